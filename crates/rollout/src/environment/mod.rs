@@ -1,0 +1,219 @@
+//! Where trials run: the two traits that every provider implements.
+//!
+//! A [`Provider`] turns a task's definition into an image and an image into a running
+//! [`Environment`]; the environment looks after itself from then on. Providers classify what goes
+//! wrong as an [`EnvironmentError`]; the trial decides what that means for its result.
+
+use std::{path::Path, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    config::{Bytes, Cpus},
+    record::log::LogWriter,
+    task::Task,
+};
+
+/// Makes environments of one kind.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// The word for it in job files and records.
+    fn name(&self) -> &'static str;
+
+    /// What a reader should know once about this provider on this machine, such as limits that it
+    /// cannot enforce.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Builds or fetches the task's image, once per content however many trials ask at a time.
+    ///
+    /// Dropping the future stops the work unless somebody else waits for the same image.
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError>;
+
+    /// Starts an environment.
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
+}
+
+/// What a provider needs to know to make an image.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageRequest<'a> {
+    /// The task whose environment is wanted.
+    pub task: &'a Task,
+    /// Builds from the Dockerfile without cache, also where the task names an image.
+    pub force_build: bool,
+    /// Where the build log goes. Its directory exists.
+    pub log: &'a Path,
+}
+
+/// An image that can be started.
+#[derive(Debug, Clone)]
+pub struct PreparedImage {
+    /// Names the image for [`Provider::create`] and for the record: by content where possible.
+    pub reference: String,
+}
+
+/// What a provider needs to know to start an environment.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvironmentSpec<'a> {
+    /// The image to start.
+    pub image: &'a PreparedImage,
+    /// A readable name, unique among the running environments of this process.
+    pub name: &'a str,
+    /// CPUs wanted.
+    pub cpus: Cpus,
+    /// Memory wanted.
+    pub memory: Bytes,
+    /// Storage wanted.
+    pub storage: Bytes,
+}
+
+/// A running container.
+///
+/// Paths inside are absolute and resolved inside, so no link in there leads to the host.
+#[async_trait]
+pub trait Environment: Send + Sync {
+    /// The provider's identifier, for people and for `attach`.
+    fn id(&self) -> &str;
+
+    /// The network it has, and the limits that really hold.
+    fn facts(&self) -> Facts;
+
+    /// Copies a host file, or the content of a host directory, to a path inside.
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError>;
+
+    /// Copies the content of a directory inside into a host directory.
+    ///
+    /// What exists on the host already is kept. What cannot be copied safely is left out and named.
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError>;
+
+    /// Reads a regular file inside, without following a link at its end.
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError>;
+
+    /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError>;
+
+    /// Makes a link inside, unless a file or directory is there already.
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError>;
+
+    /// Runs a command to its end or its deadline, at which every process it started is killed.
+    ///
+    /// Output streams into the writers; processes that outlive the command keep writing there.
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError>;
+
+    /// The commands of the processes running inside.
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;
+
+    /// Ends every process inside.
+    async fn kill_all(&self) -> Result<(), EnvironmentError>;
+
+    /// What it has cost so far, in US dollars.
+    fn cost(&self) -> f64;
+
+    /// Stops it and removes everything it used.
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError>;
+
+    /// Leaves it for a person to look at, and says where it is.
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError>;
+}
+
+/// What a result records about an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The network it has.
+    pub network: String,
+    /// The limits that really hold.
+    pub enforced: serde_json::Value,
+}
+
+/// Whether a copy adds to what is there or takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Adds to it.
+    Merge,
+    /// Removes what is there first.
+    Replace,
+}
+
+/// What a copy out of an environment left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CopyReport {
+    /// Paths that stayed inside, each with the reason.
+    pub skipped: Vec<String>,
+}
+
+/// What was found where a file was to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileRead {
+    /// A regular file, whole.
+    Content(Vec<u8>),
+    /// Nothing.
+    Missing,
+    /// A link, directory, pipe or device.
+    NotRegular,
+    /// A regular file of more bytes than asked for.
+    TooLarge(u64),
+}
+
+/// A command to run inside an environment.
+pub struct Exec<'a> {
+    /// The program and its arguments.
+    pub argv: &'a [&'a str],
+    /// Variables beside those of the image.
+    pub env: &'a [(String, String)],
+    /// Ends the command and all it started. None: no deadline.
+    pub deadline: Option<Duration>,
+    /// Where its standard output goes.
+    pub stdout: LogWriter,
+    /// Where its standard error goes.
+    pub stderr: LogWriter,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// By itself, by a signal, or by its deadline.
+    pub outcome: Outcome,
+    /// Whether the memory limit killed a process of the environment meanwhile.
+    pub oom_killed: bool,
+}
+
+/// By what a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// Its deadline passed.
+    TimedOut,
+}
+
+/// What can go wrong with an environment, by what it means for a trial.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EnvironmentError {
+    /// The image cannot be built: trying again gives the same.
+    #[error("{0}")]
+    Build(String),
+    /// The build failed on the network.
+    #[error("{0}")]
+    BuildNetwork(String),
+    /// The image cannot be fetched.
+    #[error("{0}")]
+    Pull(String),
+    /// The environment does not start.
+    #[error("{0}")]
+    Start(String),
+    /// The machine cannot give what was asked for.
+    #[error("{0}")]
+    Resources(String),
+    /// A command could not be started inside: a program, directory or user is missing there.
+    #[error("{0}")]
+    Command(String),
+    /// A transfer or call to a running environment failed, or the environment went away.
+    #[error("{0}")]
+    Lost(String),
+    /// It cannot be stopped or removed.
+    #[error("{0}")]
+    Teardown(String),
+}

@@ -1,0 +1,146 @@
+//! What happened in a job, as data.
+//!
+//! Events carry no secrets and no bulk: output goes to files. The journal, the terminal and
+//! `--output json` all read the same stream, so a reporter can be replayed from a record.
+
+use std::{path::PathBuf, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::Metric,
+    name::{AgentName, DatasetName, TaskName},
+    result::{JobResult, TrialError, TrialResult},
+};
+
+/// One trial of a plan: its place in the enumeration, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TrialIndex(pub u64);
+
+/// Which trial an event is about, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialId {
+    /// Who attempts.
+    pub agent: AgentName,
+    /// From which dataset.
+    pub dataset: DatasetName,
+    /// Which task.
+    pub task: TaskName,
+    /// The how-manyth time, from 1.
+    pub attempt: u32,
+}
+
+impl std::fmt::Display for TrialId {
+    /// Writes the trial's directory relative to the job's.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}__{}", self.agent, self.dataset, self.task, self.attempt)
+    }
+}
+
+/// The phases of a trial, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// The image is built, pulled or waited for.
+    Image,
+    /// The environment starts.
+    Start,
+    /// The install script runs.
+    Install,
+    /// The execute script runs.
+    Execute,
+    /// The tests run.
+    Verify,
+    /// Logs come out of the environment.
+    Collect,
+    /// The environment goes away.
+    Teardown,
+}
+
+impl Phase {
+    /// The word for it in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Start => "start",
+            Self::Install => "install",
+            Self::Execute => "execute",
+            Self::Verify => "verify",
+            Self::Collect => "collect",
+            Self::Teardown => "teardown",
+        }
+    }
+}
+
+/// Something that happened in a job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The plan is made and the directory is there.
+    JobStarted {
+        /// The job's name.
+        job: String,
+        /// Its directory.
+        directory: PathBuf,
+        /// The provider of its environments, and why that one.
+        provider: String,
+        /// Trials in the plan.
+        total_trials: u64,
+        /// Of these, finished in an earlier run.
+        resumed_trials: u64,
+        /// How many run at the same time.
+        concurrency: u32,
+        /// What is computed while it runs.
+        metrics: Vec<Metric>,
+    },
+    /// Something the reader should know once.
+    Warning {
+        /// In a sentence.
+        message: String,
+    },
+    /// A trial left the queue.
+    TrialStarted {
+        /// Its place in the plan.
+        index: TrialIndex,
+        /// Which one.
+        trial: TrialId,
+    },
+    /// A trial entered a phase.
+    PhaseStarted {
+        /// Its place in the plan.
+        index: TrialIndex,
+        /// The phase.
+        phase: Phase,
+    },
+    /// The infrastructure failed a trial, which is tried again.
+    TrialRetried {
+        /// Its place in the plan.
+        index: TrialIndex,
+        /// The try that failed, from 1.
+        failed_try: u32,
+        /// What went wrong.
+        error: TrialError,
+        /// How long Rollout waits before the next try.
+        delay_ms: u64,
+    },
+    /// A trial ended and its result is on disk.
+    TrialFinished {
+        /// Its place in the plan.
+        index: TrialIndex,
+        /// The result.
+        result: Arc<TrialResult>,
+    },
+    /// A running trial was cut off by a cancel.
+    TrialSkipped {
+        /// Its place in the plan.
+        index: TrialIndex,
+    },
+    /// The job was asked to stop.
+    Cancelling,
+    /// The job is over and result.json is there.
+    JobFinished {
+        /// The aggregate.
+        result: Arc<JobResult>,
+    },
+}

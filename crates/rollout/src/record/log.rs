@@ -1,0 +1,173 @@
+//! Captured output: any bytes, any amount, into a file that grows as they come.
+//!
+//! Memory stays the same however much is written: the file is capped, and only a short tail is
+//! kept for error messages.
+
+use std::{
+    collections::VecDeque,
+    io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::{fs::File, io::AsyncWriteExt as _};
+
+use super::redact::{Redactor, StreamRedactor};
+
+/// What one captured stream may take on disk. Real agents stay far below; a runaway loop does not
+/// fill the disk.
+pub const MAX_LOG_BYTES: u64 = 64 << 20;
+
+/// What an error message can quote.
+const TAIL_BYTES: usize = 2048;
+
+/// Writes one captured stream to its file: redacted, capped, unbuffered.
+#[derive(Debug)]
+pub struct LogWriter {
+    file: Option<File>,
+    redactor: StreamRedactor,
+    clean: Vec<u8>,
+    written: u64,
+    discarded: u64,
+    tail: LogTail,
+}
+
+impl LogWriter {
+    /// Takes an open, empty file.
+    pub fn new(file: std::fs::File, redactor: &Redactor) -> Self {
+        Self::over(Some(File::from_std(file)), redactor)
+    }
+
+    /// Keeps nothing but the tail.
+    pub fn discard() -> Self {
+        Self::over(None, &Redactor::default())
+    }
+
+    fn over(file: Option<File>, redactor: &Redactor) -> Self {
+        Self {
+            file,
+            redactor: redactor.stream(),
+            clean: Vec::new(),
+            written: 0,
+            discarded: 0,
+            tail: LogTail::default(),
+        }
+    }
+
+    /// A view of the last bytes, which stays valid while the writer is elsewhere.
+    pub fn tail(&self) -> LogTail {
+        self.tail.clone()
+    }
+
+    /// Appends bytes. Those beyond the cap are counted and dropped.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.clean.clear();
+        self.redactor.push(bytes, &mut self.clean);
+        self.append().await
+    }
+
+    /// Puts everything taken so far into the file, so that a reader sees it.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        self.clean.clear();
+        self.redactor.flush(&mut self.clean);
+        self.append().await?;
+        match &mut self.file {
+            Some(file) => file.flush().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the file, with a mark where it was cut.
+    pub async fn finish(&mut self) -> io::Result<()> {
+        self.flush().await?;
+        if self.discarded > 0
+            && let Some(file) = &mut self.file
+        {
+            let mark = format!(
+                "\n[rollout: output cut here, {} MiB are kept and {} more bytes were dropped]\n",
+                MAX_LOG_BYTES >> 20,
+                self.discarded
+            );
+            self.discarded = 0;
+            file.write_all(mark.as_bytes()).await?;
+            file.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn append(&mut self) -> io::Result<()> {
+        if self.clean.is_empty() {
+            return Ok(());
+        }
+        self.tail.push(&self.clean);
+        let room = MAX_LOG_BYTES.saturating_sub(self.written);
+        let kept = room.min(self.clean.len() as u64) as usize;
+        self.discarded += (self.clean.len() - kept) as u64;
+        self.written += kept as u64;
+        match &mut self.file {
+            Some(file) if kept > 0 => file.write_all(&self.clean[..kept]).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The last bytes of a captured stream.
+#[derive(Debug, Clone, Default)]
+pub struct LogTail(Arc<Mutex<VecDeque<u8>>>);
+
+impl LogTail {
+    fn push(&self, bytes: &[u8]) {
+        let mut tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
+        let excess = (tail.len() + bytes.len()).saturating_sub(TAIL_BYTES);
+        tail.drain(..excess);
+        tail.extend(bytes);
+    }
+
+    /// The last lines as text, at most `lines` of them, without trailing white space.
+    pub fn last_lines(&self, lines: usize) -> String {
+        let tail = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = tail.iter().copied().collect();
+        drop(tail);
+        let text = String::from_utf8_lossy(&bytes);
+        let all: Vec<&str> = text.trim_end().lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+/// Opens an empty file for captured output, making its directory.
+pub fn create_log_file(path: &Path) -> io::Result<std::fs::File> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    std::fs::File::create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_beyond_the_cap_is_dropped_and_the_cut_is_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.txt");
+        let mut log = LogWriter::new(create_log_file(&path).unwrap(), &Redactor::default());
+        let chunk = vec![b'x'; 1 << 20];
+        for _ in 0..65 {
+            log.write(&chunk).await.unwrap();
+        }
+        log.finish().await.unwrap();
+        let text = std::fs::read(&path).unwrap();
+        let mark = "\n[rollout: output cut here, 64 MiB are kept and 1048576 more bytes were dropped]\n";
+        assert!(text.ends_with(mark.as_bytes()));
+        assert_eq!(text.len() as u64, MAX_LOG_BYTES + mark.len() as u64);
+    }
+
+    #[tokio::test]
+    async fn the_tail_quotes_the_last_lines_whatever_their_bytes() {
+        let mut log = LogWriter::discard();
+        let tail = log.tail();
+        log.write(b"one\ntwo\n\xff three\n\n").await.unwrap();
+        assert_eq!(tail.last_lines(2), "two\n\u{fffd} three");
+    }
+}

@@ -1,0 +1,173 @@
+//! Keeps secret values out of everything that is written.
+
+use std::{borrow::Cow, collections::BTreeSet};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+/// What stands where a secret was.
+pub const MASK: &str = "[redacted]";
+
+/// Shorter values would turn ordinary output into masks.
+pub const MIN_SECRET_BYTES: usize = 8;
+
+/// Replaces known secret values, in text and in streams of bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Redactor {
+    matcher: Option<AhoCorasick>,
+    longest: usize,
+}
+
+impl Redactor {
+    /// Makes a redactor of these values. Values under [`MIN_SECRET_BYTES`] are left alone.
+    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut values = BTreeSet::new();
+        for secret in secrets {
+            values.insert(secret.to_owned());
+            // A script that prints a value as a line of JSON shows it escaped.
+            if let Ok(json) = serde_json::to_string(secret) {
+                values.insert(json[1..json.len() - 1].to_owned());
+            }
+        }
+        values.retain(|value| value.len() >= MIN_SECRET_BYTES);
+        if values.is_empty() {
+            return Self::default();
+        }
+        let longest = values.iter().map(String::len).max().unwrap_or(0);
+        let matcher = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(&values)
+            .expect("a list of variables is far below the automaton's size limit");
+        Self { matcher: Some(matcher), longest }
+    }
+
+    /// Whether there is nothing to hide.
+    pub fn is_empty(&self) -> bool {
+        self.matcher.is_none()
+    }
+
+    /// The text with every secret masked.
+    pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        match &self.matcher {
+            Some(matcher) if matcher.is_match(text) => {
+                let mut clean = String::with_capacity(text.len());
+                matcher.replace_all_with(text, &mut clean, |_, _, out| {
+                    out.push_str(MASK);
+                    true
+                });
+                Cow::Owned(clean)
+            }
+            _ => Cow::Borrowed(text),
+        }
+    }
+
+    /// A redactor for one stream, which finds secrets that are split between two reads.
+    pub fn stream(&self) -> StreamRedactor {
+        StreamRedactor { redactor: self.clone(), held: Vec::new() }
+    }
+}
+
+/// Redacts one stream of bytes, holding back what may be the start of a secret.
+#[derive(Debug)]
+pub struct StreamRedactor {
+    redactor: Redactor,
+    held: Vec<u8>,
+}
+
+impl StreamRedactor {
+    /// Takes bytes in, and appends to `out` what is known to be clean.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let Some(matcher) = &self.redactor.matcher else {
+            out.extend_from_slice(bytes);
+            return;
+        };
+        self.held.extend_from_slice(bytes);
+        // A match that ends before this point cannot grow into a longer one with bytes yet to come.
+        let settled = (self.held.len() + 1).saturating_sub(self.redactor.longest);
+        let mut done = 0;
+        for found in matcher.find_iter(&self.held) {
+            if found.start() >= settled {
+                break;
+            }
+            out.extend_from_slice(&self.held[done..found.start()]);
+            out.extend_from_slice(MASK.as_bytes());
+            done = found.end();
+        }
+        if done < settled {
+            out.extend_from_slice(&self.held[done..settled]);
+            done = settled;
+        }
+        self.held.drain(..done);
+    }
+
+    /// Appends to `out` what was held back, as if the stream ended here.
+    pub fn flush(&mut self, out: &mut Vec<u8>) {
+        if let Some(matcher) = &self.redactor.matcher {
+            let mut done = 0;
+            for found in matcher.find_iter(&self.held) {
+                out.extend_from_slice(&self.held[done..found.start()]);
+                out.extend_from_slice(MASK.as_bytes());
+                done = found.end();
+            }
+            out.extend_from_slice(&self.held[done..]);
+            self.held.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn streamed(redactor: &Redactor, chunks: &[&[u8]]) -> Vec<u8> {
+        let mut stream = redactor.stream();
+        let mut out = Vec::new();
+        for chunk in chunks {
+            stream.push(chunk, &mut out);
+        }
+        stream.flush(&mut out);
+        out
+    }
+
+    #[test]
+    fn values_under_eight_bytes_are_left_alone() {
+        assert!(Redactor::new(["short", ""]).is_empty());
+    }
+
+    #[test]
+    fn a_secret_is_found_escaped_inside_json() {
+        let redactor = Redactor::new(["a\"quoted\"secret"]);
+        assert_eq!(redactor.text(r#"{"key":"a\"quoted\"secret"}"#), r#"{"key":"[redacted]"}"#);
+    }
+
+    #[test]
+    fn the_longer_of_two_overlapping_secrets_is_masked_whole() {
+        let redactor = Redactor::new(["sk-12345", "sk-123456789"]);
+        assert_eq!(redactor.text("key sk-123456789."), "key [redacted].");
+        assert_eq!(streamed(&redactor, &[b"key sk-12345", b"6789."]), b"key [redacted].");
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_is_redacted_the_same_however_it_is_cut(
+            parts in prop::collection::vec(prop_oneof![Just("hunter2-secret".to_owned()), "[a-z0-9-]{0,12}"], 0..12),
+            cuts in prop::collection::vec(0usize..200, 0..8),
+        ) {
+            let redactor = Redactor::new(["hunter2-secret", "2-secret-long-one"]);
+            let text = parts.concat();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.sort_unstable();
+            let mut chunks = Vec::new();
+            let mut from = 0;
+            for cut in cuts {
+                chunks.push(&text.as_bytes()[from..cut]);
+                from = cut;
+            }
+            chunks.push(&text.as_bytes()[from..]);
+            let clean = streamed(&redactor, &chunks);
+            prop_assert_eq!(String::from_utf8_lossy(&clean).into_owned(), redactor.text(&text).into_owned());
+            prop_assert!(!String::from_utf8_lossy(&clean).contains("hunter2-secret"));
+        }
+    }
+}
