@@ -1,1 +1,3 @@
 //! An embedded container engine.
+
+pub mod build;
