@@ -1,9 +1,11 @@
 //! Fixtures for Rollout's own tests: jobs in a temporary directory, and an environment that does nothing.
 
+mod gate;
 mod idle;
 mod job;
 mod task;
 
+pub use gate::{Arrival, Gate};
 pub use idle::IdleProvider;
 pub use job::{Finished, Running, TestJob};
 pub use task::TestTask;

@@ -1,0 +1,46 @@
+//! A door that a script inside an environment waits at until the test lets it through.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+};
+
+/// A listener on loopback, for environments with the host's network.
+pub struct Gate(TcpListener);
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Gate {
+    /// Opens a gate at a free port.
+    pub fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").expect("listen on loopback"))
+    }
+
+    /// Shell commands that wait at the gate.
+    pub fn wait(&self) -> String {
+        let port = self.0.local_addr().expect("a listener has an address").port();
+        format!("exec 3<>/dev/tcp/127.0.0.1/{port}; echo here >&3; read -r _ <&3; exec 3<&-\n")
+    }
+
+    /// Waits until a script has come to the gate.
+    pub fn arrival(&self) -> Arrival {
+        let (mut stream, _) = self.0.accept().expect("accept a script");
+        let mut word = [0; 5];
+        stream.read_exact(&mut word).expect("hear from the script");
+        Arrival(stream)
+    }
+}
+
+/// A script that waits.
+pub struct Arrival(TcpStream);
+
+impl Arrival {
+    /// Lets it through.
+    pub fn pass(mut self) {
+        self.0.write_all(b"go\n").expect("tell the script");
+    }
+}
