@@ -82,6 +82,9 @@ pub trait Environment: Send + Sync {
     /// Copies a host file, or the content of a host directory, to a path inside.
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError>;
 
+    /// Writes an executable file inside, making its directory.
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError>;
+
     /// Copies the content of a directory inside into a host directory.
     ///
     /// What exists on the host already is kept. What cannot be copied safely is left out and named.

@@ -1,4 +1,7 @@
 //! The job directory: layout, atomic writes, journal, captured output, redaction.
 
+pub mod atomic;
+pub mod journal;
+pub mod layout;
 pub mod log;
 pub mod redact;

@@ -1,6 +1,12 @@
 //! Keeps secret values out of everything that is written.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -60,9 +66,63 @@ impl Redactor {
         }
     }
 
+    /// Masks secrets in every file under a directory of copied logs.
+    ///
+    /// On an error the directory's files may hold secrets still, so the one at fault is removed.
+    pub fn tree(&self, dir: &Path) -> io::Result<()> {
+        let mut pending = vec![dir.to_owned()];
+        while let Some(dir) = pending.pop() {
+            for entry in fs::read_dir(&dir)? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() {
+                    pending.push(entry.path());
+                } else if kind.is_file()
+                    && let Err(error) = self.file(&entry.path())
+                {
+                    fs::remove_file(entry.path())?;
+                    tracing::warn!(path = %entry.path().display(), %error, "a log that could not be redacted was removed");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, path: &Path) -> io::Result<()> {
+        // Most logs hold no secret and are read once instead of written again.
+        if self.pour(path, &mut io::sink())? == 0 {
+            return Ok(());
+        }
+        let mut clean_path = path.as_os_str().to_owned();
+        clean_path.push(".redacting");
+        let mut target = fs::File::create(&clean_path)?;
+        target.set_permissions(fs::metadata(path)?.permissions())?;
+        self.pour(path, &mut target)?;
+        fs::rename(&clean_path, path)
+    }
+
+    /// Copies a file with every secret masked. Returns how many there were.
+    fn pour(&self, path: &Path, target: &mut impl io::Write) -> io::Result<u64> {
+        let mut source = fs::File::open(path)?;
+        let mut stream = self.stream();
+        let mut clean = Vec::new();
+        let mut chunk = vec![0; 64 << 10];
+        loop {
+            let count = source.read(&mut chunk)?;
+            clean.clear();
+            if count == 0 {
+                stream.flush(&mut clean);
+                target.write_all(&clean)?;
+                return Ok(stream.masked);
+            }
+            stream.push(&chunk[..count], &mut clean);
+            target.write_all(&clean)?;
+        }
+    }
+
     /// A redactor for one stream, which finds secrets that are split between two reads.
     pub fn stream(&self) -> StreamRedactor {
-        StreamRedactor { redactor: self.clone(), held: Vec::new() }
+        StreamRedactor { redactor: self.clone(), held: Vec::new(), masked: 0 }
     }
 }
 
@@ -71,6 +131,7 @@ impl Redactor {
 pub struct StreamRedactor {
     redactor: Redactor,
     held: Vec<u8>,
+    masked: u64,
 }
 
 impl StreamRedactor {
@@ -90,6 +151,7 @@ impl StreamRedactor {
             }
             out.extend_from_slice(&self.held[done..found.start()]);
             out.extend_from_slice(MASK.as_bytes());
+            self.masked += 1;
             done = found.end();
         }
         if done < settled {
@@ -106,6 +168,7 @@ impl StreamRedactor {
             for found in matcher.find_iter(&self.held) {
                 out.extend_from_slice(&self.held[done..found.start()]);
                 out.extend_from_slice(MASK.as_bytes());
+                self.masked += 1;
                 done = found.end();
             }
             out.extend_from_slice(&self.held[done..]);

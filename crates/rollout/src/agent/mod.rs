@@ -1,0 +1,23 @@
+//! Who attempts a task: the oracle, the nop agent and shell scripts.
+
+use crate::{config::AgentKind, task::Task};
+
+/// Where an agent's scripts are put inside the environment.
+pub const INSTALL_SCRIPT: &str = "/tmp/rollout-install.sh";
+/// Where the script that attempts the task is put.
+pub const EXECUTE_SCRIPT: &str = "/tmp/rollout-execute.sh";
+/// Where the oracle finds the task's solution.
+pub const ORACLE_DIR: &str = "/oracle";
+/// The name under which existing task sets look for it.
+pub const SOLUTION_LINK: &str = "/solution";
+
+/// Why an agent cannot attempt a task at all.
+pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {
+    match agent {
+        AgentKind::Oracle if !task.has_solution => Some(format!(
+            "the oracle runs solution/solve.sh, and {} has none: write one, or leave the oracle out of this job",
+            task.dir.display()
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,455 @@
+//! One try of a trial: its phases in order, and teardown whatever happens.
+
+use std::{future::Future, io, path::PathBuf, sync::Arc, time::Duration};
+
+use indexmap::IndexMap;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    Clock, Progress, Timeouts, Trial, blocking,
+    failure::{self, Failure, Script},
+    seconds, verify,
+};
+use crate::{
+    agent,
+    config::{AfterAgentError, AgentKind, Env, PreservePolicy},
+    environment::{
+        CopyMode, Environment, EnvironmentSpec, Exec, FileRead, ImageRequest, Outcome, PreparedImage,
+    },
+    event::Phase,
+    record::{
+        log::{LogTail, LogWriter, create_log_file},
+        redact::Redactor,
+    },
+    result::{EnvironmentRecord, ErrorType, TrialError, TrialResult, Usage},
+    task::Task,
+};
+
+/// Getting logs out of a broken environment must not hold up the job.
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Neither must removing it.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The largest usage.json that is read.
+const MAX_USAGE_BYTES: u64 = 64 << 10;
+
+/// How a try ended.
+pub(super) enum AttemptEnd {
+    Finished { result: Box<TrialResult>, transient: bool },
+    Cancelled,
+}
+
+/// One try, and what is known of it so far.
+pub(super) struct Attempt<'a> {
+    pub(super) trial: &'a Trial,
+    pub(super) task: &'a Arc<Task>,
+    pub(super) timeouts: Timeouts,
+    clock: Clock,
+    setup: Span,
+    install: Span,
+    execution: Span,
+    pub(super) verification: Span,
+    image: Option<PreparedImage>,
+    failure: Option<Failure>,
+    pub(super) reward: Option<f64>,
+    pub(super) rewards: IndexMap<String, f64>,
+    pub(super) survivors: Vec<String>,
+    usage: Option<Usage>,
+    pub(super) notes: Vec<String>,
+}
+
+/// When a phase began and ended, if it did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Span {
+    began: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+impl Span {
+    pub(super) fn begin(&mut self) {
+        self.began = Some(Instant::now());
+    }
+
+    pub(super) fn end(&mut self) {
+        self.ended = Some(Instant::now());
+    }
+
+    fn duration(self) -> Option<f64> {
+        Some(seconds(self.ended?.duration_since(self.began?)))
+    }
+}
+
+/// A phase was cut off by a cancel.
+struct Cut;
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(trial: &'a Trial, task: &'a Arc<Task>, clock: Clock) -> Self {
+        Self {
+            trial,
+            task,
+            timeouts: Timeouts::new(&trial.config, &task.config),
+            clock,
+            setup: Span::default(),
+            install: Span::default(),
+            execution: Span::default(),
+            verification: Span::default(),
+            image: None,
+            failure: None,
+            reward: None,
+            rewards: IndexMap::new(),
+            survivors: Vec::new(),
+            usage: None,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) -> AttemptEnd {
+        let trial = self.trial;
+        self.setup.begin();
+        let environment = match until_cancelled(trial, self.start()).await {
+            Err(Cut) => return AttemptEnd::Cancelled,
+            Ok(Err(failure)) => {
+                self.setup.end();
+                self.failure = Some(failure);
+                return self.finish(None, 0.0);
+            }
+            Ok(Ok(environment)) => environment,
+        };
+        let worked = until_cancelled(trial, self.work(&*environment)).await;
+        if worked.is_err() {
+            self.tear_down(environment, false).await;
+            return AttemptEnd::Cancelled;
+        }
+
+        self.phase(Phase::Collect);
+        if until_cancelled(trial, self.collect(&*environment)).await.is_err() {
+            self.tear_down(environment, false).await;
+            return AttemptEnd::Cancelled;
+        }
+
+        self.phase(Phase::Teardown);
+        let cost = environment.cost();
+        let facts = environment.facts();
+        let mut record = EnvironmentRecord {
+            provider: trial.provider.name().to_owned(),
+            id: environment.id().to_owned(),
+            image: self.image.as_ref().map(|image| image.reference.clone()).unwrap_or_default(),
+            network: facts.network,
+            enforced: facts.enforced,
+            preserved: None,
+        };
+        let preserve = preserved(trial.config.environment.preserve, self.failure.as_ref(), self.reward);
+        record.preserved = self.tear_down(environment, preserve).await;
+        self.finish(Some(record), cost)
+    }
+
+    pub(super) fn phase(&self, phase: Phase) {
+        (self.trial.progress)(Progress::Phase(phase));
+    }
+
+    /// The image, then a running environment.
+    async fn start(&mut self) -> Result<Box<dyn Environment>, Failure> {
+        let config = &self.trial.config.environment;
+        self.phase(Phase::Image);
+        let log = self.trial.dir.build_log();
+        let request = ImageRequest { task: self.task, force_build: config.force_build, log: &log };
+        let prepared = tokio::time::timeout(self.timeouts.build, self.trial.provider.prepare(request));
+        let image = prepared
+            .await
+            .map_err(|_| Failure::build_timeout(self.timeouts.build))?
+            .map_err(|error| Failure::environment(Phase::Image, &error))?;
+        self.phase(Phase::Start);
+        let name = format!("{}-{}-{}", self.task.name, self.trial.id.agent, self.trial.id.attempt);
+        let spec = EnvironmentSpec {
+            image: &image,
+            name: &name,
+            cpus: config.override_cpus.unwrap_or(self.task.config.cpus),
+            memory: config.override_memory.unwrap_or(self.task.config.memory),
+            storage: config.override_storage.unwrap_or(self.task.config.storage),
+        };
+        let environment = self
+            .trial
+            .provider
+            .create(spec)
+            .await
+            .map_err(|error| Failure::environment(Phase::Start, &error))?;
+        self.image = Some(image);
+        Ok(environment)
+    }
+
+    /// Everything that happens inside. What went wrong is kept in `self.failure`.
+    async fn work(&mut self, environment: &dyn Environment) {
+        let furnished = self.furnish(environment).await;
+        self.setup.end();
+        if let Err(failure) = furnished {
+            self.failure = Some(failure);
+            return;
+        }
+        if let Err(failure) = self.install(environment).await {
+            self.failure = Some(failure);
+            return;
+        }
+        let executed = self.execute(environment).await;
+        self.usage = self.read_usage(environment).await;
+        let grade = match &executed {
+            Ok(()) => true,
+            Err(failure) => {
+                !failure.transient && self.trial.config.verifier.after_agent_error == AfterAgentError::Run
+            }
+        };
+        self.failure = executed.err();
+        if self.trial.config.verifier.disable || !grade {
+            return;
+        }
+        self.phase(Phase::Verify);
+        self.verification.begin();
+        let verified = verify::run(self, environment).await;
+        self.verification.end();
+        if let Err(failure) = verified
+            // The agent's own error came first, and explains more than what the tests made of it.
+            && self.failure.is_none()
+        {
+            self.failure = Some(failure);
+        }
+    }
+
+    /// Puts the instruction and the log directories where scripts expect them.
+    async fn furnish(&self, environment: &dyn Environment) -> Result<(), Failure> {
+        let failed = |error| Failure::environment(Phase::Start, &error);
+        environment.make_dirs(&["/logs/agent", "/logs/verifier"], false).await.map_err(failed)?;
+        let instruction = self.task.dir.join("instruction.md");
+        environment
+            .copy_to(&instruction, &self.trial.config.instruction_path, CopyMode::Merge)
+            .await
+            .map_err(failed)
+    }
+
+    async fn install(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        let AgentKind::Script { install: Some(script), .. } = &self.trial.agent.kind else {
+            return Ok(());
+        };
+        self.phase(Phase::Install);
+        self.install.begin();
+        let result = async {
+            let failed = |error| Failure::environment(Phase::Install, &error);
+            environment.write_file(agent::INSTALL_SCRIPT, script.as_bytes()).await.map_err(failed)?;
+            let env = self.agent_env();
+            self.run_script(environment, failure::INSTALL, agent::INSTALL_SCRIPT, &env, self.timeouts.install)
+                .await
+                .map(drop)
+        }
+        .await;
+        self.install.end();
+        result
+    }
+
+    async fn execute(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        self.phase(Phase::Execute);
+        self.execution.begin();
+        let result = self.execute_agent(environment).await;
+        self.execution.end();
+        result
+    }
+
+    async fn execute_agent(&self, environment: &dyn Environment) -> Result<(), Failure> {
+        let failed = |error| Failure::environment(Phase::Execute, &error);
+        let (script, path) = match &self.trial.agent.kind {
+            AgentKind::Nop => return Ok(()),
+            AgentKind::Oracle => {
+                let solution = self.task.dir.join("solution");
+                environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace).await.map_err(failed)?;
+                environment.link(agent::ORACLE_DIR, agent::SOLUTION_LINK).await.map_err(failed)?;
+                (failure::ORACLE, "/oracle/solve.sh")
+            }
+            AgentKind::Script { execute, .. } => {
+                environment.write_file(agent::EXECUTE_SCRIPT, execute.as_bytes()).await.map_err(failed)?;
+                (failure::EXECUTE, agent::EXECUTE_SCRIPT)
+            }
+        };
+        let env = self.agent_env();
+        self.run_script(environment, script, path, &env, self.timeouts.execute).await.map(drop)
+    }
+
+    /// Variables that exist only while the agent's scripts run.
+    fn agent_env(&self) -> Vec<(String, String)> {
+        let trial = self.trial;
+        let mut env = flat(&trial.agent.env);
+        for (key, value) in [
+            ("ROLLOUT_TASK_INSTRUCTION", trial.config.instruction_path.clone()),
+            ("ROLLOUT_AGENT_TIMEOUT_SEC", seconds(self.timeouts.execute).to_string()),
+            ("ROLLOUT_JOB", trial.job_name.to_string()),
+            ("ROLLOUT_TRIAL", trial.id.to_string()),
+            ("ROLLOUT_ATTEMPT", trial.id.attempt.to_string()),
+        ] {
+            env.push((key.to_owned(), value));
+        }
+        env
+    }
+
+    /// Runs a script by bash, its output going to its directory. Returns the tails of both streams.
+    pub(super) async fn run_script(
+        &self,
+        environment: &dyn Environment,
+        script: Script,
+        path: &str,
+        env: &[(String, String)],
+        limit: Duration,
+    ) -> Result<(LogTail, LogTail), Failure> {
+        let phase = match script.failed {
+            ErrorType::AgentInstallFailed => Phase::Install,
+            ErrorType::VerifierFailed => Phase::Verify,
+            _ => Phase::Execute,
+        };
+        let dir = self.trial.dir.path().join(script.output);
+        let (stdout, stderr) = open_logs(dir, &self.trial.redactor).await.map_err(|error| {
+            Failure::new(
+                ErrorType::InternalError,
+                format!("cannot write the output of {}: {error}", script.name),
+            )
+        })?;
+        let tails = (stdout.tail(), stderr.tail());
+        let command = Exec { argv: &["bash", path], env, deadline: Some(limit), stdout, stderr };
+        let exit = environment.exec(command).await.map_err(|error| Failure::environment(phase, &error))?;
+        let ignored = script.failed == ErrorType::VerifierFailed
+            && self.trial.config.verifier.ignore_exit_code
+            && exit.outcome != Outcome::TimedOut;
+        match script.judge(exit, limit, &tails.0, &tails.1) {
+            Some(failure) if !ignored => Err(failure),
+            _ => Ok(tails),
+        }
+    }
+
+    /// What the agent says it used. A file that makes no sense is a note, not an error.
+    async fn read_usage(&mut self, environment: &dyn Environment) -> Option<Usage> {
+        match environment.read_file("/logs/agent/usage.json", MAX_USAGE_BYTES).await {
+            Ok(FileRead::Content(bytes)) => match serde_json::from_slice::<Usage>(&bytes) {
+                Ok(usage) if usage.cost_usd.is_none_or(|cost| cost.is_finite() && cost >= 0.0) => Some(usage),
+                Ok(_) => {
+                    self.notes.push("/logs/agent/usage.json was ignored: cost_usd is negative".to_owned());
+                    None
+                }
+                Err(error) => {
+                    self.notes.push(format!("/logs/agent/usage.json was ignored: {error}"));
+                    None
+                }
+            },
+            Ok(FileRead::Missing) | Err(_) => None,
+            Ok(FileRead::NotRegular | FileRead::TooLarge(_)) => {
+                self.notes
+                    .push("/logs/agent/usage.json was ignored: it is not a small regular file".to_owned());
+                None
+            }
+        }
+    }
+
+    /// Brings `/logs` out, also when the agent failed.
+    async fn collect(&mut self, environment: &dyn Environment) {
+        let logs = self.trial.dir.logs();
+        let copied = tokio::time::timeout(COLLECT_TIMEOUT, environment.copy_from("/logs", &logs)).await;
+        match copied {
+            Ok(Ok(report)) => {
+                let skipped = report.skipped.into_iter().map(|what| format!("not copied from /logs: {what}"));
+                self.notes.extend(skipped);
+            }
+            Ok(Err(error)) => self.notes.push(format!("/logs could not be copied: {error}")),
+            Err(_) => self.notes.push("/logs could not be copied in time".to_owned()),
+        }
+        if !self.trial.redactor.is_empty() {
+            let redactor = Arc::clone(&self.trial.redactor);
+            if let Err(error) = blocking(move || redactor.tree(&logs)).await {
+                self.notes
+                    .push(format!("the copy of /logs was removed, for it could not be redacted: {error}"));
+            }
+        }
+    }
+
+    /// Ends the environment under a deadline of its own. Returns where it was preserved.
+    async fn tear_down(&mut self, environment: Box<dyn Environment>, preserve: bool) -> Option<String> {
+        let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {
+            if preserve {
+                environment.preserve().await.map(Some)
+            } else {
+                environment.destroy().await.map(|()| None)
+            }
+        });
+        let message = match ended.await {
+            Ok(Ok(place)) => return place,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => {
+                format!("the environment did not go away within {} seconds", TEARDOWN_TIMEOUT.as_secs())
+            }
+        };
+        let message = format!("{message}. `rollout clean` removes what is left");
+        match &self.failure {
+            None => self.failure = Some(Failure::new(ErrorType::EnvironmentTeardownFailed, message)),
+            Some(_) => self.notes.push(message),
+        }
+        None
+    }
+
+    fn finish(self, environment: Option<EnvironmentRecord>, environment_cost: f64) -> AttemptEnd {
+        let clock = self.clock;
+        let at = |moment: Option<Instant>| -> Option<Timestamp> { moment.map(|moment| clock.at(moment)) };
+        let model_cost = self.usage.and_then(|usage| usage.cost_usd);
+        let redact = |text: String| self.trial.redactor.text(&text).into_owned();
+        let mut result = clock.empty_result(self.trial, Instant::now());
+        result.reward = self.reward;
+        result.rewards = self.rewards;
+        result.cost = environment_cost + model_cost.unwrap_or(0.0);
+        result.environment_cost = environment_cost;
+        result.model_cost = model_cost;
+        result.usage = self.usage;
+        result.durations.environment_setup_sec = self.setup.duration();
+        result.durations.agent_setup_sec = self.install.duration();
+        result.durations.agent_execution_sec = self.execution.duration();
+        result.durations.verifier_sec = self.verification.duration();
+        result.timestamps.environment_setup_started_at = at(self.setup.began);
+        result.timestamps.environment_setup_ended_at = at(self.setup.ended);
+        result.timestamps.agent_setup_started_at = at(self.install.began);
+        result.timestamps.agent_setup_ended_at = at(self.install.ended);
+        result.timestamps.agent_execution_started_at = at(self.execution.began);
+        result.timestamps.agent_execution_ended_at = at(self.execution.ended);
+        result.timestamps.verifier_started_at = at(self.verification.began);
+        result.timestamps.verifier_ended_at = at(self.verification.ended);
+        result.environment = environment;
+        result.survivors = self.survivors.into_iter().map(redact).collect();
+        result.notes = self.notes.into_iter().map(redact).collect();
+        let transient = self.failure.as_ref().is_some_and(|failure| failure.transient);
+        result.error = self
+            .failure
+            .map(|Failure { error, .. }| TrialError { kind: error.kind, message: redact(error.message) });
+        AttemptEnd::Finished { result: Box::new(result), transient }
+    }
+}
+
+async fn until_cancelled<T>(trial: &Trial, work: impl Future<Output = T>) -> Result<T, Cut> {
+    tokio::select! {
+        biased;
+        () = trial.cancel.cancelled() => Err(Cut),
+        done = work => Ok(done),
+    }
+}
+
+async fn open_logs(dir: PathBuf, redactor: &Redactor) -> io::Result<(LogWriter, LogWriter)> {
+    let (stdout, stderr) = blocking(move || {
+        Ok((create_log_file(&dir.join("stdout.txt"))?, create_log_file(&dir.join("stderr.txt"))?))
+    })
+    .await?;
+    Ok((LogWriter::new(stdout, redactor), LogWriter::new(stderr, redactor)))
+}
+
+/// Whether the environment of a trial that came out so is kept.
+fn preserved(policy: PreservePolicy, failure: Option<&Failure>, reward: Option<f64>) -> bool {
+    match policy {
+        PreservePolicy::Never => false,
+        PreservePolicy::Always => true,
+        PreservePolicy::OnFailure => failure.is_some() || reward.is_some_and(|reward| reward < 1.0),
+    }
+}
+
+/// Variables as a provider takes them.
+pub(super) fn flat(env: &Env) -> Vec<(String, String)> {
+    env.iter().map(|(key, value)| (key.clone(), value.value.clone())).collect()
+}

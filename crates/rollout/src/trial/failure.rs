@@ -1,0 +1,190 @@
+//! What a failure means for a trial: its type, its words, and whether trying again can help.
+
+use std::time::Duration;
+
+use crate::{
+    environment::{EnvironmentError, Exit, Outcome},
+    event::Phase,
+    record::log::LogTail,
+    result::{ErrorType, TrialError},
+};
+
+/// Lines of output that an error quotes.
+const QUOTED_LINES: usize = 10;
+
+/// A trial's error, and whether the infrastructure is to blame for it.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) error: TrialError,
+    /// Another try may go better.
+    pub(super) transient: bool,
+}
+
+impl Failure {
+    pub(super) fn new(kind: ErrorType, message: String) -> Self {
+        Self { error: TrialError { kind, message }, transient: false }
+    }
+
+    /// What an environment's failure in a phase comes to.
+    pub(super) fn environment(phase: Phase, error: &EnvironmentError) -> Self {
+        let (kind, transient) = classify(phase, error);
+        Self { error: TrialError { kind, message: error.to_string() }, transient }
+    }
+
+    pub(super) fn build_timeout(limit: Duration) -> Self {
+        Self::new(
+            ErrorType::EnvironmentBuildTimeout,
+            format!(
+                "the image was not ready after {}; environment/build.txt shows how far it came. \
+                 Raise environment.build_timeout_sec in task.toml or timeout_multiplier in the job",
+                in_seconds(limit)
+            ),
+        )
+    }
+}
+
+/// The type of an environment's failure in a phase, and whether it is transient.
+fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
+    match error {
+        EnvironmentError::Build(_) => (ErrorType::EnvironmentBuildFailed, false),
+        EnvironmentError::BuildNetwork(_) => (ErrorType::EnvironmentBuildFailed, true),
+        EnvironmentError::Pull(_) => (ErrorType::EnvironmentImagePullFailed, true),
+        EnvironmentError::Start(_) => (ErrorType::EnvironmentStartFailed, true),
+        EnvironmentError::Resources(_) => (ErrorType::EnvironmentResourceAllocationFailed, false),
+        EnvironmentError::Teardown(_) => (ErrorType::EnvironmentTeardownFailed, false),
+        EnvironmentError::Command(_) => match phase {
+            Phase::Image => (ErrorType::EnvironmentBuildFailed, false),
+            Phase::Start => (ErrorType::EnvironmentStartFailed, false),
+            Phase::Install => (ErrorType::AgentInstallFailed, false),
+            Phase::Execute => (ErrorType::AgentExecutionFailed, false),
+            Phase::Verify => (ErrorType::VerifierFailed, false),
+            Phase::Collect | Phase::Teardown => (ErrorType::InternalError, false),
+        },
+        EnvironmentError::Lost(_) => match phase {
+            Phase::Image | Phase::Start => (ErrorType::EnvironmentStartFailed, true),
+            _ => (ErrorType::InternalError, true),
+        },
+    }
+}
+
+/// A script of a trial, in the words of its errors.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Script {
+    /// What it is called.
+    pub(super) name: &'static str,
+    /// Where its output lies in the trial's directory.
+    pub(super) output: &'static str,
+    pub(super) failed: ErrorType,
+    pub(super) timed_out: ErrorType,
+    /// The setting that gives it more time.
+    pub(super) setting: &'static str,
+}
+
+pub(super) const INSTALL: Script = Script {
+    name: "the agent's install script",
+    output: "setup",
+    failed: ErrorType::AgentInstallFailed,
+    timed_out: ErrorType::AgentInstallTimeout,
+    setting: "agent.install_timeout_sec in task.toml",
+};
+
+pub(super) const EXECUTE: Script = Script {
+    name: "the agent's execute script",
+    output: "command",
+    failed: ErrorType::AgentExecutionFailed,
+    timed_out: ErrorType::AgentExecutionTimeout,
+    setting: "agent.timeout_sec in task.toml",
+};
+
+pub(super) const ORACLE: Script = Script { name: "the task's solution", ..EXECUTE };
+
+pub(super) const TESTS: Script = Script {
+    name: "tests/test.sh",
+    output: "logs/verifier",
+    failed: ErrorType::VerifierFailed,
+    timed_out: ErrorType::VerifierTimeout,
+    setting: "verifier.timeout_sec in task.toml or verifier.override_timeout_sec in the job",
+};
+
+impl Script {
+    /// The failure that an exit comes to, if any.
+    pub(super) fn judge(
+        self,
+        exit: Exit,
+        limit: Duration,
+        stdout: &LogTail,
+        stderr: &LogTail,
+    ) -> Option<Failure> {
+        let (kind, what) = match exit.outcome {
+            Outcome::Code(0) => return None,
+            Outcome::Code(code) => (self.failed, format!("{} exited with code {code}", self.name)),
+            Outcome::Signal(signal) => (self.failed, format!("{} was killed by signal {signal}", self.name)),
+            Outcome::TimedOut => (
+                self.timed_out,
+                format!(
+                    "{} exceeded its timeout of {} and was killed with everything it started. \
+                     More time: {}, or timeout_multiplier in the job",
+                    self.name,
+                    in_seconds(limit),
+                    self.setting
+                ),
+            ),
+        };
+        let mut message = what;
+        if exit.oom_killed {
+            message.push_str(
+                ". The environment ran out of memory and the kernel killed a process in it: \
+                 raise environment.memory in task.toml or environment.override_memory in the job",
+            );
+        }
+        message.push_str(&self.quote(stdout, stderr));
+        Some(Failure::new(kind, message))
+    }
+
+    /// The last lines of output, and where the rest is.
+    pub(super) fn quote(self, stdout: &LogTail, stderr: &LogTail) -> String {
+        for (stream, tail) in [("stderr", stderr), ("stdout", stdout)] {
+            let lines = tail.last_lines(QUOTED_LINES);
+            if !lines.is_empty() {
+                let file = format!("{}/{stream}.txt", self.output);
+                return format!("\nlast lines of {file}:\n{lines}");
+            }
+        }
+        "\nit printed nothing".to_owned()
+    }
+}
+
+fn in_seconds(limit: Duration) -> String {
+    let seconds = limit.as_secs_f64();
+    if seconds == 1.0 {
+        "1 second".to_owned()
+    } else {
+        format!("{} seconds", (seconds * 1000.0).round() / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_infrastructure_is_tried_again() {
+        use EnvironmentError as E;
+        let text = String::new;
+        for (phase, error, kind, transient) in [
+            (Phase::Image, E::Build(text()), ErrorType::EnvironmentBuildFailed, false),
+            (Phase::Image, E::BuildNetwork(text()), ErrorType::EnvironmentBuildFailed, true),
+            (Phase::Image, E::Pull(text()), ErrorType::EnvironmentImagePullFailed, true),
+            (Phase::Start, E::Start(text()), ErrorType::EnvironmentStartFailed, true),
+            (Phase::Start, E::Resources(text()), ErrorType::EnvironmentResourceAllocationFailed, false),
+            (Phase::Start, E::Lost(text()), ErrorType::EnvironmentStartFailed, true),
+            (Phase::Install, E::Command(text()), ErrorType::AgentInstallFailed, false),
+            (Phase::Execute, E::Command(text()), ErrorType::AgentExecutionFailed, false),
+            (Phase::Execute, E::Lost(text()), ErrorType::InternalError, true),
+            (Phase::Verify, E::Command(text()), ErrorType::VerifierFailed, false),
+            (Phase::Teardown, E::Teardown(text()), ErrorType::EnvironmentTeardownFailed, false),
+        ] {
+            assert_eq!(classify(phase, &error), (kind, transient), "{phase:?} {error:?}");
+        }
+    }
+}

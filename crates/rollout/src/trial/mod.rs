@@ -1,0 +1,266 @@
+//! One trial: an agent's attempt at a task, from the image to the reward.
+//!
+//! [`run`] drives the tries of a trial, [`attempt`](self) one try through its phases. A trial
+//! prints nothing and knows no other trial: it reports phases and retries, and returns a result.
+
+mod attempt;
+mod failure;
+mod reward;
+mod timeouts;
+mod verify;
+
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub use reward::{Reward, RewardError};
+pub use timeouts::Timeouts;
+
+use self::attempt::{Attempt, AttemptEnd};
+use crate::{
+    config::{AgentConfig, Env, JobConfig, RetryConfig},
+    environment::Provider,
+    event::{Phase, TrialId},
+    record::{layout::TrialDir, redact::Redactor},
+    result::{Durations, ErrorType, Timestamps, TrialError, TrialResult},
+    task::{Task, TaskProblem},
+};
+
+/// Everything one trial needs. It shares nothing else with other trials.
+pub struct Trial {
+    /// Which trial.
+    pub id: TrialId,
+    /// Its job's name, for the agent.
+    pub job_name: Arc<str>,
+    /// The whole job's configuration.
+    pub config: Arc<JobConfig>,
+    /// Who attempts.
+    pub agent: Arc<AgentConfig>,
+    /// What is attempted, or why it cannot be.
+    pub task: Result<Arc<Task>, TaskProblem>,
+    /// Variables for test.sh: the task's and the job's.
+    pub verifier_env: Arc<Env>,
+    /// Where the environment comes from.
+    pub provider: Arc<dyn Provider>,
+    /// Where the evidence goes.
+    pub dir: TrialDir,
+    /// What must not be written.
+    pub redactor: Arc<Redactor>,
+    /// Tells of phases and retries.
+    pub progress: Box<dyn Fn(Progress) + Send + Sync>,
+    /// Cuts the trial off.
+    pub cancel: CancellationToken,
+}
+
+/// What a trial tells while it runs.
+#[derive(Debug, Clone)]
+pub enum Progress {
+    /// It entered a phase.
+    Phase(Phase),
+    /// The infrastructure failed a try; the next one follows after the delay.
+    Retry {
+        /// The try that failed, from 1.
+        failed_try: u32,
+        /// What went wrong.
+        error: TrialError,
+        /// The wait before the next try.
+        delay: Duration,
+    },
+}
+
+/// How a trial came to its end.
+#[derive(Debug)]
+pub enum TrialEnd {
+    /// With a result.
+    Finished(Box<TrialResult>),
+    /// By a cancel. It has no result, and its environment is gone.
+    Cancelled,
+}
+
+/// Runs a trial to its end.
+pub async fn run(trial: Trial) -> TrialEnd {
+    let clock = Clock::start();
+    let dir = trial.dir.path().to_owned();
+    if let Err(error) = blocking(move || fresh_dir(&dir)).await {
+        let message = format!("cannot prepare the trial's directory {}: {error}", trial.dir.path().display());
+        return clock.without_environment(&trial, ErrorType::InternalError, message);
+    }
+    let task = match &trial.task {
+        Ok(task) => Arc::clone(task),
+        Err(problem) => {
+            let kind = match problem {
+                TaskProblem::Invalid(_) => ErrorType::TaskInvalid,
+                TaskProblem::NotFound(_) => ErrorType::TaskNotFound,
+            };
+            return clock.without_environment(&trial, kind, problem.to_string());
+        }
+    };
+    if let Some(message) = crate::agent::objection(&trial.agent.kind, &task) {
+        return clock.without_environment(&trial, ErrorType::TaskInvalid, message);
+    }
+
+    let mut number = 1;
+    loop {
+        let (result, transient) = match Attempt::new(&trial, &task, clock).run().await {
+            AttemptEnd::Finished { result, transient } => (result, transient),
+            AttemptEnd::Cancelled => return TrialEnd::Cancelled,
+        };
+        let delay = match (&result.error, transient) {
+            (Some(error), true) => {
+                retry_delay(&trial.config.retry, number).map(|delay| (error.clone(), delay))
+            }
+            _ => None,
+        };
+        let Some((error, delay)) = delay else {
+            return TrialEnd::Finished(Box::new(TrialResult { tries: number, ..*result }));
+        };
+        (trial.progress)(Progress::Retry { failed_try: number, error: error.clone(), delay });
+        let dir = trial.dir.clone();
+        let kept = blocking(move || keep_failed_try(&dir, number, &error)).await;
+        if let Err(error) = kept {
+            tracing::warn!(trial = %trial.id, %error, "the evidence of a failed try could not be kept");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = trial.cancel.cancelled() => return TrialEnd::Cancelled,
+        }
+        number += 1;
+    }
+}
+
+/// How long to wait after a failed try; none when it was the last one.
+fn retry_delay(retry: &RetryConfig, failed_try: u32) -> Option<Duration> {
+    if failed_try >= retry.max_attempts.get() {
+        return None;
+    }
+    let factor = retry.multiplier.powi(failed_try as i32 - 1);
+    let millis = (retry.initial_delay_ms as f64 * factor).min(retry.max_delay_ms as f64);
+    Some(Duration::from_millis(millis as u64))
+}
+
+/// Makes the trial's directory, without what an earlier, unfinished run may have left there.
+fn fresh_dir(dir: &Path) -> io::Result<()> {
+    match fs::create_dir(dir) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::remove_dir_all(dir)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    fs::create_dir_all(dir)
+}
+
+/// Moves what a failed try left behind out of the way of the next one.
+fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -> io::Result<()> {
+    let kept = dir.failed_try(number);
+    fs::create_dir_all(&kept)?;
+    for entry in fs::read_dir(dir.path())? {
+        let entry = entry?;
+        if entry.file_name() != "tries" {
+            fs::rename(entry.path(), kept.join(entry.file_name()))?;
+        }
+    }
+    fs::write(kept.join("error.txt"), error_text(error))
+}
+
+/// What `error.txt` says.
+pub(crate) fn error_text(error: &TrialError) -> String {
+    format!("{}\n\n{}\n", error.kind, error.message.trim_end())
+}
+
+/// Runs file work where it may block.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// Takes times that are comparable with each other, whatever the wall clock does meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    started_at: Timestamp,
+    started: Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { started_at: Timestamp::now(), started: Instant::now() }
+    }
+
+    fn at(&self, moment: Instant) -> Timestamp {
+        let elapsed = moment.duration_since(self.started);
+        self.started_at.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+    }
+
+    fn without_environment(self, trial: &Trial, kind: ErrorType, message: String) -> TrialEnd {
+        let ended = Instant::now();
+        let result = TrialResult {
+            error: Some(TrialError { kind, message: trial.redactor.text(&message).into_owned() }),
+            ..self.empty_result(trial, ended)
+        };
+        TrialEnd::Finished(Box::new(result))
+    }
+
+    fn empty_result(self, trial: &Trial, ended: Instant) -> TrialResult {
+        TrialResult {
+            task_name: trial.id.task.clone(),
+            dataset_name: trial.id.dataset.clone(),
+            agent_name: trial.id.agent.clone(),
+            attempt: trial.id.attempt,
+            task_git_commit_id: trial.task.as_ref().ok().and_then(|task| task.git_commit_id.clone()),
+            reward: None,
+            rewards: Default::default(),
+            cost: 0.0,
+            environment_cost: 0.0,
+            model_cost: None,
+            usage: None,
+            error: None,
+            durations: Durations {
+                total_sec: seconds(ended.duration_since(self.started)),
+                ..Durations::default()
+            },
+            timestamps: Timestamps {
+                started_at: self.started_at,
+                environment_setup_started_at: None,
+                environment_setup_ended_at: None,
+                agent_setup_started_at: None,
+                agent_setup_ended_at: None,
+                agent_execution_started_at: None,
+                agent_execution_ended_at: None,
+                verifier_started_at: None,
+                verifier_ended_at: None,
+                ended_at: self.at(ended),
+            },
+            environment: None,
+            tries: 1,
+            survivors: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+}
+
+/// Seconds to the microsecond: finer digits are noise.
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_limit_and_the_last_try_is_followed_by_none() {
+        let retry = RetryConfig {
+            max_attempts: NonZeroU32::new(5).unwrap(),
+            initial_delay_ms: 1000,
+            max_delay_ms: 3000,
+            multiplier: 2.0,
+        };
+        let delays: Vec<_> = (1..=5).map(|failed| retry_delay(&retry, failed)).collect();
+        let millis = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(delays, [millis(1000), millis(2000), millis(3000), millis(3000), None]);
+    }
+}

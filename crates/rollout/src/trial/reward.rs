@@ -1,0 +1,159 @@
+//! What counts as a reward.
+
+use indexmap::IndexMap;
+
+/// The largest file that is read as a reward.
+pub(super) const MAX_REWARD_BYTES: u64 = 64 << 10;
+
+/// A score, with further named scores where the tests gave any.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reward {
+    /// The score.
+    pub reward: f64,
+    /// The others of reward.json.
+    pub named: IndexMap<String, f64>,
+}
+
+/// Why a file is not a reward. Reads after "reward.txt holds" and the like.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RewardError {
+    /// Nothing but white space.
+    #[error("nothing")]
+    Empty,
+    /// Bytes that are not text.
+    #[error("bytes that are not UTF-8 text")]
+    NotText,
+    /// Text that is not one number.
+    #[error("{0:?}, which is not one number")]
+    NotANumber(String),
+    /// NaN or an infinity.
+    #[error("{0:?}, which is not finite")]
+    NotFinite(String),
+    /// JSON that is neither a number nor a flat object of numbers.
+    #[error("JSON that is neither a number nor an object of numbers with \"reward\" among them: {0}")]
+    NotAReward(String),
+}
+
+impl Reward {
+    /// Reads reward.txt: one finite number, white space around it allowed.
+    pub fn from_text(bytes: &[u8]) -> Result<Self, RewardError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| RewardError::NotText)?.trim();
+        if text.is_empty() {
+            return Err(RewardError::Empty);
+        }
+        let reward: f64 = text.parse().map_err(|_| RewardError::NotANumber(excerpt(text)))?;
+        if !reward.is_finite() {
+            return Err(RewardError::NotFinite(excerpt(text)));
+        }
+        Ok(Self { reward, named: IndexMap::new() })
+    }
+
+    /// Reads reward.json: a number, or a flat object of finite numbers with `reward` in it.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, RewardError> {
+        let not_a_reward = |why: String| RewardError::NotAReward(excerpt(&why));
+        let value: serde_json::Value =
+            serde_json::from_slice(bytes).map_err(|error| not_a_reward(error.to_string()))?;
+        match value {
+            serde_json::Value::Number(number) => {
+                let reward = number.as_f64().ok_or_else(|| not_a_reward(number.to_string()))?;
+                Ok(Self { reward, named: IndexMap::new() })
+            }
+            serde_json::Value::Object(fields) => {
+                let mut named = IndexMap::with_capacity(fields.len());
+                for (key, value) in fields {
+                    let number = value
+                        .as_f64()
+                        .filter(|number| number.is_finite())
+                        .ok_or_else(|| not_a_reward(format!("{key:?} is {value}")))?;
+                    named.insert(key, number);
+                }
+                let reward = named
+                    .shift_remove("reward")
+                    .ok_or_else(|| not_a_reward("\"reward\" is missing".to_owned()))?;
+                Ok(Self { reward, named })
+            }
+            other => Err(not_a_reward(other.to_string())),
+        }
+    }
+}
+
+fn excerpt(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    let mut short: String = text.chars().take(MAX_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reward_txt_is_one_finite_number() {
+        for (text, expected) in [
+            ("1", Some(1.0)),
+            ("0.5\n", Some(0.5)),
+            ("  -2e-3\t\n", Some(-0.002)),
+            ("+1", Some(1.0)),
+            ("", None),
+            (" \n", None),
+            ("nan", None),
+            ("inf", None),
+            ("-Infinity", None),
+            ("1e999", None),
+            ("1 0", None),
+            ("1\n1", None),
+            ("0x1", None),
+            ("1,0", None),
+            ("passed", None),
+        ] {
+            assert_eq!(
+                Reward::from_text(text.as_bytes()).ok().map(|found| found.reward),
+                expected,
+                "{text:?}"
+            );
+        }
+        assert_eq!(Reward::from_text(b"\xff1"), Err(RewardError::NotText));
+    }
+
+    #[test]
+    fn reward_json_is_a_number_or_an_object_with_reward() {
+        for (text, expected) in [
+            ("1", Some((1.0, 0))),
+            (" 0.25 ", Some((0.25, 0))),
+            (r#"{"reward": 0.5}"#, Some((0.5, 0))),
+            (r#"{"speed": 2, "reward": 1, "style": 0.5}"#, Some((1.0, 2))),
+            (r#"{"speed": 2}"#, None),
+            (r#"{"reward": "1"}"#, None),
+            (r#"{"reward": {"a": 1}}"#, None),
+            (r#"{"reward": 1, "note": null}"#, None),
+            ("[1]", None),
+            ("\"1\"", None),
+            ("null", None),
+            ("1e999", None),
+            ("{", None),
+        ] {
+            let found =
+                Reward::from_json(text.as_bytes()).ok().map(|found| (found.reward, found.named.len()));
+            assert_eq!(found, expected, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_finite_number_comes_back_as_it_was_written(number in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
+            prop_assert_eq!(Reward::from_text(format!(" {number:?}\n").as_bytes()).unwrap().reward, number);
+        }
+
+        #[test]
+        fn no_bytes_make_the_readers_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let finite = |found: Result<Reward, RewardError>| found.map_or(true, |found| found.reward.is_finite());
+            prop_assert!(finite(Reward::from_text(&bytes)));
+            prop_assert!(finite(Reward::from_json(&bytes)));
+        }
+    }
+}
