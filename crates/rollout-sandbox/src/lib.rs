@@ -1,1 +1,30 @@
-//! An embedded container engine.
+//! An embedded container engine: namespaces, overlayfs and cgroups without a daemon.
+//!
+//! An [`Engine`] starts one small helper process, the zygote, which makes every [`Sandbox`] with a
+//! single clone. A sandbox's first process is its supervisor: it starts commands, copies files and
+//! kills on request, and ends, with everything inside, when the engine does.
+
+mod answer;
+mod cgroup;
+mod engine;
+mod files;
+mod helper;
+mod host_image;
+mod image;
+mod limits;
+mod process;
+mod remove;
+mod sandbox;
+mod shared;
+mod sweep;
+mod sys;
+mod wire;
+
+pub use engine::{CreateError, Engine, EngineError, EngineOptions, Mode, Network, SandboxSpec, Support};
+pub use files::{CopyError, CopyIn, CopyLimits, CopyReport, FileRead, Skipped};
+pub use helper::{HELPER_ARG, helper_main};
+pub use image::{Image, ImageConfig, ImageError, Layer};
+pub use limits::{Enforced, Limits};
+pub use process::{Command, ExecError, Exit, ExitStatus, Process, Stdio, Survivor};
+pub use sandbox::{CommitError, DestroyError, Sandbox};
+pub use sweep::{SweepReport, sweep};

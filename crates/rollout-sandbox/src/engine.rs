@@ -1,0 +1,322 @@
+//! The engine: owns the zygote and this process's share of the state directory, and makes sandboxes.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, OnceCell};
+
+use crate::{
+    answer::{AnswerPipe, RequestSocket},
+    helper::HELPER_ARG,
+    host_image,
+    image::{Image, ImageError},
+    limits::{Enforced, Limits},
+    sandbox::Sandbox,
+    wire::{Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
+};
+
+/// What an engine needs to start.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// An executable that calls [`helper_main`](crate::helper_main) when its first argument is [`HELPER_ARG`].
+    pub helper: PathBuf,
+    /// The directory for images, layers and running sandboxes; made when it is missing.
+    pub state_dir: PathBuf,
+}
+
+/// A sandbox to make.
+#[derive(Debug, Clone)]
+pub struct SandboxSpec {
+    /// A name for people, and the host name inside.
+    pub name: String,
+    /// What the root is made of.
+    pub image: Image,
+    /// Which network the commands see.
+    pub network: Network,
+    /// How much of the machine they may use.
+    pub limits: Limits,
+}
+
+/// Which network a sandbox's commands see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// A network of their own with nothing but loopback.
+    None,
+    /// The host's network.
+    Host,
+}
+
+/// How sandboxes are made on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By the super-user.
+    Root,
+    /// By an ordinary user, in a user namespace where that user is root.
+    User,
+}
+
+/// What the engine can do on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Support {
+    /// How sandboxes are made.
+    pub mode: Mode,
+    /// Whether a sandbox's changes lie on the disk; if not they are in memory.
+    pub changes_on_disk: bool,
+    /// What cannot be done or enforced here, for people to read.
+    pub notes: Vec<String>,
+}
+
+/// Why an engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The state directory cannot be used.
+    #[error("cannot use the state directory {path}")]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The helper process did not start.
+    #[error("cannot start the sandbox helper {helper}")]
+    Helper {
+        /// The helper's executable.
+        helper: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The machine does not allow what sandboxes need.
+    #[error("this machine does not allow sandboxes: {step} failed; {advice}")]
+    NotAllowed {
+        /// What was tried.
+        step: String,
+        /// What to change.
+        advice: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Why a sandbox could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The machine has less than was asked for.
+    #[error(
+        "the environment asks for {asked} {what}, but this machine has {available}; lower the limit or override it"
+    )]
+    Resources {
+        /// What there is too little of.
+        what: &'static str,
+        /// How much was asked for.
+        asked: String,
+        /// How much there is.
+        available: String,
+    },
+    /// A step of the setup failed.
+    #[error("cannot set up the sandbox: {step}")]
+    Setup {
+        /// What was being done.
+        step: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The zygote could not be started again.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Makes sandboxes. Clones share one zygote, which ends with the last of them and their sandboxes.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    options: EngineOptions,
+    run_dir: PathBuf,
+    id: String,
+    /// Says that this engine is alive, to whoever sweeps the state directory.
+    lock: OwnedFd,
+    zygote: Mutex<RequestSocket>,
+    support: Support,
+    host_image: OnceCell<Image>,
+    counter: AtomicU64,
+}
+
+impl Engine {
+    /// Starts the zygote and finds out what this machine allows.
+    pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
+        let state_dir = options.state_dir.clone();
+        let fail = |source| EngineError::StateDir { path: state_dir.clone(), source };
+        fs::create_dir_all(&options.state_dir).map_err(fail)?;
+        let options = EngineOptions {
+            state_dir: options.state_dir.canonicalize().map_err(fail)?,
+            helper: options.helper,
+        };
+        let id = engine_id();
+        let run_dir = options.state_dir.join("run").join(&id);
+        let lock = claim(&run_dir).map_err(fail)?;
+        let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock).await?;
+        let support = support(&probe);
+        let inner = Inner {
+            options,
+            run_dir,
+            id,
+            lock,
+            zygote: Mutex::new(zygote),
+            support,
+            host_image: OnceCell::new(),
+            counter: AtomicU64::new(0),
+        };
+        Ok(Engine { inner: Arc::new(inner) })
+    }
+
+    /// What the engine can do on this machine.
+    pub fn support(&self) -> &Support {
+        &self.inner.support
+    }
+
+    /// Where images, layers and running sandboxes lie.
+    pub fn state_dir(&self) -> &Path {
+        &self.inner.options.state_dir
+    }
+
+    /// The host as an image: its programs and its /etc without secrets. Prepared once and kept.
+    pub async fn host_image(&self) -> Result<Image, ImageError> {
+        let image = self.inner.host_image.get_or_try_init(|| async {
+            let images = self.state_dir().join("images");
+            let prepared = tokio::task::spawn_blocking(move || host_image::prepare(&images)).await;
+            prepared.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+        });
+        image.await.cloned()
+    }
+
+    /// Makes a sandbox; its supervisor runs when this returns.
+    pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, CreateError> {
+        let id = format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed));
+        let dir = self.inner.run_dir.join(&id);
+        let create = Create {
+            dir: dir.clone(),
+            hostname: hostname(&spec.name),
+            own_network: spec.network == Network::None,
+            upper_on_disk: self.inner.support.changes_on_disk,
+            parts: spec.image.mounts(),
+            cgroups: Vec::new(),
+        };
+        let (lifetime, control) = self.launch(&create).await?;
+        Ok(Sandbox::new(self.clone(), id, dir, spec, Enforced::default(), lifetime, control))
+    }
+
+    async fn launch(&self, create: &Create) -> Result<(AnswerPipe, RequestSocket), CreateError> {
+        let setup = |step: &str| {
+            let step = step.to_owned();
+            move |source| CreateError::Setup { step, source }
+        };
+        let (mut lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(setup("making a socket"))?;
+        let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
+        {
+            let mut zygote = self.inner.zygote.lock().await;
+            let fds = [lifetime_end.as_fd(), theirs.as_fd()];
+            if zygote.send(create, &fds).await.is_err() {
+                let inner = &self.inner;
+                *zygote = start_zygote(&inner.options, &inner.run_dir, &inner.id, &inner.lock).await?.0;
+                zygote.send(create, &fds).await.map_err(setup("reaching the sandbox helper"))?;
+            }
+        }
+        drop((lifetime_end, theirs));
+        match lifetime.expect().await.map_err(setup("waiting for the sandbox"))? {
+            CreateAnswer::Ready => Ok((lifetime, control)),
+            CreateAnswer::Failed(failure) => {
+                let (step, source) = failure.into_io();
+                Err(CreateError::Setup { step, source })
+            }
+        }
+    }
+}
+
+fn engine_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    format!("{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// Makes the engine's directory and the lock that says it is alive.
+fn claim(run_dir: &Path) -> io::Result<OwnedFd> {
+    fs::create_dir_all(run_dir)?;
+    let lock = fs::File::create(run_dir.join("lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock.into())
+}
+
+async fn start_zygote(
+    options: &EngineOptions,
+    run_dir: &Path,
+    engine_id: &str,
+    lock: &OwnedFd,
+) -> Result<(RequestSocket, Probe), EngineError> {
+    let fail = |source| EngineError::Helper { helper: options.helper.clone(), source };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
+    let child = tokio::process::Command::new(&options.helper)
+        .arg(HELPER_ARG)
+        // What the environment holds must not be readable from inside any sandbox.
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(fail)?;
+    // It ends by itself when the socket closes; tokio reaps it.
+    drop(child);
+    let socket = RequestSocket::new(ours).map_err(fail)?;
+    let (mut answers, answer) = AnswerPipe::new().map_err(fail)?;
+    let hello =
+        Hello { run_dir: run_dir.to_owned(), cgroup_parents: Vec::new(), engine_id: engine_id.to_owned() };
+    socket.send(&hello, &[answer.as_fd(), lock.as_fd()]).await.map_err(fail)?;
+    drop(answer);
+    match answers.expect().await.map_err(fail)? {
+        HelloAnswer::Ready(probe) => Ok((socket, probe)),
+        HelloAnswer::Failed(failure) => Err(not_allowed(failure)),
+    }
+}
+
+fn not_allowed(failure: SetupFailure) -> EngineError {
+    let (step, source) = failure.into_io();
+    let advice = "run as root, or allow user namespaces".to_owned();
+    EngineError::NotAllowed { step, advice, source }
+}
+
+fn support(probe: &Probe) -> Support {
+    Support {
+        mode: if probe.root { Mode::Root } else { Mode::User },
+        changes_on_disk: probe.upper_on_disk,
+        notes: Vec::new(),
+    }
+}
+
+/// Makes a host name of any text.
+fn hostname(name: &str) -> String {
+    let clean: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
+        .take(63)
+        .collect();
+    let clean = clean.trim_matches('-');
+    if clean.is_empty() { "sandbox".into() } else { clean.into() }
+}

@@ -1,0 +1,196 @@
+//! Starting a command: the shepherd that keeps its descendants together, and the command's own process.
+
+use std::{
+    ffi::CString,
+    fs::{self, File},
+    io::{self, Read},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{FileType, Mode, fchown, fstat},
+    pipe::{PipeFlags, pipe_with},
+    process::{Resource, Rlimit, chdir, ioctl_tiocsctty, set_child_subreaper, setrlimit, setsid, umask},
+};
+
+use super::users::{self, Identity};
+use crate::{
+    cgroup::Membership,
+    shared::Progress,
+    sys::{self, Fork},
+    wire::{self, ExecAnswer, ExecFailure, ExecRequest},
+};
+
+/// Where programs are looked for when a command's environment has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What a shepherd needs.
+pub(super) struct Shepherd<'a> {
+    pub(super) request: ExecRequest,
+    pub(super) root: bool,
+    pub(super) stdio: [OwnedFd; 3],
+    pub(super) membership: &'a Membership,
+    pub(super) oom_kills_before: u64,
+    pub(super) progress: &'a Progress,
+    pub(super) answer: BorrowedFd<'a>,
+}
+
+/// Runs as the shepherd: starts the command, tells its end, and stays while it has descendants.
+pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
+    let failed = |failure: ExecFailure| -> ! {
+        tell(&shepherd, &ExecAnswer::Failed(failure));
+        shepherd.progress.told();
+        sys::exit_now(0)
+    };
+    let setup = |step: &str, error: io::Error| ExecFailure::Setup {
+        step: step.into(),
+        errno: error.raw_os_error().unwrap_or(0),
+    };
+    let mut keep = vec![shepherd.answer.as_raw_fd()];
+    keep.extend(shepherd.membership.raw_fds());
+    let mut keep_for_command = keep.clone();
+    keep_for_command.extend(shepherd.stdio.iter().map(AsRawFd::as_raw_fd));
+    sys::close_all_except(&keep_for_command);
+    if let Err(error) = set_child_subreaper(Some(rustix::process::getpid())) {
+        failed(setup("becoming a reaper", error.into()));
+    }
+    let (errors, command_errors) = match pipe_with(PipeFlags::CLOEXEC) {
+        Ok(pipe) => pipe,
+        Err(error) => failed(setup("making a pipe", error.into())),
+    };
+    let main = match sys::fork() {
+        Ok(Fork::Parent(pid)) => pid,
+        Ok(Fork::Child) => {
+            let failure = become_command(&shepherd);
+            // The shepherd reads the reason; without it, the closed pipe would look like a start.
+            let _ = wire::answer(File::from(command_errors), &failure);
+            sys::exit_now(127)
+        }
+        Err(error) => failed(setup("starting a process", error)),
+    };
+    shepherd.progress.started(main);
+    keep.push(errors.as_raw_fd());
+    sys::close_all_except(&keep);
+    let mut errors = File::from(errors);
+    let mut first = [0; 1];
+    if errors.read(&mut first).unwrap_or(0) == 1 {
+        let failure = wire::read_answer((&first[..]).chain(errors));
+        let failure = failure.unwrap_or_else(|error| setup("starting the command", error));
+        // The child has nothing left to do but exit.
+        let _ = sys::reap(main, true);
+        failed(failure);
+    }
+    drop(errors);
+    tell(&shepherd, &ExecAnswer::Started);
+    while let Ok(Some((pid, status))) = sys::reap(-1, true) {
+        if pid == main {
+            let oom_killed = shepherd.membership.oom_kills() > shepherd.oom_kills_before;
+            tell(&shepherd, &ExecAnswer::Exited { status, oom_killed });
+            shepherd.progress.told();
+        }
+    }
+    sys::exit_now(0)
+}
+
+fn tell(shepherd: &Shepherd<'_>, answer: &ExecAnswer) {
+    let Ok(frame) = wire::encode(answer) else { return };
+    // The frame is far shorter than a pipe's atomic write; nobody may be reading any more.
+    let _ = rustix::io::retry_on_intr(|| rustix::io::write(shepherd.answer, &frame));
+}
+
+/// Turns the calling process into the command; returns only if that fails.
+fn become_command(shepherd: &Shepherd<'_>) -> ExecFailure {
+    match try_become_command(shepherd) {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    }
+}
+
+fn try_become_command(shepherd: &Shepherd<'_>) -> Result<std::convert::Infallible, ExecFailure> {
+    let request = &shepherd.request;
+    let step = |step: &'static str| {
+        move |error: io::Error| ExecFailure::Setup {
+            step: step.into(),
+            errno: error.raw_os_error().unwrap_or(0),
+        }
+    };
+    for (target, fd) in (0..).zip(&shepherd.stdio) {
+        sys::dup_onto(fd, target).map_err(step("passing the standard streams"))?;
+    }
+    setsid().map_err(|error| step("making a session")(error.into()))?;
+    if request.tty {
+        ioctl_tiocsctty(&shepherd.stdio[0]).map_err(|error| step("taking the terminal")(error.into()))?;
+    }
+    shepherd.membership.join().map_err(step("joining the cgroup"))?;
+    // When memory runs out the commands go before the host's own processes.
+    fs::write("/proc/self/oom_score_adj", "500").map_err(step("setting the OOM score"))?;
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+        .map_err(|error| step("limiting core files")(error.into()))?;
+    umask(Mode::from_raw_mode(0o022));
+    let identity = users::resolve(request.user.as_deref())?;
+    if !shepherd.root && !identity.is_root() {
+        return Err(ExecFailure::UserNotMapped);
+    }
+    let cwd = if request.cwd.is_empty() { "/" } else { &request.cwd };
+    chdir(cwd).map_err(|error| ExecFailure::Directory { errno: error.raw_os_error() })?;
+    let environment = environment(&request.env, &identity);
+    if !identity.is_root() {
+        give_pipes(&shepherd.stdio, &identity);
+        identity.assume().map_err(step("changing the user"))?;
+    }
+    sys::reset_signals();
+    let errno = execute(&request.argv, &environment);
+    Err(ExecFailure::Program { errno })
+}
+
+/// Lets a command of another user reopen its own streams by way of /dev/stdout.
+fn give_pipes(stdio: &[OwnedFd; 3], identity: &Identity) {
+    for fd in stdio {
+        if fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
+            // A refusal costs only the reopening.
+            let _ = fchown(fd.as_fd(), Some(identity.uid), None);
+        }
+    }
+}
+
+fn environment(given: &[(String, String)], identity: &Identity) -> Vec<(String, String)> {
+    let mut environment = given.to_vec();
+    if !given.iter().any(|(name, _)| name == "HOME") {
+        environment.push(("HOME".into(), identity.home.clone()));
+    }
+    environment
+}
+
+/// Executes a program, looking it up along PATH; returns the reason why that failed.
+fn execute(argv: &[String], environment: &[(String, String)]) -> i32 {
+    let Some(program) = argv.first().filter(|program| !program.is_empty()) else { return libc::ENOENT };
+    let arguments: Result<Vec<CString>, _> =
+        argv.iter().map(|argument| CString::new(argument.as_str())).collect();
+    let variables: Result<Vec<CString>, _> =
+        environment.iter().map(|(name, value)| CString::new(format!("{name}={value}"))).collect();
+    let (Ok(arguments), Ok(variables)) = (arguments, variables) else { return libc::EINVAL };
+    if program.contains('/') {
+        return execve(program, &arguments, &variables);
+    }
+    let path = environment.iter().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, value)| value);
+    let mut errno = libc::ENOENT;
+    for directory in path.split(':').filter(|directory| directory.starts_with('/')) {
+        match execve(&format!("{directory}/{program}"), &arguments, &variables) {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => errno = libc::EACCES,
+            other => return other,
+        }
+    }
+    errno
+}
+
+fn execve(path: &str, arguments: &[CString], variables: &[CString]) -> i32 {
+    let Ok(path) = CString::new(path) else { return libc::EINVAL };
+    let pointers = |strings: &[CString]| {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+    };
+    let (arguments, variables) = (pointers(arguments), pointers(variables));
+    // SAFETY: all three are nul-terminated and outlive the call, which returns only on failure.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), variables.as_ptr()) };
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,23 @@
+//! The helper process: the zygote, the supervisors it becomes, and what they do inside a sandbox.
+
+mod exec;
+mod mounts;
+mod privileges;
+mod seccomp;
+mod supervisor;
+mod users;
+mod zygote;
+
+/// The first argument that turns an executable into the helper process.
+pub const HELPER_ARG: &str = "__sandbox";
+
+/// Runs the helper process; never returns.
+///
+/// An executable that serves as [`EngineOptions::helper`](crate::EngineOptions) calls this first thing,
+/// before it starts any thread, when its first argument is [`HELPER_ARG`].
+pub fn helper_main() -> ! {
+    match zygote::run() {
+        Ok(()) => crate::sys::exit_now(0),
+        Err(_) => crate::sys::exit_now(1),
+    }
+}

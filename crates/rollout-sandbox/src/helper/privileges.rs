@@ -1,0 +1,51 @@
+//! What a sandbox's processes may do: a container's capabilities, and no way to gain more.
+
+use rustix::{
+    io,
+    process::{DumpableBehavior, set_dumpable_behavior},
+    thread::{
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
+};
+
+/// The capabilities containers usually have, without making device nodes.
+const CONTAINER: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::AUDIT_WRITE);
+
+/// Reduces the calling process, and so everything it will start, to a container's privileges.
+///
+/// On the host's network raw sockets would read the host's traffic, so there they are not allowed.
+pub(super) fn reduce(own_network: bool) -> io::Result<()> {
+    let keep = if own_network { CONTAINER } else { CONTAINER.difference(CapabilitySet::NET_RAW) };
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if keep.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // The kernel knows no capability of this number, nor any higher one.
+            Err(io::Errno::INVAL) => break,
+            other => other?,
+        }
+    }
+    clear_ambient_capability_set()?;
+    set_capabilities(
+        None,
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() },
+    )?;
+    set_no_new_privs(true)?;
+    // Nothing inside may look into the supervisor: not its memory, not its descriptors.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}

@@ -1,0 +1,210 @@
+//! A sandbox's first process: sets the sandbox up, starts commands, reaps, kills.
+//!
+//! It ends when its control socket does, however the engine died, and the kernel then ends everything
+//! else inside.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::{exec, mounts, privileges, seccomp::Filter, zygote::drain};
+use crate::{
+    cgroup::Membership,
+    shared::SharedProgress,
+    sys::{self, Fork, RawStatus},
+    wire::{self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, Request, SetupFailure},
+};
+
+/// What the zygote hands to a new supervisor.
+pub(super) struct Setup<'a> {
+    pub(super) create: &'a Create,
+    pub(super) root: bool,
+    pub(super) mount_point: &'a Path,
+    pub(super) filter: &'a Filter,
+    pub(super) membership: Membership,
+    pub(super) lifetime: BorrowedFd<'a>,
+    pub(super) control: BorrowedFd<'a>,
+    pub(super) lock: BorrowedFd<'a>,
+}
+
+/// Becomes the supervisor of a new sandbox.
+pub(super) fn run(setup: Setup<'_>) -> ! {
+    let mut keep = vec![setup.lifetime.as_raw_fd(), setup.control.as_raw_fd(), setup.lock.as_raw_fd()];
+    keep.extend(setup.membership.raw_fds());
+    sys::close_all_except(&keep);
+    let prepared = prepare(&setup);
+    let failed = prepared.is_err();
+    let (answer, signals) = match prepared {
+        Ok(signals) => (CreateAnswer::Ready, Some(signals)),
+        Err(failure) => (CreateAnswer::Failed(failure), None),
+    };
+    let told = wire::answer(FdWriter(setup.lifetime), &answer);
+    let Some(signals) = signals.filter(|_| told.is_ok() && !failed) else { sys::exit_now(1) };
+    let mut supervisor = Supervisor {
+        control: setup.control,
+        signals,
+        root: setup.root,
+        membership: setup.membership,
+        commands: Vec::new(),
+    };
+    // An error here means that the engine is gone or has lost its mind: either way the sandbox ends.
+    let code = i32::from(supervisor.serve().is_err());
+    sys::exit_now(code)
+}
+
+fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
+    let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
+    sys::dup_onto(&null, 2).map_err(step("closing the standard error"))?;
+    drop(null);
+    let signals = sys::child_signals().map_err(step("watching for children"))?;
+    // A session of its own keeps the terminal's signals away.
+    rustix::process::setsid().map_err(|error| SetupFailure::new("making a session", error))?;
+    mounts::enter_root(setup.create, setup.mount_point, setup.root)?;
+    rustix::system::sethostname(setup.create.hostname.as_bytes())
+        .map_err(|error| SetupFailure::new("setting the host name", error))?;
+    if setup.create.own_network {
+        sys::loopback_up().map_err(step("starting the loopback interface"))?;
+    }
+    privileges::reduce(setup.create.own_network)
+        .map_err(|error| SetupFailure::new("dropping privileges", error))?;
+    setup.filter.apply().map_err(step("installing the system call filter"))?;
+    Ok(signals)
+}
+
+/// Writes to a borrowed descriptor.
+struct FdWriter<'a>(BorrowedFd<'a>);
+
+impl io::Write for FdWriter<'_> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| rustix::io::write(self.0, buffer))?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A command that runs, or whose descendants do.
+struct Running {
+    id: u64,
+    shepherd: i32,
+    progress: SharedProgress,
+    answer: OwnedFd,
+    oom_kills_before: u64,
+}
+
+struct Supervisor<'a> {
+    control: BorrowedFd<'a>,
+    signals: OwnedFd,
+    root: bool,
+    membership: Membership,
+    commands: Vec<Running>,
+}
+
+impl Supervisor<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let mut ready =
+                [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
+            let (request, child_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if child_ended {
+                drain(&self.signals);
+                self.reap();
+            }
+            if request {
+                let Some((request, mut fds)) = wire::receive::<Request>(self.control)? else { return Ok(()) };
+                if fds.is_empty() {
+                    continue;
+                }
+                let answer = fds.remove(0);
+                // The engine may have stopped waiting for the answer; the sandbox goes on.
+                let _ = self.handle(request, answer, fds);
+            }
+        }
+    }
+
+    fn handle(&mut self, request: Request, answer: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<()> {
+        match request {
+            Request::Exec(exec) => self.exec(exec, answer, fds),
+            Request::KillAll => {
+                self.kill_all();
+                wire::answer(File::from(answer), &Done)
+            }
+            Request::OomKills => wire::answer(File::from(answer), &self.membership.oom_kills()),
+            Request::KillTree(_) | Request::Survivors | Request::Files(_) => Ok(()),
+        }
+    }
+
+    fn exec(&mut self, request: ExecRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<()> {
+        let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else { return Ok(()) };
+        let id = request.id;
+        let oom_kills_before = self.membership.oom_kills();
+        let started = SharedProgress::new().and_then(|progress| Ok((sys::fork()?, progress)));
+        match started {
+            Ok((Fork::Parent(shepherd), progress)) => {
+                self.commands.push(Running { id, shepherd, progress, answer, oom_kills_before });
+                Ok(())
+            }
+            Ok((Fork::Child, progress)) => exec::shepherd(exec::Shepherd {
+                request,
+                root: self.root,
+                stdio: [stdin, stdout, stderr],
+                membership: &self.membership,
+                oom_kills_before,
+                progress: &progress,
+                answer: answer.as_fd(),
+            }),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(0);
+                let failure = ExecFailure::Setup { step: "starting a process".into(), errno };
+                wire::answer(File::from(answer), &ExecAnswer::Failed(failure))
+            }
+        }
+    }
+
+    fn kill_all(&mut self) {
+        // Nothing to kill is as good.
+        let _ = sys::kill(-1, libc::SIGKILL);
+        while let Ok(Some((pid, status))) = sys::reap(-1, true) {
+            self.ended(pid, status);
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = sys::reap(-1, false) {
+            self.ended(pid, status);
+        }
+    }
+
+    /// Settles what the end of one child means: a shepherd's, or an orphan of a shepherd that was killed.
+    fn ended(&mut self, pid: i32, status: RawStatus) {
+        let oom_kills = self.membership.oom_kills();
+        for command in &self.commands {
+            let told = command.progress.was_told();
+            if command.progress.main() == Some(pid) && !told {
+                command.tell(status, oom_kills);
+            } else if command.shepherd == pid && !told && !command.progress.main().is_some_and(sys::is_child)
+            {
+                // Killed together with its command, whose status nobody could collect.
+                command.tell(RawStatus(libc::SIGKILL), oom_kills);
+            }
+        }
+        self.commands.retain(|command| !command.progress.was_told() || sys::is_child(command.shepherd));
+    }
+}
+
+impl Running {
+    fn tell(&self, status: RawStatus, oom_kills: u64) {
+        let exited = ExecAnswer::Exited { status, oom_killed: oom_kills > self.oom_kills_before };
+        // Nobody may be waiting any more.
+        let _ = wire::answer(FdWriter(self.answer.as_fd()), &exited);
+        self.progress.told();
+    }
+}

@@ -1,0 +1,220 @@
+//! The zygote: makes each sandbox's first process with one clone, and cleans up after its engine.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fs::Mode,
+    mount::{MountPropagationFlags, mount_change},
+    process::{getegid, geteuid, umask},
+    thread::{CapabilitySet, UnshareFlags, capabilities},
+};
+
+use super::{mounts, seccomp::Filter, supervisor};
+use crate::{
+    cgroup::{self, Membership},
+    remove::remove_tree,
+    sys::{self, Fork},
+    wire::{self, Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
+};
+
+/// Serves one engine until it is gone, then removes what it left.
+pub(super) fn run() -> io::Result<()> {
+    let socket = sys::take_stdin()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    sys::dup_onto(&null, 0)?;
+    umask(Mode::empty());
+    let Some((hello, fds)) = wire::receive::<Hello>(&socket)? else { return Ok(()) };
+    let Ok([answer, lock]) = <[OwnedFd; 2]>::try_from(fds) else { return Ok(()) };
+    let answer = File::from(answer);
+    let mut zygote = match prepare(&hello) {
+        Ok((filter, probe)) => {
+            wire::answer(&answer, &HelloAnswer::Ready(probe.clone()))?;
+            Zygote { children: HashMap::new(), mount_point: mount_point(&hello.run_dir), filter, probe, lock }
+        }
+        Err(failure) => {
+            wire::answer(&answer, &HelloAnswer::Failed(failure))?;
+            return Ok(());
+        }
+    };
+    drop(answer);
+    zygote.serve(&socket)?;
+    drop(socket);
+    zygote.wait_for_all();
+    cgroup::remove_leftovers(&hello.cgroup_parents, &hello.engine_id);
+    remove_tree(&hello.run_dir)
+}
+
+fn mount_point(run_dir: &Path) -> PathBuf {
+    run_dir.join("mnt")
+}
+
+struct Child {
+    /// Held open until the sandbox is gone: its end of file is what the engine waits for.
+    _lifetime: OwnedFd,
+    cgroups: Vec<PathBuf>,
+}
+
+struct Zygote {
+    children: HashMap<i32, Child>,
+    mount_point: PathBuf,
+    filter: Filter,
+    probe: Probe,
+    lock: OwnedFd,
+}
+
+impl Zygote {
+    fn serve(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        let signals = sys::child_signals()?;
+        loop {
+            let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
+            let (request, child_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if child_ended {
+                drain(&signals);
+                self.reap();
+            }
+            if request {
+                let Some((create, fds)) = wire::receive::<Create>(socket)? else { return Ok(()) };
+                let Ok([lifetime, control]) = <[OwnedFd; 2]>::try_from(fds) else { continue };
+                if let Err(failure) = self.create(&create, &lifetime, control) {
+                    // The engine may have given up waiting; then nobody needs the answer.
+                    let _ = wire::answer(File::from(lifetime), &CreateAnswer::Failed(failure));
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, create: &Create, lifetime: &OwnedFd, control: OwnedFd) -> Result<(), SetupFailure> {
+        for part in &create.parts {
+            if create.upper_on_disk {
+                for kind in ["upper", "work"] {
+                    let dir = create.dir.join(kind).join(&part.name);
+                    fs::create_dir_all(&dir)
+                        .map_err(|error| SetupFailure::new(format!("making {}", dir.display()), error))?;
+                }
+            }
+        }
+        let cgroups: Vec<PathBuf> = create.cgroups.iter().map(|spec| spec.dir.clone()).collect();
+        let membership = Membership::create(&create.cgroups);
+        let result =
+            membership.and_then(|membership| self.clone_supervisor(create, lifetime, &control, membership));
+        match result {
+            Ok((pid, lifetime)) => {
+                self.children.insert(pid, Child { _lifetime: lifetime, cgroups });
+                Ok(())
+            }
+            Err(failure) => {
+                cgroup::remove(&cgroups);
+                Err(failure)
+            }
+        }
+    }
+
+    fn clone_supervisor(
+        &self,
+        create: &Create,
+        lifetime: &OwnedFd,
+        control: &OwnedFd,
+        membership: Membership,
+    ) -> Result<(i32, OwnedFd), SetupFailure> {
+        let lifetime =
+            lifetime.try_clone().map_err(|error| SetupFailure::new("duplicating a pipe", error))?;
+        let mut namespaces = libc::CLONE_NEWNS
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWCGROUP;
+        if create.own_network {
+            namespaces |= libc::CLONE_NEWNET;
+        }
+        match sys::fork_into(namespaces) {
+            Ok(Fork::Parent(pid)) => Ok((pid, lifetime)),
+            Ok(Fork::Child) => supervisor::run(supervisor::Setup {
+                create,
+                root: self.probe.root,
+                mount_point: &self.mount_point,
+                filter: &self.filter,
+                membership,
+                lifetime: lifetime.as_fd(),
+                control: control.as_fd(),
+                lock: self.lock.as_fd(),
+            }),
+            Err(error) => Err(SetupFailure::new("making the namespaces", error)),
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, _))) = sys::reap(-1, false) {
+            self.forget(pid);
+        }
+    }
+
+    fn wait_for_all(&mut self) {
+        while let Ok(Some((pid, _))) = sys::reap(-1, true) {
+            self.forget(pid);
+        }
+    }
+
+    fn forget(&mut self, pid: i32) {
+        if let Some(child) = self.children.remove(&pid) {
+            cgroup::remove(&child.cgroups);
+        }
+    }
+}
+
+/// Empties a signal descriptor, so that it reports only what comes after.
+pub(super) fn drain(signals: &OwnedFd) {
+    let mut buffer = [0; 1024];
+    while rustix::io::read(signals, &mut buffer).is_ok_and(|read| read > 0) {}
+}
+
+/// Moves into namespaces of the zygote's own and finds out what the machine allows.
+fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
+    let privileged = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    if privileged {
+        unshare(UnshareFlags::NEWNS).map_err(|error| SetupFailure::new("making a mount namespace", error))?;
+    } else {
+        enter_user_namespace()?;
+    }
+    let root = privileged && in_initial_user_namespace();
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(|error| SetupFailure::new("making the mounts private", error))?;
+    let mount_point = mount_point(&hello.run_dir);
+    fs::create_dir_all(&mount_point)
+        .map_err(|error| SetupFailure::new(format!("making {}", mount_point.display()), error))?;
+    let upper_on_disk = mounts::probe_overlay(&hello.run_dir, &mount_point, root)?;
+    let filter =
+        Filter::compile().map_err(|error| SetupFailure::new("compiling the system call filter", error))?;
+    Ok((filter, Probe { root, upper_on_disk }))
+}
+
+fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the zygote is single-threaded, and none of the flags it passes separates descriptors.
+    Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
+}
+
+fn enter_user_namespace() -> Result<(), SetupFailure> {
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+        .map_err(|error| SetupFailure::new("making a user namespace", error))?;
+    for (file, value) in [
+        ("/proc/self/setgroups", "deny".to_owned()),
+        ("/proc/self/uid_map", format!("0 {uid} 1")),
+        ("/proc/self/gid_map", format!("0 {gid} 1")),
+    ] {
+        fs::write(file, value).map_err(|error| SetupFailure::new(format!("writing {file}"), error))?;
+    }
+    Ok(())
+}
+
+fn in_initial_user_namespace() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}

@@ -1,0 +1,269 @@
+//! The host as an image: a skeleton root with the host's /etc minus its secrets, and its programs.
+//!
+//! What a sandbox sees of the host is listed here and nowhere else: the directories of programs, and
+//! those entries of /etc that everybody may read and that are not named below.
+
+use std::{
+    fmt::Write as _,
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink},
+    },
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use crate::{
+    image::{Image, ImageError},
+    remove::remove_tree,
+};
+
+/// The host's directories of programs; those that are links are links in the skeleton, too.
+const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/// Entries of /etc that are secret, about this one machine, or made anew, at any depth below it.
+const LEFT_OUT: [&str; 32] = [
+    "shadow",
+    "shadow-",
+    "gshadow",
+    "gshadow-",
+    "passwd-",
+    "group-",
+    "subuid",
+    "subgid",
+    "ssh",
+    "sudoers",
+    "sudoers.d",
+    "ssl/private",
+    "pki/private",
+    "docker",
+    "containers",
+    "kubernetes",
+    "rancher",
+    "cni",
+    "machine-id",
+    "hostname",
+    "hosts",
+    "resolv.conf",
+    "mtab",
+    "fstab",
+    "crypttab",
+    "krb5.keytab",
+    "NetworkManager",
+    "wireguard",
+    "openvpn",
+    "ppp",
+    "cron.d",
+    "security/opasswd",
+];
+
+/// Empty directories of the skeleton, with their modes.
+const DIRECTORIES: [(&str, u32); 25] = [
+    ("etc", 0o755),
+    ("root", 0o700),
+    ("home", 0o755),
+    ("run", 0o755),
+    ("run/lock", 0o1777),
+    ("opt", 0o755),
+    ("srv", 0o755),
+    ("mnt", 0o755),
+    ("media", 0o755),
+    ("boot", 0o755),
+    ("proc", 0o555),
+    ("sys", 0o555),
+    ("dev", 0o755),
+    ("tmp", 0o1777),
+    ("var", 0o755),
+    ("var/lib", 0o755),
+    ("var/lib/dpkg", 0o755),
+    ("var/lib/apt", 0o755),
+    ("var/cache", 0o755),
+    ("var/log", 0o755),
+    ("var/tmp", 0o1777),
+    ("var/spool", 0o755),
+    ("var/mail", 0o755),
+    ("var/opt", 0o755),
+    ("var/local", 0o755),
+];
+
+/// No file of /etc that a program needs is larger.
+const MAX_FILE: u64 = 8 << 20;
+
+/// Prepares the host as an image below `images`, or finds it prepared. Blocks.
+pub(crate) fn prepare(images: &Path) -> Result<Image, ImageError> {
+    let key = key().map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
+    let skeleton = images.join(format!("host-{key}"));
+    if !skeleton.is_dir() {
+        let fail = |step| {
+            let path = skeleton.clone();
+            move |source| ImageError { step, path, source }
+        };
+        fs::create_dir_all(images).map_err(fail("making the parent of"))?;
+        let building = images.join(format!("host-{key}.{}", std::process::id()));
+        remove_tree(&building).map_err(fail("clearing the way for"))?;
+        build(&building)?;
+        match fs::rename(&building, &skeleton) {
+            Ok(()) => {}
+            // Another process was faster, and made the same.
+            Err(_) if skeleton.is_dir() => remove_tree(&building).map_err(fail("cleaning up after"))?,
+            Err(source) => return Err(fail("naming")(source)),
+        }
+    }
+    Ok(Image::from_host(skeleton, &real_directories(), format!("host-{key}")))
+}
+
+fn real_directories() -> Vec<String> {
+    let real = |name: &str| fs::symlink_metadata(Path::new("/").join(name)).is_ok_and(|meta| meta.is_dir());
+    PROGRAMS.into_iter().filter(|name| real(name)).map(str::to_owned).collect()
+}
+
+/// Walks /etc in a stable order, calling `visit` with each entry that the skeleton has.
+fn walk_etc<E>(mut visit: impl FnMut(&Path, &fs::Metadata) -> Result<(), E>) -> Result<(), E> {
+    let etc = Path::new("/etc");
+    let mut pending = vec![etc.to_owned()];
+    while let Some(dir) = pending.pop() {
+        // A directory that vanished or closed meanwhile has nothing for everybody.
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        for path in paths {
+            let relative = path.strip_prefix(etc).expect("the walk starts at /etc");
+            if LEFT_OUT.iter().any(|left_out| relative == Path::new(left_out)) {
+                continue;
+            }
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            let mode = metadata.mode();
+            let wanted = if metadata.is_dir() {
+                mode & 0o005 == 0o005
+            } else {
+                metadata.is_symlink()
+                    || (metadata.is_file() && mode & 0o004 != 0 && metadata.len() <= MAX_FILE)
+            };
+            if !wanted {
+                continue;
+            }
+            visit(relative, &metadata)?;
+            if metadata.is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A hash of everything the skeleton is made of.
+fn key() -> io::Result<String> {
+    let mut hash = Sha256::new();
+    hash.update(b"host image 1\0");
+    walk_etc::<io::Error>(|path, metadata| {
+        hash.update(path.as_os_str().as_bytes());
+        for number in
+            [u64::from(metadata.mode()), metadata.len(), metadata.mtime().unsigned_abs(), metadata.ino()]
+        {
+            hash.update(number.to_le_bytes());
+        }
+        Ok(())
+    })?;
+    hash.update(fs::read("/etc/resolv.conf").unwrap_or_default());
+    for name in PROGRAMS {
+        let link = fs::read_link(Path::new("/").join(name)).unwrap_or_default();
+        hash.update(link.as_os_str().as_bytes());
+        hash.update([0]);
+    }
+    Ok(hash.finalize().iter().take(12).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}
+
+fn build(root: &Path) -> Result<(), ImageError> {
+    fn at<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> ImageError + 'a {
+        move |source| ImageError { step, path: path.to_owned(), source }
+    }
+    make_dir(root, 0o755).map_err(at("making", root))?;
+    for (name, mode) in DIRECTORIES {
+        let dir = root.join(name);
+        make_dir(&dir, mode).map_err(at("making", &dir))?;
+    }
+    for name in PROGRAMS {
+        let host = Path::new("/").join(name);
+        let made = match fs::read_link(&host) {
+            Ok(target) => symlink(target, root.join(name)),
+            Err(_) if host.is_dir() => make_dir(&root.join(name), 0o755),
+            Err(_) => Ok(()),
+        };
+        made.map_err(at("making", &host))?;
+    }
+    walk_etc(|relative, metadata| {
+        let (source, target) = (Path::new("/etc").join(relative), root.join("etc").join(relative));
+        let made = if metadata.is_dir() {
+            make_dir(&target, metadata.mode() & 0o755)
+        } else if metadata.is_symlink() {
+            fs::read_link(&source).and_then(|link| symlink(link, &target))
+        } else {
+            copy_file(&source, &target, metadata.mode() & 0o755)
+        };
+        made.map_err(at("copying", &source))
+    })?;
+    let resolv = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    for (name, content) in [
+        ("hostname", "sandbox\n"),
+        ("hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+        ("resolv.conf", &resolv),
+    ] {
+        let path = root.join("etc").join(name);
+        write_file(&path, content).map_err(at("writing", &path))?;
+    }
+    for (name, wanted) in [
+        (
+            "passwd",
+            ["root:x:0:0:root:/root:/bin/bash", "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin"],
+        ),
+        ("group", ["root:x:0:", "nogroup:x:65534:"]),
+    ] {
+        let path = root.join("etc").join(name);
+        complete(&path, &wanted).map_err(at("completing", &path))?;
+    }
+    let lock = root.join("var/lock");
+    symlink("/run/lock", &lock).map_err(at("making", &lock))?;
+    let run = root.join("var/run");
+    symlink("/run", &run).map_err(at("making", &run))
+}
+
+/// Adds those lines to a user database whose names it does not have.
+fn complete(path: &Path, wanted: &[&str]) -> io::Result<()> {
+    let mut text = fs::read_to_string(path).unwrap_or_default();
+    for line in wanted {
+        let name = line.split_inclusive(':').next().unwrap_or_default();
+        if !text.lines().any(|existing| existing.starts_with(name)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    write_file(path, &text)
+}
+
+fn write_file(path: &Path, content: &str) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::write(path, content)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+}
+
+fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().mode(mode).create(path)?;
+    // The process's umask does not count here.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+fn copy_file(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
+    let mut from =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(source)?;
+    let mut to = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(target)?;
+    io::copy(&mut from, &mut to)?;
+    to.set_permissions(fs::Permissions::from_mode(mode))
+}

@@ -1,0 +1,233 @@
+//! Commands inside a sandbox, from the engine's side.
+
+use std::{io, os::fd::OwnedFd};
+
+use crate::{
+    answer::{AnswerPipe, RequestSocket},
+    sys::RawStatus,
+    wire::{self, Done, ExecAnswer, ExecFailure, Request},
+};
+
+/// A command to run inside a sandbox.
+#[derive(Debug)]
+pub struct Command {
+    /// The program and its arguments; a program without a slash is looked up along PATH.
+    pub argv: Vec<String>,
+    /// The whole environment. Nothing is inherited from the host; HOME is added when it is missing.
+    pub env: Vec<(String, String)>,
+    /// The directory to start in.
+    pub cwd: String,
+    /// `name|uid[:group|gid]`, as the sandbox's own /etc/passwd and /etc/group know them; root when there is none.
+    pub user: Option<String>,
+    /// The standard input.
+    pub stdin: Stdio,
+    /// The standard output. A pipe is best: a command can reopen a file and overwrite it.
+    pub stdout: OwnedFd,
+    /// The standard error.
+    pub stderr: OwnedFd,
+    /// Whether the standard input is a terminal that becomes the command's own.
+    pub tty: bool,
+}
+
+/// A command's standard input.
+#[derive(Debug)]
+pub enum Stdio {
+    /// Nothing to read.
+    Null,
+    /// This file, pipe or terminal.
+    Fd(OwnedFd),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// Its code or signal.
+    pub status: ExitStatus,
+    /// Whether any process of the sandbox was killed for its memory limit while the command ran.
+    pub oom_killed: bool,
+}
+
+/// A command's exit code, or the signal that ended it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl From<RawStatus> for ExitStatus {
+    fn from(status: RawStatus) -> ExitStatus {
+        status.signal().map_or_else(|| ExitStatus::Code(status.code()), ExitStatus::Signal)
+    }
+}
+
+/// A process that still runs inside a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survivor {
+    /// Its pid inside the sandbox.
+    pub pid: i32,
+    /// The start of its command line; bytes that are not UTF-8 are replaced.
+    pub command: String,
+}
+
+/// Why a command could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// No such program.
+    #[error("{program}: no such program in the environment")]
+    NotFound {
+        /// The program as it was asked for.
+        program: String,
+    },
+    /// There is such a file, but it cannot be executed.
+    #[error("{program} cannot be executed")]
+    NotExecutable {
+        /// The program as it was asked for.
+        program: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory to start in is not there or not usable.
+    #[error("cannot start in the directory {directory}")]
+    BadDirectory {
+        /// The directory as it was asked for.
+        directory: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The environment knows no such user or group.
+    #[error("the environment has no user {user}")]
+    UnknownUser {
+        /// The user as it was asked for.
+        user: String,
+    },
+    /// Only root exists in sandboxes that an ordinary user makes.
+    #[error(
+        "cannot run as {user}: started without root, an environment has no user but root; run as root to use others"
+    )]
+    UserNotMapped {
+        /// The user as it was asked for.
+        user: String,
+    },
+    /// A step before the program could be started failed.
+    #[error("cannot start the command: {step}")]
+    Setup {
+        /// What was being done.
+        step: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The sandbox has ended.
+    #[error("the sandbox has stopped")]
+    Gone(#[source] io::Error),
+}
+
+impl ExecError {
+    fn new(failure: ExecFailure, program: String, directory: String, user: Option<String>) -> ExecError {
+        let os = io::Error::from_raw_os_error;
+        let user = user.unwrap_or_else(|| "root".into());
+        match failure {
+            ExecFailure::Program { errno: libc::ENOENT | libc::ENOTDIR } => ExecError::NotFound { program },
+            ExecFailure::Program { errno } => ExecError::NotExecutable { program, source: os(errno) },
+            ExecFailure::Directory { errno } => ExecError::BadDirectory { directory, source: os(errno) },
+            ExecFailure::UnknownUser => ExecError::UnknownUser { user },
+            ExecFailure::UserNotMapped => ExecError::UserNotMapped { user },
+            ExecFailure::Setup { step, errno } => ExecError::Setup { step, source: os(errno) },
+        }
+    }
+}
+
+/// A command that was started. Dropping it leaves the command running.
+pub struct Process {
+    id: u64,
+    control: RequestSocket,
+    answers: AnswerPipe,
+    exit: Option<Exit>,
+}
+
+impl Process {
+    /// Sends a command to a supervisor and waits until it runs.
+    pub(crate) async fn start(
+        control: &RequestSocket,
+        id: u64,
+        command: Command,
+    ) -> Result<Process, ExecError> {
+        let (mut answers, answer) = AnswerPipe::new().map_err(ExecError::Gone)?;
+        let stdin = match command.stdin {
+            Stdio::Fd(fd) => fd,
+            Stdio::Null => std::fs::File::open("/dev/null").map_err(ExecError::Gone)?.into(),
+        };
+        let request = wire::ExecRequest {
+            id,
+            argv: command.argv,
+            env: command.env,
+            cwd: command.cwd,
+            user: command.user,
+            tty: command.tty,
+        };
+        let request = Request::Exec(request);
+        {
+            use std::os::fd::AsFd;
+            let fds = [answer.as_fd(), stdin.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
+            control.send(&request, &fds).await.map_err(ExecError::Gone)?;
+        }
+        // Only the command may hold these now: its readers wait for their end.
+        drop((answer, stdin, command.stdout, command.stderr));
+        match answers.expect().await.map_err(ExecError::Gone)? {
+            ExecAnswer::Started => Ok(Process { id, control: control.clone(), answers, exit: None }),
+            ExecAnswer::Exited { status, oom_killed } => {
+                let exit = Some(Exit { status: status.into(), oom_killed });
+                Ok(Process { id, control: control.clone(), answers, exit })
+            }
+            ExecAnswer::Failed(failure) => {
+                let Request::Exec(request) = request else {
+                    unreachable!("the request was built as an exec")
+                };
+                let program = request.argv.into_iter().next().unwrap_or_default();
+                Err(ExecError::new(failure, program, request.cwd, request.user))
+            }
+        }
+    }
+
+    /// Waits until the command's main process ends. Processes that it left behind do not count.
+    ///
+    /// Cancel-safe: a wait that is dropped can be begun again. When the sandbox ends first, the answer
+    /// is the signal that ended everything inside.
+    pub async fn wait(&mut self) -> Exit {
+        loop {
+            if let Some(exit) = self.exit {
+                return exit;
+            }
+            let exit = match self.answers.next().await {
+                Ok(Some(ExecAnswer::Exited { status, oom_killed })) => {
+                    Exit { status: status.into(), oom_killed }
+                }
+                Ok(Some(ExecAnswer::Started | ExecAnswer::Failed(_))) => continue,
+                Ok(None) | Err(_) => Exit { status: ExitStatus::Signal(libc::SIGKILL), oom_killed: false },
+            };
+            self.exit = Some(exit);
+        }
+    }
+
+    /// Kills the command and every process it started, however deep, detached or re-parented.
+    pub async fn kill_tree(&self) -> Result<(), ExecError> {
+        let Done = call(&self.control, &Request::KillTree(self.id)).await.map_err(ExecError::Gone)?;
+        Ok(())
+    }
+}
+
+/// Sends a request that brings nothing along and reads its one answer.
+pub(crate) async fn call<T: serde::de::DeserializeOwned>(
+    control: &RequestSocket,
+    request: &Request,
+) -> io::Result<T> {
+    use std::os::fd::AsFd;
+    let (mut answers, answer) = AnswerPipe::new()?;
+    control.send(request, &[answer.as_fd()]).await?;
+    drop(answer);
+    answers.expect().await
+}

@@ -1,0 +1,184 @@
+//! The few system calls that no safe wrapper covers: process creation and the supervisor's raw fds.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// Which side of a fork the caller is on.
+pub(crate) enum Fork {
+    Parent(i32),
+    Child,
+}
+
+/// Forks the calling process into new namespaces (`CLONE_NEW*` bits, or none for a plain fork).
+///
+/// Only the single-threaded helper process may call this: a fork of a threaded process could
+/// inherit a lock that no thread is left to release.
+pub(crate) fn fork_into(namespaces: i32) -> io::Result<Fork> {
+    let flags = namespaces | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM the child has its own copy of the address space and, with a null
+    // stack, continues on the copied one. The helper is single-threaded, so the copy is consistent.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(i32::try_from(pid).expect("a pid fits in 32 bits"))),
+    }
+}
+
+/// Forks the calling process; see [`fork_into`] for who may.
+pub(crate) fn fork() -> io::Result<Fork> {
+    fork_into(0)
+}
+
+/// Ends the calling process at once, without running destructors that belong to its parent's copy.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { libc::_exit(code) }
+}
+
+/// Closes every file descriptor of the process except those listed and the standard three.
+pub(crate) fn close_all_except(keep: &[RawFd]) {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    keep.sort_unstable();
+    let mut next = 3;
+    for fd in keep {
+        if fd > next {
+            close_range(next, fd - 1);
+        }
+        next = next.max(fd + 1);
+    }
+    close_range(next, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: the callers are freshly forked children which never touch the closed descriptors'
+    // owners again: they either exec or end by `exit_now`.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// Takes ownership of the process's standard input as an ordinary descriptor.
+pub(crate) fn take_stdin() -> io::Result<OwnedFd> {
+    // SAFETY: F_DUPFD_CLOEXEC makes a new descriptor or fails.
+    let fd = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes `fd` the process's descriptor number `target`, inherited over exec.
+pub(crate) fn dup_onto(fd: &impl AsRawFd, target: RawFd) -> io::Result<()> {
+    let fd = fd.as_raw_fd();
+    // SAFETY: both calls only change the descriptor table; dup2 on itself would keep CLOEXEC.
+    let done =
+        unsafe { if fd == target { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, target) } };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Blocks SIGCHLD for the process and returns a descriptor that becomes readable when one arrives.
+pub(crate) fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before any use, and the process is single-threaded.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        if libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Gives a command the signal state a new process expects: nothing blocked, nothing ignored.
+pub(crate) fn reset_signals() {
+    // SAFETY: the set is initialised before use; SIG_DFL is a valid disposition for every signal, and
+    // the two that refuse it are left as they are.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Sends a signal to one process, or with -1 to every process the caller may reach but itself.
+pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill has no memory preconditions.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A child's end as the kernel encodes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct RawStatus(pub(crate) i32);
+
+impl RawStatus {
+    pub(crate) fn is_signal(self) -> bool {
+        libc::WIFSIGNALED(self.0)
+    }
+
+    pub(crate) fn signal(self) -> Option<i32> {
+        libc::WIFSIGNALED(self.0).then(|| libc::WTERMSIG(self.0))
+    }
+
+    pub(crate) fn code(self) -> i32 {
+        libc::WEXITSTATUS(self.0)
+    }
+}
+
+/// Reaps one ended child: any with -1, `None` when there are children but none has ended.
+pub(crate) fn reap(pid: i32, wait: bool) -> io::Result<Option<(i32, RawStatus)>> {
+    loop {
+        let mut status = 0;
+        // SAFETY: status outlives the call.
+        let pid = unsafe { libc::waitpid(pid, &mut status, if wait { 0 } else { libc::WNOHANG }) };
+        match pid {
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            0 => return Ok(None),
+            pid => return Ok(Some((pid, RawStatus(status)))),
+        }
+    }
+}
+
+/// Whether `pid` is a child of the caller, ended or not.
+pub(crate) fn is_child(pid: i32) -> bool {
+    let Ok(id) = libc::id_t::try_from(pid) else { return false };
+    // SAFETY: info is plain data that the call may fill; WNOWAIT leaves the child as it is.
+    unsafe {
+        let mut info = std::mem::zeroed::<libc::siginfo_t>();
+        libc::waitid(libc::P_PID, id, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0
+    }
+}
+
+/// Brings up the loopback interface of the current network namespace.
+pub(crate) fn loopback_up() -> io::Result<()> {
+    // SAFETY: the socket's descriptor is checked and owned before use; the request is a fully
+    // initialised ifreq whose name is nul-terminated because it starts zeroed and "lo" is short.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut request = std::mem::zeroed::<libc::ifreq>();
+        for (slot, byte) in request.ifr_name.iter_mut().zip(b"lo") {
+            *slot = libc::c_char::from_ne_bytes([*byte]);
+        }
+        request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP | libc::IFF_RUNNING)
+            .expect("the interface flags are small constants");
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! The messages between engine, zygote and supervisors, and their framing.
+//!
+//! A frame is a length and a JSON value. Requests travel over unix sockets with descriptors attached
+//! to the first byte; every request brings the write end of a pipe on which its answer comes back, so
+//! that nobody has to match answers to requests.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::sys::RawStatus;
+
+/// The longest frame anybody accepts; the largest honest one holds a command's environment.
+const MAX_FRAME: usize = 16 << 20;
+const MAX_FDS: usize = 16;
+
+/// The zygote's first message: where this engine's sandboxes live. Brings the answer pipe and the
+/// engine's lock.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) run_dir: PathBuf,
+    /// Where the cgroups of this engine's sandboxes lie, for the removal after the engine's death.
+    pub(crate) cgroup_parents: Vec<PathBuf>,
+    pub(crate) engine_id: String,
+}
+
+/// The zygote's answer to [`Hello`].
+#[derive(Serialize, Deserialize)]
+pub(crate) enum HelloAnswer {
+    Ready(Probe),
+    Failed(SetupFailure),
+}
+
+/// What the zygote found this machine to allow.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub(crate) struct Probe {
+    pub(crate) root: bool,
+    pub(crate) upper_on_disk: bool,
+}
+
+/// A step of setting up that did not work.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) struct SetupFailure {
+    pub(crate) step: String,
+    pub(crate) errno: i32,
+}
+
+impl SetupFailure {
+    pub(crate) fn new(step: impl Into<String>, error: impl Into<io::Error>) -> SetupFailure {
+        SetupFailure { step: step.into(), errno: error.into().raw_os_error().unwrap_or(0) }
+    }
+
+    pub(crate) fn into_io(self) -> (String, io::Error) {
+        (self.step, io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+/// Asks the zygote for a sandbox. Brings the lifetime pipe and the supervisor's control socket.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Create {
+    pub(crate) dir: PathBuf,
+    pub(crate) hostname: String,
+    pub(crate) own_network: bool,
+    pub(crate) upper_on_disk: bool,
+    pub(crate) parts: Vec<PartMount>,
+    pub(crate) cgroups: Vec<CgroupSpec>,
+}
+
+/// One overlay of a sandbox's root.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PartMount {
+    pub(crate) name: String,
+    /// Where it is mounted, relative to the root; empty for the root itself.
+    pub(crate) target: String,
+    /// The lower directories, uppermost first.
+    pub(crate) lower: Vec<PathBuf>,
+}
+
+/// One cgroup to make for a sandbox.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CgroupSpec {
+    pub(crate) dir: PathBuf,
+    /// The settings to write, each a file and its value.
+    pub(crate) writes: Vec<(String, String)>,
+    /// The file that a process writes "0" to in order to join.
+    pub(crate) join: String,
+    /// The file that counts out-of-memory kills.
+    pub(crate) oom: Option<String>,
+}
+
+/// The supervisor's (or on failure the zygote's) answer to [`Create`]; the pipe's end of file later
+/// says that the sandbox is gone.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum CreateAnswer {
+    Ready,
+    Failed(SetupFailure),
+}
+
+/// A request to a supervisor. Brings the answer pipe first, then what the variant says.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// Brings stdin, stdout and stderr. Answered by [`ExecAnswer`]s.
+    Exec(ExecRequest),
+    /// Kills everything the command of that id started. Answered by [`Done`].
+    KillTree(u64),
+    /// Kills everything but the supervisor. Answered by [`Done`].
+    KillAll,
+    /// Answered by a list of [`WireSurvivor`].
+    Survivors,
+    /// Answered by a number.
+    OomKills,
+    /// Brings what the operation says. Answered by its own type.
+    Files(FileRequest),
+}
+
+/// A command to run.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ExecRequest {
+    pub(crate) id: u64,
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: String,
+    pub(crate) user: Option<String>,
+    pub(crate) tty: bool,
+}
+
+/// What becomes of a command.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ExecAnswer {
+    Started,
+    Failed(ExecFailure),
+    Exited { status: RawStatus, oom_killed: bool },
+}
+
+/// Why a command did not start.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) enum ExecFailure {
+    Program { errno: i32 },
+    Directory { errno: i32 },
+    UnknownUser,
+    UserNotMapped,
+    Setup { step: String, errno: i32 },
+}
+
+/// A process found inside a sandbox.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct WireSurvivor {
+    pub(crate) pid: i32,
+    pub(crate) command: String,
+}
+
+/// The answer to a request that only succeeds.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Done;
+
+/// A file operation inside a sandbox.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum FileRequest {
+    /// Brings the host's file or directory. Answered by `Result<(), FileFailure>`.
+    CopyIn {
+        target: String,
+        replace: bool,
+    },
+    /// Brings the host's target directory. Answered by `Result<CopyReport, FileFailure>`.
+    CopyOut {
+        source: String,
+        limits: crate::CopyLimits,
+    },
+    /// Answered by `Result<ReadAnswer, FileFailure>` and then the raw content.
+    Read {
+        path: String,
+        max_bytes: u64,
+    },
+    /// Answered by `Result<(), FileFailure>`, as the rest is.
+    MakeDir {
+        path: String,
+        mode: u32,
+        empty: bool,
+    },
+    Symlink {
+        target: String,
+        link: String,
+    },
+    Remove {
+        path: String,
+    },
+}
+
+/// What [`FileRequest::Read`] found.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ReadAnswer {
+    /// That many bytes follow the frame.
+    Content(u64),
+    Missing,
+    NotRegular,
+    TooLarge(u64),
+}
+
+/// Why a file operation failed, and at which path.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) struct FileFailure {
+    pub(crate) path: String,
+    pub(crate) cause: FileCause,
+}
+
+/// The kind of a [`FileFailure`].
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub(crate) enum FileCause {
+    Os {
+        step: String,
+        errno: i32,
+    },
+    /// The path leads into /proc, /sys or another file system that is no part of the environment's files.
+    Forbidden,
+    TooLarge {
+        max_bytes: u64,
+    },
+    TooMany {
+        max_entries: u64,
+    },
+}
+
+/// Encodes one frame.
+pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, value)?;
+    let length = frame.len() - 4;
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the request is too large"));
+    }
+    let length = u32::try_from(length).expect("MAX_FRAME fits in 32 bits");
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+/// Checks a frame's announced length.
+pub(crate) fn frame_length(header: [u8; 4]) -> io::Result<usize> {
+    let length = usize::try_from(u32::from_le_bytes(header)).expect("the targets have 64 bits");
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"));
+    }
+    Ok(length)
+}
+
+/// Sends the start of a frame with descriptors; returns how many bytes went out.
+pub(crate) fn send_with_fds(socket: impl AsFd, frame: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "the buffer holds MAX_FDS descriptors");
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(frame)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Receives one frame and the descriptors that came with it; `None` at the end of the stream.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let socket = socket.as_fd();
+    let mut fds = Vec::new();
+    let mut header = [0; 4];
+    if !receive_exact(socket, &mut header, &mut fds)? {
+        return Ok(None);
+    }
+    let mut body = vec![0; frame_length(header)?];
+    if !receive_exact(socket, &mut body, &mut fds)? {
+        return Ok(None);
+    }
+    Ok(Some((serde_json::from_slice(&body)?, fds)))
+}
+
+fn receive_exact(socket: BorrowedFd<'_>, mut buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<bool> {
+    while !buffer.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = rustix::io::retry_on_intr(|| {
+            recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+        if got.bytes == 0 {
+            return Ok(false);
+        }
+        buffer = &mut buffer[got.bytes..];
+    }
+    Ok(true)
+}
+
+/// Writes one frame to an answer pipe.
+pub(crate) fn answer<T: Serialize>(mut pipe: impl Write, value: &T) -> io::Result<()> {
+    pipe.write_all(&encode(value)?)
+}
+
+/// Reads one frame from an answer pipe.
+pub(crate) fn read_answer<T: DeserializeOwned>(mut pipe: impl Read) -> io::Result<T> {
+    let mut header = [0; 4];
+    pipe.read_exact(&mut header)?;
+    let mut body = vec![0; frame_length(header)?];
+    pipe.read_exact(&mut body)?;
+    Ok(serde_json::from_slice(&body)?)
+}

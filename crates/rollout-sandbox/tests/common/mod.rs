@@ -1,0 +1,97 @@
+//! A sandbox to test with, and commands in it.
+
+#![expect(dead_code, reason = "every test file uses its own share of the helpers")]
+
+use std::{fs::File, io::Read, path::Path};
+
+use rollout_sandbox::{
+    Command, Engine, EngineOptions, Exit, ExitStatus, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
+};
+
+pub(crate) struct Host {
+    pub(crate) state: tempfile::TempDir,
+    pub(crate) engine: Engine,
+}
+
+impl Host {
+    pub(crate) async fn start() -> Host {
+        let state = tempfile::tempdir().unwrap();
+        let engine = engine(state.path()).await;
+        Host { state, engine }
+    }
+
+    pub(crate) async fn spec(&self) -> SandboxSpec {
+        SandboxSpec {
+            name: "test".into(),
+            image: self.engine.host_image().await.unwrap(),
+            network: Network::None,
+            limits: Limits::default(),
+        }
+    }
+
+    pub(crate) async fn sandbox(&self) -> Sandbox {
+        self.engine.create(self.spec().await).await.unwrap()
+    }
+}
+
+pub(crate) async fn engine(state_dir: &Path) -> Engine {
+    let helper = env!("CARGO_BIN_EXE_rollout-sandbox-helper").into();
+    Engine::start(EngineOptions { helper, state_dir: state_dir.to_owned() }).await.unwrap()
+}
+
+pub(crate) struct Output {
+    pub(crate) exit: Exit,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+pub(crate) fn command(argv: &[&str]) -> (Command, File, File) {
+    let (stdout, stdout_end) = rustix::pipe::pipe().unwrap();
+    let (stderr, stderr_end) = rustix::pipe::pipe().unwrap();
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let command = Command {
+        argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
+        env: vec![("PATH".into(), path.into())],
+        cwd: "/".into(),
+        user: None,
+        stdin: Stdio::Null,
+        stdout: stdout_end,
+        stderr: stderr_end,
+        tty: false,
+    };
+    (command, stdout.into(), stderr.into())
+}
+
+/// Starts a script whose output nobody reads.
+pub(crate) async fn start(sandbox: &Sandbox, script: &str) -> Process {
+    let (mut command, _, _) = command(&["/bin/sh", "-c", script]);
+    let null = || File::options().write(true).open("/dev/null").unwrap().into();
+    (command.stdout, command.stderr) = (null(), null());
+    sandbox.exec(command).await.unwrap()
+}
+
+/// Runs a script to its end.
+pub(crate) async fn sh(sandbox: &Sandbox, script: &str) -> Output {
+    run(sandbox, command(&["/bin/bash", "-c", script])).await
+}
+
+pub(crate) async fn run(sandbox: &Sandbox, (command, stdout, stderr): (Command, File, File)) -> Output {
+    let read = |mut file: File| {
+        tokio::task::spawn_blocking(move || {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let mut process = sandbox.exec(command).await.unwrap();
+    let (stdout, stderr) = (read(stdout), read(stderr));
+    let exit = process.wait().await;
+    Output { exit, stdout: stdout.await.unwrap(), stderr: stderr.await.unwrap() }
+}
+
+/// The standard output of a script that must succeed.
+pub(crate) async fn out(sandbox: &Sandbox, script: &str) -> String {
+    let output = sh(sandbox, script).await;
+    assert_eq!(output.exit.status, ExitStatus::Code(0), "{script}: {}{}", output.stdout, output.stderr);
+    output.stdout
+}
