@@ -1,11 +1,28 @@
 //! Task directories, datasets, registries and git.
+//!
+//! [`Sources::load`] turns the `datasets` of a job into [`Dataset`]s whose tasks lie on disk, wherever
+//! they came from. What is wrong with one task stays with that task; what is wrong with a dataset is
+//! a [`DatasetError`], and nothing runs.
 
-use std::{path::PathBuf, sync::Arc};
+mod commits;
+mod content;
+mod dir;
+mod local;
+mod sources;
+mod standin;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use crate::{
     config::TaskConfig,
     name::{DatasetName, TaskName},
 };
+
+pub use commits::GitCommits;
+pub use dir::load_task;
+pub use local::{LocalDataset, LocalError, load_dataset_dir};
+pub use sources::{DatasetError, DatasetProblem, Sources};
+pub use standin::Diagnostic;
 
 /// A task that is complete on disk.
 #[derive(Debug, Clone)]
@@ -29,6 +46,10 @@ pub struct Dataset {
     pub name: DatasetName,
     /// Its tasks, by name.
     pub tasks: Vec<TaskEntry>,
+    /// The commits that were chosen for tasks whose registry names none.
+    pub resolved: Pins,
+    /// What may surprise about the dataset as a whole, one sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// A task of a dataset, or why it cannot be run.
@@ -38,7 +59,15 @@ pub struct TaskEntry {
     pub name: TaskName,
     /// The task, or what is wrong with it.
     pub task: Result<Arc<Task>, TaskProblem>,
+    /// What its files say that Rollout does not do, or reads differently.
+    pub warnings: Vec<Diagnostic>,
 }
+
+/// Commits by git URL, for registry tasks that name none.
+///
+/// A resumed job hands back what its first run resolved, so that both run the same tasks. The URLs
+/// are without credentials: the map is made to be recorded.
+pub type Pins = BTreeMap<String, String>;
 
 /// Why a task of a dataset cannot be run. Its trials fail; those of other tasks run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,4 +78,13 @@ pub enum TaskProblem {
     /// It is not where the dataset says.
     #[error("{0}")]
     NotFound(String),
+}
+
+/// Makes a path fit for a message: names of files are written by strangers.
+fn shown(path: &std::path::Path) -> String {
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
 }

@@ -1,0 +1,269 @@
+//! One task directory: what it must hold, and everything that is wrong with it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File, FileType},
+    io::{self, Read},
+    path::{Component, Path, PathBuf},
+};
+
+use super::{
+    Task, TaskProblem, shown,
+    standin::{Diagnostic, load_task_config},
+};
+use crate::{config::TaskConfig, name::TaskName};
+
+/// A task.toml beyond this is a mistake or an attack, not a configuration.
+const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// How much of an instruction is read to see that it says something.
+const INSTRUCTION_PROBE_BYTES: u64 = 64 * 1024;
+
+/// A directory with thousands of bad links would otherwise fill every result.json of its trials.
+const MAX_PROBLEMS: usize = 20;
+
+/// Reads a task directory.
+///
+/// The task's files are checked without running any, and all that is wrong with them is reported at
+/// once. The second value holds what the author should know although the task can run.
+pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), TaskProblem> {
+    let entries = list(dir).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => TaskProblem::NotFound(format!("there is no directory {}", shown(dir))),
+        io::ErrorKind::NotADirectory => TaskProblem::NotFound(format!("{} is not a directory", shown(dir))),
+        _ => TaskProblem::Invalid(format!("{} cannot be read: {error}", shown(dir))),
+    })?;
+    let mut reader = Reader { dir, entries, canonical: None, problems: Vec::new(), warnings: Vec::new() };
+    reader.instruction();
+    reader.tests();
+    let has_solution = reader.solution();
+    reader.tree("environment");
+    let config = reader.config();
+    let Reader { problems, warnings, .. } = reader;
+    match config {
+        Some(config) if problems.is_empty() => {
+            Ok((Task { name, dir: dir.to_owned(), config, git_commit_id: None, has_solution }, warnings))
+        }
+        _ => Err(TaskProblem::Invalid(summary(dir, &problems))),
+    }
+}
+
+/// Whether the entries of a directory are those of a task, complete or not.
+pub(super) fn looks_like_task(dir: &Path) -> bool {
+    ["instruction.md", "task.toml", "tests", "environment", "solution"]
+        .iter()
+        .any(|name| fs::symlink_metadata(dir.join(name)).is_ok())
+}
+
+fn summary(dir: &Path, problems: &[String]) -> String {
+    let mut text = format!("{} is not a complete task:", shown(dir));
+    for problem in problems.iter().take(MAX_PROBLEMS) {
+        text.push_str("\n- ");
+        text.push_str(problem);
+    }
+    if let Some(more) = problems.len().checked_sub(MAX_PROBLEMS).filter(|more| *more > 0) {
+        text.push_str(&format!("\n- and {more} more"));
+    }
+    text
+}
+
+type Entries = Vec<(OsString, FileType)>;
+
+fn list(dir: &Path) -> io::Result<Entries> {
+    fs::read_dir(dir)?
+        .map(|entry| entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?))))
+        .collect()
+}
+
+fn find(entries: &Entries, name: &str) -> Option<FileType> {
+    entries.iter().find(|(entry, _)| entry == OsStr::new(name)).map(|(_, kind)| *kind)
+}
+
+/// Collects the problems of one task directory.
+struct Reader<'a> {
+    dir: &'a Path,
+    entries: Entries,
+    /// The directory without links; looked up only when a link must be judged.
+    canonical: Option<PathBuf>,
+    problems: Vec<String>,
+    warnings: Vec<Diagnostic>,
+}
+
+impl Reader<'_> {
+    fn instruction(&mut self) {
+        let Some(kind) = find(&self.entries, "instruction.md") else {
+            return self.problem("instruction.md is missing");
+        };
+        if !self.is_file(Path::new("instruction.md"), kind) {
+            return;
+        }
+        match read_at_most(&self.dir.join("instruction.md"), INSTRUCTION_PROBE_BYTES) {
+            Ok(text) if text.trim_ascii().is_empty() => self.problem("instruction.md is empty"),
+            Ok(_) => {}
+            Err(error) => self.problem(format!("instruction.md cannot be read: {error}")),
+        }
+    }
+
+    fn tests(&mut self) {
+        let script = self.tree("tests").and_then(|entries| find(&entries, "test.sh"));
+        match script {
+            Some(kind) => {
+                self.is_file(Path::new("tests/test.sh"), kind);
+            }
+            None => self.problem("tests/test.sh is missing"),
+        }
+    }
+
+    fn solution(&mut self) -> bool {
+        let Some(entries) = self.tree("solution") else { return false };
+        match find(&entries, "solve.sh") {
+            Some(kind) => self.is_file(Path::new("solution/solve.sh"), kind),
+            None => {
+                let message = "solution/ holds no solve.sh, so the oracle cannot attempt this task";
+                self.warnings.push(Diagnostic::warning(self.dir.join("solution"), message));
+                false
+            }
+        }
+    }
+
+    fn config(&mut self) -> Option<TaskConfig> {
+        let path = self.dir.join("task.toml");
+        let text = match find(&self.entries, "task.toml") {
+            None => {
+                let message = "task.toml is missing, so every setting has its default";
+                self.warnings.push(Diagnostic::warning(path.clone(), message));
+                String::new()
+            }
+            Some(kind) => {
+                if !self.is_file(Path::new("task.toml"), kind) {
+                    return None;
+                }
+                match read_config(&path) {
+                    Ok(text) => text,
+                    Err(problem) => {
+                        self.problem(problem);
+                        return None;
+                    }
+                }
+            }
+        };
+        match load_task_config(&path, &text) {
+            Ok((config, warnings)) => {
+                self.warnings.extend(warnings);
+                Some(config)
+            }
+            Err(problems) => {
+                self.problem(problems.to_string());
+                None
+            }
+        }
+    }
+
+    /// Checks everything under one of the task's directories and returns its own entries, or nothing
+    /// where it is absent or cannot be used.
+    fn tree(&mut self, name: &str) -> Option<Entries> {
+        let kind = find(&self.entries, name)?;
+        if !kind.is_dir() {
+            // A link is refused even when it stays inside: the directory is copied as a whole, and
+            // what lies behind a link would not be.
+            self.problem(format!("{name} must be a directory"));
+            return None;
+        }
+        let mut own = None;
+        let mut pending = vec![PathBuf::from(name)];
+        while let Some(relative) = pending.pop() {
+            let entries = match list(&self.dir.join(&relative)) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.problem(format!("{} cannot be read: {error}", shown(&relative)));
+                    continue;
+                }
+            };
+            for (entry, kind) in &entries {
+                let path = || relative.join(entry);
+                if kind.is_dir() {
+                    pending.push(path());
+                } else if kind.is_symlink() {
+                    self.link_stays_inside(&path());
+                } else if !kind.is_file() {
+                    self.problem(format!("{} is neither a file nor a directory", shown(&path())));
+                }
+            }
+            own.get_or_insert(entries);
+        }
+        own
+    }
+
+    /// Whether a path is a regular file, or a link to one inside the task.
+    fn is_file(&mut self, relative: &Path, kind: FileType) -> bool {
+        let good = kind.is_file()
+            || kind.is_symlink()
+                && self.link_stays_inside(relative)
+                && fs::metadata(self.dir.join(relative)).is_ok_and(|target| target.is_file());
+        if !good {
+            self.problem(format!("{} must be a regular file", shown(relative)));
+        }
+        good
+    }
+
+    fn link_stays_inside(&mut self, relative: &Path) -> bool {
+        let inside = match fs::canonicalize(self.dir.join(relative)) {
+            Ok(target) => self.canonical_dir().is_some_and(|dir| target.starts_with(dir)),
+            // Nothing is there, so only the words of the link can be judged.
+            Err(_) => fs::read_link(self.dir.join(relative))
+                .is_ok_and(|target| stays_inside(relative.parent().unwrap_or(Path::new("")), &target)),
+        };
+        if !inside {
+            self.problem(format!("{} is a link that leads out of the task", shown(relative)));
+        }
+        inside
+    }
+
+    fn canonical_dir(&mut self) -> Option<&Path> {
+        if self.canonical.is_none() {
+            self.canonical = fs::canonicalize(self.dir).ok();
+        }
+        self.canonical.as_deref()
+    }
+
+    fn problem(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        // A bad link is met twice where it is also a required file.
+        if !self.problems.contains(&text) {
+            self.problems.push(text);
+        }
+    }
+}
+
+/// Whether a link's target, read from a directory of the task, never climbs above the task.
+fn stays_inside(from: &Path, target: &Path) -> bool {
+    let mut depth = from.components().count();
+    for component in target.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return false,
+            },
+            Component::RootDir | Component::Prefix(_) => return false,
+        }
+    }
+    true
+}
+
+fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_config(path: &Path) -> Result<String, String> {
+    let bytes = read_at_most(path, MAX_CONFIG_BYTES + 1)
+        .map_err(|error| format!("task.toml cannot be read: {error}"))?;
+    if bytes.len() as u64 > MAX_CONFIG_BYTES {
+        return Err("task.toml is larger than 1 MiB".to_owned());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        format!("task.toml is not UTF-8: byte {} cannot be read", error.utf8_error().valid_up_to())
+    })
+}
