@@ -4,28 +4,39 @@ mod args;
 mod command;
 mod exit;
 mod report;
+mod state;
+mod terminal;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 
 use args::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(args::with_default_command(std::env::args_os().collect()));
+    let args: Vec<_> = std::env::args_os().collect();
+    if args.get(1).is_some_and(|first| first == rollout_sandbox::HELPER_ARG) {
+        rollout_sandbox::helper_main();
+    }
+    let cli = Cli::parse_from(args::with_default_command(args));
     run(cli.command).unwrap_or_else(|failure| failure.report()).into()
 }
 
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
         Command::Init(args) => command::init::run(&args),
-        Command::Completions(args) => {
-            let mut script = Vec::new();
-            clap_complete::generate(args.shell, &mut Cli::command(), "rollout", &mut script);
-            command::print(String::from_utf8_lossy(&script).trim_end())?;
-            Ok(Exit::Success)
-        }
+        Command::Completions(args) => command::completions(&args),
+        Command::Doctor => on_runtime(command::doctor::run()),
         _ => Ok(Exit::Wrong),
     }
+}
+
+/// Runs a command that waits for things. The others start faster without a runtime.
+fn on_runtime(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let exit = runtime.block_on(command);
+    // A thread that reads the terminal cannot be waited for.
+    runtime.shutdown_background();
+    exit
 }
