@@ -5,6 +5,7 @@
 //! kills on request, and ends, with everything inside, when the engine does.
 
 mod answer;
+pub mod build;
 mod cgroup;
 mod engine;
 mod files;

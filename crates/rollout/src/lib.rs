@@ -5,6 +5,7 @@ pub mod agent;
 pub mod config;
 pub mod environment;
 pub mod event;
+pub mod job;
 pub mod name;
 pub mod record;
 pub mod result;

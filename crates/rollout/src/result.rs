@@ -253,6 +253,24 @@ pub struct Timestamps {
     pub ended_at: Timestamp,
 }
 
+impl Timestamps {
+    /// A trial that started and ended at one moment, without any phase.
+    pub fn empty(at: Timestamp) -> Self {
+        Self {
+            started_at: at,
+            environment_setup_started_at: None,
+            environment_setup_ended_at: None,
+            agent_setup_started_at: None,
+            agent_setup_ended_at: None,
+            agent_execution_started_at: None,
+            agent_execution_ended_at: None,
+            verifier_started_at: None,
+            verifier_ended_at: None,
+            ended_at: at,
+        }
+    }
+}
+
 /// The aggregate of a job, without its rows: `result.json` holds these fields, then `results`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {

@@ -1,9 +1,29 @@
 //! Job and task configuration: typed, validated, every problem with its source line.
+//!
+//! A file of any format becomes one tree of values with positions. Typed readers walk the tree, note
+//! what is wrong and go on, so that all of it is told at once, as [`Problems`].
 
+mod diagnostic;
+mod expand;
 mod job;
+mod load_agents;
+mod load_datasets;
+mod load_job;
+mod load_task;
+mod overrides;
 mod quantity;
+mod reader;
+mod record;
 mod task;
+mod toml_file;
+mod tree;
+mod yaml;
 
+pub use diagnostic::{Code, Diagnostic, Problems, Severity};
+pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use job::*;
+pub use load_job::{LoadedJob, load_job, load_job_text};
+pub use load_task::load_task_config;
+pub use overrides::{Override, OverrideError};
 pub use quantity::*;
 pub use task::*;

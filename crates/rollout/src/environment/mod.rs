@@ -4,9 +4,15 @@
 //! [`Environment`]; the environment looks after itself from then on. Providers classify what goes
 //! wrong as an [`EnvironmentError`]; the trial decides what that means for its result.
 
-use std::{path::Path, time::Duration};
+mod connect;
+#[cfg(feature = "native")]
+mod native;
+
+use std::{os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
+
+pub use connect::{ConnectError, Place, connect};
 
 use crate::{
     config::{Bytes, Cpus},
@@ -33,6 +39,9 @@ pub trait Provider: Send + Sync {
 
     /// Starts an environment.
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
+
+    /// Opens an environment that [`Environment::preserve`] left, by the place it named.
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
 }
 
 /// What a provider needs to know to make an image.
@@ -103,6 +112,9 @@ pub trait Environment: Send + Sync {
     ///
     /// Output streams into the writers; processes that outlive the command keep writing there.
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError>;
+
+    /// Runs a command on a terminal, for a person. The descriptor is the terminal's inner side.
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError>;
 
     /// The commands of the processes running inside.
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;
@@ -204,6 +216,9 @@ pub enum EnvironmentError {
     /// The image cannot be fetched.
     #[error("{0}")]
     Pull(String),
+    /// The image is not to be had at all: trying again gives the same.
+    #[error("{0}")]
+    NoImage(String),
     /// The environment does not start.
     #[error("{0}")]
     Start(String),

@@ -1,0 +1,454 @@
+//! The files that `COPY` and `ADD` may take: the build context without what `.dockerignore` leaves out.
+//!
+//! The context is not trusted. A source may go through symbolic links only as long as they stay inside; links found
+//! in a copied tree are copied as links and never followed. Sockets, pipes and devices are passed over.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::pattern::{self, Ignore};
+
+/// Why the files of a `COPY` or `ADD` could not be taken or put in place.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyFailure {
+    /// The source, or a link on the way to it, leaves the build context.
+    #[error("`{0}` leads out of the directory of the Dockerfile; put a copy of the file into that directory")]
+    OutsideContext(String),
+    /// There is no such file.
+    #[error("there is no `{0}` beside the Dockerfile")]
+    NotFound(String),
+    /// The file exists, but is not part of the context.
+    #[error("`{0}` is excluded by .dockerignore")]
+    Ignored(String),
+    /// Neither a file nor a directory.
+    #[error("`{0}` is neither a file nor a directory")]
+    NotRegular(String),
+    /// More than one file for a target that is one file.
+    #[error("more than one file is copied, so that the target must be a directory: end it with a slash")]
+    SeveralIntoFile,
+    /// A file could not be read or written.
+    #[error("cannot copy {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The environment did not take the files.
+    #[error("the files could not be put into the environment")]
+    Target(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl CopyFailure {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> CopyFailure {
+        let path = path.to_owned();
+        |source| CopyFailure::Io { path, source }
+    }
+}
+
+/// A build context, opened.
+#[derive(Debug)]
+pub(crate) struct Context {
+    root: PathBuf,
+    ignore: Ignore,
+}
+
+/// A file or directory that a source names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Selected {
+    /// Its name as the source gives it, which is the name that the copy gets.
+    pub(crate) name: OsString,
+    /// Where it lies, with links resolved.
+    pub(crate) path: PathBuf,
+    pub(crate) is_dir: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum EntryKind {
+    File,
+    Dir,
+    Link(PathBuf),
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Relative to what was walked; empty for a single file.
+    path: PathBuf,
+    kind: EntryKind,
+    mode: u32,
+}
+
+impl Context {
+    /// Opens a context, with the rules of `<dockerfile>.dockerignore` or `.dockerignore`.
+    pub(crate) fn open(root: &Path, dockerfile: &Path) -> io::Result<Context> {
+        let root = root.canonicalize()?;
+        let mut own = dockerfile.as_os_str().to_owned();
+        own.push(".dockerignore");
+        let mut ignore = Ignore::default();
+        for file in [PathBuf::from(own), root.join(".dockerignore")] {
+            match open_regular(&file).and_then(io::read_to_string) {
+                Ok(text) => {
+                    ignore = Ignore::parse(&text);
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Context { root, ignore })
+    }
+
+    /// Finds what a source names; a pattern may name several files, sorted by name.
+    pub(crate) fn select(&self, source: &str) -> Result<Vec<Selected>, CopyFailure> {
+        let relative = self.relative(source)?;
+        if !pattern::is_pattern(source) {
+            return Ok(vec![self.select_one(source, &relative)?]);
+        }
+        let all = self.walk(&self.root)?;
+        let selected = all
+            .iter()
+            .filter(|entry| !entry.path.as_os_str().is_empty())
+            .filter(|entry| pattern::matches(&relative.to_string_lossy(), &entry.path))
+            .map(|entry| self.select_one(&entry.path.to_string_lossy(), &entry.path))
+            .collect::<Result<Vec<_>, _>>()?;
+        if selected.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(selected) }
+    }
+
+    /// Makes a source relative to the context, refusing those that climb out of it.
+    fn relative(&self, source: &str) -> Result<PathBuf, CopyFailure> {
+        let mut relative = PathBuf::new();
+        for component in Path::new(source).components() {
+            match component {
+                Component::Normal(name) => relative.push(name),
+                Component::ParentDir if !relative.pop() => {
+                    return Err(CopyFailure::OutsideContext(source.to_owned()));
+                }
+                _ => {}
+            }
+        }
+        Ok(relative)
+    }
+
+    fn select_one(&self, source: &str, relative: &Path) -> Result<Selected, CopyFailure> {
+        let path = self.root.join(relative).canonicalize().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                CopyFailure::NotFound(source.to_owned())
+            }
+            _ => CopyFailure::Io { path: self.root.join(relative), source: error },
+        })?;
+        let Ok(resolved) = path.strip_prefix(&self.root) else {
+            return Err(CopyFailure::OutsideContext(source.to_owned()));
+        };
+        let metadata = fs::symlink_metadata(&path).map_err(CopyFailure::io(&path))?;
+        if !metadata.is_dir() && (self.ignore.ignores(relative) || self.ignore.ignores(resolved)) {
+            return Err(CopyFailure::Ignored(source.to_owned()));
+        }
+        if !metadata.is_dir() && !metadata.is_file() {
+            return Err(CopyFailure::NotRegular(source.to_owned()));
+        }
+        let name = relative.file_name().unwrap_or_default().to_owned();
+        Ok(Selected { name, is_dir: metadata.is_dir(), path })
+    }
+
+    /// Lists a directory of the context, or a single file, in a fixed order and without what is ignored.
+    fn walk(&self, top: &Path) -> Result<Vec<Entry>, CopyFailure> {
+        let mut entries = Vec::new();
+        let mut wanted_parents = BTreeSet::new();
+        let mut ignored_dirs = BTreeSet::new();
+        let mut pending = vec![top.to_owned()];
+        while let Some(path) = pending.pop() {
+            let metadata = fs::symlink_metadata(&path).map_err(CopyFailure::io(&path))?;
+            let kind = if metadata.is_dir() {
+                let mut children = Vec::new();
+                for child in fs::read_dir(&path).map_err(CopyFailure::io(&path))? {
+                    children.push(child.map_err(CopyFailure::io(&path))?.path());
+                }
+                pending.append(&mut children);
+                EntryKind::Dir
+            } else if metadata.is_symlink() {
+                EntryKind::Link(fs::read_link(&path).map_err(CopyFailure::io(&path))?)
+            } else if metadata.is_file() {
+                EntryKind::File
+            } else {
+                continue;
+            };
+            let relative = path.strip_prefix(top).unwrap_or(&path).to_owned();
+            let ignored = self.ignore.ignores(path.strip_prefix(&self.root).unwrap_or(&path));
+            match (ignored, kind == EntryKind::Dir) {
+                (true, false) => continue,
+                (true, true) => {
+                    ignored_dirs.insert(relative.clone());
+                }
+                (false, _) => wanted_parents.extend(relative.ancestors().skip(1).map(Path::to_owned)),
+            }
+            entries.push(Entry { path: relative, kind, mode: metadata.mode() & 0o7777 });
+        }
+        // An exception may keep a file of an ignored directory, and then the directory comes along.
+        entries.retain(|entry| !ignored_dirs.contains(&entry.path) || wanted_parents.contains(&entry.path));
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(entries)
+    }
+
+    /// Feeds names, kinds, modes and contents of what was selected to a hash.
+    pub(crate) fn hash(&self, selected: &Selected, hasher: &mut Sha256) -> Result<(), CopyFailure> {
+        hash_field(hasher, selected.name.as_bytes());
+        for entry in self.walk(&selected.path)? {
+            hash_field(hasher, entry.path.as_os_str().as_bytes());
+            hasher.update(entry.mode.to_le_bytes());
+            match &entry.kind {
+                EntryKind::Dir => hasher.update(b"d"),
+                EntryKind::Link(target) => {
+                    hasher.update(b"l");
+                    hash_field(hasher, target.as_os_str().as_bytes());
+                }
+                EntryKind::File => {
+                    hasher.update(b"f");
+                    let path = join(&selected.path, &entry.path);
+                    let mut content = Sha256::new();
+                    let mut file = open_regular(&path).map_err(CopyFailure::io(&path))?;
+                    io::copy(&mut file, &mut HashWriter(&mut content)).map_err(CopyFailure::io(&path))?;
+                    hasher.update(content.finalize());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a selected file to `target`, or the content of a selected directory into the directory `target`.
+    pub(crate) fn stage(
+        &self,
+        selected: &Selected,
+        target: &Path,
+        chmod: Option<u32>,
+    ) -> Result<(), CopyFailure> {
+        let entries = self.walk(&selected.path)?;
+        for entry in &entries {
+            let to = join(target, &entry.path);
+            let from = join(&selected.path, &entry.path);
+            match &entry.kind {
+                EntryKind::Dir => fs::create_dir_all(&to).map_err(CopyFailure::io(&from))?,
+                EntryKind::Link(link) => {
+                    remove_file_if_there(&to).map_err(CopyFailure::io(&from))?;
+                    std::os::unix::fs::symlink(link, &to).map_err(CopyFailure::io(&from))?;
+                }
+                EntryKind::File => {
+                    copy_file(&from, &to, chmod.unwrap_or(entry.mode)).map_err(CopyFailure::io(&from))?
+                }
+            }
+        }
+        // Children before parents, and only after the files: a directory may be without write permission.
+        for entry in entries.iter().rev().filter(|entry| entry.kind == EntryKind::Dir) {
+            let to = join(target, &entry.path);
+            fs::set_permissions(&to, Permissions::from_mode(chmod.unwrap_or(entry.mode)))
+                .map_err(CopyFailure::io(&to))?;
+        }
+        Ok(())
+    }
+}
+
+/// Joins without the trailing slash that joining an empty path leaves.
+fn join(base: &Path, relative: &Path) -> PathBuf {
+    if relative.as_os_str().is_empty() { base.to_owned() } else { base.join(relative) }
+}
+
+/// Opens a file without following a final link and without waiting for the other end of a pipe.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
+
+fn copy_file(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+    let mut source = open_regular(from)?;
+    remove_file_if_there(to)?;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    target.set_permissions(Permissions::from_mode(mode))
+}
+
+fn remove_file_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Hashes a field with its length, so that neighbouring fields cannot run into each other.
+pub(crate) fn hash_field(hasher: &mut Sha256, field: &[u8]) {
+    hasher.update((field.len() as u64).to_le_bytes());
+    hasher.update(field);
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn context(files: &[(&str, &str)]) -> (tempfile::TempDir, Context) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("environment");
+        fs::create_dir(&root).unwrap();
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let context = Context::open(&root, &root.join("Dockerfile")).unwrap();
+        (dir, context)
+    }
+
+    fn names(context: &Context, source: &str) -> Result<Vec<String>, String> {
+        let selected = context.select(source).map_err(|error| error.to_string())?;
+        Ok(selected.iter().map(|s| s.name.to_string_lossy().into_owned()).collect())
+    }
+
+    fn staged(context: &Context, source: &str) -> Vec<String> {
+        let out = tempfile::tempdir().unwrap();
+        for selected in context.select(source).unwrap() {
+            let to = if selected.is_dir { out.path().join("t") } else { out.path().join(&selected.name) };
+            context.stage(&selected, &to, None).unwrap();
+        }
+        let mut found = Vec::new();
+        let mut pending = vec![out.path().to_owned()];
+        while let Some(dir) = pending.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                found.push(path.strip_prefix(out.path()).unwrap().display().to_string());
+                if path.symlink_metadata().unwrap().is_dir() {
+                    pending.push(path);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    fn hash(context: &Context, source: &str) -> Vec<u8> {
+        let mut hasher = Sha256::new();
+        for selected in context.select(source).unwrap() {
+            context.hash(&selected, &mut hasher).unwrap();
+        }
+        hasher.finalize().to_vec()
+    }
+
+    #[test]
+    fn a_source_names_a_file_a_directory_or_matches_of_a_pattern() {
+        let (_dir, context) = context(&[("a.txt", ""), ("b.txt", ""), ("dir/c.txt", ""), ("x.md", "")]);
+        assert_eq!(names(&context, "a.txt"), Ok(vec!["a.txt".to_owned()]));
+        assert_eq!(names(&context, "/dir"), Ok(vec!["dir".to_owned()]));
+        assert_eq!(names(&context, "dir/../x.md"), Ok(vec!["x.md".to_owned()]));
+        assert_eq!(names(&context, "*.txt"), Ok(vec!["a.txt".to_owned(), "b.txt".to_owned()]));
+        assert_eq!(names(&context, "*/c.txt"), Ok(vec!["c.txt".to_owned()]));
+        assert_eq!(names(&context, "no"), Err("there is no `no` beside the Dockerfile".to_owned()));
+        assert_eq!(names(&context, "*.no"), Err("there is no `*.no` beside the Dockerfile".to_owned()));
+        assert_eq!(names(&context, "a.txt/x"), Err("there is no `a.txt/x` beside the Dockerfile".to_owned()));
+    }
+
+    #[test]
+    fn a_source_cannot_leave_the_context() {
+        let (dir, context) = context(&[("ok.txt", "ok"), ("sub/f", "")]);
+        fs::write(dir.path().join("secret"), "s").unwrap();
+        symlink(dir.path().join("secret"), context.root.join("absolute")).unwrap();
+        symlink("../secret", context.root.join("climbing")).unwrap();
+        symlink("..", context.root.join("up")).unwrap();
+        symlink("ok.txt", context.root.join("inside")).unwrap();
+        for source in ["../secret", "sub/../../secret", "absolute", "climbing", "up", "up/secret", "abs*"] {
+            assert!(matches!(context.select(source), Err(CopyFailure::OutsideContext(_))), "{source}");
+        }
+        assert_eq!(staged(&context, "inside"), ["inside"]);
+    }
+
+    #[test]
+    fn links_in_a_tree_are_copied_as_links() {
+        let (_dir, context) = context(&[("d/f", "")]);
+        symlink("/etc/passwd", context.root.join("d/link")).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        context.stage(&context.select("d").unwrap()[0], &out.path().join("t"), None).unwrap();
+        assert_eq!(fs::read_link(out.path().join("t/link")).unwrap(), Path::new("/etc/passwd"));
+    }
+
+    #[test]
+    fn ignored_files_are_not_seen() {
+        let (_dir, context) = context(&[
+            (".dockerignore", "*.log\nbuild\n!build/keep/me\n"),
+            ("a.log", ""),
+            ("b", ""),
+            ("build/x", ""),
+            ("build/keep/me", ""),
+            ("build/keep/not", ""),
+        ]);
+        assert_eq!(
+            staged(&context, "."),
+            ["t", "t/.dockerignore", "t/b", "t/build", "t/build/keep", "t/build/keep/me"]
+        );
+        assert_eq!(names(&context, "a.log"), Err("`a.log` is excluded by .dockerignore".to_owned()));
+        assert_eq!(names(&context, "*.log"), Err("there is no `*.log` beside the Dockerfile".to_owned()));
+        assert_eq!(staged(&context, "build"), ["t", "t/keep", "t/keep/me"]);
+    }
+
+    #[test]
+    fn the_hash_follows_content_mode_and_name_of_visible_files_only() {
+        let (_dir, context) = context(&[(".dockerignore", "*.log"), ("d/a", "1"), ("d/b", "2")]);
+        let before = hash(&context, "d");
+        fs::write(context.root.join("noise.log"), "x").unwrap();
+        assert_eq!(hash(&context, "d"), before);
+        fs::write(context.root.join("d/a"), "other").unwrap();
+        let changed = hash(&context, "d");
+        assert_ne!(changed, before);
+        fs::set_permissions(context.root.join("d/a"), Permissions::from_mode(0o755)).unwrap();
+        let executable = hash(&context, "d");
+        assert_ne!(executable, changed);
+        fs::rename(context.root.join("d/b"), context.root.join("d/c")).unwrap();
+        assert_ne!(hash(&context, "d"), executable);
+    }
+
+    #[test]
+    fn modes_are_kept_or_set() {
+        let (_dir, context) = context(&[("d/f", "x")]);
+        fs::set_permissions(context.root.join("d/f"), Permissions::from_mode(0o750)).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let selected = &context.select("d").unwrap()[0];
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
+        context.stage(selected, &out.path().join("kept"), None).unwrap();
+        assert_eq!(mode(&out.path().join("kept/f")), 0o750);
+        context.stage(selected, &out.path().join("set"), Some(0o700)).unwrap();
+        assert_eq!((mode(&out.path().join("set")), mode(&out.path().join("set/f"))), (0o700, 0o700));
+    }
+
+    #[test]
+    fn pipes_are_passed_over_and_refused_as_a_source() {
+        let (_dir, context) = context(&[("d/f", "")]);
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            context.root.join("d/pipe"),
+            rustix::fs::FileType::Fifo,
+            mode,
+            0,
+        )
+        .unwrap();
+        assert_eq!(staged(&context, "d"), ["t", "t/f"]);
+        assert_eq!(names(&context, "d/pipe"), Err("`d/pipe` is neither a file nor a directory".to_owned()));
+    }
+}

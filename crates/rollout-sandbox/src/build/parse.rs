@@ -1,0 +1,521 @@
+//! From a Dockerfile's text to stages of instructions, each with the line it stands on.
+//!
+//! The grammar is `parse-dockerfile`'s. Added here: here-documents anywhere in a `RUN` (the crate knows them only as
+//! its first word), and the shell form as one line, without continuations and comments. Nothing is expanded yet.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use parse_dockerfile as crate_parser;
+
+use super::error::BuildError;
+
+/// Longest part of an instruction that is shown in messages.
+const MAX_SHOWN: usize = 120;
+
+/// Where an instruction stands: its line and how the line reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Line of the Dockerfile, from 1.
+    pub line: usize,
+    /// The instruction's first line, shortened if long.
+    pub text: String,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dockerfile line {}", self.line)?;
+        if !self.text.is_empty() { write!(f, " `{}`", self.text) } else { Ok(()) }
+    }
+}
+
+/// A parsed Dockerfile.
+#[derive(Debug)]
+pub(crate) struct Dockerfile {
+    pub(crate) escape: char,
+    /// The arguments of each `ARG` before the first `FROM`.
+    pub(crate) global_args: Vec<(Location, String)>,
+    pub(crate) stages: Vec<Stage>,
+}
+
+/// One `FROM` and what follows it.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) at: Location,
+    pub(crate) flags: Vec<Flag>,
+    pub(crate) image: String,
+    pub(crate) name: Option<String>,
+    pub(crate) instructions: Vec<Instruction>,
+}
+
+/// One instruction of a stage.
+#[derive(Debug)]
+pub(crate) struct Instruction {
+    pub(crate) at: Location,
+    pub(crate) kind: Kind,
+}
+
+/// What an instruction says, unexpanded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Arg(String),
+    Env(String),
+    Label(String),
+    Workdir(String),
+    User(String),
+    Shell(Vec<String>),
+    Volume(Vec<String>),
+    Run {
+        flags: Vec<Flag>,
+        command: RunCommand,
+    },
+    Copy {
+        add: bool,
+        flags: Vec<Flag>,
+        sources: Vec<Source>,
+        target: String,
+    },
+    /// Instructions that say how a container is started or described, which no environment here needs.
+    NoEffect,
+}
+
+/// `--name=value` or `--name`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Flag {
+    pub(crate) name: String,
+    pub(crate) value: Option<String>,
+}
+
+/// The command of a `RUN`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RunCommand {
+    /// A JSON array.
+    Exec(Vec<String>),
+    /// A line for the shell, followed by the bodies of its here-documents.
+    Shell(String),
+    /// `RUN <<EOF`: the here-document is itself the script.
+    Script(String),
+}
+
+/// A source of `COPY` or `ADD`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Path(String),
+    /// A here-document: the file's name, its text, and whether variables in it are expanded.
+    Inline {
+        name: String,
+        text: String,
+        expand: bool,
+    },
+}
+
+/// Parses a Dockerfile.
+pub(crate) fn parse(text: &str) -> Result<Dockerfile, BuildError> {
+    let text = text.trim_start_matches('\u{feff}');
+    let masked = mask_here_documents(text)?;
+    let parsed = crate_parser::parse(&masked).map_err(|error| {
+        let line = error.line();
+        let shown = line.checked_sub(1).and_then(|n| text.lines().nth(n)).unwrap_or_default();
+        let at = Location { line: line.max(1), text: shorten(shown.trim()) };
+        // The alternate form leaves out the position, which is in `at` already.
+        BuildError::Syntax { at, message: format!("{error:#}") }
+    })?;
+    let escape = parsed.parser_directives.escape.as_ref().map_or('\\', |directive| directive.value.value);
+    let source = SourceText { text, escape };
+    let mut dockerfile = Dockerfile { escape, global_args: Vec::new(), stages: Vec::new() };
+    for instruction in &parsed.instructions {
+        let at = locate(text, instruction);
+        match (instruction, dockerfile.stages.last_mut()) {
+            (crate_parser::Instruction::From(from), _) => dockerfile.stages.push(Stage {
+                at,
+                flags: flags(&from.options),
+                image: from.image.value.to_string(),
+                name: from.as_.as_ref().map(|(_, name)| name.value.to_lowercase()),
+                instructions: Vec::new(),
+            }),
+            (crate_parser::Instruction::Arg(arg), None) => {
+                dockerfile.global_args.push((at, arg.arguments.value.to_string()));
+            }
+            (_, Some(stage)) => {
+                stage.instructions.push(Instruction { kind: source.kind(instruction), at });
+            }
+            // The crate refuses every other instruction before the first FROM.
+            (_, None) => {}
+        }
+    }
+    Ok(dockerfile)
+}
+
+/// The original text, for spans into it.
+struct SourceText<'a> {
+    text: &'a str,
+    escape: char,
+}
+
+impl SourceText<'_> {
+    fn kind(&self, instruction: &crate_parser::Instruction<'_>) -> Kind {
+        use crate_parser::Instruction as Parsed;
+        match instruction {
+            Parsed::Arg(arg) => Kind::Arg(arg.arguments.value.to_string()),
+            Parsed::Env(env) => Kind::Env(env.arguments.value.to_string()),
+            Parsed::Label(label) => Kind::Label(label.arguments.value.to_string()),
+            Parsed::Workdir(workdir) => Kind::Workdir(workdir.arguments.value.to_string()),
+            Parsed::User(user) => Kind::User(user.arguments.value.to_string()),
+            Parsed::Shell(shell) => Kind::Shell(strings(&shell.arguments)),
+            Parsed::Volume(volume) => Kind::Volume(match &volume.arguments {
+                crate_parser::JsonOrStringArray::Json(list) => strings(&list.value),
+                crate_parser::JsonOrStringArray::String(list) => strings(list),
+            }),
+            Parsed::Run(run) => Kind::Run { flags: flags(&run.options), command: self.run_command(run) },
+            Parsed::Copy(copy) => Kind::Copy {
+                add: false,
+                flags: flags(&copy.options),
+                sources: copy.src.iter().map(|source| self.source(source)).collect(),
+                target: copy.dest.value.to_string(),
+            },
+            Parsed::Add(add) => Kind::Copy {
+                add: true,
+                flags: flags(&add.options),
+                sources: add.src.iter().map(|source| self.source(source)).collect(),
+                target: add.dest.value.to_string(),
+            },
+            _ => Kind::NoEffect,
+        }
+    }
+
+    fn source(&self, source: &crate_parser::Source<'_>) -> Source {
+        match source {
+            crate_parser::Source::HereDoc(document) => Source::Inline {
+                name: self.text[document.span.end..].lines().next().unwrap_or_default().trim().to_owned(),
+                text: document.value.to_string(),
+                expand: document.expand,
+            },
+            crate_parser::Source::Path(path) => Source::Path(path.value.to_string()),
+            other => Source::Path(format!("{other:?}")),
+        }
+    }
+
+    fn run_command(&self, run: &crate_parser::RunInstruction<'_>) -> RunCommand {
+        if let crate_parser::Command::Exec(list) = &run.arguments {
+            return RunCommand::Exec(strings(&list.value));
+        }
+        let header = Header::of(self.text, run);
+        let line = join_continuations(&self.text[header.start..header.end], self.escape);
+        let markers = markers(&line);
+        if markers.is_empty() {
+            return RunCommand::Shell(line);
+        }
+        // Masking has refused open here-documents before.
+        let bodies = collect_bodies(self.text, header.body, &markers).unwrap_or_default();
+        if let ([marker], [body]) = (markers.as_slice(), bodies.as_slice())
+            && line.split_whitespace().count() == 1
+        {
+            let text = &self.text[body.start..body.end];
+            return RunCommand::Script(if marker.strip_tabs { strip_tabs(text) } else { text.to_owned() });
+        }
+        let end = bodies.last().map_or(header.body, |body| body.after);
+        RunCommand::Shell(format!("{line}\n{}", &self.text[header.body..end]))
+    }
+}
+
+/// The extent of a `RUN` without its here-documents.
+struct Header {
+    start: usize,
+    end: usize,
+    /// Where the line after the instruction starts.
+    body: usize,
+}
+
+impl Header {
+    fn of(text: &str, run: &crate_parser::RunInstruction<'_>) -> Header {
+        let start = run.options.last().map_or(run.run.span.end, |flag| flag.span().end);
+        let end = match &run.arguments {
+            crate_parser::Command::Shell(line) => line.span.end.max(start),
+            _ => start,
+        };
+        let body = text[end..].find('\n').map_or(text.len(), |newline| end + newline + 1);
+        Header { start, end, body }
+    }
+}
+
+/// Replaces here-documents of `RUN` that the crate would take for instructions by white space.
+///
+/// Every byte keeps its place, so spans into the masked text are spans into the original.
+fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, BuildError> {
+    let mut masked = Cow::Borrowed(text);
+    while let Some(region) = first_unmasked(text, &masked)? {
+        let blank: String = masked[region.clone()]
+            .chars()
+            .flat_map(|c| std::iter::repeat_n(if c == '\n' { '\n' } else { ' ' }, c.len_utf8()))
+            .collect();
+        masked.to_mut().replace_range(region, &blank);
+    }
+    Ok(masked)
+}
+
+fn first_unmasked(text: &str, masked: &str) -> Result<Option<Range<usize>>, BuildError> {
+    let Ok(instructions) = crate_parser::parse_iter(masked) else { return Ok(None) };
+    // A syntax error is reported by the parse that follows, with its position.
+    for instruction in instructions.map_while(Result::ok) {
+        let crate_parser::Instruction::Run(run) = &instruction else { continue };
+        if matches!(run.arguments, crate_parser::Command::Exec(_)) {
+            continue;
+        }
+        let header = Header::of(text, run);
+        // The escape character plays no part in finding markers: a continuation is white space to the splitter.
+        let markers = markers(&text[header.start..header.end]);
+        let Some(bodies) = collect_bodies(text, header.body, &markers) else {
+            let message = "a here-document is not closed by its delimiter on a line of its own".to_owned();
+            return Err(BuildError::Syntax { at: locate(text, &instruction), message });
+        };
+        let known = run.here_docs.len().min(bodies.len());
+        let from = if known == 0 { header.body } else { bodies[known - 1].after };
+        let to = bodies.last().map_or(from, |body| body.after);
+        if !masked[from..to].trim().is_empty() {
+            return Ok(Some(from..to));
+        }
+    }
+    Ok(None)
+}
+
+/// The `<<NAME` of a shell line.
+struct Marker {
+    delimiter: String,
+    strip_tabs: bool,
+}
+
+fn markers(line: &str) -> Vec<Marker> {
+    let none = |_: &str| None;
+    super::expand::Expander::new('\\', &none)
+        .split(line)
+        .iter()
+        .filter_map(|word| {
+            let rest = word.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix("<<")?;
+            let (strip_tabs, rest) = match rest.strip_prefix('-') {
+                Some(rest) => (true, rest),
+                None => (false, rest),
+            };
+            let delimiter: String = rest.chars().filter(|c| !matches!(c, '"' | '\'' | '\\')).collect();
+            (!delimiter.is_empty() && !delimiter.contains(['<', '(', ')', ';', '&', '|', '>']))
+                .then_some(Marker { delimiter, strip_tabs })
+        })
+        .collect()
+}
+
+/// A here-document's text and the position after its delimiter.
+struct Body {
+    start: usize,
+    end: usize,
+    after: usize,
+}
+
+fn collect_bodies(text: &str, from: usize, markers: &[Marker]) -> Option<Vec<Body>> {
+    let mut at = from;
+    let mut bodies = Vec::new();
+    for marker in markers {
+        let start = at;
+        loop {
+            let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
+            let length = rest.find('\n').map_or(rest.len(), |newline| newline + 1);
+            let line = rest[..length].trim_end_matches(['\n', '\r']);
+            let line = if marker.strip_tabs { line.trim_start_matches('\t') } else { line };
+            let end = at;
+            at += length;
+            if line == marker.delimiter {
+                bodies.push(Body { start, end, after: at });
+                break;
+            }
+        }
+    }
+    Some(bodies)
+}
+
+fn strip_tabs(text: &str) -> String {
+    text.split_inclusive('\n').map(|line| line.trim_start_matches('\t')).collect()
+}
+
+/// Makes one line of a shell form: continuations are removed, and with them the comment and empty lines between.
+fn join_continuations(raw: &str, escape: char) -> String {
+    let mut out = String::with_capacity(raw.len());
+    for (number, line) in raw.lines().enumerate() {
+        let trimmed = line.trim();
+        if number > 0 && (trimmed.is_empty() || trimmed.starts_with('#')) {
+            continue;
+        }
+        match line.trim_end().strip_suffix(escape) {
+            Some(kept) => out.push_str(kept),
+            None => out.push_str(line),
+        }
+    }
+    out.trim().to_owned()
+}
+
+fn locate(text: &str, instruction: &crate_parser::Instruction<'_>) -> Location {
+    let start = keyword(instruction).span.start;
+    let line = text[..start].matches('\n').count() + 1;
+    let shown = text[start..].lines().next().unwrap_or_default().trim();
+    Location { line, text: shorten(shown) }
+}
+
+fn keyword<'a>(instruction: &'a crate_parser::Instruction<'_>) -> &'a crate_parser::Keyword {
+    use crate_parser::Instruction as Parsed;
+    match instruction {
+        Parsed::Add(add) => &add.add,
+        Parsed::Arg(arg) => &arg.arg,
+        Parsed::Cmd(cmd) => &cmd.cmd,
+        Parsed::Copy(copy) => &copy.copy,
+        Parsed::Entrypoint(entrypoint) => &entrypoint.entrypoint,
+        Parsed::Env(env) => &env.env,
+        Parsed::Expose(expose) => &expose.expose,
+        Parsed::From(from) => &from.from,
+        Parsed::Healthcheck(healthcheck) => &healthcheck.healthcheck,
+        Parsed::Label(label) => &label.label,
+        Parsed::Maintainer(maintainer) => &maintainer.maintainer,
+        Parsed::Onbuild(onbuild) => &onbuild.onbuild,
+        Parsed::Run(run) => &run.run,
+        Parsed::Shell(shell) => &shell.shell,
+        Parsed::Stopsignal(stopsignal) => &stopsignal.stopsignal,
+        Parsed::User(user) => &user.user,
+        Parsed::Volume(volume) => &volume.volume,
+        Parsed::Workdir(workdir) => &workdir.workdir,
+        _ => unreachable!("the grammar has no other instruction"),
+    }
+}
+
+fn flags(flags: &[crate_parser::Flag<'_>]) -> Vec<Flag> {
+    flags
+        .iter()
+        .map(|flag| Flag {
+            name: flag.name.value.to_lowercase(),
+            value: flag.value.as_ref().map(|value| value.value.to_string()),
+        })
+        .collect()
+}
+
+fn strings(list: &[crate_parser::UnescapedString<'_>]) -> Vec<String> {
+    list.iter().map(|item| item.value.to_string()).collect()
+}
+
+fn shorten(text: &str) -> String {
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn kinds(text: &str) -> Vec<(usize, Kind)> {
+        let dockerfile = parse(text).unwrap();
+        dockerfile.stages.into_iter().flat_map(|s| s.instructions).map(|i| (i.at.line, i.kind)).collect()
+    }
+
+    fn shell(line: &str) -> Kind {
+        Kind::Run { flags: vec![], command: RunCommand::Shell(line.to_owned()) }
+    }
+
+    #[test]
+    fn a_shell_form_becomes_one_line_without_comments_and_continuations() {
+        let text = "FROM x\nRUN a && \\\n    # why\n\n    b \\  \n  && c\nRUN d\n";
+        assert_eq!(kinds(text), [(2, shell("a &&     b   && c")), (7, shell("d"))]);
+    }
+
+    #[test]
+    fn the_escape_directive_changes_the_continuation() {
+        assert_eq!(kinds("# escape=`\nFROM x\nRUN a `\n b\\\n"), [(3, shell("a  b\\"))]);
+    }
+
+    #[test]
+    fn here_documents_are_found_anywhere_in_a_run() {
+        let text = "FROM x\n\
+            RUN cat <<EOF > /a && cat <<-'END' > /b\nRUN not an instruction\nEOF\n\t$x\n\tEND\n\
+            RUN <<EOF\necho one\necho two\nEOF\n\
+            RUN <<A cat\nbody\nA\n\
+            RUN echo $((1<<2)) '<<EOF'\n";
+        assert_eq!(
+            kinds(text),
+            [
+                (2, shell("cat <<EOF > /a && cat <<-'END' > /b\nRUN not an instruction\nEOF\n\t$x\n\tEND\n")),
+                (
+                    7,
+                    Kind::Run {
+                        flags: vec![],
+                        command: RunCommand::Script("echo one\necho two\n".to_owned())
+                    }
+                ),
+                (11, shell("<<A cat\nbody\nA\n")),
+                (14, shell("echo $((1<<2)) '<<EOF'")),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_here_document_of_copy_has_the_name_of_its_delimiter() {
+        let text = "FROM x\nCOPY <<one.txt <<'two.txt' /d/\n1 $A\none.txt\n2\ntwo.txt\n";
+        let inline = |name: &str, text: &str, expand| Source::Inline {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            expand,
+        };
+        assert_eq!(
+            kinds(text),
+            [(
+                2,
+                Kind::Copy {
+                    add: false,
+                    flags: vec![],
+                    sources: vec![inline("one.txt", "1 $A\n", true), inline("two.txt", "2\n", false)],
+                    target: "/d/".to_owned()
+                }
+            )]
+        );
+    }
+
+    #[test]
+    fn stages_flags_and_global_arguments_are_kept() {
+        let text = "ARG V=1\nFROM --platform=linux/amd64 a:$V AS First\nRUN --mount=type=cache,target=/c [\"a\", \"b c\"]\nCMD x\nFROM first\n";
+        let parsed = parse(text).unwrap();
+        assert_eq!(parsed.global_args[0].1, "V=1");
+        assert_eq!(
+            (parsed.stages[0].image.as_str(), parsed.stages[0].name.as_deref()),
+            ("a:$V", Some("first"))
+        );
+        assert_eq!(
+            parsed.stages[0].flags,
+            [Flag { name: "platform".to_owned(), value: Some("linux/amd64".to_owned()) }]
+        );
+        assert_eq!(
+            parsed.stages[0].instructions[0].kind,
+            Kind::Run {
+                flags: vec![Flag {
+                    name: "mount".to_owned(),
+                    value: Some("type=cache,target=/c".to_owned())
+                }],
+                command: RunCommand::Exec(vec!["a".to_owned(), "b c".to_owned()])
+            }
+        );
+        assert_eq!(parsed.stages[0].instructions[1].kind, Kind::NoEffect);
+        assert_eq!(parsed.stages[1].image, "first");
+    }
+
+    #[test]
+    fn a_syntax_error_names_its_line_once() {
+        let error = |text: &str| parse(text).map(|_| ()).unwrap_err().to_string();
+        insta::assert_snapshot!(error("FROM x\n\nRUM ls\n"), @"Dockerfile line 3 `RUM ls`: unknown instruction 'RUM'");
+        insta::assert_snapshot!(error("# nothing\n"), @"Dockerfile line 1: expected at least one FROM instruction");
+        insta::assert_snapshot!(error("RUN ls\n"), @"Dockerfile line 1 `RUN ls`: expected FROM");
+        insta::assert_snapshot!(error("FROM x\nRUN cat <<EOF\nls\n"), @"Dockerfile line 2 `RUN cat <<EOF`: a here-document is not closed by its delimiter on a line of its own");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_is_refused_without_panic(text in "(FROM x\n|RUN |<<E|E\n|COPY a b|\\\\\n|#|\"|\\[|ENV a|=|-|\n|é){0,20}") {
+            let _ = parse(&text);
+        }
+    }
+}

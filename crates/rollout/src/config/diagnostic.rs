@@ -1,0 +1,234 @@
+//! What is wrong with a configuration, where, and what to do about it.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use serde::Serialize;
+
+use super::tree::{Sources, Span};
+
+/// How much a [`Diagnostic`] matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, though perhaps not as its author meant.
+    Warning,
+}
+
+/// What kind of thing a [`Diagnostic`] tells, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A file is missing, too large or not text.
+    Unreadable,
+    /// A file is not YAML, JSON or TOML.
+    Syntax,
+    /// A key has no meaning here.
+    UnknownKey,
+    /// A key stands twice in one mapping.
+    DuplicateKey,
+    /// A value is of another type than it must be.
+    WrongType,
+    /// A value is of the right type and cannot be used.
+    InvalidValue,
+    /// A required key is absent.
+    Missing,
+    /// A name cannot be a directory, or is taken.
+    InvalidName,
+    /// Two keys exclude each other.
+    Conflict,
+    /// A `${VAR}` cannot be expanded.
+    Variable,
+    /// A bare number was taken as mebibytes.
+    BareQuantity,
+    /// The task asks for something that Rollout does not do, so it may mean something else here.
+    Unsupported,
+}
+
+/// One problem, with its place in a file.
+#[derive(Debug, Clone, Serialize)]
+pub struct Diagnostic {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What kind of problem it is.
+    pub code: Code,
+    /// What is wrong.
+    pub message: String,
+    /// The file, as it was named; `--set` for an override.
+    pub file: String,
+    /// The line, from 1; absent when the problem is the file itself.
+    pub line: Option<usize>,
+    /// The column in characters, from 1.
+    pub column: Option<usize>,
+    /// The bytes of the file that are underlined.
+    pub span: Option<Range<usize>>,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Another place that belongs to the problem, and what is there.
+    #[serde(skip)]
+    related: Option<(Range<usize>, &'static str)>,
+    #[serde(skip)]
+    text: Arc<str>,
+}
+
+impl Diagnostic {
+    /// Makes an error about a place.
+    pub(super) fn error(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, sources, span, code, message.into())
+    }
+
+    /// Makes a warning about a place.
+    pub(super) fn warning(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, sources, span, code, message.into())
+    }
+
+    fn new(severity: Severity, sources: &Sources, span: Span, code: Code, message: String) -> Self {
+        let source = sources.get(span.source);
+        let before = source.text.get(..span.start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        Self {
+            severity,
+            code,
+            message,
+            file: source.name.clone(),
+            line: Some(before.matches('\n').count() + 1),
+            column: Some(before[line_start..].chars().count() + 1),
+            span: Some(first_line(&source.text, span.range())),
+            hint: None,
+            related: None,
+            text: source.text.clone(),
+        }
+    }
+
+    /// Makes an error about a whole file.
+    pub(super) fn about_file(file: impl Into<String>, code: Code, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            file: file.into(),
+            line: None,
+            column: None,
+            span: None,
+            hint: None,
+            related: None,
+            text: "".into(),
+        }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Shows a second place, if it is in the same file.
+    pub(super) fn related(mut self, sources: &Sources, span: Span, label: &'static str) -> Self {
+        let source = sources.get(span.source);
+        if Arc::ptr_eq(&source.text, &self.text) {
+            self.related = Some((first_line(&source.text, span.range()), label));
+        }
+        self
+    }
+
+    /// The diagnostic with its source line underlined, as a compiler shows it.
+    pub fn render(&self, color: bool) -> String {
+        let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let title = level.primary_title(self.message.as_str());
+        let mut group = match &self.span {
+            Some(span) => {
+                let mut snippet = Snippet::source(&*self.text)
+                    .path(self.file.as_str())
+                    .annotation(AnnotationKind::Primary.span(span.clone()));
+                if let Some((span, label)) = &self.related {
+                    snippet = snippet.annotation(AnnotationKind::Context.span(span.clone()).label(*label));
+                }
+                title.element(snippet)
+            }
+            None => title.element(Origin::path(self.file.as_str())),
+        };
+        if let Some(hint) = &self.hint {
+            group = group.element(Level::HELP.message(hint.as_str()));
+        }
+        renderer.render(&[group])
+    }
+}
+
+/// The part of a range that lies on its first line: a script of a hundred lines is not worth showing.
+fn first_line(text: &str, range: Range<usize>) -> Range<usize> {
+    let slice = text.get(range.clone()).unwrap_or_default();
+    range.start..range.start + slice.find(['\n', '\r']).unwrap_or(slice.len())
+}
+
+/// Everything that is wrong with a configuration; never empty.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub struct Problems(Vec<Diagnostic>);
+
+impl Problems {
+    /// Takes a list with at least one error in it.
+    pub(super) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+        debug_assert!(diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error));
+        diagnostics.sort_by(|a, b| {
+            (&a.file != "--set", a.line, a.column).cmp(&(&b.file != "--set", b.line, b.column))
+        });
+        Self(diagnostics)
+    }
+
+    /// The errors, and the warnings that came with them, in the order of the file.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.0
+    }
+
+    /// All of them with their source lines underlined, one after the other.
+    pub fn render(&self, color: bool) -> String {
+        self.0.iter().map(|diagnostic| diagnostic.render(color)).collect::<Vec<_>>().join("\n\n")
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// A text from a file, fit for a message: short, in backquotes, nothing in it that a terminal obeys.
+pub(super) fn quoted(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    let mut out = String::from("`");
+    for (count, char) in text.chars().enumerate() {
+        if count == MAX_CHARS {
+            out.push('…');
+            break;
+        }
+        if char.is_control() || is_bidi_control(char) {
+            out.extend(char.escape_default())
+        } else {
+            out.push(char)
+        }
+    }
+    out.push('`');
+    out
+}
+
+fn is_bidi_control(char: char) -> bool {
+    matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The nearest of the words, if one is near enough to be what was meant.
+pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
+    let text = text.to_lowercase();
+    words
+        .iter()
+        .map(|word| (strsim::damerau_levenshtein(&text, &word.to_lowercase()), *word))
+        .filter(|(distance, word)| *distance <= (word.len() / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}

@@ -1,0 +1,368 @@
+//! Typed access to a tree: each reader takes a value out, or notes what is wrong with it and goes on.
+
+use std::{cell::RefCell, ops::RangeInclusive};
+
+use super::{
+    diagnostic::{Code, Diagnostic, Severity, nearest, quoted},
+    quantity::{Bytes, Cpus, QuantityError},
+    tree::{Entry, Node, Sources, Span, Value},
+};
+
+/// Collects what is found while a tree is read.
+pub(super) struct Reader<'a> {
+    pub(super) sources: &'a Sources,
+    found: RefCell<Vec<Diagnostic>>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(sources: &'a Sources) -> Self {
+        Self { sources, found: RefCell::default() }
+    }
+
+    pub(super) fn report(&self, diagnostic: Diagnostic) {
+        self.found.borrow_mut().push(diagnostic);
+    }
+
+    pub(super) fn error(&self, span: Span, code: Code, message: impl Into<String>) {
+        self.report(Diagnostic::error(self.sources, span, code, message));
+    }
+
+    pub(super) fn error_with_hint(
+        &self,
+        span: Span,
+        code: Code,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        self.report(Diagnostic::error(self.sources, span, code, message).hint(hint));
+    }
+
+    /// Everything found so far, and whether an error is among it.
+    pub(super) fn finish(self) -> (Vec<Diagnostic>, bool) {
+        let found = self.found.into_inner();
+        let failed = found.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+        (found, failed)
+    }
+
+    /// Notes every key that stands twice in one mapping, however deep.
+    pub(super) fn check_duplicates(&self, node: &Node) {
+        match &node.value {
+            Value::List(items) => items.iter().for_each(|item| self.check_duplicates(item)),
+            Value::Map(entries) => {
+                let mut seen = std::collections::HashMap::new();
+                for entry in entries {
+                    if let Some(first) = seen.insert(entry.key.as_str(), entry.key_span) {
+                        let message = format!("the key {} is written twice", quoted(&entry.key));
+                        self.report(
+                            Diagnostic::error(self.sources, entry.key_span, Code::DuplicateKey, message)
+                                .related(self.sources, first, "first written here")
+                                .hint("keep one of them"),
+                        );
+                    }
+                    self.check_duplicates(&entry.node);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
+        let message = format!("`{path}` must be {expected}, not {}", node.kind());
+        let mut diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
+        if let Value::String(text) = &node.value {
+            let unquoted = text.parse::<f64>().is_ok() || text == "true" || text == "false";
+            if unquoted && !expected.contains("list") && !expected.contains("mapping") {
+                diagnostic = diagnostic.hint(format!("write {text} without quotes"));
+            }
+        }
+        self.report(diagnostic);
+    }
+
+    /// A mapping whose keys are all known.
+    pub(super) fn section<'r>(&'r self, node: &'r Node, path: &str, keys: &[&str]) -> Option<Section<'r>> {
+        let section = self.mapping(node, path)?;
+        for entry in section.entries {
+            if !keys.contains(&entry.key.as_str()) {
+                self.unknown_key(entry, path, keys);
+            }
+        }
+        Some(section)
+    }
+
+    /// A mapping with keys of any name.
+    pub(super) fn mapping<'r>(&'r self, node: &'r Node, path: &str) -> Option<Section<'r>> {
+        let entries = match &node.value {
+            Value::Map(entries) => entries.as_slice(),
+            Value::Null => &[],
+            _ => {
+                let path = if path.is_empty() { "the file" } else { path };
+                self.wrong_type(node, path, "a mapping of keys to values");
+                return None;
+            }
+        };
+        Some(Section { reader: self, path: path.to_owned(), span: node.span, entries })
+    }
+
+    fn unknown_key(&self, entry: &Entry, path: &str, keys: &[&str]) {
+        let place = if path.is_empty() { String::new() } else { format!(" in `{path}`") };
+        let list = keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+        let hint = match nearest(&entry.key, keys) {
+            Some(key) => format!("did you mean `{key}`? known keys{place}: {list}"),
+            None => format!("known keys{place}: {list}"),
+        };
+        let message = format!("unknown key {}{place}", quoted(&entry.key));
+        self.error_with_hint(entry.key_span, Code::UnknownKey, message, hint);
+    }
+}
+
+/// A mapping that is being read.
+pub(super) struct Section<'r> {
+    pub(super) reader: &'r Reader<'r>,
+    pub(super) path: String,
+    pub(super) span: Span,
+    pub(super) entries: &'r [Entry],
+}
+
+impl<'r> Section<'r> {
+    /// The path of a key in this section, as a person would write it.
+    pub(super) fn at(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    pub(super) fn entry(&self, key: &str) -> Option<&'r Entry> {
+        self.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())
+    }
+
+    /// The value of a key, if it is there and not null.
+    pub(super) fn node(&self, key: &str) -> Option<&'r Node> {
+        self.entry(key).map(|entry| &entry.node)
+    }
+
+    pub(super) fn section(&self, key: &str, keys: &[&str]) -> Option<Section<'r>> {
+        self.reader.section(self.node(key)?, &self.at(key), keys)
+    }
+
+    pub(super) fn mapping(&self, key: &str) -> Option<Section<'r>> {
+        self.reader.mapping(self.node(key)?, &self.at(key))
+    }
+
+    pub(super) fn list(&self, key: &str) -> Option<&'r [Node]> {
+        let node = self.node(key)?;
+        match &node.value {
+            Value::List(items) => Some(items),
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "a list");
+                None
+            }
+        }
+    }
+
+    pub(super) fn string(&self, key: &str) -> Option<&'r str> {
+        let node = self.node(key)?;
+        match &node.value {
+            Value::String(text) => Some(text),
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "a string");
+                None
+            }
+        }
+    }
+
+    /// A string that must not be blank.
+    pub(super) fn filled_string(&self, key: &str) -> Option<&'r str> {
+        let text = self.string(key)?;
+        if text.trim().is_empty() {
+            self.invalid(key, format!("`{}` must not be empty", self.at(key)));
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A string, or a number as it was written: `version: 2.0` means the text 2.0.
+    pub(super) fn text(&self, key: &str) -> Option<String> {
+        let node = self.node(key)?;
+        match scalar_text(self.reader.sources, node) {
+            Some(text) if !matches!(node.value, Value::Bool(_)) => Some(text),
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "a string");
+                None
+            }
+        }
+    }
+
+    pub(super) fn bool(&self, key: &str) -> Option<bool> {
+        let node = self.node(key)?;
+        match node.value {
+            Value::Bool(value) => Some(value),
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "true or false");
+                None
+            }
+        }
+    }
+
+    pub(super) fn integer(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
+        let node = self.node(key)?;
+        let Value::Int(value) = node.value else {
+            self.reader.wrong_type(node, &self.at(key), "a whole number");
+            return None;
+        };
+        let in_range = u64::try_from(value).ok().filter(|value| range.contains(value));
+        if in_range.is_none() {
+            let (least, most) = (range.start(), range.end());
+            self.invalid(key, format!("`{}` must be from {least} to {most}, not {value}", self.at(key)));
+        }
+        in_range
+    }
+
+    /// A finite number of at least `least`, or above it.
+    pub(super) fn number(&self, key: &str, least: Least) -> Option<f64> {
+        let node = self.node(key)?;
+        let value = match node.value {
+            Value::Int(value) => value as f64,
+            Value::Float(value) => value,
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "a number");
+                return None;
+            }
+        };
+        let (fits, rule) = match least {
+            Least::From(least) => (value >= least, format!("at least {least}")),
+            Least::Above(least) => (value > least, format!("more than {least}")),
+        };
+        if !value.is_finite() || !fits {
+            self.invalid(key, format!("`{}` must be {rule} and finite, not {value}", self.at(key)));
+            return None;
+        }
+        Some(value)
+    }
+
+    /// Seconds; 0 means that the key is not set.
+    pub(super) fn timeout(&self, key: &str) -> Option<f64> {
+        self.number(key, Least::From(0.0)).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// One of a few words.
+    pub(super) fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
+        let text = self.string(key)?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let list = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let hint = match nearest(text, &names) {
+                Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
+                None => format!("it can be one of {list}"),
+            };
+            let message = format!("`{}` cannot be {}", self.at(key), quoted(text));
+            self.invalid_with_hint(key, message, hint);
+        }
+        found
+    }
+
+    pub(super) fn cpus(&self, key: &str) -> Option<Cpus> {
+        let text = self.quantity_text(key)?;
+        text.parse().map_err(|error| self.bad_quantity(key, &text, error)).ok()
+    }
+
+    /// An amount under `key`, or in mebibytes under `key_mb`.
+    pub(super) fn bytes(&self, key: &str) -> Option<Bytes> {
+        let text = self.quantity_text(key)?;
+        match Bytes::from_file(&text) {
+            Ok((bytes, false)) => Some(bytes),
+            Ok((bytes, true)) => {
+                let span = self.node(key)?.span;
+                let message = format!("`{} = {text}` is taken as {text} MiB", self.at(key));
+                self.reader.report(
+                    Diagnostic::warning(self.reader.sources, span, Code::BareQuantity, message)
+                        .hint(format!("write \"{bytes}\" to say so exactly")),
+                );
+                Some(bytes)
+            }
+            Err(error) => {
+                self.bad_quantity(key, &text, error);
+                None
+            }
+        }
+    }
+
+    /// A whole or fractional number of mebibytes.
+    pub(super) fn mebibytes(&self, key: &str) -> Option<Bytes> {
+        let value = self.number(key, Least::Above(0.0))?;
+        match format!("{value}Mi").parse() {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                self.bad_quantity(key, &value.to_string(), error);
+                None
+            }
+        }
+    }
+
+    fn quantity_text(&self, key: &str) -> Option<String> {
+        let node = self.node(key)?;
+        match &node.value {
+            Value::Int(value) => Some(value.to_string()),
+            Value::Float(value) => Some(value.to_string()),
+            Value::String(text) => Some(text.trim().to_owned()),
+            _ => {
+                self.reader.wrong_type(node, &self.at(key), "a number or a quantity such as \"2Gi\"");
+                None
+            }
+        }
+    }
+
+    fn bad_quantity(&self, key: &str, text: &str, error: QuantityError) {
+        let message = format!("`{}` cannot be {}: {error}", self.at(key), quoted(text));
+        // Docker's units are the likeliest slip: 2g, 512MB.
+        let stem = text.trim_end_matches(['b', 'B']);
+        let guess = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"].iter().find_map(|unit| {
+            let end = stem.len().checked_sub(unit.len())?;
+            let (number, suffix) = (stem.get(..end)?, stem.get(end..)?);
+            let fits = suffix.eq_ignore_ascii_case(unit) && number.parse::<f64>().is_ok();
+            fits.then(|| format!("{number}{unit}"))
+        });
+        match guess {
+            Some(guess) if error == QuantityError::Form => {
+                self.invalid_with_hint(key, message, format!("did you mean \"{guess}\"?"));
+            }
+            _ => self.invalid(key, message),
+        }
+    }
+
+    pub(super) fn invalid(&self, key: &str, message: impl Into<String>) {
+        self.reader.error(self.value_span(key), Code::InvalidValue, message);
+    }
+
+    pub(super) fn invalid_with_hint(&self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+        self.reader.error_with_hint(self.value_span(key), Code::InvalidValue, message, hint);
+    }
+
+    /// Notes that a required key is absent.
+    pub(super) fn missing(&self, key: &str, hint: &str) {
+        let message = if self.path.is_empty() {
+            format!("`{key}` is missing")
+        } else {
+            format!("`{key}` is missing in `{}`", self.path)
+        };
+        self.reader.error_with_hint(self.span, Code::Missing, message, hint);
+    }
+
+    pub(super) fn value_span(&self, key: &str) -> Span {
+        self.node(key).map_or(self.span, |node| node.span)
+    }
+}
+
+/// The lower bound of a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Least {
+    From(f64),
+    Above(f64),
+}
+
+/// A scalar as text: a string's content, a number or boolean as it was written.
+pub(super) fn scalar_text(sources: &Sources, node: &Node) -> Option<String> {
+    match &node.value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => Some(sources.slice(node.span).to_owned()),
+        Value::Null | Value::List(_) | Value::Map(_) => None,
+    }
+}

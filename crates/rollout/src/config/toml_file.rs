@@ -1,0 +1,69 @@
+//! Reads TOML into a tree with positions.
+
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::tree::{Entry, Node, Span, Value};
+
+/// Why a text is not TOML.
+#[derive(Debug)]
+pub(super) struct TomlError {
+    pub(super) message: String,
+    pub(super) span: Option<Span>,
+}
+
+/// Parses a document, or tells everything that is wrong with its syntax.
+pub(super) fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
+    let (tree, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        let at = span(tree.span(), source);
+        return Ok(Node { value: table(tree.into_inner(), source), span: at });
+    }
+    Err(errors
+        .into_iter()
+        .map(|error| TomlError {
+            message: error.message().trim_end().replace('\n', ", "),
+            span: error.span().map(|range| span(range, source)),
+        })
+        .collect())
+}
+
+fn span(range: Range<usize>, source: usize) -> Span {
+    Span { source, start: range.start, end: range.end }
+}
+
+fn node(tree: Spanned<DeValue<'_>>, source: usize) -> Node {
+    let at = span(tree.span(), source);
+    let value = match tree.into_inner() {
+        DeValue::String(value) => Value::String(value.into_owned()),
+        DeValue::Integer(value) => {
+            match i128::from_str_radix(&value.as_str().replace('_', ""), value.radix()) {
+                Ok(value) => Value::Int(value),
+                Err(_) => Value::Float(f64::INFINITY),
+            }
+        }
+        DeValue::Float(value) => Value::Float(value.as_str().replace('_', "").parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(value) => Value::Bool(value),
+        DeValue::Datetime(value) => Value::String(value.to_string()),
+        DeValue::Array(items) => Value::List(items.into_iter().map(|item| node(item, source)).collect()),
+        DeValue::Table(entries) => table(entries, source),
+    };
+    Node { value, span: at }
+}
+
+fn table(table: DeTable<'_>, source: usize) -> Value {
+    let mut entries: Vec<Entry> = table
+        .into_iter()
+        .map(|(key, item)| Entry {
+            key_span: span(key.span(), source),
+            key: key.into_inner().into_owned(),
+            node: node(item, source),
+        })
+        .collect();
+    entries.sort_by_key(|entry| entry.key_span.start);
+    Value::Map(entries)
+}

@@ -1,0 +1,134 @@
+//! One tree of values with their positions, whatever format a file is written in.
+
+use std::{ops::Range, sync::Arc};
+
+/// A place in one of the [`Sources`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) source: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// A text that values were read from: a file, or an argument of the command.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) text: Arc<str>,
+}
+
+/// Every text that took part in one configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Sources(Vec<Source>);
+
+impl Sources {
+    pub(crate) fn add(&mut self, name: impl Into<String>, text: &str) -> usize {
+        self.0.push(Source { name: name.into(), text: text.into() });
+        self.0.len() - 1
+    }
+
+    pub(crate) fn get(&self, id: usize) -> &Source {
+        &self.0[id]
+    }
+
+    /// The text at a span, as it was written.
+    pub(crate) fn slice(&self, span: Span) -> &str {
+        self.get(span.source).text.get(span.range()).unwrap_or_default()
+    }
+}
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) span: Span,
+}
+
+/// What a node holds.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    String(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// One key of a mapping, in the order of the file.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_span: Span,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// What the value is, as a reader would call it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.value {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) => "a whole number",
+            Value::Float(_) => "a number",
+            Value::String(_) => "a string",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(self.value, Value::Null)
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn items(&self) -> &[Node] {
+        match &self.value {
+            Value::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The value as JSON, each string passed through `text` with the key that it stands under.
+    ///
+    /// A number that JSON cannot hold becomes the string it was written as.
+    pub(crate) fn to_json(
+        &self,
+        key: &str,
+        text: &mut dyn FnMut(&str, &str, &Node) -> serde_json::Value,
+    ) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(value) => Json::Bool(*value),
+            Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+                (Ok(value), _) => value.into(),
+                (_, Ok(value)) => value.into(),
+                _ => Json::String(value.to_string()),
+            },
+            Value::Float(value) => serde_json::Number::from_f64(*value)
+                .map_or_else(|| Json::String(value.to_string()), Json::Number),
+            Value::String(value) => text(key, value, self),
+            Value::List(items) => items.iter().map(|item| item.to_json(key, text)).collect(),
+            Value::Map(entries) => Json::Object(
+                entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), entry.node.to_json(&entry.key, text)))
+                    .collect(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A job: plan its trials, run them side by side, record them, and pick up again where it stopped.
+//!
+//! [`Plan`] says which trials there are, [`Job`] is a plan with its directory, and [`Job::run`] is
+//! the dispatcher: the one place that decides what starts next and in which order things happened.
+
+mod difference;
+mod dispatch;
+mod plan;
+mod recorder;
+mod resume;
+mod summary;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use jiff::{Timestamp, Zoned};
+use tokio_util::sync::CancellationToken;
+
+pub use difference::Difference;
+pub use plan::{Plan, PlanError, Selection};
+pub use resume::{Rerun, Resumable, ResumeError};
+
+use self::summary::Rows;
+use crate::{
+    environment::Provider,
+    record::{
+        atomic::{self, WriteError},
+        journal::{self, Header, Journal, JournalError, PlannedTask},
+        layout::JobDir,
+    },
+    trial::blocking,
+};
+
+/// A plan with a directory and an open journal, ready to run.
+pub struct Job {
+    plan: Arc<Plan>,
+    provider: Arc<dyn Provider>,
+    name: Arc<str>,
+    dir: JobDir,
+    journal: Journal,
+    rows: Rows,
+    /// The trials that this run is to do.
+    todo: Vec<crate::event::TrialIndex>,
+    history: History,
+}
+
+/// What earlier runs of the same job leave to add up.
+#[derive(Debug, Clone, Copy, Default)]
+struct History {
+    first_start: Option<Timestamp>,
+    seconds: f64,
+}
+
+/// Stops a job: first in good order, then at once.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel {
+    /// No new trials; running ones are stopped and torn down.
+    pub graceful: CancellationToken,
+    /// Nothing is waited for.
+    pub now: CancellationToken,
+}
+
+/// Why a job cannot be started or carried through.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// There is a job of this name.
+    #[error("the job directory {} exists, and results are never overwritten", .0.display())]
+    Exists(PathBuf),
+    /// The directory cannot be made.
+    #[error("cannot make the job directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The files of a task cannot be read.
+    #[error("cannot read the files of the tasks")]
+    Tasks(#[source] io::Error),
+    /// The journal cannot be written, so results would be lost.
+    #[error("results can no longer be recorded, so the job was stopped")]
+    Journal(#[from] JournalError),
+    /// A result file cannot be written.
+    #[error("results can no longer be recorded, so the job was stopped")]
+    Record(#[from] WriteError),
+}
+
+impl JobError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Exists(dir) => {
+                Some(format!("continue it with `rollout resume {}`, or give the new job another name", dir.display()))
+            }
+            Self::Journal(JournalError::Locked { .. }) => {
+                Some("wait for the other process, or stop it; its results are kept".to_owned())
+            }
+            Self::Journal(_) | Self::Record(_) => Some(
+                "make room or fix the file system, then `rollout resume` the job: every trial reported as finished is kept"
+                    .to_owned(),
+            ),
+            Self::Directory { .. } | Self::Tasks(_) => None,
+        }
+    }
+}
+
+impl Job {
+    /// Makes the job's directory, with its configuration and an empty journal.
+    pub async fn create(plan: Plan, provider: Arc<dyn Provider>) -> Result<Self, JobError> {
+        let plan = Arc::new(plan);
+        let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
+        let provider_name = provider.name().to_owned();
+        let for_disk = Arc::clone(&plan);
+        let (dir, name, journal) = tokio::task::spawn_blocking(move || {
+            let dir = make_directory(&for_disk)?;
+            let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            atomic::write_json(&dir.config(), &for_disk.loaded().record)?;
+            let header = Header {
+                version: journal::VERSION,
+                job_name: name.clone(),
+                job_file: std::path::absolute(&for_disk.loaded().path).unwrap_or_else(|_| for_disk.loaded().path.clone()),
+                overrides: for_disk.overrides().to_vec(),
+                config_hash: for_disk.loaded().hash.clone(),
+                provider: provider_name,
+                agents: for_disk.agents().map(ToString::to_string).collect(),
+                attempts: for_disk.attempts(),
+                tasks,
+            };
+            let journal = Journal::create(&dir.journal(), header)?;
+            Ok::<_, JobError>((dir, name, journal))
+        })
+        .await
+        .map_err(|error| JobError::Tasks(io::Error::other(error)))??;
+        let rows = Rows::new(plan.len());
+        let todo = plan.indexes().collect();
+        Ok(Self { plan, provider, name: name.into(), dir, journal, rows, todo, history: History::default() })
+    }
+
+    /// Where its results go.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// How many trials this run is to do.
+    pub fn remaining(&self) -> usize {
+        self.todo.len()
+    }
+}
+
+/// Makes the directory of a job. An unnamed one gets the time, and a number if that is taken.
+fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
+    let config = plan.config();
+    let failed = |path: &Path, source| JobError::Directory { path: path.to_owned(), source };
+    fs::create_dir_all(&config.jobs_dir).map_err(|source| failed(&config.jobs_dir, source))?;
+    let make = |name: &str| -> Result<Option<JobDir>, JobError> {
+        let path = config.jobs_dir.join(name);
+        match fs::create_dir(&path) {
+            Ok(()) => Ok(Some(JobDir::new(path))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(source) => Err(failed(&path, source)),
+        }
+    };
+    if let Some(name) = &config.name {
+        return make(name.as_str())?.ok_or_else(|| JobError::Exists(config.jobs_dir.join(name.as_str())));
+    }
+    let time = Zoned::now().strftime("%Y-%m-%d__%H-%M-%S").to_string();
+    let mut name = time.clone();
+    for number in 2.. {
+        if let Some(dir) = make(&name)? {
+            return Ok(dir);
+        }
+        name = format!("{time}-{number}");
+    }
+    unreachable!("a free number is found long before the integers run out")
+}
+
+/// The tasks as the journal holds them, with the hashes of their files.
+async fn planned_tasks(plan: Arc<Plan>) -> io::Result<Vec<PlannedTask>> {
+    blocking(move || {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let chunk = plan.tasks().len().div_ceil(workers).max(1);
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = plan
+                .tasks()
+                .chunks(chunk)
+                .map(|tasks| scope.spawn(move || tasks.iter().map(plan::PlanTask::journaled).collect::<io::Result<Vec<_>>>()))
+                .collect();
+            let mut all = Vec::with_capacity(plan.tasks().len());
+            for handle in handles {
+                all.extend(handle.join().map_err(|_| io::Error::other("hashing a task panicked"))??);
+            }
+            Ok(all)
+        })
+    })
+    .await
+}

@@ -1,0 +1,92 @@
+//! Puts results on the disk: the journal first, then the files that are made from it.
+//!
+//! A thread of its own, because syncing blocks. What finishes during one sync goes out with the
+//! next, so the number of syncs does not grow with the number of trials.
+
+use std::{
+    fs,
+    sync::{Arc, mpsc as blocking_mpsc},
+    thread::JoinHandle,
+};
+
+use tokio::sync::mpsc;
+
+use super::{JobError, Plan};
+use crate::{
+    event::TrialIndex,
+    record::{
+        atomic,
+        journal::{Entry, Journal},
+        layout::{JobDir, TrialDir},
+    },
+    result::TrialResult,
+    trial::error_text,
+};
+
+/// A result that is on the disk, or why it is not.
+pub(super) type Recorded = Result<(TrialIndex, Arc<TrialResult>), JobError>;
+
+/// Hands results to the thread that writes them.
+pub(super) struct Recorder {
+    sender: blocking_mpsc::Sender<(TrialIndex, Arc<TrialResult>)>,
+    thread: JoinHandle<Journal>,
+}
+
+impl Recorder {
+    /// Starts the thread. Every result handed over comes out of `recorded` once.
+    pub(super) fn start(plan: Arc<Plan>, dir: JobDir, journal: Journal) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
+        let (sender, results) = blocking_mpsc::channel();
+        let (done, recorded) = mpsc::unbounded_channel();
+        let thread = std::thread::spawn(move || write_all(&plan, &dir, journal, &results, &done));
+        (Self { sender, thread }, recorded)
+    }
+
+    /// Takes a result.
+    pub(super) fn record(&self, index: TrialIndex, result: TrialResult) {
+        // The thread ends only after this sender is gone, so it is there to receive.
+        let _ = self.sender.send((index, Arc::new(result)));
+    }
+
+    /// Waits for what is under way and gives the journal back.
+    pub(super) async fn finish(self) -> Option<Journal> {
+        drop(self.sender);
+        let thread = self.thread;
+        tokio::task::spawn_blocking(move || thread.join().ok()).await.ok().flatten()
+    }
+}
+
+fn write_all(
+    plan: &Plan,
+    dir: &JobDir,
+    mut journal: Journal,
+    results: &blocking_mpsc::Receiver<(TrialIndex, Arc<TrialResult>)>,
+    done: &mpsc::UnboundedSender<Recorded>,
+) -> Journal {
+    while let Ok(first) = results.recv() {
+        let mut group = vec![first];
+        group.extend(results.try_iter());
+        for (index, result) in &group {
+            journal.push(&Entry::Trial { index: *index, result: Box::new(result.as_ref().clone()) });
+        }
+        if let Err(error) = journal.sync() {
+            let _ = done.send(Err(error.into()));
+            continue;
+        }
+        for (index, result) in group {
+            let written = write_trial(&dir.trial(&plan.trial(index)), &result);
+            let _ = done.send(written.map(|()| (index, result)));
+        }
+    }
+    journal
+}
+
+/// Writes the files of a finished trial.
+pub(super) fn write_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
+    let path = dir.path();
+    fs::create_dir_all(path).map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
+    if let Some(error) = &result.error {
+        atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
+    }
+    atomic::write_json(&dir.result(), result)?;
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! What the trials of a job come to, and the result.json that says it.
+
+use indexmap::IndexMap;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+
+use super::Plan;
+use crate::{
+    config::Metric,
+    event::TrialIndex,
+    name::{AgentName, DatasetName},
+    result::{ErrorType, JobResult, Standing, Totals, TrialResult},
+};
+
+/// What is kept of each trial while the job runs: a few numbers, however large its record is.
+#[derive(Debug)]
+pub(super) struct Rows(Vec<Option<Row>>);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    standing: Standing,
+    pub(super) reward: Option<f64>,
+    pub(super) error: Option<ErrorType>,
+    cost: f64,
+    seconds: f64,
+}
+
+impl Rows {
+    pub(super) fn new(trials: u64) -> Self {
+        Self(vec![None; trials as usize])
+    }
+
+    pub(super) fn get(&self, index: TrialIndex) -> Option<Row> {
+        self.0.get(index.0 as usize).copied().flatten()
+    }
+
+    /// Keeps what matters of a result. False: the plan has no such trial.
+    pub(super) fn set(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
+        let Some(slot) = self.0.get_mut(index.0 as usize) else { return false };
+        *slot = Some(Row {
+            standing: result.standing(),
+            reward: result.reward,
+            error: result.error.as_ref().map(|error| error.kind),
+            cost: result.cost,
+            seconds: result.durations.total_sec,
+        });
+        true
+    }
+
+    pub(super) fn finished(&self) -> u64 {
+        self.0.iter().flatten().count() as u64
+    }
+}
+
+/// When a job ran, over all its runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) started_at: Timestamp,
+    pub(super) ended_at: Timestamp,
+    pub(super) total_duration_sec: f64,
+}
+
+/// Adds up the rows of a job.
+pub(super) fn aggregate(plan: &Plan, rows: &Rows, job_name: &str, cancelled: bool, times: Times) -> JobResult {
+    let mut totals = Totals::default();
+    let mut agents: IndexMap<AgentName, Totals> = IndexMap::new();
+    let mut groups: IndexMap<(AgentName, DatasetName), Totals> = IndexMap::new();
+    for index in plan.indexes() {
+        let (agent, task, _) = plan.parts(index);
+        let row = rows.get(index);
+        add(&mut totals, row);
+        // Cloning names only for the first trial of a group keeps this linear and cheap.
+        match agents.get_mut(&agent.name) {
+            Some(totals) => add(totals, row),
+            None => add(agents.entry(agent.name.clone()).or_default(), row),
+        }
+        add(groups.entry((agent.name.clone(), task.dataset.clone())).or_default(), row);
+    }
+    let groups = groups.into_iter().map(|((agent, dataset), totals)| (agent, dataset, totals)).collect();
+    JobResult {
+        job_name: job_name.to_owned(),
+        cancelled,
+        totals,
+        total_duration_sec: times.total_duration_sec,
+        started_at: times.started_at,
+        ended_at: times.ended_at,
+        agents,
+        groups,
+    }
+}
+
+fn add(totals: &mut Totals, row: Option<Row>) {
+    totals.total_trials += 1;
+    let Some(row) = row else {
+        totals.skipped_trials += 1;
+        return;
+    };
+    totals.total_cost += row.cost;
+    totals.trial_seconds += row.seconds;
+    match row.standing {
+        Standing::Completed => {
+            totals.completed_trials += 1;
+            if let Some(reward) = row.reward {
+                totals.rewarded_trials += 1;
+                totals.passed_trials += u64::from(reward == 1.0);
+                totals.reward_sum += reward;
+                totals.reward_min = Some(totals.reward_min.map_or(reward, |least| least.min(reward)));
+                totals.reward_max = Some(totals.reward_max.map_or(reward, |most| most.max(reward)));
+            }
+        }
+        Standing::Failed => {
+            totals.failed_trials += 1;
+            if let Some(kind) = row.error {
+                *totals.errors.entry(kind).or_default() += 1;
+            }
+        }
+        Standing::Skipped => totals.skipped_trials += 1,
+    }
+}
+
+/// A job's result.json, written row by row.
+#[derive(Serialize)]
+pub(super) struct ResultFile<'a> {
+    job_name: &'a str,
+    cancelled: bool,
+    total_trials: u64,
+    completed_trials: u64,
+    failed_trials: u64,
+    skipped_trials: u64,
+    pass_rate: f64,
+    mean_reward: f64,
+    total_cost: f64,
+    total_duration_sec: f64,
+    started_at: Timestamp,
+    ended_at: Timestamp,
+    agents: IndexMap<&'a AgentName, AgentFile>,
+    results: ResultRows<'a>,
+}
+
+#[derive(Serialize)]
+struct AgentFile {
+    total_trials: u64,
+    completed_trials: u64,
+    failed_trials: u64,
+    skipped_trials: u64,
+    pass_rate: f64,
+    mean_reward: f64,
+    total_cost: f64,
+    metrics: IndexMap<Metric, Option<f64>>,
+}
+
+impl<'a> ResultFile<'a> {
+    pub(super) fn new(plan: &'a Plan, rows: &'a Rows, result: &'a JobResult) -> Self {
+        let totals = &result.totals;
+        let metrics = &plan.config().metrics;
+        let agents = result.agents.iter().map(|(name, totals)| {
+            let file = AgentFile {
+                total_trials: totals.total_trials,
+                completed_trials: totals.completed_trials,
+                failed_trials: totals.failed_trials,
+                skipped_trials: totals.skipped_trials,
+                pass_rate: totals.pass_rate(),
+                mean_reward: totals.mean_reward(),
+                total_cost: totals.total_cost,
+                metrics: metrics.iter().map(|metric| (*metric, totals.metric(*metric))).collect(),
+            };
+            (name, file)
+        });
+        Self {
+            job_name: &result.job_name,
+            cancelled: result.cancelled,
+            total_trials: totals.total_trials,
+            completed_trials: totals.completed_trials,
+            failed_trials: totals.failed_trials,
+            skipped_trials: totals.skipped_trials,
+            pass_rate: totals.pass_rate(),
+            mean_reward: totals.mean_reward(),
+            total_cost: totals.total_cost,
+            total_duration_sec: result.total_duration_sec,
+            started_at: result.started_at,
+            ended_at: result.ended_at,
+            agents: agents.collect(),
+            results: ResultRows { plan, rows },
+        }
+    }
+}
+
+struct ResultRows<'a> {
+    plan: &'a Plan,
+    rows: &'a Rows,
+}
+
+#[derive(Serialize)]
+struct ResultRow<'a> {
+    task_name: &'a str,
+    dataset_name: &'a str,
+    agent_name: &'a str,
+    attempt: u32,
+    task_git_commit_id: Option<&'a str>,
+    reward: Option<f64>,
+    error: Option<ErrorType>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    skipped: bool,
+}
+
+impl Serialize for ResultRows<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut sequence = serializer.serialize_seq(Some(self.plan.len() as usize))?;
+        for index in self.plan.indexes() {
+            let (agent, task, attempt) = self.plan.parts(index);
+            let row = self.rows.get(index);
+            sequence.serialize_element(&ResultRow {
+                task_name: task.name.as_str(),
+                dataset_name: task.dataset.as_str(),
+                agent_name: agent.name.as_str(),
+                attempt,
+                task_git_commit_id: task.task.as_ref().ok().and_then(|task| task.git_commit_id.as_deref()),
+                reward: row.and_then(|row| row.reward),
+                error: row.and_then(|row| row.error),
+                skipped: row.is_none(),
+            })?;
+        }
+        sequence.end()
+    }
+}
