@@ -46,13 +46,8 @@ impl ConnectError {
 }
 
 /// Finds the provider that a job asks for, and makes sure that it answers.
-pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+pub async fn connect(config: &EnvironmentConfig, _place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind.unwrap_or(EnvironmentKind::Native) {
-        #[cfg(feature = "native")]
-        EnvironmentKind::Native => {
-            let settings = super::native::Settings::read(&config.provider_config).map_err(ConnectError::Config)?;
-            Ok(Arc::new(super::native::Native::start(settings, place).await?))
-        }
         other => Err(ConnectError::Unsupported(other.as_str())),
     }
 }

@@ -51,7 +51,9 @@ fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut
                 compare(&below(&place.to_string()), before.get(place), after.get(place), found);
             }
         }
-        _ => found.push(Difference { key: key.to_owned(), before: before.map(short), after: after.map(short) }),
+        _ => {
+            found.push(Difference { key: key.to_owned(), before: before.map(short), after: after.map(short) })
+        }
     }
 }
 
@@ -74,7 +76,8 @@ mod tests {
     #[test]
     fn each_changed_leaf_is_named_once() {
         let before = json!({"n_attempts": 1, "agents": [{"name": "a"}], "verifier": {"disable": false}});
-        let after = json!({"n_attempts": 2, "agents": [{"name": "a"}, {"name": "b"}], "verifier": {}, "metrics": []});
+        let after =
+            json!({"n_attempts": 2, "agents": [{"name": "a"}, {"name": "b"}], "verifier": {}, "metrics": []});
         let lines: Vec<_> = differences(&before, &after).iter().map(ToString::to_string).collect();
         assert_eq!(
             lines,

@@ -1,9 +1,6 @@
 //! The dispatcher: starts trials, listens to them, and puts everything into one order.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use tokio::{
@@ -260,7 +257,8 @@ fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
         usage: None,
         error: Some(TrialError {
             kind: ErrorType::InternalError,
-            message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where".to_owned(),
+            message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where"
+                .to_owned(),
         }),
         durations: Durations::default(),
         timestamps: Timestamps::empty(now),

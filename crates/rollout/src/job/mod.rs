@@ -121,12 +121,14 @@ impl Job {
             let header = Header {
                 version: journal::VERSION,
                 job_name: name.clone(),
-                job_file: std::path::absolute(&for_disk.loaded().path).unwrap_or_else(|_| for_disk.loaded().path.clone()),
+                job_file: std::path::absolute(&for_disk.loaded().path)
+                    .unwrap_or_else(|_| for_disk.loaded().path.clone()),
                 overrides: for_disk.overrides().to_vec(),
                 config_hash: for_disk.loaded().hash.clone(),
                 provider: provider_name,
                 agents: for_disk.agents().map(ToString::to_string).collect(),
                 attempts: for_disk.attempts(),
+                pins: for_disk.pins().clone(),
                 tasks,
             };
             let journal = Journal::create(&dir.journal(), header)?;
@@ -186,7 +188,11 @@ async fn planned_tasks(plan: Arc<Plan>) -> io::Result<Vec<PlannedTask>> {
             let handles: Vec<_> = plan
                 .tasks()
                 .chunks(chunk)
-                .map(|tasks| scope.spawn(move || tasks.iter().map(plan::PlanTask::journaled).collect::<io::Result<Vec<_>>>()))
+                .map(|tasks| {
+                    scope.spawn(move || {
+                        tasks.iter().map(plan::PlanTask::journaled).collect::<io::Result<Vec<_>>>()
+                    })
+                })
                 .collect();
             let mut all = Vec::with_capacity(plan.tasks().len());
             for handle in handles {

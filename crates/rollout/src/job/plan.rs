@@ -1,10 +1,6 @@
 //! Which trials a job has, in which order.
 
-use std::{
-    collections::HashSet,
-    io,
-    sync::Arc,
-};
+use std::{collections::HashSet, io, sync::Arc};
 
 use globset::GlobMatcher;
 
@@ -13,7 +9,7 @@ use crate::{
     event::{TrialId, TrialIndex},
     name::{AgentName, DatasetName, TaskName},
     record::{journal::PlannedTask, redact::Redactor},
-    task::{Dataset, Task, TaskProblem},
+    task::{Dataset, Pins, Task, TaskProblem},
 };
 
 /// The part of a job that is asked for. An empty list selects everything.
@@ -59,6 +55,7 @@ pub struct Plan {
     config: Arc<JobConfig>,
     pub(super) agents: Vec<Arc<AgentConfig>>,
     pub(super) tasks: Vec<PlanTask>,
+    pins: Pins,
     redactor: Arc<Redactor>,
 }
 
@@ -84,7 +81,6 @@ impl PlanTask {
             name: self.name.to_string(),
             content_hash: task.map(|task| task.content_hash()).transpose()?,
             git_commit_id: task.and_then(|task| task.git_commit_id.clone()),
-            git_url: task.and_then(|task| task.git_url.clone()),
         })
     }
 }
@@ -111,16 +107,22 @@ impl Plan {
             return Err(PlanError::Empty { what: "agent", available });
         }
         let names = listed(datasets.iter().map(|dataset| dataset.name.as_str()));
-        let chosen: Vec<_> =
-            datasets.into_iter().filter(|dataset| selects(&selection.datasets, dataset.name.as_str())).collect();
+        let chosen: Vec<_> = datasets
+            .into_iter()
+            .filter(|dataset| selects(&selection.datasets, dataset.name.as_str()))
+            .collect();
         if chosen.is_empty() {
             return Err(PlanError::Empty { what: "dataset", available: names });
         }
-        let available = listed(chosen.iter().flat_map(|dataset| &dataset.tasks).map(|entry| entry.name.as_str()));
+        let available =
+            listed(chosen.iter().flat_map(|dataset| &dataset.tasks).map(|entry| entry.name.as_str()));
         let mut tasks = Vec::new();
+        let mut pins = Pins::new();
         for dataset in chosen {
+            pins.extend(dataset.resolved);
             let mut seen = HashSet::new();
-            let wanted = dataset.tasks.into_iter().filter(|entry| selects(&selection.tasks, entry.name.as_str()));
+            let wanted =
+                dataset.tasks.into_iter().filter(|entry| selects(&selection.tasks, entry.name.as_str()));
             for entry in wanted.take(selection.limit.unwrap_or(usize::MAX)) {
                 if !seen.insert(entry.name.clone()) {
                     return Err(PlanError::DuplicateTask { dataset: dataset.name, task: entry.name });
@@ -141,7 +143,7 @@ impl Plan {
             return Err(PlanError::Empty { what: "task", available });
         }
         let redactor = Arc::new(redactor(&config, &tasks));
-        Ok(Self { loaded, overrides, config, agents, tasks, redactor })
+        Ok(Self { loaded, overrides, config, agents, tasks, pins, redactor })
     }
 
     /// How many trials there are.
@@ -200,6 +202,11 @@ impl Plan {
         &self.tasks
     }
 
+    /// The commits that were resolved when the datasets were loaded.
+    pub(super) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
     /// Attempts for each pair of agent and task.
     pub fn attempts(&self) -> u32 {
         self.config.n_attempts.get()
@@ -220,7 +227,10 @@ fn verifier_env(
     let mut env = Env::new();
     for (key, written) in &task.config.verifier_env {
         let value = env_value(key, written, vars).map_err(|error| {
-            TaskProblem::Invalid(format!("{}: [verifier.env] {key}: {error}", task.dir.join("task.toml").display()))
+            TaskProblem::Invalid(format!(
+                "{}: [verifier.env] {key}: {error}",
+                task.dir.join("task.toml").display()
+            ))
         })?;
         env.insert(key.clone(), value);
     }

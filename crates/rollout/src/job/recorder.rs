@@ -34,7 +34,11 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Starts the thread. Every result handed over comes out of `recorded` once.
-    pub(super) fn start(plan: Arc<Plan>, dir: JobDir, journal: Journal) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
+    pub(super) fn start(
+        plan: Arc<Plan>,
+        dir: JobDir,
+        journal: Journal,
+    ) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
         let (sender, results) = blocking_mpsc::channel();
         let (done, recorded) = mpsc::unbounded_channel();
         let thread = std::thread::spawn(move || write_all(&plan, &dir, journal, &results, &done));

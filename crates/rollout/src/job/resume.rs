@@ -71,7 +71,9 @@ impl ResumeError {
             }
             Self::Job(error) => error.hint(),
             Self::NotAJob(_) => Some("give the directory that the run printed, <jobs_dir>/<name>".to_owned()),
-            Self::Journal(JournalError::Locked { .. }) => Some("wait for the other process, or stop it".to_owned()),
+            Self::Journal(JournalError::Locked { .. }) => {
+                Some("wait for the other process, or stop it".to_owned())
+            }
             Self::Journal(_) => None,
         }
     }
@@ -116,7 +118,12 @@ impl Resumable {
     }
 
     /// Opens the job again, with a plan made from the same configuration.
-    pub async fn resume(self, plan: Plan, provider: Arc<dyn Provider>, rerun: &[Rerun]) -> Result<Job, ResumeError> {
+    pub async fn resume(
+        self,
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        rerun: &[Rerun],
+    ) -> Result<Job, ResumeError> {
         let Self { dir, header } = self;
         let plan = Arc::new(restrict(plan, &header).map_err(ResumeError::TasksChanged)?);
         let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
@@ -126,7 +133,9 @@ impl Resumable {
             .zip(&tasks)
             // A task that could not be loaded before has no results that a repair could spoil.
             .filter(|(before, now)| before.content_hash.is_some() && before.content_hash != now.content_hash)
-            .map(|(before, _)| format!("the files of task {}/{} are not what they were", before.dataset, before.name))
+            .map(|(before, _)| {
+                format!("the files of task {}/{} are not what they were", before.dataset, before.name)
+            })
             .collect();
         if !changed.is_empty() {
             return Err(ResumeError::TasksChanged(changed));
@@ -165,7 +174,8 @@ impl Resumable {
 /// Brings a plan down to the agents and tasks that the job was started with, in their order.
 fn restrict(mut plan: Plan, header: &Header) -> Result<Plan, Vec<String>> {
     let mut missing = Vec::new();
-    let mut agents: HashMap<String, _> = plan.agents.drain(..).map(|agent| (agent.name.to_string(), agent)).collect();
+    let mut agents: HashMap<String, _> =
+        plan.agents.drain(..).map(|agent| (agent.name.to_string(), agent)).collect();
     for name in &header.agents {
         match agents.remove(name) {
             Some(agent) => plan.agents.push(agent),

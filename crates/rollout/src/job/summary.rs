@@ -61,7 +61,13 @@ pub(super) struct Times {
 }
 
 /// Adds up the rows of a job.
-pub(super) fn aggregate(plan: &Plan, rows: &Rows, job_name: &str, cancelled: bool, times: Times) -> JobResult {
+pub(super) fn aggregate(
+    plan: &Plan,
+    rows: &Rows,
+    job_name: &str,
+    cancelled: bool,
+    times: Times,
+) -> JobResult {
     let mut totals = Totals::default();
     let mut agents: IndexMap<AgentName, Totals> = IndexMap::new();
     let mut groups: IndexMap<(AgentName, DatasetName), Totals> = IndexMap::new();

@@ -5,6 +5,7 @@
 //! line counts once its newline is there; a torn tail is cut off when the journal is opened again.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
@@ -64,6 +65,9 @@ pub struct Header {
     pub agents: Vec<String>,
     /// Attempts for each pair of agent and task.
     pub attempts: u32,
+    /// The commits that were resolved for repositories of which the registry names none.
+    #[serde(default)]
+    pub pins: BTreeMap<String, String>,
     /// The tasks of the plan.
     pub tasks: Vec<PlannedTask>,
 }
@@ -79,9 +83,6 @@ pub struct PlannedTask {
     pub content_hash: Option<String>,
     /// The commit it was taken from.
     pub git_commit_id: Option<String>,
-    /// The repository of a registry task, for which that commit was resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub git_url: Option<String>,
 }
 
 /// The journal cannot be read or written.
@@ -254,6 +255,7 @@ mod tests {
             provider: "native".to_owned(),
             agents: vec!["oracle".to_owned()],
             attempts: 1,
+            pins: BTreeMap::new(),
             tasks: Vec::new(),
         }
     }

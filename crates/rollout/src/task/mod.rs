@@ -7,7 +7,10 @@
 mod commits;
 mod content;
 mod dir;
+mod download;
+mod git;
 mod local;
+mod registry;
 mod sources;
 mod standin;
 
@@ -20,7 +23,10 @@ use crate::{
 
 pub use commits::GitCommits;
 pub use dir::load_task;
+pub use download::DownloadError;
+pub use git::GitError;
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
+pub use registry::RegistryError;
 pub use sources::{DatasetError, DatasetProblem, Sources};
 pub use standin::Diagnostic;
 

@@ -1,12 +1,32 @@
 //! From the `datasets` of a job to tasks on disk.
 
-use std::path::PathBuf;
-
-use super::{Dataset, GitCommits, LocalError, Pins, load_dataset_dir};
-use crate::{
-    config::{DatasetConfig, DatasetSource},
-    name::DatasetName,
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
 };
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::OnceCell;
+
+use super::{
+    Dataset, GitCommits, LocalDataset, LocalError, Pins, TaskEntry, TaskProblem,
+    git::{CommitId, Git, GitCache, GitError, GitUrl, RepoPath},
+    load_dataset_dir,
+    local::{load_in_parallel, load_tasks},
+    registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
+};
+use crate::{
+    config::{DatasetConfig, DatasetSource, RegistryLocation},
+    name::{DatasetName, TaskName},
+};
+
+/// How many commits are fetched at the same time.
+const PARALLEL_FETCHES: usize = 4;
+
+/// What takes longer than this is told.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a dataset cannot be used: nothing of the job runs.
 #[derive(Debug, thiserror::Error)]
@@ -27,22 +47,28 @@ pub enum DatasetProblem {
     /// The directory is not a dataset.
     #[error(transparent)]
     Local(#[from] LocalError),
-    /// The dataset lies in a registry.
-    #[error("registries cannot be read yet")]
-    Registry,
+    /// The registry does not give the dataset.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A repository does not give its tasks.
+    #[error(transparent)]
+    Git(#[from] GitError),
 }
 
-/// Where tasks are fetched to.
+/// Where tasks are fetched to, and with what.
 #[derive(Debug, Clone)]
 pub struct Sources {
     /// The root of the cache of git repositories; made when it is needed.
     pub cache_dir: PathBuf,
+    /// The git command, for tasks from repositories.
+    pub git: PathBuf,
 }
 
 impl Sources {
-    /// Keeps what is fetched under a directory, which other processes may use at the same time.
+    /// Keeps what is fetched under a directory, which other processes may use at the same time, and
+    /// takes git from `PATH`.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
-        Self { cache_dir: cache_dir.into() }
+        Self { cache_dir: cache_dir.into(), git: PathBuf::from("git") }
     }
 
     /// Loads the datasets of a job, in their order.
@@ -56,31 +82,221 @@ impl Sources {
         pins: &Pins,
         progress: &(dyn Fn(String) + Send + Sync),
     ) -> Result<Vec<Dataset>, DatasetError> {
-        let _ = (pins, progress);
-        let datasets = datasets.to_vec();
-        tokio::task::spawn_blocking(move || {
-            let mut commits = GitCommits::default();
-            let mut loaded = Vec::new();
-            for (index, config) in datasets.into_iter().enumerate() {
-                let result = match &config.source {
-                    DatasetSource::Path(path) => load_dataset_dir(path, &mut commits).map_err(Into::into),
-                    DatasetSource::Registry { .. } => Err(DatasetProblem::Registry),
-                };
-                let local = result.map_err(|problem| DatasetError {
-                    dataset: config.name.clone(),
-                    index,
-                    problem,
-                })?;
-                loaded.push(Dataset {
-                    name: config.name,
-                    tasks: local.tasks,
-                    resolved: Pins::new(),
-                    warnings: local.warnings,
-                });
+        let mut loader = Loader {
+            sources: self,
+            pins,
+            progress,
+            commits: GitCommits::default(),
+            registries: HashMap::new(),
+            heads: HashMap::new(),
+            cache: OnceCell::new(),
+        };
+        let mut loaded = Vec::with_capacity(datasets.len());
+        for (index, config) in datasets.iter().enumerate() {
+            let dataset = loader.dataset(config).await.map_err(|problem| DatasetError {
+                dataset: config.name.clone(),
+                index,
+                problem,
+            })?;
+            loaded.push(dataset);
+        }
+        Ok(loaded)
+    }
+}
+
+/// What one call of [`Sources::load`] has learned so far.
+struct Loader<'a> {
+    sources: &'a Sources,
+    pins: &'a Pins,
+    progress: &'a (dyn Fn(String) + Send + Sync),
+    commits: GitCommits,
+    registries: HashMap<RegistryLocation, Arc<Registry>>,
+    heads: HashMap<GitUrl, CommitId>,
+    /// Git is looked for when the first repository is met: local tasks need none.
+    cache: OnceCell<GitCache>,
+}
+
+/// A commit of a repository.
+type Revision = (GitUrl, CommitId);
+
+impl Loader<'_> {
+    async fn dataset(&mut self, config: &DatasetConfig) -> Result<Dataset, DatasetProblem> {
+        match &config.source {
+            DatasetSource::Path(path) => {
+                let path = path.clone();
+                let reading = format!("reading {}", path.display());
+                let LocalDataset { tasks, warnings } =
+                    self.with_commits(reading, move |commits| load_dataset_dir(&path, commits)).await?;
+                Ok(Dataset { name: config.name.clone(), tasks, resolved: Pins::new(), warnings })
             }
-            Ok(loaded)
-        })
-        .await
-        .expect("loading tasks does not panic")
+            DatasetSource::Registry { registry, dataset, version } => {
+                let RegistryDataset { tasks, warnings } =
+                    self.registry(registry).await?.dataset(dataset, version.as_deref())?;
+                let (tasks, resolved) = self.registry_tasks(tasks).await?;
+                Ok(Dataset { name: config.name.clone(), tasks, resolved, warnings })
+            }
+        }
+    }
+
+    async fn registry(&mut self, location: &RegistryLocation) -> Result<Arc<Registry>, RegistryError> {
+        if let Some(registry) = self.registries.get(location) {
+            return Ok(registry.clone());
+        }
+        let registry = notice(self.progress, "reading the registry", Registry::open(location)).await?;
+        let registry = Arc::new(registry);
+        self.registries.insert(location.clone(), registry.clone());
+        Ok(registry)
+    }
+
+    /// Brings the tasks of a registry to this machine and loads them, by name.
+    async fn registry_tasks(
+        &mut self,
+        tasks: Vec<RegistryTask>,
+    ) -> Result<(Vec<TaskEntry>, Pins), DatasetProblem> {
+        let mut resolved = Pins::new();
+        let mut local = Vec::new();
+        let mut remote: Vec<(TaskName, Revision, RepoPath)> = Vec::new();
+        for RegistryTask { name, origin } in tasks {
+            match origin {
+                Origin::Local(dir) => local.push((name, dir)),
+                Origin::Git { url, commit, path } => {
+                    let commit = match commit {
+                        Some(commit) => commit,
+                        None => {
+                            let commit = self.head(&url).await?;
+                            resolved.insert(url.to_string(), commit.to_string());
+                            commit
+                        }
+                    };
+                    remote.push((name, (url, commit), path));
+                }
+            }
+        }
+        let mut entries = self
+            .with_commits("reading the tasks", move |commits| Ok::<_, GitError>(load_tasks(local, commits)))
+            .await?;
+        entries.extend(self.remote_tasks(remote).await?);
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok((entries, resolved))
+    }
+
+    /// Fetches tasks from repositories, each commit once, and loads them.
+    async fn remote_tasks(
+        &self,
+        tasks: Vec<(TaskName, Revision, RepoPath)>,
+    ) -> Result<Vec<TaskEntry>, DatasetProblem> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cache = self.cache().await?;
+        let mut wanted: HashMap<Revision, BTreeSet<RepoPath>> = HashMap::new();
+        for (_, revision, path) in &tasks {
+            wanted.entry(revision.clone()).or_default().insert(path.clone());
+        }
+        let fetched: HashMap<Revision, BTreeMap<RepoPath, Option<PathBuf>>> = stream::iter(wanted)
+            .map(|(revision, paths)| async move {
+                let (url, commit) = &revision;
+                let directories = cache.directories(url, commit, paths, self.progress).await?;
+                Ok::<_, GitError>((revision, directories))
+            })
+            .buffer_unordered(PARALLEL_FETCHES)
+            .try_collect()
+            .await?;
+        let mut entries = Vec::new();
+        let mut present = Vec::new();
+        let mut commits = HashMap::new();
+        for (name, revision, path) in tasks {
+            let dir = fetched.get(&revision).and_then(|directories| directories.get(&path)?.clone());
+            let (url, commit) = revision;
+            match dir {
+                Some(dir) => {
+                    commits.insert(name.clone(), commit);
+                    present.push((name, dir));
+                }
+                None => {
+                    let problem = format!("{url} has no directory `{path}` at {commit}");
+                    entries.push(TaskEntry {
+                        name,
+                        task: Err(TaskProblem::NotFound(problem)),
+                        warnings: Vec::new(),
+                    });
+                }
+            }
+        }
+        let loaded = blocking(move || {
+            let mut loaded = load_in_parallel(present);
+            for entry in &mut loaded {
+                // The entries were just made, so nobody else holds their tasks.
+                if let Ok(task) = entry.task.as_mut()
+                    && let Some(task) = Arc::get_mut(task)
+                {
+                    task.git_commit_id = commits.get(&entry.name).map(CommitId::to_string);
+                }
+            }
+            loaded
+        });
+        entries.extend(notice(self.progress, "reading the tasks", loaded).await);
+        Ok(entries)
+    }
+
+    /// The commit for tasks that name none: once per URL, so that all of them agree.
+    async fn head(&mut self, url: &GitUrl) -> Result<CommitId, GitError> {
+        if let Some(commit) = self.pins.get(url.shown()).and_then(|pin| CommitId::parse(pin).ok()) {
+            return Ok(commit);
+        }
+        if let Some(commit) = self.heads.get(url) {
+            return Ok(commit.clone());
+        }
+        let git = self.cache().await?.git();
+        let commit =
+            notice(self.progress, format!("looking up the newest commit of {url}"), git.head(url)).await?;
+        self.heads.insert(url.clone(), commit.clone());
+        Ok(commit)
+    }
+
+    async fn cache(&self) -> Result<&GitCache, GitError> {
+        let find =
+            || async { Ok(GitCache::new(&self.sources.cache_dir, Git::find(&self.sources.git).await?)) };
+        self.cache.get_or_try_init(find).await
+    }
+
+    /// Does work that blocks and looks up the commits of local tasks.
+    async fn with_commits<T: Send + 'static, E: Send + 'static>(
+        &mut self,
+        message: impl Into<String>,
+        work: impl FnOnce(&mut GitCommits) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let mut commits = std::mem::take(&mut self.commits);
+        let work = blocking(move || {
+            let result = work(&mut commits);
+            (result, commits)
+        });
+        let (result, commits) = notice(self.progress, message, work).await;
+        self.commits = commits;
+        result
+    }
+}
+
+/// Does work that blocks, on a thread that may.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Waits for some work and tells about it if it takes long.
+pub(super) async fn notice<T>(
+    progress: &(dyn Fn(String) + Send + Sync),
+    message: impl Into<String>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = std::pin::pin!(work);
+    match tokio::time::timeout(NOTICE_AFTER, &mut work).await {
+        Ok(value) => value,
+        Err(_) => {
+            progress(message.into());
+            work.await
+        }
     }
 }

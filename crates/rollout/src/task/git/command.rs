@@ -1,0 +1,261 @@
+//! The `git` command, run so that neither the repository nor the caller's environment decides what it does.
+
+use std::{
+    ffi::OsStr,
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::{Child, Command},
+};
+
+use super::address::{CommitId, GitUrl};
+use crate::task::shown;
+
+/// The oldest git with partial clones that can be relied on.
+const MIN_VERSION: (u32, u32) = (2, 25);
+
+/// How much of git's messages is kept: the end, where the reason stands.
+const STDERR_TAIL_BYTES: usize = 4096;
+
+/// The most that git's answers may take; a commit id is far below it.
+const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+
+/// Variables of git that are the user's way to a private repository.
+const KEPT: [&str; 6] =
+    ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL", "GIT_EXEC_PATH"];
+
+/// Why a repository cannot be used. URLs are without credentials.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// There is no git.
+    #[error("`{}` cannot be started; tasks from repositories need git 2.25 or newer", shown(program))]
+    Missing {
+        /// The command.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Git cannot fetch parts of repositories.
+    #[error("git is too old: {found}; tasks from repositories need git 2.25 or newer")]
+    TooOld {
+        /// What it says of itself.
+        found: String,
+    },
+    /// Git could not reach or read the repository.
+    #[error(
+        "git cannot {action} {url}: {detail}; `git ls-remote {url}` shows whether this machine can reach it"
+    )]
+    Failed {
+        /// What it was to do.
+        action: &'static str,
+        /// The repository.
+        url: String,
+        /// The last of its messages.
+        detail: String,
+    },
+    /// The repository lacks the commit.
+    #[error("{url} has no commit {commit}; check `git_commit_id` in the registry")]
+    NoCommit {
+        /// The repository.
+        url: String,
+        /// The commit.
+        commit: String,
+    },
+    /// The repository has no default branch.
+    #[error("{url} has no HEAD to take tasks from; set `git_commit_id` in the registry")]
+    NoHead {
+        /// The repository.
+        url: String,
+    },
+    /// The cache cannot be used.
+    #[error("the cache in {} cannot be used; check its owner and the free space", shown(path))]
+    Cache {
+        /// The path in the cache.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What git said before it failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) stderr: String,
+}
+
+/// A git that is new enough.
+#[derive(Debug, Clone)]
+pub(in crate::task) struct Git {
+    program: PathBuf,
+}
+
+impl Git {
+    pub(in crate::task) async fn find(program: &Path) -> Result<Self, GitError> {
+        let output = Command::new(program)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|source| GitError::Missing { program: program.to_owned(), source })?;
+        let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match version(&found) {
+            Some(version) if version >= MIN_VERSION => Ok(Self { program: program.to_owned() }),
+            _ => Err(GitError::TooOld { found }),
+        }
+    }
+
+    /// A git that works for one repository, or for none when it only looks at files here.
+    pub(super) fn command(&self, url: &GitUrl) -> Command {
+        let mut command = Command::new(&self.program);
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"GIT_")
+                && !KEPT.iter().any(|kept| name == OsStr::new(kept))
+            {
+                command.env_remove(name);
+            }
+        }
+        if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
+            // Nobody is there to answer a question, and a silent server must not hold the job for ever.
+            command
+                .env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oConnectTimeout=30 -oServerAliveInterval=30");
+        }
+        command
+            .env("LC_ALL", "C")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ASKPASS", "")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_LFS_SKIP_SMUDGE", "1")
+            .env("GIT_ALLOW_PROTOCOL", if url.is_local() { "file" } else { "https:http:ssh:git" })
+            .args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"])
+            .args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"])
+            .args(["-c", "submodule.recurse=false", "-c", "fetch.recurseSubmodules=false"])
+            .args(["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    pub(super) fn start(&self, command: &mut Command) -> Result<Child, GitError> {
+        command.spawn().map_err(|source| GitError::Missing { program: self.program.clone(), source })
+    }
+
+    /// Runs git to its end and returns what it printed.
+    pub(super) async fn run(
+        &self,
+        command: &mut Command,
+        url: &GitUrl,
+    ) -> Result<Result<String, Failure>, GitError> {
+        let mut child = self.start(command)?;
+        let stdout = child.stdout.take();
+        let answer = async {
+            let mut answer = Vec::new();
+            if let Some(stdout) = stdout {
+                stdout.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+            }
+            io::Result::Ok(answer)
+        };
+        let stderr = child.stderr.take();
+        let (answer, stderr, status) = tokio::join!(answer, tail(stderr), child.wait());
+        let failed = |source| GitError::Missing { program: self.program.clone(), source };
+        if status.map_err(failed)?.success() {
+            Ok(Ok(String::from_utf8_lossy(&answer.map_err(failed)?).trim().to_owned()))
+        } else {
+            Ok(Err(Failure { stderr: presentable(&stderr, url) }))
+        }
+    }
+
+    /// The commit that the default branch of a repository is at.
+    pub(in crate::task) async fn head(&self, url: &GitUrl) -> Result<CommitId, GitError> {
+        let mut command = self.command(url);
+        command.args(["ls-remote", "--quiet", "--", url.secret(), "HEAD"]);
+        let answer = self.run(&mut command, url).await?.map_err(|failure| failure.during("read", url))?;
+        answer
+            .split_whitespace()
+            .next()
+            .and_then(|id| CommitId::parse(id).ok())
+            .ok_or_else(|| GitError::NoHead { url: url.to_string() })
+    }
+}
+
+impl Failure {
+    pub(super) fn during(self, action: &'static str, url: &GitUrl) -> GitError {
+        GitError::Failed { action, url: url.to_string(), detail: self.stderr }
+    }
+}
+
+/// Reads to the end and keeps only the last of it: a server can send messages without limit.
+pub(super) async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut stream) = stream else { return kept };
+    let mut buffer = [0; STDERR_TAIL_BYTES];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..read]);
+        kept.drain(..kept.len().saturating_sub(STDERR_TAIL_BYTES));
+    }
+    kept
+}
+
+/// The last lines of git's messages, without credentials and without anything that moves a cursor.
+pub(super) fn presentable(stderr: &[u8], url: &GitUrl) -> String {
+    const LINES: usize = 3;
+    /// Git's advice after every failure, which would push the reason out.
+    const ADVICE: [&str; 2] =
+        ["Please make sure you have the correct access rights", "and the repository exists."];
+    let text = String::from_utf8_lossy(stderr).replace(url.secret(), url.shown());
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())
+        .filter(|line| !line.is_empty() && !ADVICE.contains(&line.as_str()))
+        .collect();
+    match &lines[lines.len().saturating_sub(LINES)..] {
+        [] => "it gave no reason".to_owned(),
+        last => last.join(" / "),
+    }
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.strip_prefix("git version ")?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_git_are_read() {
+        assert_eq!(version("git version 2.47.3"), Some((2, 47)));
+        assert_eq!(version("git version 2.39.5 (Apple Git-154)"), Some((2, 39)));
+        assert_eq!(version("zsh 5.9"), None);
+    }
+
+    #[test]
+    fn messages_of_git_lose_credentials_and_escapes() {
+        let url = GitUrl::parse("https://user:token@example.com/a").unwrap();
+        let text =
+            b"one\ntwo\n\nremote: \x1b[31mno\x1b[0m\nfatal: 'https://user:token@example.com/a' denied\n";
+        insta::assert_snapshot!(
+            presentable(text, &url),
+            @"two / remote: [31mno[0m / fatal: 'https://example.com/a' denied"
+        );
+        assert_eq!(presentable(b"\n", &url), "it gave no reason");
+    }
+
+    #[tokio::test]
+    async fn a_machine_without_git_is_told_what_to_install() {
+        let error = Git::find(Path::new("/nowhere/git")).await.unwrap_err();
+        insta::assert_snapshot!(
+            error,
+            @"`/nowhere/git` cannot be started; tasks from repositories need git 2.25 or newer"
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! Tasks from git repositories: addresses that strangers wrote, the `git` command, and the cache.
+
+mod address;
+mod cache;
+mod command;
+
+pub(super) use address::{CommitId, GitUrl, RepoPath};
+pub(super) use cache::GitCache;
+pub(super) use command::Git;
+pub use command::GitError;

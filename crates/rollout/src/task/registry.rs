@@ -1,0 +1,355 @@
+//! Registry files: which datasets there are, and where the tasks of each lie.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::{
+    download::{self, DownloadError},
+    git::{CommitId, GitUrl, RepoPath},
+    shown,
+    sources::blocking,
+};
+use crate::{config::RegistryLocation, name::TaskName};
+
+/// The largest registry that is read; the largest known one has 2 MiB.
+pub(super) const MAX_REGISTRY_BYTES: u64 = 32 * 1024 * 1024;
+
+/// Why a registry, or a dataset in it, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The file cannot be read.
+    #[error("the registry {} cannot be read", shown(path))]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is too large.
+    #[error("the registry {registry} is larger than 32 MiB")]
+    TooLarge {
+        /// The registry.
+        registry: String,
+    },
+    /// The URL did not give a file.
+    #[error("the registry cannot be downloaded")]
+    Download(#[from] DownloadError),
+    /// The file is not JSON.
+    #[error("the registry {registry} is not JSON")]
+    Syntax {
+        /// The registry.
+        registry: String,
+        /// The place and the problem.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The file, or the dataset in it, is not of the right shape: every problem, with its place.
+    #[error("the registry {registry} cannot be used:{}", problems.iter().map(|p| format!("\n- {p}")).collect::<String>())]
+    Invalid {
+        /// The registry.
+        registry: String,
+        /// The problems, each after its path in the JSON.
+        problems: Vec<String>,
+    },
+    /// No dataset has the name.
+    #[error("the registry {registry} has no dataset `{dataset}`; {}", available(known, dataset))]
+    NoDataset {
+        /// The registry.
+        registry: String,
+        /// The name that was asked for.
+        dataset: String,
+        /// The names it has.
+        known: Vec<String>,
+    },
+    /// No dataset of the name has the version.
+    #[error(
+        "the registry {registry} has no version `{version}` of `{dataset}`; {}",
+        available(known, version)
+    )]
+    NoVersion {
+        /// The registry.
+        registry: String,
+        /// The dataset.
+        dataset: String,
+        /// The version that was asked for.
+        version: String,
+        /// The versions it has.
+        known: Vec<String>,
+    },
+}
+
+/// The known names, nearest first, few enough to read.
+fn available(known: &[String], wanted: &str) -> String {
+    const SHOWN: usize = 8;
+    let mut known: Vec<&String> = known.iter().collect();
+    known.sort_by(|a, b| {
+        let near = |name: &str| strsim::jaro_winkler(&name.to_lowercase(), &wanted.to_lowercase());
+        near(b).total_cmp(&near(a)).then_with(|| a.cmp(b))
+    });
+    known.dedup();
+    if known.is_empty() {
+        return "it has none".to_owned();
+    }
+    let names: Vec<String> = known.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match known.len().saturating_sub(SHOWN) {
+        0 => format!("it has {}", names.join(", ")),
+        more => format!("it has {} and {more} more", names.join(", ")),
+    }
+}
+
+/// A task as a registry names it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RegistryTask {
+    pub(super) name: TaskName,
+    pub(super) origin: Origin,
+}
+
+/// Where a task of a registry lies.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Beside the registry file.
+    Local(PathBuf),
+    /// In a repository; at its default branch where no commit is named.
+    Git { url: GitUrl, commit: Option<CommitId>, path: RepoPath },
+}
+
+/// A dataset of a registry.
+#[derive(Debug)]
+pub(super) struct RegistryDataset {
+    /// By name.
+    pub(super) tasks: Vec<RegistryTask>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// A registry file that was read.
+#[derive(Debug)]
+pub(super) struct Registry {
+    /// Its path or URL, for messages.
+    name: String,
+    /// The directory that tasks without a repository are relative to; a downloaded registry has none.
+    base: Option<PathBuf>,
+    entries: Vec<Value>,
+}
+
+impl Registry {
+    /// Reads a registry from this machine or from the network.
+    pub(super) async fn open(location: &RegistryLocation) -> Result<Self, RegistryError> {
+        match location {
+            RegistryLocation::Url(url) => {
+                let (name, bytes) = download::get(url, MAX_REGISTRY_BYTES).await?;
+                Self::parse(name, None, &bytes)
+            }
+            RegistryLocation::Path(path) => {
+                let path = path.clone();
+                blocking(move || Self::read(&path)).await
+            }
+        }
+    }
+
+    fn read(path: &Path) -> Result<Self, RegistryError> {
+        let file = if path.is_dir() { path.join("registry.json") } else { path.to_owned() };
+        let name = shown(&file);
+        let mut bytes = Vec::new();
+        File::open(&file)
+            .and_then(|file| file.take(MAX_REGISTRY_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|source| RegistryError::Unreadable { path: file.clone(), source })?;
+        if bytes.len() as u64 > MAX_REGISTRY_BYTES {
+            return Err(RegistryError::TooLarge { registry: name });
+        }
+        let base = file.parent().map(Path::to_owned).unwrap_or_default();
+        Self::parse(name, Some(base), &bytes)
+    }
+
+    fn parse(name: String, base: Option<PathBuf>, bytes: &[u8]) -> Result<Self, RegistryError> {
+        let value = serde_json::from_slice(bytes)
+            .map_err(|source| RegistryError::Syntax { registry: name.clone(), source })?;
+        let entries = match value {
+            Value::Array(entries) => Some(entries),
+            Value::Object(mut object) => match object.remove("datasets") {
+                Some(Value::Array(entries)) => Some(entries),
+                _ => None,
+            },
+            _ => None,
+        };
+        match entries {
+            Some(entries) => Ok(Self { name, base, entries }),
+            None => Err(RegistryError::Invalid {
+                registry: name,
+                problems: vec!["it must be a list of datasets, or an object with `datasets`".to_owned()],
+            }),
+        }
+    }
+
+    /// Finds a dataset by its name and, where one is given, its version.
+    ///
+    /// Only this dataset must be right: what strangers add to a registry is not the reader's problem.
+    pub(super) fn dataset(
+        &self,
+        name: &str,
+        version: Option<&str>,
+    ) -> Result<RegistryDataset, RegistryError> {
+        let named: Vec<(usize, &Map<String, Value>)> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| Some((index, entry.as_object()?)))
+            .filter(|(_, entry)| entry.get("name").and_then(Value::as_str) == Some(name))
+            .collect();
+        let Some(first) = named.first() else {
+            let known =
+                self.entries.iter().filter_map(|entry| entry.get("name")?.as_str().map(str::to_owned));
+            return Err(RegistryError::NoDataset {
+                registry: self.name.clone(),
+                dataset: name.to_owned(),
+                known: known.collect(),
+            });
+        };
+        let mut warnings = Vec::new();
+        let (index, entry) = match version {
+            Some(version) => named
+                .iter()
+                .find(|(_, entry)| version_of(entry).as_deref() == Some(version))
+                .ok_or_else(|| RegistryError::NoVersion {
+                    registry: self.name.clone(),
+                    dataset: name.to_owned(),
+                    version: version.to_owned(),
+                    known: named.iter().filter_map(|(_, entry)| version_of(entry)).collect(),
+                })?,
+            None => {
+                if named.len() > 1 {
+                    warnings.push(format!(
+                        "the registry {} has {} entries of `{name}`; the first, version `{}`, is used: \
+                         set `version` to choose",
+                        self.name,
+                        named.len(),
+                        version_of(first.1).unwrap_or_default()
+                    ));
+                }
+                first
+            }
+        };
+        let mut reader = TaskReader { base: self.base.as_deref(), problems: Vec::new() };
+        let mut tasks = reader.tasks(*index, entry);
+        if !reader.problems.is_empty() {
+            return Err(RegistryError::Invalid { registry: self.name.clone(), problems: reader.problems });
+        }
+        tasks.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(RegistryDataset { tasks, warnings })
+    }
+}
+
+/// The version of an entry as text; some registries write `2.0` as a number.
+fn version_of(entry: &Map<String, Value>) -> Option<String> {
+    match entry.get("version")? {
+        Value::String(version) => Some(version.clone()),
+        Value::Number(version) => Some(version.to_string()),
+        _ => None,
+    }
+}
+
+/// Reads the tasks of one dataset and collects what is wrong with them.
+struct TaskReader<'a> {
+    base: Option<&'a Path>,
+    problems: Vec<String>,
+}
+
+impl TaskReader<'_> {
+    fn tasks(&mut self, index: usize, entry: &Map<String, Value>) -> Vec<RegistryTask> {
+        let Some(Value::Array(list)) = entry.get("tasks") else {
+            self.problem(format!("[{index}].tasks"), "must be a list of tasks");
+            return Vec::new();
+        };
+        if list.is_empty() {
+            self.problem(format!("[{index}].tasks"), "has no task");
+        }
+        let mut names = HashSet::new();
+        let mut tasks = Vec::with_capacity(list.len());
+        for (number, value) in list.iter().enumerate() {
+            let at = format!("[{index}].tasks[{number}]");
+            let Some(object) = value.as_object() else {
+                self.problem(at, "must be an object with `name`, `git_url`, `git_commit_id` and `path`");
+                continue;
+            };
+            let name = self.name(&at, object);
+            let origin = self.origin(&at, object);
+            let (Some(name), Some(origin)) = (name, origin) else { continue };
+            if !names.insert(name.clone()) {
+                self.problem(format!("{at}.name"), format!("there are two tasks `{name}`; rename one"));
+            }
+            tasks.push(RegistryTask { name, origin });
+        }
+        tasks
+    }
+
+    fn name(&mut self, at: &str, object: &Map<String, Value>) -> Option<TaskName> {
+        match self.text(at, object, "name")? {
+            Some(name) => self.parsed(format!("{at}.name"), TaskName::new(name)),
+            None => {
+                self.problem(format!("{at}.name"), "is missing");
+                None
+            }
+        }
+    }
+
+    fn origin(&mut self, at: &str, object: &Map<String, Value>) -> Option<Origin> {
+        let path = match self.text(at, object, "path")? {
+            Some(path) => Some(self.parsed(format!("{at}.path"), RepoPath::parse(path))?),
+            None => None,
+        };
+        let commit = match self.text(at, object, "git_commit_id")? {
+            Some(id) => Some(self.parsed(format!("{at}.git_commit_id"), CommitId::parse(id))?),
+            None => None,
+        };
+        match self.text(at, object, "git_url")? {
+            Some(url) => {
+                let url = self.parsed(format!("{at}.git_url"), GitUrl::parse(url))?;
+                if url.is_local() && self.base.is_none() {
+                    self.problem(
+                        format!("{at}.git_url"),
+                        "a registry from the network cannot name a repository of this machine",
+                    );
+                    return None;
+                }
+                Some(Origin::Git { url, commit, path: path.unwrap_or_else(RepoPath::root) })
+            }
+            None => match (self.base, path) {
+                (None, _) => {
+                    self.problem(format!("{at}.git_url"), "is missing; a registry from the network needs it");
+                    None
+                }
+                (Some(_), None) => {
+                    self.problem(format!("{at}.path"), "is missing; a task without `git_url` needs it");
+                    None
+                }
+                (Some(base), Some(path)) => Some(Origin::Local(base.join(path.as_str()))),
+            },
+        }
+    }
+
+    /// An optional text; the outer `None` says that something else is there.
+    fn text<'v>(&mut self, at: &str, object: &'v Map<String, Value>, key: &str) -> Option<Option<&'v str>> {
+        match object.get(key) {
+            None | Some(Value::Null) => Some(None),
+            Some(Value::String(text)) => Some(Some(text)),
+            Some(_) => {
+                self.problem(format!("{at}.{key}"), "must be a string");
+                None
+            }
+        }
+    }
+
+    fn parsed<T, E: std::fmt::Display>(&mut self, at: String, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.problem(at, error.to_string())).ok()
+    }
+
+    fn problem(&mut self, at: String, text: impl Into<String>) {
+        self.problems.push(format!("{at}: {}", text.into()));
+    }
+}
