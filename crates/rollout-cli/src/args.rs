@@ -8,6 +8,10 @@ use std::{
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+const USAGE: &str = "\
+rollout <JOB> [OPTIONS]
+       rollout <COMMAND>";
+
 const EXAMPLES: &str = "\
 Examples:
   rollout init job my-eval               Make a job that runs as it is
@@ -38,7 +42,7 @@ Examples:
 ///
 /// `rollout job.yaml` is short for `rollout run job.yaml`.
 #[derive(Debug, Parser)]
-#[command(name = "rollout", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "rollout", version, override_usage = USAGE, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -98,7 +102,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "GLOB", help_heading = "What runs")]
     pub dataset: Vec<String>,
 
-    /// Run at most this many trials, in the order of the plan
+    /// Run at most this many tasks of each dataset
     #[arg(long, value_name = "N", help_heading = "What runs")]
     pub limit: Option<usize>,
 
@@ -123,7 +127,13 @@ pub(crate) struct Run {
     pub junit: Option<PathBuf>,
 
     /// Choose who reads the output
-    #[arg(long, value_name = "FOR", default_value = "human", help_heading = "What comes out")]
+    #[arg(
+        long,
+        value_name = "FOR",
+        default_value = "human",
+        hide_default_value = true,
+        help_heading = "What comes out"
+    )]
     pub output: Output,
 }
 

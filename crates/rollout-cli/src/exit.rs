@@ -36,19 +36,34 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub(crate) struct Failure {
     error: Box<dyn Error + Send + Sync>,
+    /// What stands above the error: diagnostics with their source lines.
+    details: Option<String>,
     hint: Option<String>,
+    exit: Exit,
 }
 
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self { error: error.into(), hint: None }
+        Self { error: error.into(), details: None, hint: None, exit: Exit::Wrong }
     }
 }
 
 impl Failure {
-    /// Adds what to do next.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+    /// Adds what to do next, where that is known.
+    pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
+        self.hint = hint.map(Into::into);
+        self
+    }
+
+    /// Puts diagnostics above the error.
+    pub(crate) fn details(mut self, details: impl Into<String>) -> Self {
+        self.details = Some(details.into());
+        self
+    }
+
+    /// Tells that trials had run when it happened.
+    pub(crate) fn while_running(mut self) -> Self {
+        self.exit = Exit::Unmet;
         self
     }
 
@@ -59,11 +74,12 @@ impl Failure {
         }
         // When standard error is gone too, nobody is left to tell.
         let _ = writeln!(anstream::stderr().lock(), "{}", self.text());
-        Exit::Wrong
+        self.exit
     }
 
     fn text(&self) -> String {
-        let mut text = format!("{} {}", paint(BAD, "error:"), self.error);
+        let mut text = self.details.as_ref().map(|details| format!("{details}\n\n")).unwrap_or_default();
+        text.push_str(&format!("{} {}", paint(BAD, "error:"), self.error));
         let mut source = self.error.source();
         while let Some(cause) = source {
             text.push_str(&format!("\n{} {cause}", paint(BOLD, "cause:")));
@@ -97,7 +113,7 @@ mod tests {
 
     #[test]
     fn an_error_shows_its_causes_then_its_hint() {
-        let failure = Failure::from(Outer(io::Error::other("disk full"))).hint("free some space");
+        let failure = Failure::from(Outer(io::Error::other("disk full"))).hint(Some("free some space"));
         insta::assert_snapshot!(anstream::adapter::strip_str(&failure.text()).to_string(), @"
         error: cannot write the report
         cause: disk full

@@ -8,7 +8,9 @@ use std::{
 };
 
 use rollout::config::LogLevel;
-use tracing_subscriber::{EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// The variable that chooses messages instead of the job's `log_level`, as in `rollout=debug`.
 const FILTER_VARIABLE: &str = "ROLLOUT_LOG";
@@ -44,9 +46,11 @@ impl io::Write for LogFile {
 pub(crate) fn start(level: LogLevel, to_stderr: bool) -> LogFile {
     let file = LogFile::default();
     let writer = file.clone();
-    let to_file = fmt::layer().with_ansi(false).with_writer(move || writer.clone()).with_filter(filter(level));
-    let to_stderr = to_stderr
-        .then(|| fmt::layer().with_ansi(false).without_time().with_writer(io::stderr).with_filter(filter(level)));
+    let to_file =
+        fmt::layer().with_ansi(false).with_writer(move || writer.clone()).with_filter(filter(level));
+    let to_stderr = to_stderr.then(|| {
+        fmt::layer().with_ansi(false).without_time().with_writer(io::stderr).with_filter(filter(level))
+    });
     // It fails only where a subscriber is there already, as in a test of two commands in one process.
     let _ = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();
     file

@@ -3,7 +3,9 @@
 mod args;
 mod command;
 mod exit;
+mod logging;
 mod report;
+mod signals;
 mod state;
 mod terminal;
 
@@ -25,9 +27,14 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
+        Command::Run(args) => on_runtime(command::run::run(args)),
+        Command::Resume(args) => on_runtime(command::resume::run(args)),
+        Command::Validate(args) => on_runtime(command::validate::run(&args)),
+        Command::Shell(args) => on_runtime(command::shell::shell(&args)),
+        Command::Attach(args) => on_runtime(command::shell::attach(&args)),
         Command::Init(args) => command::init::run(&args),
-        Command::Completions(args) => command::completions(&args),
         Command::Doctor => on_runtime(command::doctor::run()),
+        Command::Completions(args) => command::completions(&args),
         _ => Ok(Exit::Wrong),
     }
 }

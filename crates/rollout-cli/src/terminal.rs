@@ -1,149 +1,129 @@
-//! A command inside a sandbox on this process's terminal.
+//! A terminal for a command inside an environment, joined to this process's own.
 
 use std::{
     fs::File,
     io::{self, IsTerminal as _, Read, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     thread::JoinHandle,
 };
 
-use rollout_sandbox::{Command, ExecError, ExitStatus, Sandbox, Stdio};
 use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{self, OptionalActions, Termios},
+    termios::{self, LocalModes, OptionalActions, Termios},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Why the command could not be run.
+/// Ends the input of a terminal: Ctrl-D.
+const END_OF_INPUT: u8 = 4;
+
+/// A terminal could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TerminalError {
-    /// A terminal for the command could not be made.
-    #[error("cannot open a terminal for the shell")]
-    Open(#[source] io::Error),
-    /// The command did not start.
-    #[error("cannot start the shell")]
-    Exec(#[from] ExecError),
-}
+#[error("cannot open a terminal for the shell")]
+pub(crate) struct TerminalError(#[from] io::Error);
 
-/// What to run.
-#[derive(Debug)]
-pub(crate) struct Interactive {
-    /// The program and its arguments.
-    pub argv: Vec<String>,
-    /// The whole environment.
-    pub env: Vec<(String, String)>,
-    /// The directory to start in.
-    pub cwd: String,
-    /// The user, as the image names it.
-    pub user: Option<String>,
-}
-
-/// A session that ended. What still writes to its terminal must end before it can be closed.
+/// A terminal in use. It stays joined until it is closed.
 pub(crate) struct Session {
-    output: Option<JoinHandle<()>>,
-    restore: Option<Restore>,
-    /// How the command ended.
-    pub status: ExitStatus,
+    outer: OwnedFd,
+    output: JoinHandle<()>,
+    _raw: Option<Raw>,
 }
 
 impl Session {
-    /// Waits for the last output, once everything inside has ended.
-    pub(crate) fn close(mut self) {
-        if let Some(output) = self.output.take() {
-            // The thread only copies bytes; a panic there has been printed by now.
-            let _ = output.join();
+    /// Opens a terminal and joins it to this process's input and output. The second value is its inner side.
+    pub(crate) fn open() -> Result<(Self, OwnedFd), TerminalError> {
+        let (outer, inner) = open_pty()?;
+        let raw = if io::stdin().is_terminal() {
+            Some(Raw::set()?)
+        } else {
+            // What is piped in would be shown a second time.
+            let mut settings = termios::tcgetattr(&inner).map_err(io::Error::from)?;
+            settings.local_modes.remove(LocalModes::ECHO);
+            termios::tcsetattr(&inner, OptionalActions::Now, &settings).map_err(io::Error::from)?;
+            None
+        };
+        copy_size(&outer);
+        let output = pump(File::from(outer.try_clone()?), io::stdout(), None);
+        // Reading this process's input cannot be interrupted, so that thread is left to end with the process.
+        drop(pump(io::stdin(), File::from(outer.try_clone()?), Some(END_OF_INPUT)));
+        Ok((Self { outer, output, _raw: raw }, inner))
+    }
+
+    /// Waits for a command that uses the terminal, keeping its size true. A hangup ends the wait.
+    pub(crate) async fn during<T, E>(&self, command: impl Future<Output = Result<T, E>>) -> Result<(), E> {
+        let mut resized = signal(SignalKind::window_change()).ok();
+        let mut hangup = signal(SignalKind::hangup()).ok();
+        let mut terminate = signal(SignalKind::terminate()).ok();
+        let mut command = std::pin::pin!(command);
+        loop {
+            tokio::select! {
+                ended = &mut command => return ended.map(drop),
+                () = received(&mut resized) => copy_size(&self.outer),
+                () = received(&mut hangup) => return Ok(()),
+                () = received(&mut terminate) => return Ok(()),
+            }
         }
-        drop(self.restore.take());
+    }
+
+    /// Shows the last output. Everything that used the terminal must have ended.
+    pub(crate) fn close(self) {
+        // The thread only copies bytes; if it panicked, the message has been printed.
+        let _ = self.output.join();
     }
 }
 
-/// Runs a command: on a terminal of its own where there is one here, else on this process's own streams.
-pub(crate) async fn interact(sandbox: &Sandbox, what: Interactive) -> Result<Session, TerminalError> {
-    if io::stdin().is_terminal() && io::stdout().is_terminal() {
-        on_terminal(sandbox, what).await
-    } else {
-        on_streams(sandbox, what).await
+async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
-}
-
-async fn on_streams(sandbox: &Sandbox, what: Interactive) -> Result<Session, TerminalError> {
-    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(TerminalError::Open);
-    let stdin = Stdio::Fd(own(io::stdin().as_fd())?);
-    let (stdout, stderr) = (own(io::stdout().as_fd())?, own(io::stderr().as_fd())?);
-    let mut process = sandbox.exec(command(what, stdin, stdout, stderr, false)).await?;
-    let status = process.wait().await.status;
-    Ok(Session { output: None, restore: None, status })
-}
-
-async fn on_terminal(sandbox: &Sandbox, what: Interactive) -> Result<Session, TerminalError> {
-    let (master, slave) = open_pty().map_err(TerminalError::Open)?;
-    let copy = |fd: &OwnedFd| fd.try_clone().map_err(TerminalError::Open);
-    copy_size(&master);
-    let mut resized = signal(SignalKind::window_change()).map_err(TerminalError::Open)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(TerminalError::Open)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(TerminalError::Open)?;
-    let command = command(what, Stdio::Fd(copy(&slave)?), copy(&slave)?, slave, true);
-    let mut process = sandbox.exec(command).await?;
-    let restore = Restore::raw().map_err(TerminalError::Open)?;
-    let output = pump(File::from(copy(&master)?), io::stdout());
-    // Reading a terminal cannot be interrupted, so this thread is left to end with the process.
-    drop(pump(io::stdin(), File::from(copy(&master)?)));
-    let status = loop {
-        tokio::select! {
-            exit = process.wait() => break exit.status,
-            _ = resized.recv() => copy_size(&master),
-            _ = hangup.recv() => break ExitStatus::Signal(1),
-            _ = terminate.recv() => break ExitStatus::Signal(15),
-        }
-    };
-    Ok(Session { output: Some(output), restore: Some(restore), status })
-}
-
-fn command(what: Interactive, stdin: Stdio, stdout: OwnedFd, stderr: OwnedFd, tty: bool) -> Command {
-    Command { argv: what.argv, env: what.env, cwd: what.cwd, user: what.user, stdin, stdout, stderr, tty }
 }
 
 fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let master = openpt(flags)?;
-    grantpt(&master)?;
-    unlockpt(&master)?;
-    let slave = ioctl_tiocgptpeer(&master, flags)?;
-    Ok((master, slave))
+    let outer = openpt(flags)?;
+    grantpt(&outer)?;
+    unlockpt(&outer)?;
+    let inner = ioctl_tiocgptpeer(&outer, flags)?;
+    Ok((outer, inner))
 }
 
-fn copy_size(master: &OwnedFd) {
+fn copy_size(outer: &OwnedFd) {
     // A terminal without a size keeps the default one.
     if let Ok(size) = termios::tcgetwinsize(io::stdout()) {
-        let _ = termios::tcsetwinsize(master, size);
+        let _ = termios::tcsetwinsize(outer, size);
     }
 }
 
-/// Copies bytes until either side ends.
-fn pump(mut from: impl Read + Send + 'static, mut to: impl Write + Send + 'static) -> JoinHandle<()> {
+/// Copies bytes until either side ends, and `last` when there are no more.
+fn pump(
+    mut from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    last: Option<u8>,
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 8192];
+        let mut send = |bytes: &[u8]| to.write_all(bytes).and_then(|()| to.flush());
         loop {
             match from.read(&mut buffer) {
-                Ok(0) => return,
-                Ok(read) => {
-                    if to.write_all(&buffer[..read]).and_then(|()| to.flush()).is_err() {
-                        return;
-                    }
+                Ok(0) => {
+                    // A terminal that is gone needs no end.
+                    let _ = send(last.as_slice());
+                    return;
                 }
+                Ok(read) if send(&buffer[..read]).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A terminal whose last user is gone reads as an error.
-                Err(_) => return,
+                Ok(_) | Err(_) => return,
             }
         }
     })
 }
 
-/// Keeps this process's terminal raw, and puts it back.
-struct Restore(Termios);
+/// Keeps this process's terminal raw, so that every key reaches the inner one, and puts it back.
+struct Raw(Termios);
 
-impl Restore {
-    fn raw() -> io::Result<Self> {
+impl Raw {
+    fn set() -> io::Result<Self> {
         let before = termios::tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -152,7 +132,7 @@ impl Restore {
     }
 }
 
-impl Drop for Restore {
+impl Drop for Raw {
     fn drop(&mut self) {
         // There is nobody to tell: the terminal is what failed.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);

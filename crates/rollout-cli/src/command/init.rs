@@ -44,8 +44,7 @@ pub(crate) fn run(args: &Init) -> Result<Exit, Failure> {
     };
     let next = made.map_err(|error| {
         let exists = matches!(error, InitError::Exists(_));
-        let failure = Failure::from(error);
-        if exists { failure.hint("choose another name, or remove it first") } else { failure }
+        Failure::from(error).hint(exists.then_some("choose another name, or remove it first"))
     })?;
     super::print(&next)?;
     Ok(Exit::Success)

@@ -1,7 +1,14 @@
 //! The commands, one module each.
 
 pub(crate) mod doctor;
+mod execute;
 pub(crate) mod init;
+mod load;
+mod plan;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod shell;
+pub(crate) mod validate;
 
 use std::io::{self, Write as _};
 
