@@ -142,7 +142,7 @@ impl Plan {
         if tasks.is_empty() {
             return Err(PlanError::Empty { what: "task", available });
         }
-        let redactor = Arc::new(redactor(&config, &tasks));
+        let redactor = Arc::new(redactor(&loaded, &tasks));
         Ok(Self { loaded, overrides, config, agents, tasks, pins, redactor })
     }
 
@@ -238,11 +238,9 @@ fn verifier_env(
     Ok(env)
 }
 
-fn redactor(config: &JobConfig, tasks: &[PlanTask]) -> Redactor {
-    let agents = config.agents.iter().flat_map(|agent| agent.env.values());
-    let verifiers = tasks.iter().flat_map(|task| task.verifier_env.values());
-    let secrets = agents.chain(verifiers).chain(config.verifier.env.values()).filter(|value| value.secret);
-    Redactor::new(secrets.map(|value| value.value.as_str()))
+fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
+    let of_tasks = tasks.iter().flat_map(|task| task.verifier_env.values()).filter(|value| value.secret);
+    Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks.map(|value| value.value.as_str())))
 }
 
 fn selects(globs: &[GlobMatcher], name: &str) -> bool {

@@ -46,10 +46,6 @@ impl Rows {
         });
         true
     }
-
-    pub(super) fn finished(&self) -> u64 {
-        self.0.iter().flatten().count() as u64
-    }
 }
 
 /// When a job ran, over all its runs.

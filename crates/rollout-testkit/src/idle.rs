@@ -1,0 +1,100 @@
+//! An environment that does nothing, to see what everything around it costs.
+
+use std::{os::fd::OwnedFd, path::Path};
+
+use async_trait::async_trait;
+use rollout::environment::{
+    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead, ImageRequest,
+    Outcome, PreparedImage, Provider,
+};
+
+/// Makes environments in which every command succeeds at once and every reward is 1.
+#[derive(Debug, Default)]
+pub struct IdleProvider;
+
+struct Idle;
+
+#[async_trait]
+impl Provider for IdleProvider {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+
+    async fn prepare(&self, _request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        Ok(PreparedImage { reference: "idle".to_owned() })
+    }
+
+    async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(Idle))
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Err(EnvironmentError::Start(format!("{place} was never preserved")))
+    }
+}
+
+#[async_trait]
+impl Environment for Idle {
+    fn id(&self) -> &str {
+        "idle"
+    }
+
+    fn facts(&self) -> Facts {
+        Facts { network: "none".to_owned(), enforced: serde_json::Value::Null }
+    }
+
+    async fn copy_to(&self, _source: &Path, _target: &str, _mode: CopyMode) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    async fn write_file(&self, _path: &str, _content: &[u8]) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    async fn copy_from(&self, _source: &str, _target: &Path) -> Result<CopyReport, EnvironmentError> {
+        Ok(CopyReport::default())
+    }
+
+    async fn read_file(&self, path: &str, _max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        Ok(match path {
+            "/logs/verifier/reward.txt" => FileRead::Content(b"1\n".to_vec()),
+            _ => FileRead::Missing,
+        })
+    }
+
+    async fn make_dirs(&self, _paths: &[&str], _empty: bool) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    async fn link(&self, _target: &str, _link: &str) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    async fn exec(&self, _command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        Ok(Exit { outcome: Outcome::Code(0), oom_killed: false })
+    }
+
+    async fn exec_on_terminal(&self, _argv: &[&str], _terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        Ok(Exit { outcome: Outcome::Code(0), oom_killed: false })
+    }
+
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        Ok(Vec::new())
+    }
+
+    async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    fn cost(&self) -> f64 {
+        0.0
+    }
+
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
+        Ok(())
+    }
+
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
+        Ok("idle".to_owned())
+    }
+}
