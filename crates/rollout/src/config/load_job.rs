@@ -12,7 +12,7 @@ use super::{
     AfterAgentError, AgentProcesses, Bytes, EnvironmentConfig, EnvironmentKind, JobConfig, LogLevel, Metric,
     Override, PreservePolicy, RetryConfig, VerifierConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
-    expand::{ExpandError, Expanded, expand, is_secret, names_a_secret},
+    expand::{ExpandError, Expanded, expand, names_a_secret},
     overrides,
     reader::{Least, Reader, Section, scalar_text},
     record,
@@ -142,7 +142,7 @@ pub fn load_job_text(
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedJob, Problems> {
     let mut sources = Sources::default();
-    let source = sources.add(path.display().to_string(), text);
+    let source = sources.add(&path.display().to_string(), text);
     let mut tree = yaml::parse(text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
         let format =
@@ -209,16 +209,9 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     fn job(&self, tree: &Node) -> Option<(JobConfig, Option<Compat>)> {
-        let empty = Node { value: Value::Null, span: Span { end: tree.span.start, ..tree.span } };
         let root = self.reader.section(tree, "", &KEYS)?;
-        let section = |key: &str, keys: &[&str]| {
-            let node = root.node(key).unwrap_or(&empty);
-            self.reader.section(node, key, keys)
-        };
+        let section = |key: &str, keys: &[&str]| root.section(key, keys).unwrap_or_else(|| root.empty(key));
         let compat = root.word("compat", &COMPAT);
-        let retry = section("retry", &RETRY_KEYS).map(|section| self.retry(&section));
-        let environment = section("environment", &ENVIRONMENT_KEYS).map(|section| self.environment(&section));
-        let verifier = section("verifier", &VERIFIER_KEYS).map(|section| self.verifier(&section, compat));
         let config = JobConfig {
             name: root.string("name").and_then(|name| match JobName::new(name) {
                 Ok(name) => Some(name),
@@ -237,9 +230,9 @@ impl Loader<'_> {
             metrics: self.metrics(&root),
             agents: self.agents(&root),
             datasets: self.datasets(&root),
-            retry: retry.unwrap_or_default(),
-            environment: environment?,
-            verifier: verifier?,
+            retry: self.retry(&section("retry", &RETRY_KEYS)),
+            environment: self.environment(&section("environment", &ENVIRONMENT_KEYS)),
+            verifier: self.verifier(&section("verifier", &VERIFIER_KEYS), compat),
         };
         Some((config, compat))
     }
@@ -333,13 +326,8 @@ impl Loader<'_> {
         let Some(settings) = section.mapping("provider_config") else { return serde_json::Map::new() };
         let mut text = |key: &str, written: &str, node: &Node| {
             let expanded = self.expand(written, node);
-            for (name, value) in &expanded.variables {
-                if names_a_secret(key) || names_a_secret(name) {
-                    self.secrets.borrow_mut().insert(value.clone());
-                }
-            }
-            if names_a_secret(key) {
-                self.secrets.borrow_mut().insert(expanded.text.clone());
+            if std::iter::once(key).chain(expanded.names()).any(names_a_secret) {
+                self.secrets.borrow_mut().extend(expanded.secrets());
             }
             serde_json::Value::String(expanded.text)
         };
@@ -404,11 +392,9 @@ impl Loader<'_> {
                     format!("`{path}` holds a NUL character"),
                 );
             }
-            let secret = is_secret(&entry.key, &expanded);
+            let secret = expanded.is_secret(&entry.key);
             if secret {
-                let mut secrets = self.secrets.borrow_mut();
-                secrets.extend(expanded.variables.into_iter().map(|(_, value)| value));
-                secrets.insert(expanded.text.clone());
+                self.secrets.borrow_mut().extend(expanded.secrets());
             }
             env.insert(entry.key.clone(), EnvValue { value: expanded.text, secret });
         }

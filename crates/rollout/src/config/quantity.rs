@@ -19,7 +19,7 @@ pub struct Bytes(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a number with an optional unit.
-    #[error("this is not a quantity; write a number, with a unit such as 500m, 2G or 512Mi if need be")]
+    #[error("this is not a quantity")]
     Form,
     /// The amount is zero or less.
     #[error("a quantity must be more than 0")]

@@ -1,9 +1,12 @@
 //! Typed access to a tree: each reader takes a value out, or notes what is wrong with it and goes on.
 
-use std::{cell::RefCell, ops::RangeInclusive};
+use std::{
+    cell::{Cell, RefCell},
+    ops::RangeInclusive,
+};
 
 use super::{
-    diagnostic::{Code, Diagnostic, Severity, nearest, quoted},
+    diagnostic::{Code, Diagnostic, Severity, nearest, quoted, sort},
     quantity::{Bytes, Cpus, QuantityError},
     tree::{Entry, Node, Sources, Span, Value},
 };
@@ -12,15 +15,28 @@ use super::{
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     found: RefCell<Vec<Diagnostic>>,
+    failed: Cell<bool>,
+    left_out: Cell<usize>,
 }
+
+/// More than this no person reads; a file made to waste time would have millions.
+const MAX_DIAGNOSTICS: usize = 100;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(sources: &'a Sources) -> Self {
-        Self { sources, found: RefCell::default() }
+        Self { sources, found: RefCell::default(), failed: Cell::new(false), left_out: Cell::new(0) }
     }
 
     pub(super) fn report(&self, diagnostic: Diagnostic) {
-        self.found.borrow_mut().push(diagnostic);
+        if diagnostic.severity == Severity::Error {
+            self.failed.set(true);
+        }
+        let mut found = self.found.borrow_mut();
+        if found.len() < MAX_DIAGNOSTICS {
+            found.push(diagnostic);
+        } else {
+            self.left_out.set(self.left_out.get() + 1);
+        }
     }
 
     pub(super) fn error(&self, span: Span, code: Code, message: impl Into<String>) {
@@ -37,11 +53,19 @@ impl<'a> Reader<'a> {
         self.report(Diagnostic::error(self.sources, span, code, message).hint(hint));
     }
 
-    /// Everything found so far, and whether an error is among it.
+    /// Everything found, in the order of the file, and whether an error is among it.
     pub(super) fn finish(self) -> (Vec<Diagnostic>, bool) {
-        let found = self.found.into_inner();
-        let failed = found.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
-        (found, failed)
+        let mut found = self.found.into_inner();
+        sort(&mut found);
+        if self.left_out.get() > 0 {
+            let message = format!("{} more problems are not shown", self.left_out.get());
+            found.push(Diagnostic::about_file(
+                self.sources.get(0).name.as_str(),
+                Code::InvalidValue,
+                message,
+            ));
+        }
+        (found, self.failed.get())
     }
 
     /// Notes every key that stands twice in one mapping, however deep.
@@ -67,15 +91,31 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
-        let message = format!("`{path}` must be {expected}, not {}", node.kind());
-        let mut diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
-        if let Value::String(text) = &node.value {
-            let unquoted = text.parse::<f64>().is_ok() || text == "true" || text == "false";
-            if unquoted && !expected.contains("list") && !expected.contains("mapping") {
-                diagnostic = diagnostic.hint(format!("write {text} without quotes"));
+        let subject = if path.is_empty() { "the file".to_owned() } else { quoted(path) };
+        let message = format!("{subject} must be {expected}, not {}", node.kind());
+        let diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
+        self.report(match self.right_form(node, expected) {
+            Some(form) => diagnostic.hint(format!("write {form}")),
+            None => diagnostic,
+        });
+    }
+
+    /// How a value of the wrong type was likely meant.
+    fn right_form(&self, node: &Node, expected: &str) -> Option<String> {
+        match (&node.value, expected) {
+            (Value::String(text), "true or false") => match text.to_lowercase().as_str() {
+                "true" | "yes" | "on" => Some("true".to_owned()),
+                "false" | "no" | "off" => Some("false".to_owned()),
+                _ => None,
+            },
+            (Value::String(text), "a number" | "a whole number") => {
+                text.parse::<f64>().is_ok().then(|| format!("{text} without quotes"))
             }
+            (Value::Bool(_) | Value::Int(_) | Value::Float(_), "a string") => {
+                Some(format!("\"{}\" with quotes", self.sources.slice(node.span)))
+            }
+            _ => None,
         }
-        self.report(diagnostic);
     }
 
     /// A mapping whose keys are all known.
@@ -95,7 +135,6 @@ impl<'a> Reader<'a> {
             Value::Map(entries) => entries.as_slice(),
             Value::Null => &[],
             _ => {
-                let path = if path.is_empty() { "the file" } else { path };
                 self.wrong_type(node, path, "a mapping of keys to values");
                 return None;
             }
@@ -127,6 +166,11 @@ impl<'r> Section<'r> {
     /// The path of a key in this section, as a person would write it.
     pub(super) fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// A section without keys, in place of one that is absent or has been refused.
+    pub(super) fn empty(&self, key: &str) -> Section<'r> {
+        Section { reader: self.reader, path: self.at(key), span: self.span, entries: &[] }
     }
 
     pub(super) fn entry(&self, key: &str) -> Option<&'r Entry> {
@@ -209,8 +253,11 @@ impl<'r> Section<'r> {
         };
         let in_range = u64::try_from(value).ok().filter(|value| range.contains(value));
         if in_range.is_none() {
-            let (least, most) = (range.start(), range.end());
-            self.invalid(key, format!("`{}` must be from {least} to {most}, not {value}", self.at(key)));
+            let bound = match value < i128::from(*range.start()) {
+                true => format!("at least {}", range.start()),
+                false => format!("at most {}", range.end()),
+            };
+            self.invalid(key, format!("`{}` must be {bound}, not {value}", self.at(key)));
         }
         in_range
     }
@@ -244,17 +291,20 @@ impl<'r> Section<'r> {
 
     /// One of a few words.
     pub(super) fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.string(key)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let node = self.node(key)?;
+        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let list = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let Value::String(text) = &node.value else {
+            self.reader.wrong_type(node, &self.at(key), &format!("one of {list}"));
+            return None;
+        };
+        let found = words.iter().find(|(word, _)| word == text).map(|(_, value)| *value);
         if found.is_none() {
-            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let list = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             let hint = match nearest(text, &names) {
                 Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
                 None => format!("it can be one of {list}"),
             };
-            let message = format!("`{}` cannot be {}", self.at(key), quoted(text));
-            self.invalid_with_hint(key, message, hint);
+            self.invalid_with_hint(key, format!("`{}` cannot be {}", self.at(key), quoted(text)), hint);
         }
         found
     }
@@ -320,9 +370,13 @@ impl<'r> Section<'r> {
             let fits = suffix.eq_ignore_ascii_case(unit) && number.parse::<f64>().is_ok();
             fits.then(|| format!("{number}{unit}"))
         });
-        match guess {
-            Some(guess) if error == QuantityError::Form => {
+        match (error, guess) {
+            (QuantityError::Form, Some(guess)) => {
                 self.invalid_with_hint(key, message, format!("did you mean \"{guess}\"?"));
+            }
+            (QuantityError::Form, None) => {
+                let hint = "write a number, with a unit if need be: `500m`, `2G`, `512Mi`";
+                self.invalid_with_hint(key, message, hint);
             }
             _ => self.invalid(key, message),
         }

@@ -50,7 +50,7 @@ pub(super) fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
             max_events: 1_000_000,
             max_aliases: 10_000,
         },
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 250_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 50_000 },
     };
     let tree: Option<Spanned<Tree>> = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| YamlError::new(text, source, &error))?;
