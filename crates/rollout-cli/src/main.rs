@@ -33,6 +33,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),
         Command::Attach(args) => on_runtime(command::shell::attach(&args)),
         Command::Init(args) => command::init::run(&args),
+        Command::Schema(args) => command::schema::run(&args),
         Command::Doctor => on_runtime(command::doctor::run()),
         Command::Completions(args) => command::completions(&args),
         _ => Ok(Exit::Wrong),

@@ -7,6 +7,7 @@ mod load;
 mod plan;
 pub(crate) mod resume;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod shell;
 pub(crate) mod validate;
 
