@@ -35,7 +35,7 @@ pub struct EngineOptions {
 }
 
 /// A sandbox to make.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// A name for people, and the host name inside.
     pub name: String,
@@ -220,7 +220,7 @@ impl Engine {
             cgroups: Vec::new(),
         };
         let (lifetime, control) = self.launch(&create).await?;
-        Ok(Sandbox::new(self.clone(), id, dir, spec, Enforced::default(), lifetime, control))
+        Ok(Sandbox::new(self.clone(), (id, dir), spec, Enforced::default(), (lifetime, control), None))
     }
 
     async fn launch(&self, create: &Create) -> Result<(AnswerPipe, RequestSocket), CreateError> {
