@@ -35,8 +35,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Init(args) => command::init::run(&args),
         Command::Schema(args) => command::schema::run(&args),
         Command::Doctor => on_runtime(command::doctor::run()),
+        Command::Clean(args) => command::clean::run(&args),
         Command::Completions(args) => command::completions(&args),
-        _ => Ok(Exit::Wrong),
     }
 }
 

@@ -1,4 +1,5 @@
 //! The command as a person meets it: help, mistakes, and what needs no engine.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
 

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub(crate) mod clean;
 pub(crate) mod doctor;
 mod execute;
 pub(crate) mod init;

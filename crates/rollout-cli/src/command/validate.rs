@@ -56,10 +56,9 @@ impl Findings {
 async fn job(path: &Path) -> Result<Findings, Failure> {
     let loaded = load::job(path, &[])?;
     let datasets = load::datasets(&loaded, &Pins::new()).await?;
-    let mut found = Findings::default();
+    let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
     found.warnings.extend(Oddities::of(&datasets).render());
-    found.subject = subject(path, &loaded, &datasets);
     let oracle = loaded.config.agents.iter().any(|agent| agent.kind == AgentKind::Oracle);
     let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;
     found.problems.extend(load::invalid(&plan));
@@ -84,8 +83,8 @@ fn subject(path: &Path, loaded: &LoadedJob, datasets: &[Dataset]) -> String {
 
 fn directory(path: &Path) -> Result<Findings, Failure> {
     let local = load_dataset_dir(path, &mut GitCommits::default())?;
-    let mut found = Findings::default();
-    found.subject = format!("{} ({})", path.display(), count(local.tasks.len() as u64, "task"));
+    let subject = format!("{} ({})", path.display(), count(local.tasks.len() as u64, "task"));
+    let mut found = Findings { subject, ..Findings::default() };
     found
         .warnings
         .extend(local.warnings.iter().map(|warning| load::line(&path.display().to_string(), warning)));
