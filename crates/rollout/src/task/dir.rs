@@ -7,11 +7,11 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use super::{
-    Task, TaskProblem, shown,
-    standin::{Diagnostic, load_task_config},
+use super::{Task, TaskProblem, shown};
+use crate::{
+    config::{Diagnostic, Problems, TaskConfig, load_task_config},
+    name::TaskName,
 };
-use crate::{config::TaskConfig, name::TaskName};
 
 /// A task.toml beyond this is a mistake or an attack, not a configuration.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
@@ -25,25 +25,27 @@ const MAX_PROBLEMS: usize = 20;
 /// Reads a task directory.
 ///
 /// The task's files are checked without running any, and all that is wrong with them is reported at
-/// once. The second value holds what the author should know although the task can run.
+/// once. The second value holds what is odd about task.toml although the task can run.
 pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), TaskProblem> {
     let entries = list(dir).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => TaskProblem::NotFound(format!("there is no directory {}", shown(dir))),
         io::ErrorKind::NotADirectory => TaskProblem::NotFound(format!("{} is not a directory", shown(dir))),
         _ => TaskProblem::Invalid(format!("{} cannot be read: {error}", shown(dir))),
     })?;
-    let mut reader = Reader { dir, entries, canonical: None, problems: Vec::new(), warnings: Vec::new() };
+    let has_config = find(&entries, "task.toml").is_some();
+    let mut reader = Reader { dir, entries, canonical: None, problems: Vec::new(), more: 0 };
     reader.instruction();
     reader.tests();
     let has_solution = reader.solution();
     reader.tree("environment");
     let config = reader.config();
-    let Reader { problems, warnings, .. } = reader;
     match config {
-        Some(config) if problems.is_empty() => {
-            Ok((Task { name, dir: dir.to_owned(), config, git_commit_id: None, has_solution }, warnings))
+        Some(Ok((config, warnings))) if reader.problems.is_empty() => {
+            let dir = dir.to_owned();
+            Ok((Task { name, dir, config, git_commit_id: None, has_solution, has_config }, warnings))
         }
-        _ => Err(TaskProblem::Invalid(summary(dir, &problems))),
+        Some(Err(problems)) => Err(TaskProblem::Invalid(reader.summary(Some(&problems)))),
+        _ => Err(TaskProblem::Invalid(reader.summary(None))),
     }
 }
 
@@ -52,18 +54,6 @@ pub(super) fn looks_like_task(dir: &Path) -> bool {
     ["instruction.md", "task.toml", "tests", "environment", "solution"]
         .iter()
         .any(|name| fs::symlink_metadata(dir.join(name)).is_ok())
-}
-
-fn summary(dir: &Path, problems: &[String]) -> String {
-    let mut text = format!("{} is not a complete task:", shown(dir));
-    for problem in problems.iter().take(MAX_PROBLEMS) {
-        text.push_str("\n- ");
-        text.push_str(problem);
-    }
-    if let Some(more) = problems.len().checked_sub(MAX_PROBLEMS).filter(|more| *more > 0) {
-        text.push_str(&format!("\n- and {more} more"));
-    }
-    text
 }
 
 type Entries = Vec<(OsString, FileType)>;
@@ -85,7 +75,8 @@ struct Reader<'a> {
     /// The directory without links; looked up only when a link must be judged.
     canonical: Option<PathBuf>,
     problems: Vec<String>,
-    warnings: Vec<Diagnostic>,
+    /// How many problems are not in the list.
+    more: usize,
 }
 
 impl Reader<'_> {
@@ -104,8 +95,12 @@ impl Reader<'_> {
     }
 
     fn tests(&mut self) {
-        let script = self.tree("tests").and_then(|entries| find(&entries, "test.sh"));
-        match script {
+        let entries = match find(&self.entries, "tests") {
+            Some(_) => self.tree("tests"),
+            None => Some(Entries::new()),
+        };
+        let Some(entries) = entries else { return };
+        match find(&entries, "test.sh") {
             Some(kind) => {
                 self.is_file(Path::new("tests/test.sh"), kind);
             }
@@ -114,48 +109,23 @@ impl Reader<'_> {
     }
 
     fn solution(&mut self) -> bool {
-        let Some(entries) = self.tree("solution") else { return false };
-        match find(&entries, "solve.sh") {
-            Some(kind) => self.is_file(Path::new("solution/solve.sh"), kind),
-            None => {
-                let message = "solution/ holds no solve.sh, so the oracle cannot attempt this task";
-                self.warnings.push(Diagnostic::warning(self.dir.join("solution"), message));
-                false
-            }
-        }
+        let script = self.tree("solution").and_then(|entries| find(&entries, "solve.sh"));
+        script.is_some_and(|kind| self.is_file(Path::new("solution/solve.sh"), kind))
     }
 
-    fn config(&mut self) -> Option<TaskConfig> {
+    /// What task.toml says, if it can be read at all.
+    fn config(&mut self) -> Option<Result<(TaskConfig, Vec<Diagnostic>), Problems>> {
         let path = self.dir.join("task.toml");
         let text = match find(&self.entries, "task.toml") {
-            None => {
-                let message = "task.toml is missing, so every setting has its default";
-                self.warnings.push(Diagnostic::warning(path.clone(), message));
-                String::new()
-            }
+            None => String::new(),
             Some(kind) => {
                 if !self.is_file(Path::new("task.toml"), kind) {
                     return None;
                 }
-                match read_config(&path) {
-                    Ok(text) => text,
-                    Err(problem) => {
-                        self.problem(problem);
-                        return None;
-                    }
-                }
+                read_config(&path).map_err(|problem| self.problem(problem)).ok()?
             }
         };
-        match load_task_config(&path, &text) {
-            Ok((config, warnings)) => {
-                self.warnings.extend(warnings);
-                Some(config)
-            }
-            Err(problems) => {
-                self.problem(problems.to_string());
-                None
-            }
-        }
+        Some(load_task_config(&path, &text))
     }
 
     /// Checks everything under one of the task's directories and returns its own entries, or nothing
@@ -195,10 +165,11 @@ impl Reader<'_> {
 
     /// Whether a path is a regular file, or a link to one inside the task.
     fn is_file(&mut self, relative: &Path, kind: FileType) -> bool {
-        let good = kind.is_file()
-            || kind.is_symlink()
-                && self.link_stays_inside(relative)
-                && fs::metadata(self.dir.join(relative)).is_ok_and(|target| target.is_file());
+        if kind.is_symlink() && !self.link_stays_inside(relative) {
+            return false;
+        }
+        let good =
+            kind.is_file() || fs::metadata(self.dir.join(relative)).is_ok_and(|target| target.is_file());
         if !good {
             self.problem(format!("{} must be a regular file", shown(relative)));
         }
@@ -227,10 +198,25 @@ impl Reader<'_> {
 
     fn problem(&mut self, text: impl Into<String>) {
         let text = text.into();
-        // A bad link is met twice where it is also a required file.
-        if !self.problems.contains(&text) {
+        if self.problems.len() == MAX_PROBLEMS {
+            self.more += 1;
+        } else if !self.problems.contains(&text) {
+            // A bad link is met twice where it is also a required file.
             self.problems.push(text);
         }
+    }
+
+    fn summary(&self, config: Option<&Problems>) -> String {
+        let mut lines = Vec::new();
+        if !self.problems.is_empty() {
+            lines.push(format!("{} is not a complete task:", shown(self.dir)));
+        }
+        lines.extend(self.problems.iter().map(|problem| format!("- {problem}")));
+        if self.more > 0 {
+            lines.push(format!("- and {} more", self.more));
+        }
+        lines.extend(config.map(|problems| problems.render(false)));
+        lines.join("\n")
     }
 }
 

@@ -111,11 +111,23 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
     }
     dirs.sort_unstable();
     ignored.sort_unstable();
-    let warnings = ignored
-        .iter()
-        .map(|dir| format!("{} holds none of the files of a task and is ignored", shown(dir)))
-        .collect();
+    let mut warnings = Vec::new();
+    if !ignored.is_empty() {
+        let names = some_of(ignored.iter().map(|dir| shown(dir.strip_prefix(path).unwrap_or(dir))));
+        warnings.push(format!(
+            "{} holds directories without any file of a task, which are ignored: {names}",
+            shown(path)
+        ));
+    }
     Ok(LocalDataset { tasks: load_tasks(dirs, commits), warnings })
+}
+
+/// The first of some names, and how many more there are.
+pub(super) fn some_of(names: impl ExactSizeIterator<Item = String>) -> String {
+    const SHOWN: usize = 5;
+    let more = names.len().saturating_sub(SHOWN);
+    let listed = names.take(SHOWN).collect::<Vec<_>>().join(", ");
+    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }
 
 fn task_name(dir: &Path) -> Result<TaskName, LocalError> {

@@ -12,12 +12,11 @@ mod git;
 mod local;
 mod registry;
 mod sources;
-mod standin;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use crate::{
-    config::TaskConfig,
+    config::{Diagnostic, TaskConfig},
     name::{DatasetName, TaskName},
 };
 
@@ -28,7 +27,6 @@ pub use git::GitError;
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use registry::RegistryError;
 pub use sources::{DatasetError, DatasetProblem, Sources};
-pub use standin::Diagnostic;
 
 /// A task that is complete on disk.
 #[derive(Debug, Clone)]
@@ -43,6 +41,8 @@ pub struct Task {
     pub git_commit_id: Option<String>,
     /// Whether solution/solve.sh is there.
     pub has_solution: bool,
+    /// Whether task.toml is there; every setting has its default otherwise.
+    pub has_config: bool,
 }
 
 /// The tasks of one entry of `datasets`, in a stable order.
@@ -65,7 +65,7 @@ pub struct TaskEntry {
     pub name: TaskName,
     /// The task, or what is wrong with it.
     pub task: Result<Arc<Task>, TaskProblem>,
-    /// What its files say that Rollout does not do, or reads differently.
+    /// What its task.toml asks for that Rollout does not do, or reads differently.
     pub warnings: Vec<Diagnostic>,
 }
 

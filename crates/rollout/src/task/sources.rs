@@ -14,7 +14,7 @@ use super::{
     Dataset, GitCommits, LocalDataset, LocalError, Pins, TaskEntry, TaskProblem,
     git::{CommitId, Git, GitCache, GitError, GitUrl, RepoPath},
     load_dataset_dir,
-    local::{load_in_parallel, load_tasks},
+    local::{load_in_parallel, load_tasks, some_of},
     registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
 };
 use crate::{
@@ -121,6 +121,17 @@ type Revision = (GitUrl, CommitId);
 
 impl Loader<'_> {
     async fn dataset(&mut self, config: &DatasetConfig) -> Result<Dataset, DatasetProblem> {
+        let mut dataset = self.tasks_of(config).await?;
+        let loaded = dataset.tasks.iter().filter_map(|entry| entry.task.as_ref().ok());
+        let bare: Vec<_> = loaded.filter(|task| !task.has_config).map(|task| task.name.to_string()).collect();
+        if !bare.is_empty() {
+            let names = some_of(bare.into_iter());
+            dataset.warnings.push(format!("tasks without a task.toml get every default: {names}"));
+        }
+        Ok(dataset)
+    }
+
+    async fn tasks_of(&mut self, config: &DatasetConfig) -> Result<Dataset, DatasetProblem> {
         match &config.source {
             DatasetSource::Path(path) => {
                 let path = path.clone();
