@@ -1,1 +1,50 @@
-fn main() {}
+//! The `rollout` command: arguments, what a person sees, and how it ends.
+
+mod args;
+mod command;
+mod exit;
+mod logging;
+mod report;
+mod signals;
+mod state;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use args::{Cli, Command};
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().collect();
+    if args.get(1).is_some_and(|first| first == rollout_sandbox::HELPER_ARG) {
+        rollout_sandbox::helper_main();
+    }
+    let cli = Cli::parse_from(args::with_default_command(args));
+    run(cli.command).unwrap_or_else(|failure| failure.report()).into()
+}
+
+fn run(command: Command) -> Result<Exit, Failure> {
+    match command {
+        Command::Run(args) => on_runtime(command::run::run(args)),
+        Command::Resume(args) => on_runtime(command::resume::run(args)),
+        Command::Validate(args) => on_runtime(command::validate::run(&args)),
+        Command::Shell(args) => on_runtime(command::shell::shell(&args)),
+        Command::Attach(args) => on_runtime(command::shell::attach(&args)),
+        Command::Init(args) => command::init::run(&args),
+        Command::Schema(args) => command::schema::run(&args),
+        Command::Doctor => on_runtime(command::doctor::run()),
+        Command::Clean(args) => command::clean::run(&args),
+        Command::Completions(args) => command::completions(&args),
+    }
+}
+
+/// Runs a command that waits for things. The others start faster without a runtime.
+fn on_runtime(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let exit = runtime.block_on(command);
+    // A thread that reads the terminal cannot be waited for.
+    runtime.shutdown_background();
+    exit
+}

@@ -1,0 +1,364 @@
+//! What can be written after `rollout`.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+const USAGE: &str = "\
+rollout <JOB> [OPTIONS]
+       rollout <COMMAND>";
+
+const EXAMPLES: &str = "\
+Examples:
+  rollout init job my-eval               Make a job that runs as it is
+  rollout my-eval/job.yaml               Run it
+  rollout my-eval/job.yaml --dry-run     See what would run
+  rollout resume jobs/2026-01-15__10-30-00
+                                         Go on after Ctrl-C or a crash
+  rollout doctor                         See what this machine can run
+
+Exit status:
+  0    every trial completed, whatever its reward
+  1    some trial failed, or --fail-under was not met
+  2    the command, the configuration or the engine is wrong, and nothing ran
+  130  cancelled";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  rollout job.yaml --agent oracle --task 'sort-*'
+                                         Run a part of the job
+  rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
+                                         Look closer at a few trials
+  rollout job.yaml --fail-under pass_rate=0.9 --junit report.xml
+                                         Use the job as a gate in CI
+  rollout job.yaml --output json | jq -c 'select(.event == \"trial_finished\")'
+                                         Follow it with a program";
+
+/// Run agents against tasks in isolated environments, and score them
+///
+/// `rollout job.yaml` is short for `rollout run job.yaml`.
+#[derive(Debug, Parser)]
+#[command(name = "rollout", version, override_usage = USAGE, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a job
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Run),
+    /// Continue a job that was cut short
+    Resume(Resume),
+    /// Check a job, a task or a dataset without running anything
+    Validate(Validate),
+    /// Open a shell in a fresh environment of a task
+    Shell(Shell),
+    /// Open a shell in the environment that a trial left behind
+    Attach(Attach),
+    /// Make a job or a task that runs as it is
+    Init(Init),
+    /// Print the JSON Schema of a file, for editors
+    Schema(Schema),
+    /// Tell what this machine can run, and what to change where it cannot
+    Doctor,
+    /// Remove what ended runs left behind
+    Clean(Clean),
+    /// Print a completion script for a shell
+    Completions(Completions),
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The job file
+    #[arg(value_name = "JOB")]
+    pub job: PathBuf,
+
+    /// Show the plan and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Refuse the job if any of its tasks is invalid, or means something that Rollout would ignore
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Run only agents whose name matches; can be given several times
+    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    pub agent: Vec<String>,
+
+    /// Run only tasks whose name matches; can be given several times
+    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    pub task: Vec<String>,
+
+    /// Run only datasets whose name matches; can be given several times
+    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    pub dataset: Vec<String>,
+
+    /// Run at most this many tasks of each dataset
+    #[arg(long, value_name = "N", help_heading = "What runs")]
+    pub limit: Option<usize>,
+
+    /// Attempt each task this often, instead of n_attempts
+    #[arg(long, value_name = "N", help_heading = "How it runs")]
+    pub attempts: Option<u32>,
+
+    /// Run this many trials at the same time, instead of n_concurrent_trials
+    #[arg(long, value_name = "N", help_heading = "How it runs")]
+    pub concurrency: Option<u32>,
+
+    /// Replace a value of the job file, by its dotted key; can be given several times
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "How it runs")]
+    pub set: Vec<String>,
+
+    /// Exit with 1 if a rate over completed trials is below this: pass_rate=0.9 or mean_reward=0.5
+    #[arg(long, value_name = "RATE=BOUND", help_heading = "What comes out")]
+    pub fail_under: Vec<FailUnder>,
+
+    /// Write a JUnit report; a reward below 1 is a failure, a failed trial an error
+    #[arg(long, value_name = "FILE", help_heading = "What comes out")]
+    pub junit: Option<PathBuf>,
+
+    /// Choose who reads the output
+    #[arg(
+        long,
+        value_name = "FOR",
+        default_value = "human",
+        hide_default_value = true,
+        help_heading = "What comes out"
+    )]
+    pub output: Output,
+}
+
+/// Arguments of `resume`.
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    /// The job's directory
+    #[arg(value_name = "JOB_DIR")]
+    pub directory: PathBuf,
+
+    /// Run again: trials that are missing, ended in an error, or have a reward below 1
+    #[arg(long, value_name = "WHICH", value_delimiter = ',', default_value = "missing")]
+    pub rerun: Vec<RerunWhich>,
+
+    /// Choose who reads the output
+    #[arg(long, value_name = "FOR", default_value = "human")]
+    pub output: Output,
+}
+
+/// Which trials `resume` runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RerunWhich {
+    /// Trials without a result
+    Missing,
+    /// Trials that failed
+    Error,
+    /// Trials with a reward below 1
+    Unsolved,
+}
+
+/// Who reads the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A person: a live display on a terminal, lines in a pipe or in CI
+    Human,
+    /// A program: one event per line
+    Json,
+}
+
+/// Arguments of `validate`.
+#[derive(Debug, Args)]
+pub(crate) struct Validate {
+    /// A job file, a task directory, or a directory of tasks
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+
+    /// Count warnings as problems
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Arguments of `shell`.
+#[derive(Debug, Args)]
+pub(crate) struct Shell {
+    /// The task's directory
+    #[arg(value_name = "TASK_DIR")]
+    pub task: PathBuf,
+
+    /// Put the tests in /tests, where agents never see them
+    #[arg(long)]
+    pub with_tests: bool,
+}
+
+/// Arguments of `attach`.
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    /// The trial's directory, in which its result.json is
+    #[arg(value_name = "TRIAL_DIR")]
+    pub trial: PathBuf,
+}
+
+/// Arguments of `init`.
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// What to make
+    pub kind: InitKind,
+
+    /// The directory to make it in
+    pub name: PathBuf,
+}
+
+/// What `init` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InitKind {
+    /// A job with one task
+    Job,
+    /// A task
+    Task,
+}
+
+/// Arguments of `schema`.
+#[derive(Debug, Args)]
+pub(crate) struct Schema {
+    /// The file that it describes
+    pub of: SchemaOf,
+}
+
+/// The files that have a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// job.yaml
+    Job,
+    /// task.toml
+    Task,
+}
+
+/// Arguments of `clean`.
+#[derive(Debug, Args)]
+pub(crate) struct Clean {
+    /// Remove also environments that jobs kept on purpose
+    #[arg(long)]
+    pub preserved: bool,
+
+    /// Show what would be removed
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// A bound that a job's results must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FailUnder {
+    /// What is bounded.
+    pub rate: Rate,
+    /// The least value that is good enough.
+    pub bound: f64,
+}
+
+/// A figure over the completed trials of a job, as the job's result.json has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rate {
+    /// The share with reward 1.
+    PassRate,
+    /// The average reward.
+    MeanReward,
+}
+
+impl Rate {
+    /// The word for it on the command line.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::PassRate => "pass_rate",
+            Self::MeanReward => "mean_reward",
+        }
+    }
+}
+
+impl FromStr for FailUnder {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (rate, bound) = text.split_once('=').ok_or("expected the form pass_rate=0.9")?;
+        let rate = [Rate::PassRate, Rate::MeanReward]
+            .into_iter()
+            .find(|known| known.as_str() == rate.trim())
+            .ok_or_else(|| format!("unknown rate {rate:?}: it can be pass_rate or mean_reward"))?;
+        match bound.trim().parse::<f64>() {
+            Ok(bound) if bound.is_finite() => Ok(Self { rate, bound }),
+            _ => Err(format!("{bound:?} is not a number")),
+        }
+    }
+}
+
+/// Puts `run` before a job file or an option of `run`, which may be left out.
+pub(crate) fn with_default_command(mut args: Vec<OsString>) -> Vec<OsString> {
+    let Some(first) = args.get(1).and_then(|first| first.to_str()) else { return args };
+    let for_rollout = ["-h", "--help", "-V", "--version", "help"].contains(&first)
+        || Cli::command().get_subcommands().any(|command| command.get_name() == first);
+    let path = Path::new(first);
+    let is_job = first.starts_with('-')
+        || path.is_file()
+        || path
+            .extension()
+            .is_some_and(|extension| extension == "yaml" || extension == "yml" || extension == "json");
+    if !for_rollout && is_job {
+        args.insert(1, "run".into());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(args: &[&str]) -> String {
+        let args = std::iter::once("rollout").chain(args.iter().copied()).map(OsString::from).collect();
+        with_default_command(args).join(" ".as_ref()).into_string().unwrap()
+    }
+
+    #[test]
+    fn a_job_file_needs_no_command() {
+        assert_eq!(expanded(&["job.yaml"]), "rollout run job.yaml");
+        assert_eq!(expanded(&["a/b.json", "--dry-run"]), "rollout run a/b.json --dry-run");
+        assert_eq!(expanded(&["--dry-run", "job.yml"]), "rollout run --dry-run job.yml");
+        assert_eq!(expanded(&["Cargo.toml"]), "rollout run Cargo.toml");
+        for other in [&["run", "job.yaml"][..], &["--version"], &["--help"], &["doctor"], &["jobb"], &[]] {
+            assert_eq!(
+                expanded(other),
+                ["rollout"].iter().chain(other).copied().collect::<Vec<_>>().join(" ")
+            );
+        }
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bound_is_a_rate_and_a_number() {
+        assert_eq!("pass_rate=0.9".parse(), Ok(FailUnder { rate: Rate::PassRate, bound: 0.9 }));
+        assert_eq!("mean_reward = -1".parse(), Ok(FailUnder { rate: Rate::MeanReward, bound: -1.0 }));
+        for (text, problem) in [
+            ("0.9", "expected the form pass_rate=0.9"),
+            ("cost=1", "unknown rate \"cost\": it can be pass_rate or mean_reward"),
+            ("pass_rate=NaN", "\"NaN\" is not a number"),
+            ("pass_rate=", "\"\" is not a number"),
+        ] {
+            assert_eq!(text.parse::<FailUnder>(), Err(problem.to_owned()));
+        }
+    }
+}

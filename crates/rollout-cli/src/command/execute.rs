@@ -1,0 +1,180 @@
+//! Carries a job to its end in front of a reader.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write as _},
+    path::{Path, PathBuf},
+};
+
+use rollout::{
+    job::{Cancel, Job, JobError},
+    result::JobResult,
+};
+
+use crate::{
+    args::{FailUnder, Output, Rate},
+    exit::{Exit, Failure},
+    logging::LogFile,
+    report::{
+        Form, Junit, Reporter,
+        text::{BAD, number, paint},
+    },
+};
+
+/// Why a job that was started has no good end.
+#[derive(Debug, thiserror::Error)]
+enum ExecuteError {
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("cannot show the job any more; it was stopped, and `rollout resume` continues it")]
+    Show(#[source] io::Error),
+}
+
+/// Where a JUnit report goes. Opened before anything runs, so that a wrong path costs no trials.
+#[derive(Debug)]
+pub(crate) struct JunitFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl JunitFile {
+    /// Opens the file.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        match File::create(path) {
+            Ok(file) => Ok(Self { path: path.to_owned(), file }),
+            Err(source) => Err(ExecuteError::Write { path: path.to_owned(), source }.into()),
+        }
+    }
+
+    fn write(self, junit: &Junit) -> Result<(), Failure> {
+        let Self { path, file } = self;
+        junit.write(BufWriter::new(file)).map_err(|source| ExecuteError::Write { path, source }.into())
+    }
+}
+
+/// The form of a job's output.
+pub(crate) fn form(output: Output) -> Form {
+    match output {
+        Output::Human => Form::for_people(),
+        Output::Json => Form::Json,
+    }
+}
+
+/// Runs a job, shows it, writes the JUnit report, and judges.
+pub(crate) async fn execute(
+    job: Job,
+    form: Form,
+    junit: Option<JunitFile>,
+    gates: &[FailUnder],
+    log: &LogFile,
+    cancel: Cancel,
+) -> Result<Exit, Failure> {
+    let log_path = job.directory().join("rollout.log");
+    log.open(&log_path).map_err(|source| ExecuteError::Write { path: log_path, source })?;
+    let reporter = Reporter::new(form, junit.is_some().then(Junit::default));
+    let (events, shown) = tokio::sync::mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Handle::current();
+    let stop = cancel.graceful.clone();
+    let reporter = tokio::task::spawn_blocking(move || {
+        let report = reporter.run(shown, &runtime);
+        if report.is_err() {
+            // Nobody sees the job any more, as after Ctrl-C.
+            stop.cancel();
+        }
+        report
+    });
+    let result = job.run(events, cancel).await;
+    let report = reporter.await.map_err(Failure::from)?;
+    let result = result.map_err(|error| job_failure(error).while_running())?;
+    let report = match report {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+        report => report.map_err(|error| Failure::from(ExecuteError::Show(error)).while_running())?,
+    };
+    if let (Some(file), Some(report)) = (junit, &report) {
+        file.write(report).map_err(Failure::while_running)?;
+    }
+    Ok(judge(&result, gates))
+}
+
+/// A job's error with its hint.
+pub(crate) fn job_failure(error: JobError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
+}
+
+/// Says which bounds were not met, and how the command ends.
+fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
+    let missed: Vec<String> = gates.iter().filter_map(|gate| missed(result, gate)).collect();
+    for line in &missed {
+        // The exit status says it too.
+        let _ = writeln!(anstream::stderr().lock(), "{} {line}", paint(BAD, "fail-under:"));
+    }
+    if result.cancelled {
+        Exit::Cancelled
+    } else if result.totals.failed_trials > 0 || !missed.is_empty() {
+        Exit::Unmet
+    } else {
+        Exit::Success
+    }
+}
+
+fn missed(result: &JobResult, gate: &FailUnder) -> Option<String> {
+    let value = match gate.rate {
+        Rate::PassRate => result.totals.pass_rate(),
+        Rate::MeanReward => result.totals.mean_reward(),
+    };
+    (value < gate.bound)
+        .then(|| format!("{} is {}, below {}", gate.rate.as_str(), number(value), number(gate.bound)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout::result::Totals;
+
+    use super::*;
+
+    fn result(completed: u64, passed: u64, failed: u64, cancelled: bool) -> JobResult {
+        let totals = Totals {
+            total_trials: completed + failed,
+            completed_trials: completed,
+            failed_trials: failed,
+            rewarded_trials: completed,
+            passed_trials: passed,
+            reward_sum: passed as f64,
+            ..Totals::default()
+        };
+        JobResult {
+            job_name: "job".into(),
+            cancelled,
+            totals,
+            total_duration_sec: 1.0,
+            started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
+            ended_at: "2026-01-15T10:30:01Z".parse().unwrap(),
+            agents: Default::default(),
+            groups: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_exit_status_tells_completed_failed_and_cancelled_apart() {
+        let at_least = |rate, bound| vec![FailUnder { rate, bound }];
+        let cases = [
+            (result(2, 0, 0, false), vec![], Exit::Success),
+            (result(2, 2, 1, false), vec![], Exit::Unmet),
+            (result(2, 2, 1, true), vec![], Exit::Cancelled),
+            (result(10, 9, 0, false), at_least(Rate::PassRate, 0.9), Exit::Success),
+            (result(10, 8, 0, false), at_least(Rate::PassRate, 0.9), Exit::Unmet),
+            (result(10, 8, 0, false), at_least(Rate::MeanReward, 0.8), Exit::Success),
+            (result(0, 0, 0, false), at_least(Rate::PassRate, 0.1), Exit::Unmet),
+        ];
+        for (result, gates, expected) in cases {
+            assert_eq!(judge(&result, &gates), expected, "{:?} {gates:?}", result.totals);
+        }
+    }
+
+    #[test]
+    fn a_missed_bound_is_told_with_both_numbers() {
+        let gate = FailUnder { rate: Rate::PassRate, bound: 0.9 };
+        assert_eq!(missed(&result(3, 2, 0, false), &gate).as_deref(), Some("pass_rate is 0.667, below 0.9"));
+    }
+}

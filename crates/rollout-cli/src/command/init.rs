@@ -1,0 +1,102 @@
+//! `rollout init`: a job or a task that runs as it is, to be changed from there.
+
+use std::{
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rollout::name::{NameError, TaskName};
+
+use crate::{
+    args::{Init, InitKind},
+    exit::{Exit, Failure},
+    report::shown,
+};
+
+/// The files of a task, by their path in it.
+const TASK: [(&str, &str); 5] = [
+    ("instruction.md", include_str!("../../templates/task/instruction.md")),
+    ("task.toml", include_str!("../../templates/task/task.toml")),
+    ("environment/Dockerfile", include_str!("../../templates/task/environment/Dockerfile")),
+    ("solution/solve.sh", include_str!("../../templates/task/solution/solve.sh")),
+    ("tests/test.sh", include_str!("../../templates/task/tests/test.sh")),
+];
+
+const JOB: &str = include_str!("../../templates/job/job.yaml");
+
+/// Why nothing could be made.
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    #[error("{} cannot be the name of a task", .0.display())]
+    Name(PathBuf, #[source] NameError),
+    #[error("cannot write {}", .0.display())]
+    Write(PathBuf, #[source] io::Error),
+}
+
+/// Writes the files and says what to do with them.
+pub(crate) fn run(args: &Init) -> Result<Exit, Failure> {
+    let made = match args.kind {
+        InitKind::Job => job(&args.name),
+        InitKind::Task => task(&args.name),
+    };
+    let next = made.map_err(|error| {
+        let exists = matches!(error, InitError::Exists(_));
+        Failure::from(error).hint(exists.then_some("choose another name, or remove it first"))
+    })?;
+    super::print(&next)?;
+    Ok(Exit::Success)
+}
+
+fn job(dir: &Path) -> Result<String, InitError> {
+    claim(dir)?;
+    write(&dir.join("job.yaml"), JOB)?;
+    write_task(&dir.join("tasks/hello"))?;
+    Ok(format!(
+        "made {0}/job.yaml and {0}/tasks/hello\n\nrun it      rollout {0}/job.yaml\nadd a task  rollout init task {0}/tasks/<name>",
+        shown(dir).display(),
+    ))
+}
+
+fn task(dir: &Path) -> Result<String, InitError> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    TaskName::new(name).map_err(|error| InitError::Name(dir.to_owned(), error))?;
+    claim(dir)?;
+    write_task(dir)?;
+    Ok(format!(
+        "made the task {0}\n\nsay what to do     {0}/instruction.md\nsay what is right  {0}/tests/test.sh\ncheck it           rollout validate {0}",
+        shown(dir).display(),
+    ))
+}
+
+/// Makes sure that nothing is overwritten: the directory is new, or empty.
+fn claim(dir: &Path) -> Result<(), InitError> {
+    let failed = |error| InitError::Write(dir.to_owned(), error);
+    match fs::read_dir(dir) {
+        Ok(mut entries) => match entries.next() {
+            Some(_) => Err(InitError::Exists(dir.to_owned())),
+            None => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(dir).map_err(failed),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(InitError::Exists(dir.to_owned())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write_task(dir: &Path) -> Result<(), InitError> {
+    TASK.iter().try_for_each(|(path, text)| write(&dir.join(path), text))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), InitError> {
+    let failed = |error| InitError::Write(path.to_owned(), error);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(failed)?;
+    }
+    fs::write(path, text).map_err(failed)?;
+    if path.extension().is_some_and(|extension| extension == "sh") {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    }
+    Ok(())
+}

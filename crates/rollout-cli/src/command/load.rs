@@ -1,0 +1,117 @@
+//! From a job file to its tasks, with everything that is odd about them.
+
+use std::{collections::HashSet, io::Write as _, path::Path};
+
+use rollout::{
+    config::{Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
+    job::Plan,
+    name::{DatasetName, TaskName},
+    task::{Dataset, Pins, Sources, TaskProblem},
+};
+
+use crate::{
+    exit::Failure,
+    report::text::{BOLD, DIM, ODD, count, first_line, paint},
+    state::state_dir,
+};
+
+/// A variable of this process, for `${VAR}` in files.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Reads a job file; its problems are shown with their source lines.
+pub(crate) fn job(path: &Path, overrides: &[Override]) -> Result<LoadedJob, Failure> {
+    load_job(path, overrides, &variable).map_err(|problems| refused(path, &problems))
+}
+
+/// The problems of a file as a failure.
+pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
+    let errors = problems.diagnostics().iter().filter(|found| found.severity == Severity::Error).count();
+    let failure = Failure::from(format!("{} has {}", path.display(), count(errors as u64, "problem")));
+    failure.details(problems.render(true))
+}
+
+/// Loads the datasets of a job, saying what takes long.
+pub(crate) async fn datasets(job: &LoadedJob, pins: &Pins) -> Result<Vec<Dataset>, Failure> {
+    let sources = Sources::new(state_dir()?);
+    let progress = |message: String| {
+        // Only for whoever waits.
+        let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
+    };
+    Ok(sources.load(&job.config.datasets, pins, &progress).await?)
+}
+
+/// What tasks say that Rollout does not do, or reads differently, by task.
+#[derive(Debug, Default)]
+pub(crate) struct Oddities {
+    datasets: Vec<String>,
+    tasks: Vec<(DatasetName, TaskName, Vec<Diagnostic>)>,
+}
+
+impl Oddities {
+    /// Takes them from the datasets.
+    pub(crate) fn of(datasets: &[Dataset]) -> Self {
+        let mut oddities = Self::default();
+        for dataset in datasets {
+            oddities
+                .datasets
+                .extend(dataset.warnings.iter().map(|warning| line(dataset.name.as_str(), warning)));
+            let odd = dataset.tasks.iter().filter(|entry| !entry.warnings.is_empty());
+            oddities
+                .tasks
+                .extend(odd.map(|entry| (dataset.name.clone(), entry.name.clone(), entry.warnings.clone())));
+        }
+        oddities
+    }
+
+    /// Leaves those of tasks that are not in a plan out.
+    pub(crate) fn within(mut self, plan: &Plan) -> Self {
+        let planned: HashSet<_> = plan.tasks().iter().map(|task| (&task.dataset, &task.name)).collect();
+        self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task)));
+        self
+    }
+
+    /// All of them with their source lines.
+    pub(crate) fn render(&self) -> Vec<String> {
+        let tasks = self.tasks.iter().flat_map(|(_, _, warnings)| warnings);
+        self.datasets.iter().cloned().chain(tasks.map(|warning| warning.render(true))).collect()
+    }
+
+    /// A line for each dataset, and one for all tasks: thousands of them may be odd in the same way.
+    pub(crate) fn short(&self) -> Vec<String> {
+        let mut lines = self.datasets.clone();
+        if let [(_, task, _), rest @ ..] = &self.tasks[..] {
+            let tasks = if rest.is_empty() {
+                format!("task {task} asks")
+            } else {
+                format!("{} (such as {task}) ask", count(self.tasks.len() as u64, "task"))
+            };
+            let message = format!(
+                "{tasks} for something that means something else here; `rollout validate` shows what"
+            );
+            lines.push(format!("{} {message}", paint(ODD, "warning:")));
+        }
+        lines
+    }
+}
+
+/// A warning about something that has no source line.
+pub(crate) fn line(about: &str, message: &str) -> String {
+    format!("{}{} {about}: {message}", paint(ODD, "warning"), paint(BOLD, ":"))
+}
+
+/// The tasks of a plan that cannot be run, each with its problems.
+pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
+    let tasks = plan.tasks().iter();
+    tasks
+        .filter_map(|task| {
+            Some(broken(&format!("{}/{}", task.dataset, task.name), task.task.as_ref().err()?))
+        })
+        .collect()
+}
+
+/// A task that cannot be run.
+pub(crate) fn broken(name: &str, problem: &TaskProblem) -> String {
+    format!("{}\n{problem}", paint(BOLD, &format!("task {name}")))
+}

@@ -1,0 +1,37 @@
+//! The commands, one module each.
+
+pub(crate) mod clean;
+pub(crate) mod doctor;
+mod execute;
+pub(crate) mod init;
+mod load;
+mod plan;
+pub(crate) mod resume;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod shell;
+pub(crate) mod validate;
+
+use std::io::{self, Write as _};
+
+use clap::CommandFactory as _;
+
+use crate::{
+    args::{Cli, Completions},
+    exit::{Exit, Failure},
+};
+
+/// Writes text and a newline to standard output, with colours where they are wanted.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// `rollout completions`: a script that teaches a shell the command's words.
+pub(crate) fn completions(args: &Completions) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "rollout", &mut script);
+    print(String::from_utf8_lossy(&script).trim_end())?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,105 @@
+//! A plan as text, for `--dry-run`.
+
+use rollout::{config::EnvironmentKind, event::TrialIndex, job::Plan, trial::Timeouts};
+
+use crate::report::{
+    Align, table,
+    text::{BOLD, DIM, count, first_line, fit, paint, span},
+};
+
+/// Trials that are listed.
+const LISTED: u64 = 10;
+
+/// The counts, what runs where, and the first trials with their timeouts.
+pub(crate) fn render(plan: &Plan) -> String {
+    let config = plan.config();
+    let agents: Vec<&str> = plan.agents().map(|name| name.as_str()).collect();
+    let name = config.name.as_ref().map_or("the job", |name| name.as_str());
+    let directory = match &config.name {
+        Some(name) => config.jobs_dir.join(name.as_str()).display().to_string(),
+        None => format!("{}, in a directory named after the time of the start", config.jobs_dir.display()),
+    };
+    let mut lines = vec![
+        format!(
+            "{}: {} = {} × {} × {}, {} at a time",
+            paint(BOLD, name),
+            count(plan.len(), "trial"),
+            count(agents.len() as u64, "agent"),
+            count(plan.tasks().len() as u64, "task"),
+            count(u64::from(plan.attempts()), "attempt"),
+            config.n_concurrent_trials,
+        ),
+        String::new(),
+    ];
+    let facts = [
+        ("agents", agents.join(", ")),
+        ("datasets", datasets(plan)),
+        ("provider", config.environment.kind.unwrap_or(EnvironmentKind::Native).as_str().to_owned()),
+        ("results", directory),
+    ];
+    lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
+    lines.push(String::new());
+    lines.extend(trials(plan));
+    lines.push(String::new());
+    lines.push("nothing was run".to_owned());
+    lines.join("\n")
+}
+
+fn datasets(plan: &Plan) -> String {
+    let mut datasets: Vec<(&str, u64, u64)> = Vec::new();
+    for task in plan.tasks() {
+        let broken = u64::from(task.task.is_err());
+        match datasets.last_mut() {
+            Some((name, tasks, invalid)) if *name == task.dataset.as_str() => {
+                *tasks += 1;
+                *invalid += broken;
+            }
+            _ => datasets.push((task.dataset.as_str(), 1, broken)),
+        }
+    }
+    let text = |(name, tasks, invalid): (&str, u64, u64)| match invalid {
+        0 => format!("{name} ({})", count(tasks, "task")),
+        _ => format!("{name} ({}, {invalid} invalid)", count(tasks, "task")),
+    };
+    datasets.into_iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+fn trials(plan: &Plan) -> Vec<String> {
+    let heading = ["first trials", "build", "install", "agent", "verifier"].map(str::to_owned).to_vec();
+    let mut rows = vec![heading];
+    let mut problems = Vec::new();
+    for index in plan.indexes().take(LISTED as usize) {
+        let trial = plan.trial(index).to_string();
+        match task_of(plan, index) {
+            Ok(timeouts) => {
+                let Timeouts { build, install, execute, verify } = timeouts;
+                let times = [build, install, execute, verify].map(|time| span(time.as_secs_f64()));
+                rows.push([trial].into_iter().chain(times).collect());
+            }
+            Err(problem) => {
+                rows.push(vec![trial, "invalid".to_owned()]);
+                problems.push(problem);
+            }
+        }
+    }
+    let columns = [Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
+    let mut lines = table(&columns, &rows);
+    lines[0] = paint(BOLD, &lines[0]);
+    if plan.len() > LISTED {
+        lines.push(paint(DIM, &format!("and {} more", plan.len() - LISTED)));
+    }
+    problems.dedup();
+    lines.extend(problems.iter().map(|problem| fit(&first_line(problem), 200)));
+    lines
+}
+
+/// The timeouts of a trial's task, or what is wrong with the task.
+fn task_of(plan: &Plan, index: TrialIndex) -> Result<Timeouts, String> {
+    let trial = plan.trial(index);
+    let task = plan.tasks().iter().find(|task| task.dataset == trial.dataset && task.name == trial.task);
+    match task.map(|task| &task.task) {
+        Some(Ok(task)) => Ok(Timeouts::new(plan.config(), &task.config)),
+        Some(Err(problem)) => Err(problem.to_string()),
+        None => unreachable!("a trial's task is a task of its plan"),
+    }
+}

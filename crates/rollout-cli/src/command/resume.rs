@@ -1,0 +1,69 @@
+//! `rollout resume`: a job that was cut short, carried on.
+
+use std::fs;
+
+use rollout::{
+    config::{LoadedJob, Override, load_job_text},
+    job::{Job, Plan, Rerun, Resumable, ResumeError, Selection},
+};
+
+use super::{execute, load, run};
+use crate::{
+    args::{RerunWhich, Resume},
+    exit::{Exit, Failure},
+    logging,
+    report::Form,
+    signals,
+};
+
+/// Opens the job and runs what is missing.
+pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let form = execute::form(args.output);
+    let resumable = Resumable::open(&args.directory).map_err(failure)?;
+    let loaded = configuration(&resumable)?;
+    let log = logging::start(loaded.config.log_level, form != Form::Live);
+    let job = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        job = open(resumable, loaded, &args.rerun) => job?,
+    };
+    execute::execute(job, form, None, &[], &log, cancel).await
+}
+
+/// The job file, as it must still be, or the copy in the job's directory where the file is gone.
+fn configuration(resumable: &Resumable) -> Result<LoadedJob, Failure> {
+    let header = resumable.header();
+    let overrides = header.overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    if header.job_file.exists() {
+        let loaded = load::job(&header.job_file, &overrides)?;
+        resumable.check_config(&loaded).map_err(failure)?;
+        return Ok(loaded);
+    }
+    let text = fs::read_to_string(resumable.config_copy())?;
+    load_job_text(&header.job_file, &text, &[], &load::variable)
+        .map_err(|problems| load::refused(&resumable.config_copy(), &problems))
+}
+
+async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[RerunWhich]) -> Result<Job, Failure> {
+    let header = resumable.header();
+    let pins = header.pins.clone();
+    let overrides = header.overrides.clone();
+    let datasets = load::datasets(&loaded, &pins).await?;
+    let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?;
+    let provider = run::provider(&plan.config().environment).await?;
+    let rerun: Vec<Rerun> = rerun
+        .iter()
+        .map(|which| match which {
+            RerunWhich::Missing => Rerun::Missing,
+            RerunWhich::Error => Rerun::Error,
+            RerunWhich::Unsolved => Rerun::Unsolved,
+        })
+        .collect();
+    resumable.resume(plan, provider, &rerun).await.map_err(failure)
+}
+
+fn failure(error: ResumeError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
+}

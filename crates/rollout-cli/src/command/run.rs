@@ -1,0 +1,108 @@
+//! `rollout run`: a job from its file to its end.
+
+use std::{io::Write as _, sync::Arc};
+
+use globset::{Glob, GlobMatcher};
+use rollout::{
+    config::{EnvironmentConfig, Override},
+    environment::{Place, Provider, connect},
+    job::{Job, Plan, Selection},
+    task::Pins,
+};
+
+use super::{
+    execute::{self, JunitFile},
+    load::{self, Oddities},
+    plan,
+};
+use crate::{
+    args::Run,
+    exit::{Exit, Failure},
+    logging,
+    report::{Form, text::count},
+    signals,
+    state::state_dir,
+};
+
+/// Loads, plans and runs a job.
+pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let form = execute::form(args.output);
+    let plan = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        plan = plan(&args) => plan?,
+    };
+    if args.dry_run {
+        super::print(&plan::render(&plan))?;
+        return Ok(Exit::Success);
+    }
+    let junit = args.junit.as_deref().map(JunitFile::create).transpose()?;
+    let log = logging::start(plan.config().log_level, form != Form::Live);
+    let job = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        job = create(plan) => job?,
+    };
+    execute::execute(job, form, junit, &args.fail_under, &log, cancel).await
+}
+
+async fn plan(args: &Run) -> Result<Plan, Failure> {
+    let overrides = overrides(args);
+    let parsed = overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let selection = Selection {
+        agents: globs(&args.agent)?,
+        datasets: globs(&args.dataset)?,
+        tasks: globs(&args.task)?,
+        limit: args.limit,
+    };
+    let loaded = load::job(&args.job, &parsed)?;
+    let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
+    let datasets = load::datasets(&loaded, &Pins::new()).await?;
+    let oddities = Oddities::of(&datasets);
+    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?;
+    let oddities = oddities.within(&plan);
+    if args.strict {
+        warnings.extend(oddities.render());
+        warnings.extend(load::invalid(&plan));
+        if !warnings.is_empty() {
+            let problems = count(warnings.len() as u64, "problem");
+            let failure = Failure::from(format!("the job was refused: --strict, and it has {problems}"));
+            return Err(failure.details(warnings.join("\n\n")));
+        }
+    }
+    warnings.extend(oddities.short());
+    for warning in warnings {
+        writeln!(anstream::stderr().lock(), "{warning}")?;
+    }
+    Ok(plan)
+}
+
+/// Everything that replaces a value of the job file, in the form of `--set`.
+fn overrides(args: &Run) -> Vec<String> {
+    let mut overrides = args.set.clone();
+    overrides.extend(args.attempts.map(|attempts| format!("n_attempts={attempts}")));
+    overrides.extend(args.concurrency.map(|trials| format!("n_concurrent_trials={trials}")));
+    overrides
+}
+
+fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
+    Ok(patterns
+        .iter()
+        .map(|pattern| Ok(Glob::new(pattern)?.compile_matcher()))
+        .collect::<Result<_, globset::Error>>()?)
+}
+
+async fn create(plan: Plan) -> Result<Job, Failure> {
+    let provider = provider(&plan.config().environment).await?;
+    Job::create(plan, provider).await.map_err(execute::job_failure)
+}
+
+/// Starts the provider that an `environment` section asks for.
+pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
+    let place = Place { state_dir: state_dir()?, helper: std::env::current_exe()? };
+    connect(config, &place).await.map_err(|error| {
+        let hint = error.hint();
+        Failure::from(error).hint(hint)
+    })
+}

@@ -1,0 +1,18 @@
+//! `rollout schema`: JSON Schemas, for editors.
+
+use rollout::config::{job_schema, task_schema};
+
+use crate::{
+    args::{Schema, SchemaOf},
+    exit::{Exit, Failure},
+};
+
+/// Prints a schema.
+pub(crate) fn run(args: &Schema) -> Result<Exit, Failure> {
+    let schema = match args.of {
+        SchemaOf::Job => job_schema(),
+        SchemaOf::Task => task_schema(),
+    };
+    super::print(&serde_json::to_string_pretty(&schema)?)?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,143 @@
+//! `rollout shell` and `rollout attach`: a shell where a task runs, or where it ran.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use rollout::{
+    config::{EnvironmentConfig, EnvironmentKind, PreservePolicy},
+    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest},
+    name::TaskName,
+    result::{EnvironmentRecord, TrialResult},
+    task::{Task, load_task},
+};
+
+use super::run;
+use crate::{
+    args::{Attach, Shell},
+    exit::{Exit, Failure},
+    report::text::{DIM, paint},
+    terminal::Session,
+};
+
+/// Where the instruction is, as in a job that does not say otherwise.
+const INSTRUCTION: &str = "/tmp/instruction.md";
+
+/// Bash where there is one, with the variable that agents find the instruction by.
+const SHELL: &str = "export ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md
+if command -v bash > /dev/null; then exec bash; else exec sh; fi";
+
+/// Why there is nothing to attach to.
+#[derive(Debug, thiserror::Error)]
+enum AttachError {
+    #[error("{} is not a trial's directory", dir.display())]
+    NotATrial { dir: PathBuf, source: io::Error },
+    #[error("{} is not the result of a trial", path.display())]
+    NotAResult { path: PathBuf, source: serde_json::Error },
+    #[error("the environment of this trial was not kept")]
+    NotKept,
+    #[error("the environment was made by {0}, which this version cannot open")]
+    Provider(String),
+}
+
+/// Opens a shell in a new environment of a task, and removes the environment afterwards.
+pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
+    let task = task(&args.task)?;
+    let provider = run::provider(&native(serde_json::json!({ "images": { "*": "host" } }))).await?;
+    let scratch = tempfile::tempdir()?;
+    let log = scratch.path().join("build.txt");
+    let image = provider.prepare(ImageRequest { task: &task, force_build: false, log: &log }).await?;
+    let spec = EnvironmentSpec {
+        image: &image,
+        name: task.name.as_str(),
+        cpus: task.config.cpus,
+        memory: task.config.memory,
+        storage: task.config.storage,
+    };
+    let environment = provider.create(spec).await?;
+    let session = async {
+        furnish(environment.as_ref(), &task, args.with_tests).await?;
+        super::print(&paint(
+            DIM,
+            "the instruction is in /tmp/instruction.md; what you change here is gone when you leave",
+        ))?;
+        enter(environment.as_ref()).await
+    };
+    let session = session.await;
+    environment.destroy().await?;
+    session?.close();
+    Ok(Exit::Success)
+}
+
+fn task(dir: &Path) -> Result<Task, Failure> {
+    let dir = fs::canonicalize(dir).map_err(|error| Failure::from(format!("{}: {error}", dir.display())))?;
+    let name = TaskName::new(dir.file_name().unwrap_or_default().to_string_lossy())?;
+    let (task, _) = load_task(&dir, name)?;
+    Ok(task)
+}
+
+/// Puts in place what agents find, and the tests if they are wanted.
+async fn furnish(environment: &dyn Environment, task: &Task, tests: bool) -> Result<(), EnvironmentError> {
+    environment.make_dirs(&["/logs/agent", "/logs/verifier"], false).await?;
+    environment.copy_to(&task.dir.join("instruction.md"), INSTRUCTION, CopyMode::Replace).await?;
+    if tests {
+        environment.copy_to(&task.dir.join("tests"), "/tests", CopyMode::Replace).await?;
+    }
+    Ok(())
+}
+
+/// Opens a shell in the environment that a trial left, and leaves it there again.
+pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
+    let record = record(&args.trial).map_err(|error| {
+        let hint = match error {
+            AttachError::NotKept => {
+                "set environment.preserve_env to on_failure or always, and run the trial again"
+            }
+            _ => "give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>",
+        };
+        Failure::from(error).hint(Some(hint))
+    })?;
+    let (place, record) = record;
+    let provider = run::provider(&native(serde_json::json!({ "network": record.network }))).await?;
+    let environment = provider.reopen(&place).await?;
+    super::print(&paint(DIM, "what you change here stays; `rollout clean --preserved` removes it"))?;
+    let session = enter(environment.as_ref()).await;
+    environment.preserve().await?;
+    session?.close();
+    Ok(Exit::Success)
+}
+
+/// Where a trial's environment is kept, and what it was.
+fn record(dir: &Path) -> Result<(String, EnvironmentRecord), AttachError> {
+    let path = dir.join("result.json");
+    let text = fs::read(&path).map_err(|source| AttachError::NotATrial { dir: dir.to_owned(), source })?;
+    let result: TrialResult =
+        serde_json::from_slice(&text).map_err(|source| AttachError::NotAResult { path, source })?;
+    let record = result.environment.ok_or(AttachError::NotKept)?;
+    let place = record.preserved.clone().ok_or(AttachError::NotKept)?;
+    if record.provider != EnvironmentKind::Native.as_str() {
+        return Err(AttachError::Provider(record.provider));
+    }
+    Ok((place, record))
+}
+
+async fn enter(environment: &dyn Environment) -> Result<Session, Failure> {
+    let (session, inner) = Session::open()?;
+    let run = environment.exec_on_terminal(&["sh", "-c", SHELL], inner);
+    session.during(run).await?;
+    Ok(session)
+}
+
+/// The `environment` section of a job for one native environment.
+fn native(provider_config: serde_json::Value) -> EnvironmentConfig {
+    EnvironmentConfig {
+        kind: Some(EnvironmentKind::Native),
+        force_build: false,
+        preserve: PreservePolicy::Never,
+        provider_config: provider_config.as_object().cloned().unwrap_or_default(),
+        override_cpus: None,
+        override_memory: None,
+        override_storage: None,
+    }
+}

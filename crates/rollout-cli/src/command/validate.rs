@@ -1,0 +1,100 @@
+//! `rollout validate`: what is wrong with a job, a task or a dataset, without running anything.
+
+use std::path::Path;
+
+use rollout::{
+    config::{AgentKind, LoadedJob},
+    job::{Plan, Selection},
+    task::{Dataset, GitCommits, Pins, TaskEntry, load_dataset_dir},
+};
+
+use super::load::{self, Oddities};
+use crate::{
+    args::Validate,
+    exit::{Exit, Failure},
+    report::text::{BAD, GOOD, ODD, count, paint},
+};
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Findings {
+    /// What was looked at.
+    subject: String,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+}
+
+/// Looks at everything and prints all that is wrong.
+pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
+    let found = if args.path.is_dir() { directory(&args.path)? } else { job(&args.path).await? };
+    let refused = !found.problems.is_empty() || args.strict && !found.warnings.is_empty();
+    super::print(&found.render(refused))?;
+    Ok(if refused { Exit::Wrong } else { Exit::Success })
+}
+
+impl Findings {
+    fn render(&self, refused: bool) -> String {
+        let mut parts: Vec<String> = self.problems.iter().chain(&self.warnings).cloned().collect();
+        let counts = [(BAD, self.problems.len(), "problem"), (ODD, self.warnings.len(), "warning")];
+        let counts: Vec<String> = counts
+            .into_iter()
+            .filter(|(_, number, _)| *number > 0)
+            .map(|(style, number, noun)| paint(style, &count(number as u64, noun)))
+            .collect();
+        let verdict = if refused { paint(BAD, "✗") } else { paint(GOOD, "✓") };
+        let counts = if counts.is_empty() { "no problems".to_owned() } else { counts.join(", ") };
+        parts.push(format!("{verdict} {}: {counts}", self.subject));
+        parts.join("\n\n")
+    }
+
+    fn no_solution(&mut self, name: &str) {
+        self.warnings
+            .push(load::line(name, "there is no solution/solve.sh, so the oracle cannot attempt the task"));
+    }
+}
+
+async fn job(path: &Path) -> Result<Findings, Failure> {
+    let loaded = load::job(path, &[])?;
+    let datasets = load::datasets(&loaded, &Pins::new()).await?;
+    let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
+    found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
+    found.warnings.extend(Oddities::of(&datasets).render());
+    let oracle = loaded.config.agents.iter().any(|agent| agent.kind == AgentKind::Oracle);
+    let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;
+    found.problems.extend(load::invalid(&plan));
+    for task in plan.tasks().iter().filter(|_| oracle) {
+        if task.task.as_ref().is_ok_and(|task| !task.has_solution) {
+            found.no_solution(&format!("{}/{}", task.dataset, task.name));
+        }
+    }
+    Ok(found)
+}
+
+fn subject(path: &Path, loaded: &LoadedJob, datasets: &[Dataset]) -> String {
+    let tasks: usize = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+    format!(
+        "{} ({}, {}, {})",
+        path.display(),
+        count(loaded.config.agents.len() as u64, "agent"),
+        count(datasets.len() as u64, "dataset"),
+        count(tasks as u64, "task"),
+    )
+}
+
+fn directory(path: &Path) -> Result<Findings, Failure> {
+    let local = load_dataset_dir(path, &mut GitCommits::default())?;
+    let subject = format!("{} ({})", path.display(), count(local.tasks.len() as u64, "task"));
+    let mut found = Findings { subject, ..Findings::default() };
+    found
+        .warnings
+        .extend(local.warnings.iter().map(|warning| load::line(&path.display().to_string(), warning)));
+    for TaskEntry { name, task, warnings } in &local.tasks {
+        found.warnings.extend(warnings.iter().map(|warning| warning.render(true)));
+        match task {
+            Ok(task) if !task.has_solution => found.no_solution(name.as_str()),
+            Ok(_) => {}
+            Err(problem) => found.problems.push(load::broken(name.as_str(), problem)),
+        }
+    }
+    Ok(found)
+}

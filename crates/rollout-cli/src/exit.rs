@@ -1,0 +1,129 @@
+//! How the command ends: its exit status, and errors as a person reads them.
+
+use std::{
+    error::Error,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use crate::report::text::{BAD, BOLD, paint};
+
+/// What the exit status says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Every trial completed, or the command did what it was asked.
+    Success,
+    /// Some trial failed, or a bound was not met.
+    Unmet,
+    /// The command, configuration or engine is wrong, and nothing ran.
+    Wrong,
+    /// The job was cancelled.
+    Cancelled,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Success => 0,
+            Exit::Unmet => 1,
+            Exit::Wrong => 2,
+            Exit::Cancelled => 130,
+        })
+    }
+}
+
+/// An error that ends the command, with what to do about it where that is known.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    error: Box<dyn Error + Send + Sync>,
+    /// What stands above the error: diagnostics with their source lines.
+    details: Option<String>,
+    hint: Option<String>,
+    exit: Exit,
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), details: None, hint: None, exit: Exit::Wrong }
+    }
+}
+
+impl Failure {
+    /// Adds what to do next, where that is known.
+    pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
+        self.hint = hint.map(Into::into);
+        self
+    }
+
+    /// Puts diagnostics above the error.
+    pub(crate) fn details(mut self, details: impl Into<String>) -> Self {
+        self.details = Some(details.into());
+        self
+    }
+
+    /// Tells that trials had run when it happened.
+    pub(crate) fn while_running(mut self) -> Self {
+        self.exit = Exit::Unmet;
+        self
+    }
+
+    /// Prints the error, its causes and its hint, and says how the command ends.
+    pub(crate) fn report(&self) -> Exit {
+        if self.is_broken_pipe() {
+            return Exit::Success;
+        }
+        // When standard error is gone too, nobody is left to tell.
+        let _ = writeln!(anstream::stderr().lock(), "{}", self.text());
+        self.exit
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.details.as_ref().map(|details| format!("{details}\n\n")).unwrap_or_default();
+        text.push_str(&format!("{} {}", paint(BAD, "error:"), self.error));
+        let mut source = self.error.source();
+        while let Some(cause) = source {
+            text.push_str(&format!("\n{} {cause}", paint(BOLD, "cause:")));
+            source = cause.source();
+        }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("\n{} {hint}", paint(BOLD, "hint:")));
+        }
+        text
+    }
+
+    fn is_broken_pipe(&self) -> bool {
+        let mut error: Option<&(dyn Error + 'static)> = Some(self.error.as_ref());
+        while let Some(current) = error {
+            if current.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+                return true;
+            }
+            error = current.source();
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot write the report")]
+    struct Outer(#[source] io::Error);
+
+    #[test]
+    fn an_error_shows_its_causes_then_its_hint() {
+        let failure = Failure::from(Outer(io::Error::other("disk full"))).hint(Some("free some space"));
+        insta::assert_snapshot!(anstream::adapter::strip_str(&failure.text()).to_string(), @"
+        error: cannot write the report
+        cause: disk full
+        hint: free some space
+        ");
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_error() {
+        let failure = Failure::from(Outer(io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(failure.report(), Exit::Success);
+    }
+}

@@ -1,0 +1,143 @@
+//! Where a job stands: its events folded into counts, running trials and running metrics.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rollout::{
+    config::Metric,
+    event::{Event, Phase, TrialId, TrialIndex},
+    name::AgentName,
+    result::{ErrorType, Standing, Totals, TrialResult},
+};
+
+/// How many failures the summary points at.
+const POINTED_FAILURES: usize = 3;
+
+/// The state of a job as its events tell it.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    /// The job's directory.
+    pub directory: PathBuf,
+    /// Trials in the plan.
+    pub total: u64,
+    /// Of these, finished in an earlier run.
+    pub resumed: u64,
+    /// Finished in this run with a reward, or without an error where none was asked for.
+    pub completed: u64,
+    /// Finished in this run without a reward because of an error.
+    pub failed: u64,
+    /// Cut off by a cancel.
+    pub skipped: u64,
+    /// Trials that run now, in the order of the plan.
+    pub running: BTreeMap<TrialIndex, Running>,
+    /// What is computed while the job runs.
+    pub metrics: Vec<Metric>,
+    /// The rewards of this run by agent.
+    pub agents: BTreeMap<AgentName, Totals>,
+    /// The first trials that failed.
+    pub failures: Vec<(TrialId, ErrorType)>,
+    /// The first trial whose environment was kept.
+    pub preserved: Option<TrialId>,
+}
+
+/// A trial that runs now.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// Which one.
+    pub trial: TrialId,
+    /// Where it is.
+    pub phase: Option<Phase>,
+    /// When it left the queue, from the start of the reporter.
+    pub since: Duration,
+}
+
+impl Board {
+    /// Takes an event into account. `now` counts from the start of the reporter.
+    pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
+        match event {
+            Event::JobStarted { directory, total_trials, resumed_trials, metrics, .. } => {
+                self.directory.clone_from(directory);
+                self.total = *total_trials;
+                self.resumed = *resumed_trials;
+                self.metrics.clone_from(metrics);
+            }
+            Event::TrialStarted { index, trial } => {
+                self.running.insert(*index, Running { trial: trial.clone(), phase: None, since: now });
+            }
+            Event::PhaseStarted { index, phase } => {
+                if let Some(running) = self.running.get_mut(index) {
+                    running.phase = Some(*phase);
+                }
+            }
+            Event::TrialFinished { index, result } => {
+                self.running.remove(index);
+                self.finish(result);
+            }
+            Event::TrialSkipped { index } => {
+                self.running.remove(index);
+                self.skipped += 1;
+            }
+            Event::Warning { .. }
+            | Event::TrialRetried { .. }
+            | Event::Cancelling
+            | Event::JobFinished { .. } => {}
+        }
+    }
+
+    fn finish(&mut self, result: &TrialResult) {
+        match result.standing() {
+            Standing::Completed => self.completed += 1,
+            Standing::Failed => self.failed += 1,
+            Standing::Skipped => self.skipped += 1,
+        }
+        if let Some(reward) = result.reward {
+            let totals = self.agents.entry(result.agent_name.clone()).or_default();
+            totals.rewarded_trials += 1;
+            totals.reward_sum += reward;
+            totals.reward_min = Some(totals.reward_min.map_or(reward, |least| least.min(reward)));
+            totals.reward_max = Some(totals.reward_max.map_or(reward, |most| most.max(reward)));
+        }
+        if let Some(error) = &result.error
+            && result.standing() == Standing::Failed
+            && self.failures.len() < POINTED_FAILURES
+        {
+            self.failures.push((trial_of(result), error.kind));
+        }
+        if self.preserved.is_none() && result.environment.as_ref().is_some_and(|e| e.preserved.is_some()) {
+            self.preserved = Some(trial_of(result));
+        }
+    }
+
+    /// Trials that need not run any more.
+    pub(crate) fn finished(&self) -> u64 {
+        self.resumed + self.completed + self.failed
+    }
+
+    /// The directory of a trial.
+    pub(crate) fn trial_dir(&self, trial: &TrialId) -> PathBuf {
+        shown(&self.directory).join(trial.to_string())
+    }
+}
+
+/// Which trial a result belongs to.
+pub(crate) fn trial_of(result: &TrialResult) -> TrialId {
+    TrialId {
+        agent: result.agent_name.clone(),
+        dataset: result.dataset_name.clone(),
+        task: result.task_name.clone(),
+        attempt: result.attempt,
+    }
+}
+
+/// A path as a person would type it: relative to the working directory where that is shorter.
+pub(crate) fn shown(path: &Path) -> PathBuf {
+    let relative =
+        std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    match relative {
+        Some(relative) if !relative.as_os_str().is_empty() => relative,
+        _ => path.to_owned(),
+    }
+}

@@ -1,0 +1,100 @@
+//! The live display as lines of text: running trials, the bar, the running metrics.
+
+use std::time::Duration;
+
+use super::{
+    board::{Board, Running},
+    text::{BAD, DIM, GOOD, ODD, clock, fit, number, paint},
+};
+
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// How often the display changes.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// The widest progress bar.
+const BAR_CHARS: usize = 30;
+
+/// Lines that are not trials: the bar, the metrics, and one that stays free for what is printed above.
+const OTHER_ROWS: usize = 3;
+
+/// Draws the job as it stands, in at most `width` columns and `height` rows.
+pub(crate) fn frame(board: &Board, now: Duration, width: usize, height: usize) -> Vec<String> {
+    let mut lines = running(board, now, width, height.saturating_sub(OTHER_ROWS).max(1));
+    lines.push(bar(board, now, width));
+    lines.extend(metrics(board, width));
+    lines
+}
+
+fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<String> {
+    let shown = if board.running.len() <= room { room } else { room - 1 };
+    let names: Vec<(String, &Running)> = board
+        .running
+        .values()
+        .take(shown)
+        .map(|running| {
+            let trial = &running.trial;
+            (format!("{} · {} · attempt {}", trial.agent, trial.task, trial.attempt), running)
+        })
+        .collect();
+    // Spinner, gaps, phase and time leave this much for names.
+    let names_width = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let names_width = names_width.min(width.saturating_sub(24));
+    let spinner = SPINNER[(now.as_millis() / TICK.as_millis()) as usize % SPINNER.len()];
+    let mut lines: Vec<String> = names
+        .into_iter()
+        .map(|(name, running)| {
+            let phase = running.phase.map_or("queue", |phase| phase.as_str());
+            let time = clock(now.saturating_sub(running.since));
+            let name = fit(&name, names_width);
+            format!("{spinner} {name:<names_width$}  {phase:<8}  {time:>7}")
+        })
+        .collect();
+    if board.running.len() > shown {
+        lines.push(paint(DIM, &format!("  and {} more", board.running.len() - shown)));
+    }
+    lines
+}
+
+fn bar(board: &Board, now: Duration, width: usize) -> String {
+    let done = board.finished();
+    let mut counts = vec![(GOOD, format!("{} completed", board.completed))];
+    if board.resumed > 0 {
+        counts.insert(0, (DIM, format!("{} earlier", board.resumed)));
+    }
+    counts.push((if board.failed > 0 { BAD } else { DIM }, format!("{} failed", board.failed)));
+    if board.skipped > 0 {
+        counts.push((ODD, format!("{} skipped", board.skipped)));
+    }
+    let head = format!("{done}/{}", board.total);
+    let time = clock(now);
+    let text_width: usize =
+        head.len() + time.len() + 4 + counts.iter().map(|(_, text)| text.chars().count() + 3).sum::<usize>();
+    let bar_width = width.saturating_sub(text_width).min(BAR_CHARS);
+    let filled = match board.total {
+        0 => 0,
+        total => (bar_width as u64 * done / total) as usize,
+    };
+    let bar = format!(
+        "{}{}",
+        paint(GOOD, &"━".repeat(filled)),
+        paint(DIM, &"─".repeat(bar_width.saturating_sub(filled)))
+    );
+    let counts: Vec<String> = counts.iter().map(|(style, text)| paint(*style, text)).collect();
+    format!("{bar} {head} · {} · {time}", counts.join(" · "))
+}
+
+fn metrics(board: &Board, width: usize) -> Option<String> {
+    let mut parts = Vec::new();
+    for (agent, totals) in &board.agents {
+        let values: Vec<String> = board
+            .metrics
+            .iter()
+            .filter_map(|metric| Some(format!("{} {}", metric.as_str(), number(totals.metric(*metric)?))))
+            .collect();
+        if !values.is_empty() {
+            parts.push(format!("{agent} {}", values.join(" ")));
+        }
+    }
+    (!parts.is_empty()).then(|| fit(&parts.join(" · "), width))
+}

@@ -1,0 +1,185 @@
+//! What a person or a program sees of a job: its events as a live display, as lines, or as JSON.
+
+mod board;
+mod frame;
+mod junit;
+mod line;
+mod summary;
+mod table;
+pub(crate) mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    time::Instant,
+};
+
+use anstream::{AutoStream, ColorChoice};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rollout::event::Event;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use board::Board;
+pub(crate) use board::shown;
+pub(crate) use junit::Junit;
+use line::Detail;
+pub(crate) use table::{Align, lines as table};
+
+/// The form in which a job's events are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A display that is drawn again and again.
+    Live,
+    /// Lines that stay.
+    Plain,
+    /// One event per line, for programs.
+    Json,
+}
+
+impl Form {
+    /// A live display where there is a person at a terminal that can show one, else lines.
+    pub(crate) fn for_people() -> Self {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if io::stdout().is_terminal() && !dumb && !set("CI") { Self::Live } else { Self::Plain }
+    }
+}
+
+/// Shows the events of a job on standard output.
+pub(crate) struct Reporter {
+    start: Instant,
+    board: Board,
+    screen: Screen,
+    junit: Option<Junit>,
+}
+
+enum Screen {
+    Live { bar: ProgressBar, color: bool, due: Instant },
+    Plain(Box<dyn Write + Send>),
+    Json(Box<dyn Write + Send>),
+}
+
+enum Next {
+    Event(Event),
+    Draw,
+    End,
+}
+
+impl Reporter {
+    /// Makes a reporter that also collects a JUnit report if `junit` is given.
+    pub(crate) fn new(form: Form, junit: Option<Junit>) -> Self {
+        let screen = match form {
+            Form::Live => {
+                let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout_with_hz(10));
+                bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a single key"));
+                let color = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+                Screen::Live { bar, color, due: Instant::now() }
+            }
+            Form::Plain => Screen::Plain(Box::new(AutoStream::auto(io::stdout()))),
+            Form::Json => Screen::Json(Box::new(io::stdout())),
+        };
+        Self::on(screen, junit)
+    }
+
+    fn on(screen: Screen, junit: Option<Junit>) -> Self {
+        Self { start: Instant::now(), board: Board::default(), screen, junit }
+    }
+
+    /// Shows events until the job drops its sender, and hands the JUnit report back.
+    ///
+    /// Writes block, so this belongs on a thread of its own. It fails when nobody reads any more.
+    pub(crate) fn run(
+        mut self,
+        mut events: UnboundedReceiver<Event>,
+        runtime: &tokio::runtime::Handle,
+    ) -> io::Result<Option<Junit>> {
+        loop {
+            let next = match self.screen {
+                Screen::Live { due, .. } => runtime.block_on(async {
+                    match tokio::time::timeout_at(due.into(), events.recv()).await {
+                        Ok(Some(event)) => Next::Event(event),
+                        Ok(None) => Next::End,
+                        Err(_) => Next::Draw,
+                    }
+                }),
+                Screen::Plain(_) | Screen::Json(_) => events.blocking_recv().map_or(Next::End, Next::Event),
+            };
+            match next {
+                Next::Event(event) => self.show(&event)?,
+                Next::Draw => {}
+                Next::End => return Ok(self.junit),
+            }
+            self.draw();
+        }
+    }
+
+    fn show(&mut self, event: &Event) -> io::Result<()> {
+        if let Some(junit) = &mut self.junit {
+            junit.apply(event);
+        }
+        let detail = if matches!(self.screen, Screen::Live { .. }) { Detail::Trouble } else { Detail::Every };
+        let text = match event {
+            Event::JobFinished { result } => Some(summary::summary(result, &self.board)),
+            _ => line::line(event, &self.board, detail),
+        };
+        self.board.apply(event, self.start.elapsed());
+        match &mut self.screen {
+            Screen::Json(out) => {
+                let mut line = serde_json::to_vec(event)?;
+                line.push(b'\n');
+                out.write_all(&line)?;
+                out.flush()
+            }
+            Screen::Plain(out) => match text {
+                Some(text) => {
+                    writeln!(out, "{text}")?;
+                    out.flush()
+                }
+                None => Ok(()),
+            },
+            Screen::Live { bar, color, .. } => {
+                let finished = matches!(event, Event::JobFinished { .. });
+                if finished {
+                    bar.finish_and_clear();
+                }
+                match text {
+                    Some(text) if finished => writeln!(AutoStream::auto(io::stdout()), "{text}"),
+                    Some(text) => {
+                        bar.println(colored(&text, *color));
+                        Ok(())
+                    }
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Draws the live display again, if there is one and it is time.
+    fn draw(&mut self) {
+        let now = Instant::now();
+        if let Screen::Live { bar, color, due } = &mut self.screen
+            && *due <= now
+            && !bar.is_finished()
+        {
+            *due = now + frame::TICK;
+            let (width, height) = terminal_size();
+            let lines = frame::frame(&self.board, now - self.start, width, height);
+            bar.set_message(colored(&lines.join("\n"), *color));
+            bar.tick();
+        }
+    }
+}
+
+fn colored(text: &str, color: bool) -> String {
+    if color { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() }
+}
+
+/// Columns and rows of the terminal. One column stays free: a full line would wrap on some terminals.
+fn terminal_size() -> (usize, usize) {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 1 && size.ws_row > 0 => (size.ws_col as usize - 1, size.ws_row as usize),
+        _ => (79, 24),
+    }
+}

@@ -1,0 +1,153 @@
+//! What stands on the terminal when a job is over.
+
+use rollout::{
+    config::Metric,
+    result::{JobResult, Totals},
+};
+
+use super::{
+    board::{Board, shown},
+    table::{self, Align},
+    text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span},
+};
+
+/// Stands where a figure has nothing to be computed from.
+const NOTHING: &str = "—";
+
+const COLUMNS: [(&str, Align); 10] = [
+    ("agent", Align::Left),
+    ("dataset", Align::Left),
+    ("trials", Align::Right),
+    ("completed", Align::Right),
+    ("failed", Align::Right),
+    ("pass rate", Align::Right),
+    ("failures as 0", Align::Right),
+    ("mean reward", Align::Right),
+    ("cost", Align::Right),
+    ("trial time", Align::Right),
+];
+
+/// The table of results, what failed, where everything lies and what to do next.
+pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
+    let mut lines = vec![String::new()];
+    lines.extend(results(result));
+    lines.extend(metrics(result, &board.metrics));
+    lines.extend(failures(result));
+    lines.push(String::new());
+    lines.push(outcome(result));
+    lines.extend(pointers(result, board));
+    lines.join("\n")
+}
+
+fn results(result: &JobResult) -> Vec<String> {
+    let mut rows = vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec()];
+    for (agent, dataset, totals) in &result.groups {
+        rows.push(row(agent.as_str(), dataset.as_str(), totals));
+    }
+    if result.groups.len() > 1 {
+        rows.push(row("all", "", &result.totals));
+    }
+    let mut lines = table::lines(&COLUMNS.map(|(_, align)| align), &rows);
+    lines[0] = paint(BOLD, &lines[0]);
+    lines
+}
+
+fn row(agent: &str, dataset: &str, totals: &Totals) -> Vec<String> {
+    let finished = totals.completed_trials + totals.failed_trials;
+    let over = |there: bool, text: String| if there { text } else { NOTHING.to_owned() };
+    vec![
+        agent.to_owned(),
+        dataset.to_owned(),
+        totals.total_trials.to_string(),
+        totals.completed_trials.to_string(),
+        totals.failed_trials.to_string(),
+        over(totals.completed_trials > 0, percent(totals.pass_rate())),
+        over(finished > 0, percent(totals.pass_rate_with_failures())),
+        over(totals.rewarded_trials > 0, number(totals.mean_reward())),
+        dollars(totals.total_cost),
+        span(totals.trial_seconds),
+    ]
+}
+
+/// The job's metrics by agent, but for a lone mean, which the table shows already.
+fn metrics(result: &JobResult, metrics: &[Metric]) -> Vec<String> {
+    if metrics.is_empty() || metrics == [Metric::Mean] {
+        return Vec::new();
+    }
+    let mut rows = vec![vec!["metrics".to_owned()]];
+    rows[0].extend(metrics.iter().map(|metric| metric.as_str().to_owned()));
+    for (agent, totals) in &result.agents {
+        let value = |metric: &Metric| totals.metric(*metric).map_or(NOTHING.to_owned(), number);
+        rows.push([agent.to_string()].into_iter().chain(metrics.iter().map(value)).collect());
+    }
+    let mut columns = vec![Align::Left];
+    columns.resize(metrics.len() + 1, Align::Right);
+    let mut lines = table::lines(&columns, &rows);
+    lines[0] = paint(BOLD, &lines[0]);
+    lines.insert(0, String::new());
+    lines
+}
+
+fn failures(result: &JobResult) -> Vec<String> {
+    let mut rows = Vec::new();
+    for (agent, dataset, totals) in &result.groups {
+        for (kind, failed) in &totals.errors {
+            rows.push(vec![agent.to_string(), dataset.to_string(), failed.to_string(), kind.to_string()]);
+        }
+    }
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![String::new(), paint(BAD, "failed")];
+    lines.extend(
+        table::lines(&[Align::Left, Align::Left, Align::Right, Align::Left], &rows)
+            .into_iter()
+            .map(|line| format!("  {line}")),
+    );
+    lines
+}
+
+fn outcome(result: &JobResult) -> String {
+    let totals = &result.totals;
+    let mut text = format!(
+        "{} in {}: {} completed, {} failed",
+        count(totals.total_trials, "trial"),
+        span(result.total_duration_sec),
+        totals.completed_trials,
+        totals.failed_trials,
+    );
+    if totals.skipped_trials > 0 {
+        text.push_str(&format!(", {} skipped", totals.skipped_trials));
+    }
+    if result.cancelled {
+        text = format!("{} {text}", paint(ODD, "cancelled."));
+    }
+    text
+}
+
+fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
+    let directory = shown(&board.directory);
+    let mut pointers = vec![("results", directory.join("result.json").display().to_string())];
+    for (trial, kind) in &board.failures {
+        let path = board.trial_dir(trial).join("error.txt");
+        pointers.push(("failure", format!("{}  {}", path.display(), paint(DIM, kind.as_str()))));
+    }
+    if let Some(trial) = &board.preserved {
+        pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(trial)))));
+    }
+    if result.cancelled {
+        pointers.push(("go on", format!("rollout resume {}", quoted(&directory))));
+    }
+    let width = pointers.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+    pointers
+        .into_iter()
+        .map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<width$}"))))
+        .collect()
+}
+
+/// A path as a word of a shell command.
+fn quoted(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}

@@ -1,0 +1,380 @@
+//! Events replayed through the reporter: what a person sees, without a container.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use rollout::{
+    config::Metric,
+    event::{Event, Phase, TrialId, TrialIndex},
+    name::{AgentName, DatasetName, TaskName},
+    result::{
+        Durations, EnvironmentRecord, ErrorType, JobResult, Timestamps, Totals, TrialError, TrialResult,
+    },
+};
+
+use super::{Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
+
+fn trial(agent: &str, task: &str, attempt: u32) -> TrialId {
+    TrialId {
+        agent: AgentName::new(agent).unwrap(),
+        dataset: DatasetName::new("quickstart").unwrap(),
+        task: TaskName::new(task).unwrap(),
+        attempt,
+    }
+}
+
+fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResult {
+    let moment = "2026-01-15T10:30:00Z".parse().unwrap();
+    TrialResult {
+        task_name: trial.task.clone(),
+        dataset_name: trial.dataset.clone(),
+        agent_name: trial.agent.clone(),
+        attempt: trial.attempt,
+        task_git_commit_id: None,
+        reward: outcome.ok(),
+        rewards: Default::default(),
+        cost: 0.0,
+        environment_cost: 0.0,
+        model_cost: None,
+        usage: None,
+        error: outcome.err().map(|(kind, message)| TrialError { kind, message: message.to_owned() }),
+        durations: Durations { total_sec: 2.1, ..Durations::default() },
+        timestamps: Timestamps {
+            started_at: moment,
+            environment_setup_started_at: None,
+            environment_setup_ended_at: None,
+            agent_setup_started_at: None,
+            agent_setup_ended_at: None,
+            agent_execution_started_at: None,
+            agent_execution_ended_at: None,
+            verifier_started_at: None,
+            verifier_ended_at: None,
+            ended_at: moment,
+        },
+        environment: None,
+        tries: 1,
+        survivors: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn finished(index: u64, result: TrialResult) -> Event {
+    Event::TrialFinished { index: TrialIndex(index), result: Arc::new(result) }
+}
+
+fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
+    Totals {
+        total_trials: completed + failed + skipped,
+        completed_trials: completed,
+        failed_trials: failed,
+        skipped_trials: skipped,
+        rewarded_trials: completed,
+        passed_trials: passed,
+        reward_sum: passed as f64,
+        reward_min: (completed > 0).then_some(0.0),
+        reward_max: (completed > 0).then_some(1.0),
+        total_cost: 0.0342 * completed as f64,
+        trial_seconds: 2.1 * (completed + failed) as f64,
+        errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
+    }
+}
+
+/// A job of two agents in which everything happens that can be shown.
+fn a_job() -> Vec<Event> {
+    let oracle = trial("oracle", "hello", 1);
+    let shell = trial("shell", "hello", 1);
+    let failing = trial("shell", "sort", 1);
+    let cut = trial("shell", "sort", 2);
+    let mut kept = result(&shell, Ok(0.0));
+    kept.environment = Some(EnvironmentRecord {
+        provider: "native".into(),
+        id: "ab12".into(),
+        image: "host".into(),
+        network: "host".into(),
+        enforced: serde_json::json!({}),
+        preserved: Some("/state/ab12".into()),
+    });
+    let started =
+        |index, trial: &TrialId| Event::TrialStarted { index: TrialIndex(index), trial: trial.clone() };
+    let (name, dataset) =
+        (|text: &str| AgentName::new(text).unwrap(), DatasetName::new("quickstart").unwrap());
+    let groups = vec![
+        (name("oracle"), dataset.clone(), totals(1, 1, 0, 0)),
+        (name("shell"), dataset, totals(1, 0, 1, 2)),
+    ];
+    vec![
+        Event::JobStarted {
+            job: "my-eval".into(),
+            directory: PathBuf::from("jobs/my-eval"),
+            provider: "native".into(),
+            total_trials: 5,
+            resumed_trials: 0,
+            concurrency: 2,
+            metrics: vec![Metric::Mean, Metric::Max],
+        },
+        Event::Warning { message: "memory limits are not enforced here".into() },
+        started(0, &oracle),
+        started(1, &shell),
+        Event::PhaseStarted { index: TrialIndex(0), phase: Phase::Verify },
+        finished(0, result(&oracle, Ok(1.0))),
+        started(2, &failing),
+        Event::TrialRetried {
+            index: TrialIndex(2),
+            failed_try: 1,
+            error: TrialError {
+                kind: ErrorType::EnvironmentStartFailed,
+                message: "no space left\non device".into(),
+            },
+            delay_ms: 1000,
+        },
+        finished(1, kept),
+        finished(
+            2,
+            result(
+                &failing,
+                Err((ErrorType::AgentExecutionFailed, "exit code 3 & \u{1b}[31m<oops>\nlast lines:\n  x")),
+            ),
+        ),
+        started(3, &cut),
+        Event::PhaseStarted { index: TrialIndex(3), phase: Phase::Execute },
+        Event::Cancelling,
+        Event::TrialSkipped { index: TrialIndex(3) },
+        Event::JobFinished {
+            result: Arc::new(JobResult {
+                job_name: "my-eval".into(),
+                cancelled: true,
+                totals: totals(2, 1, 1, 2),
+                total_duration_sec: 61.4,
+                started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
+                ended_at: "2026-01-15T10:31:01Z".parse().unwrap(),
+                agents: groups.iter().map(|(agent, _, totals)| (agent.clone(), totals.clone())).collect(),
+                groups,
+            }),
+        },
+    ]
+}
+
+/// A place to write that the test can look into afterwards.
+#[derive(Clone, Default)]
+struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Paper {
+    fn text(&self) -> String {
+        anstream::adapter::strip_str(std::str::from_utf8(&self.0.lock().unwrap()).unwrap()).to_string()
+    }
+}
+
+fn replay(screen: fn(Box<Paper>) -> Screen, events: &[Event]) -> (String, Junit) {
+    let paper = Paper::default();
+    let mut reporter = Reporter::on(screen(Box::new(paper.clone())), Some(Junit::default()));
+    for event in events {
+        reporter.show(event).unwrap();
+    }
+    (paper.text(), reporter.junit.unwrap())
+}
+
+#[test]
+fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
+    let (text, _) = replay(|paper| Screen::Plain(paper), &a_job());
+    insta::assert_snapshot!(text, @"
+    my-eval: 5 trials, 2 at a time, on native
+    results in jobs/my-eval
+    warning: memory limits are not enforced here
+    [1/5] ✓ oracle/quickstart/hello__1  reward 1  2.1s
+    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
+    [2/5] ○ shell/quickstart/hello__1  reward 0  2.1s
+    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
+    stopping: running trials are torn down; press Ctrl-C again to stop at once
+    – shell/quickstart/sort__2  skipped
+
+    agent   dataset     trials  completed  failed  pass rate  failures as 0  mean reward     cost  trial time
+    oracle  quickstart       1          1       0     100.0%         100.0%            1  $0.0342        2.1s
+    shell   quickstart       4          1       1       0.0%           0.0%            0  $0.0342        4.2s
+    all                      5          2       1      50.0%          33.3%          0.5  $0.0684        6.3s
+
+    metrics  mean  max
+    oracle      1    1
+    shell       0    1
+
+    failed
+      shell  quickstart  1  agent_execution_failed
+
+    cancelled. 5 trials in 1m 01s: 2 completed, 1 failed, 2 skipped
+    results      jobs/my-eval/result.json
+    failure      jobs/my-eval/shell/quickstart/sort__1/error.txt  agent_execution_failed
+    look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
+    go on        rollout resume jobs/my-eval
+    ");
+}
+
+#[test]
+fn a_program_gets_every_event_as_a_line_of_json() {
+    let events = a_job();
+    let (text, _) = replay(|paper| Screen::Json(paper), &events);
+    let lines: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(format!("{lines:?}"), format!("{events:?}"));
+    insta::assert_snapshot!(text.lines().take(3).collect::<Vec<_>>().join("\n"), @r#"
+    {"event":"job_started","job":"my-eval","directory":"jobs/my-eval","provider":"native","total_trials":5,"resumed_trials":0,"concurrency":2,"metrics":["mean","max"]}
+    {"event":"warning","message":"memory limits are not enforced here"}
+    {"event":"trial_started","index":0,"trial":{"agent":"oracle","dataset":"quickstart","task":"hello","attempt":1}}
+    "#);
+}
+
+#[test]
+fn a_live_display_prints_only_trouble_above_itself() {
+    let mut board = Board::default();
+    let mut lines = Vec::new();
+    for event in a_job() {
+        lines.extend(line(&event, &board, Detail::Trouble));
+        board.apply(&event, Duration::ZERO);
+    }
+    insta::assert_snapshot!(anstream::adapter::strip_str(&lines.join("\n")).to_string(), @"
+    my-eval: 5 trials, 2 at a time, on native
+    results in jobs/my-eval
+    warning: memory limits are not enforced here
+    ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
+    [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
+    stopping: running trials are torn down; press Ctrl-C again to stop at once
+    ");
+}
+
+fn drawn(board: &Board, seconds: u64, width: usize, height: usize) -> String {
+    let lines = frame::frame(board, Duration::from_secs(seconds), width, height);
+    anstream::adapter::strip_str(&lines.join("\n")).to_string()
+}
+
+#[test]
+fn the_live_display_shows_running_trials_counts_and_metrics() {
+    let mut board = Board::default();
+    for event in &a_job()[..12] {
+        board.apply(event, Duration::from_secs(27));
+    }
+    let other =
+        Event::TrialStarted { index: TrialIndex(4), trial: trial("oracle", "a-task-with-a-long-name", 1) };
+    board.apply(&other, Duration::from_secs(30));
+    insta::assert_snapshot!(drawn(&board, 31, 90, 24), @"
+    ⠋ shell · sort · attempt 2                      execute      0:04
+    ⠋ oracle · a-task-with-a-long-name · attempt 1  queue        0:01
+    ━━━━━━━━━━━━━━━━━━──────────── 3/5 · 2 completed · 1 failed · 0:31
+    oracle mean 1 max 1 · shell mean 0 max 0
+    ");
+    insta::assert_snapshot!(drawn(&board, 31, 48, 24), @"
+    ⠋ shell · sort · attempt 2  execute      0:04
+    ⠋ oracle · a-task-with-a-…  queue        0:01
+    ━━━━━━━───── 3/5 · 2 completed · 1 failed · 0:31
+    oracle mean 1 max 1 · shell mean 0 max 0
+    ");
+}
+
+#[test]
+fn more_trials_than_rows_are_counted() {
+    let mut board = Board::default();
+    board.apply(&a_job()[0], Duration::ZERO);
+    for index in 0..12 {
+        let trial = trial("oracle", &format!("task-{index}"), 1);
+        board.apply(&Event::TrialStarted { index: TrialIndex(index), trial }, Duration::ZERO);
+    }
+    insta::assert_snapshot!(drawn(&board, 4000, 80, 6), @"
+    ⠋ oracle · task-0 · attempt 1  queue     1:06:40
+    ⠋ oracle · task-1 · attempt 1  queue     1:06:40
+      and 10 more
+    ────────────────────────────── 0/5 · 0 completed · 0 failed · 1:06:40
+    ");
+    assert!(drawn(&board, 4000, 80, 15).contains("task-11"), "twelve rows are room enough for twelve trials");
+}
+
+#[test]
+fn nothing_completed_is_a_dash_not_a_zero() {
+    let mut events = a_job();
+    events.truncate(1);
+    let failed = totals(0, 0, 2, 0);
+    let group = (AgentName::new("shell").unwrap(), DatasetName::new("quickstart").unwrap(), failed.clone());
+    events.push(Event::JobFinished {
+        result: Arc::new(JobResult {
+            job_name: "my-eval".into(),
+            cancelled: false,
+            totals: failed.clone(),
+            total_duration_sec: 5.0,
+            started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
+            ended_at: "2026-01-15T10:30:05Z".parse().unwrap(),
+            agents: [(group.0.clone(), failed)].into_iter().collect(),
+            groups: vec![group],
+        }),
+    });
+    let (text, _) = replay(|paper| Screen::Plain(paper), &events);
+    insta::assert_snapshot!(text, @"
+    my-eval: 5 trials, 2 at a time, on native
+    results in jobs/my-eval
+
+    agent  dataset     trials  completed  failed  pass rate  failures as 0  mean reward  cost  trial time
+    shell  quickstart       2          0       2          —           0.0%            —    $0        4.2s
+
+    metrics  mean  max
+    shell       —    —
+
+    failed
+      shell  quickstart  2  agent_execution_failed
+
+    2 trials in 5.0s: 0 completed, 2 failed
+    results  jobs/my-eval/result.json
+    ");
+}
+
+#[test]
+fn junit_has_a_suite_per_agent_and_dataset_and_holds_any_message() {
+    let (_, junit) = replay(|paper| Screen::Plain(paper), &a_job());
+    let mut xml = Vec::new();
+    junit.write(&mut xml).unwrap();
+    insta::assert_snapshot!(String::from_utf8(xml).unwrap(), @r#"
+    <?xml version="1.0" encoding="UTF-8"?>
+    <testsuites name="my-eval" tests="4" failures="1" errors="1" skipped="1" time="6.300">
+      <testsuite name="oracle/quickstart" tests="1" failures="0" errors="0" skipped="0" time="2.100">
+        <testcase classname="oracle/quickstart" name="hello__1" time="2.100"/>
+      </testsuite>
+      <testsuite name="shell/quickstart" tests="3" failures="1" errors="1" skipped="1" time="4.200">
+        <testcase classname="shell/quickstart" name="hello__1" time="2.100">
+          <failure type="reward" message="reward 0"/>
+        </testcase>
+        <testcase classname="shell/quickstart" name="sort__1" time="2.100">
+          <error type="agent_execution_failed" message="exit code 3 &amp; [31m&lt;oops&gt;">exit code 3 &amp; �[31m&lt;oops&gt;
+    last lines:
+      x</error>
+        </testcase>
+        <testcase classname="shell/quickstart" name="sort__2" time="0.000">
+          <skipped/>
+        </testcase>
+      </testsuite>
+    </testsuites>
+    "#);
+}
+
+#[test]
+fn a_reader_that_went_away_ends_the_report() {
+    struct Gone;
+    impl io::Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut reporter = Reporter::on(Screen::Json(Box::new(Gone)), None);
+    let error = reporter.show(&Event::Cancelling).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}
