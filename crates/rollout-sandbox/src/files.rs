@@ -1,10 +1,11 @@
 //! Files of a sandbox, from the engine's side: copying in and out, reading, making, removing.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Seek, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
+        unix::fs::{OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -121,6 +122,15 @@ impl From<FileFailure> for CopyError {
     }
 }
 
+/// A file that exists in memory alone, read from its start.
+fn memory_file(content: &[u8], mode: u32) -> io::Result<OwnedFd> {
+    let mut file = fs::File::from(rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    Ok(file.into())
+}
+
 impl Sandbox {
     /// Copies a file to `target`, or what a directory holds into `target`; missing parents are made.
     ///
@@ -129,6 +139,13 @@ impl Sandbox {
     pub async fn copy_in(&self, source: &Path, target: &str, options: CopyIn) -> Result<(), CopyError> {
         let opened = open_host(source, open_source).await?;
         let request = FileRequest::CopyIn { target: target.to_owned(), replace: options.replace };
+        self.file_request(request, Some(opened)).await.map(|((), _)| ())
+    }
+
+    /// Writes a file with this content and mode, in the place of whatever was there; missing parents are made.
+    pub async fn write_file(&self, path: &str, content: &[u8], mode: u32) -> Result<(), CopyError> {
+        let opened = memory_file(content, mode).map_err(|source| CopyError::Host { path: "memory".into(), source })?;
+        let request = FileRequest::CopyIn { target: path.to_owned(), replace: true };
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }
 
