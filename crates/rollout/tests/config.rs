@@ -470,6 +470,24 @@ datasets:
 }
 
 #[test]
+fn a_secret_in_a_script_is_masked_in_the_record_alone() {
+    let text = "\
+agents: [{name: mine, execute: run --key hunter2-hunter2, env: {MY_KEY: hunter2-hunter2}}]
+datasets: [{path: tasks}]
+";
+    let dir = tempfile::tempdir().unwrap();
+    let loaded = job_in(dir.path(), text, &[]).unwrap();
+    let execute = "run --key hunter2-hunter2".to_owned();
+    assert_eq!(loaded.config.agents[0].kind, AgentKind::Script { install: None, execute });
+    assert_eq!(loaded.record["agents"][0]["execute"], "run --key [redacted]");
+
+    let path = dir.path().join("job.yaml");
+    let problems = load_job_text(&path, &loaded.record.to_string(), &[], &variables).unwrap_err();
+    let messages: Vec<&str> = problems.diagnostics().iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(messages, ["a secret was masked here when the job was recorded"; 2]);
+}
+
+#[test]
 fn compat_with_harbor_grades_like_harbor_unless_told_otherwise() {
     let verifier = |more: &str| job(&format!("{SMALLEST}compat: harbor\n{more}")).unwrap().config.verifier;
     let plain = verifier("");

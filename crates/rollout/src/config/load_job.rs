@@ -14,7 +14,7 @@ use super::{
     diagnostic::{Code, Diagnostic, Problems, quoted},
     expand::{ExpandError, Expanded, expand, names_a_secret},
     overrides,
-    reader::{Least, Reader, Section, scalar_text},
+    reader::{Reader, Section, above_zero, scalar_text},
     record,
     tree::{Node, Sources, Span, Value},
     yaml,
@@ -22,10 +22,17 @@ use super::{
 use crate::{
     config::{Env, EnvValue},
     name::JobName,
+    record::redact::Redactor,
 };
 
 /// The largest job file or script that is read.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
+
+/// Growth beyond this is a slip of the pen, and could overflow the clocks.
+pub(super) const MAX_MULTIPLIER: f64 = 1e6;
+
+/// A day between two tries.
+pub(super) const MAX_DELAY_MS: u64 = 86_400_000;
 
 pub(super) const KEYS: [&str; 14] = [
     "name",
@@ -160,6 +167,7 @@ pub fn load_job_text(
     let reader = Reader::new(&sources);
     refused.into_iter().for_each(|problem| reader.report(problem));
     reader.check_duplicates(&tree);
+    reader.check_masks(&tree);
     let loader = Loader {
         reader: &reader,
         vars,
@@ -170,7 +178,8 @@ pub fn load_job_text(
     let secrets = loader.secrets.into_inner();
     let (found, failed) = reader.finish();
     let Some((config, compat)) = read.filter(|_| !failed) else { return Err(Problems::new(found)) };
-    let record = record::job(&config, compat, &tree, &sources);
+    let mut record = record::job(&config, compat, &tree, &sources);
+    record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
     Ok(LoadedJob {
         hash: record::hash(&record),
         config,
@@ -224,7 +233,7 @@ impl Loader<'_> {
             jobs_dir: root.filled_string("jobs_dir").unwrap_or("jobs").into(),
             n_attempts: self.count(&root, "n_attempts", 1),
             n_concurrent_trials: self.count(&root, "n_concurrent_trials", 4),
-            timeout_multiplier: root.number("timeout_multiplier", Least::Above(0.0)).unwrap_or(1.0),
+            timeout_multiplier: root.number("timeout_multiplier", above_zero(MAX_MULTIPLIER)).unwrap_or(1.0),
             log_level: root.word("log_level", &LOG_LEVELS).unwrap_or_default(),
             instruction_path: self.instruction_path(&root),
             metrics: self.metrics(&root),
@@ -258,8 +267,8 @@ impl Loader<'_> {
 
     fn retry(&self, section: &Section<'_>) -> RetryConfig {
         let default = RetryConfig::default();
-        let initial = section.integer("initial_delay_ms", 0..=u64::MAX);
-        let most = section.integer("max_delay_ms", 0..=u64::MAX);
+        let initial = section.integer("initial_delay_ms", 0..=MAX_DELAY_MS);
+        let most = section.integer("max_delay_ms", 0..=MAX_DELAY_MS);
         let initial_delay_ms = initial.unwrap_or(default.initial_delay_ms);
         let max_delay_ms = most.unwrap_or(default.max_delay_ms);
         if max_delay_ms < initial_delay_ms {
@@ -273,7 +282,7 @@ impl Loader<'_> {
             max_attempts: self.count(section, "max_attempts", default.max_attempts.get()),
             initial_delay_ms,
             max_delay_ms,
-            multiplier: section.number("multiplier", Least::From(1.0)).unwrap_or(default.multiplier),
+            multiplier: section.number("multiplier", 1.0..=MAX_MULTIPLIER).unwrap_or(default.multiplier),
         }
     }
 
