@@ -991,7 +991,7 @@ source = 1
 metadata = 3
 [verifier]
 timeout_sec = -1
-env = { A = [1], B = \"x\" }
+env = { A = [1], B = \"x\", \"C=D\" = \"y\", E = \"\\u0000\" }
 [agent]
 timeout_sec = \"600\"
 install_timeout_sec = inf
@@ -1029,11 +1029,23 @@ storage = 0
     5 | timeout_sec = -1
       |               ^^
 
-    error: `verifier.env.A` must be a string, not a list
+    error: `verifier.env.A` must be a string, a number or a boolean, not a list
      --> task.toml:6:13
       |
-    6 | env = { A = [1], B = "x" }
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
       |             ^^^
+
+    error: `C=D` cannot be the name of a variable
+     --> task.toml:6:27
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                           ^^^^^
+
+    error: `verifier.env.E` holds a NUL character
+     --> task.toml:6:44
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                                            ^^^^^^^^
 
     error: `agent.timeout_sec` must be a number, not a string
      --> task.toml:8:15
@@ -1094,6 +1106,8 @@ fn a_task_that_is_not_toml_is_shown_at_its_place() {
     error: this is not TOML: duplicate key
      --> task.toml:3:1
       |
+    2 | timeout_sec = 1
+      | ----------- first written here
     3 | timeout_sec = 2
       | ^^^^^^^^^^^
     ");

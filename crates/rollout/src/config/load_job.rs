@@ -14,7 +14,7 @@ use super::{
     diagnostic::{Code, Diagnostic, Problems, quoted},
     expand::{ExpandError, Expanded, expand, names_a_secret},
     overrides,
-    reader::{Reader, Section, above_zero, scalar_text},
+    reader::{Reader, Section, above_zero},
     record,
     tree::{Node, Sources, Span, Value},
     yaml,
@@ -110,14 +110,13 @@ pub(super) enum Compat {
 }
 
 /// A job that can be started.
-#[derive(Debug)]
 pub struct LoadedJob {
     /// What the job file says.
     pub config: JobConfig,
     /// The job file.
     pub path: PathBuf,
     /// What config.json holds: the job with its defaults filled in, `${VAR}` as written, literal
-    /// secrets masked. [`load_job_text`] reads it again.
+    /// secrets masked. [`load_job_record`] reads it again.
     pub record: serde_json::Value,
     /// What may not be as its author meant.
     pub warnings: Vec<Diagnostic>,
@@ -125,6 +124,15 @@ pub struct LoadedJob {
     pub hash: String,
     /// Values that must not appear in any output.
     pub secrets: Vec<String>,
+}
+
+impl std::fmt::Debug for LoadedJob {
+    /// Shows what the record shows, and no secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("LoadedJob");
+        out.field("path", &self.path).field("hash", &self.hash).field("record", &self.record);
+        out.field("warnings", &self.warnings).finish_non_exhaustive()
+    }
 }
 
 /// Reads and checks a job file, YAML or JSON, and the scripts that it names.
@@ -148,6 +156,32 @@ pub fn load_job_text(
     overrides: &[Override],
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedJob, Problems> {
+    load(path, text, overrides, vars, Origin::Author)
+}
+
+/// Reads a job from its record, for when the job file at `path` is gone. Scripts and datasets are
+/// found beside `path`; a record in which a secret was masked is refused.
+pub fn load_job_record(
+    path: &Path,
+    record: &serde_json::Value,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<LoadedJob, Problems> {
+    load(path, &format!("{record:#}"), &[], vars, Origin::Record)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Author,
+    Record,
+}
+
+fn load(
+    path: &Path,
+    text: &str,
+    overrides: &[Override],
+    vars: &dyn Fn(&str) -> Option<String>,
+    origin: Origin,
+) -> Result<LoadedJob, Problems> {
     let mut sources = Sources::default();
     let source = sources.add(&path.display().to_string(), text);
     let mut tree = yaml::parse(text, source).map_err(|error| {
@@ -167,7 +201,9 @@ pub fn load_job_text(
     let reader = Reader::new(&sources);
     refused.into_iter().for_each(|problem| reader.report(problem));
     reader.check_duplicates(&tree);
-    reader.check_masks(&tree);
+    if origin == Origin::Record {
+        reader.check_masks(&tree);
+    }
     let loader = Loader {
         reader: &reader,
         vars,
@@ -381,26 +417,8 @@ impl Loader<'_> {
     /// The `env` of a section, expanded.
     pub(super) fn env(&self, section: &Section<'_>) -> Env {
         let mut env = Env::new();
-        let Some(variables) = section.mapping("env") else { return env };
-        for entry in variables.entries {
-            let path = variables.at(&entry.key);
-            if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
-                let message = format!("{} cannot be the name of a variable", quoted(&entry.key));
-                self.reader.error(entry.key_span, Code::InvalidValue, message);
-                continue;
-            }
-            let Some(written) = scalar_text(self.reader.sources, &entry.node) else {
-                self.reader.wrong_type(&entry.node, &path, "a string, a number or a boolean");
-                continue;
-            };
+        for (entry, written) in section.variables() {
             let expanded = self.expand(&written, &entry.node);
-            if expanded.text.contains('\0') {
-                self.reader.error(
-                    entry.node.span,
-                    Code::InvalidValue,
-                    format!("`{path}` holds a NUL character"),
-                );
-            }
             let secret = expanded.is_secret(&entry.key);
             if secret {
                 self.secrets.borrow_mut().extend(expanded.secrets());

@@ -211,6 +211,29 @@ impl<'r> Section<'r> {
         self.reader.mapping(self.node(key)?, &self.at(key))
     }
 
+    /// The variables under `env`, as written.
+    pub(super) fn variables(&self) -> Vec<(&'r Entry, String)> {
+        let mut variables = Vec::new();
+        let Some(env) = self.mapping("env") else { return variables };
+        for entry in env.entries {
+            let path = env.at(&entry.key);
+            if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
+                let message = format!("{} cannot be the name of a variable", quoted(&entry.key));
+                self.reader.error(entry.key_span, Code::InvalidValue, message);
+                continue;
+            }
+            match scalar_text(self.reader.sources, &entry.node) {
+                Some(text) if text.contains('\0') => {
+                    let message = format!("{} holds a NUL character", quoted(&path));
+                    self.reader.error(entry.node.span, Code::InvalidValue, message);
+                }
+                Some(text) => variables.push((entry, text)),
+                None => self.reader.wrong_type(&entry.node, &path, "a string, a number or a boolean"),
+            }
+        }
+        variables
+    }
+
     pub(super) fn list(&self, key: &str) -> Option<&'r [Node]> {
         let node = self.node(key)?;
         match &node.value {
