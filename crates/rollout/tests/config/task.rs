@@ -320,7 +320,7 @@ X = \"1\"
       |
     3 | multi_step_reward_strategy = "mean"
       | ^^^^^^^^^^^^^^^^^^^^^^^^^^
-    warning: `steps` is not supported: the task has several steps, and only its first instruction.md is attempted
+    warning: `steps` is not supported: its steps are not attempted, only the task's own instruction.md
      --> task.toml:6:3
       |
     6 | [[steps]]
