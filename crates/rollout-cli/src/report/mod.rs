@@ -161,13 +161,13 @@ impl Reporter {
         let now = Instant::now();
         if let Screen::Live { bar, color, due } = &mut self.screen
             && *due <= now
+            && self.board.total > 0
             && !bar.is_finished()
         {
             *due = now + frame::TICK;
             let (width, height) = terminal_size();
             let lines = frame::frame(&self.board, now - self.start, width, height);
             bar.set_message(colored(&lines.join("\n"), *color));
-            bar.tick();
         }
     }
 }

@@ -202,10 +202,10 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     stopping: running trials are torn down; press Ctrl-C again to stop at once
     – shell/quickstart/sort__2  skipped
 
-    agent   dataset     trials  completed  failed  pass rate  failures as 0  mean reward     cost  trial time
-    oracle  quickstart       1          1       0     100.0%         100.0%            1  $0.0342        2.1s
-    shell   quickstart       4          1       1       0.0%           0.0%            0  $0.0342        4.2s
-    all                      5          2       1      50.0%          33.3%          0.5  $0.0684        6.3s
+    agent   dataset     trials  completed  failed  pass rate  incl. failed  mean reward     cost  time
+    oracle  quickstart       1          1       0     100.0%        100.0%            1  $0.0342  2.1s
+    shell   quickstart       4          1       1       0.0%          0.0%            0  $0.0342  4.2s
+    all                      5          2       1      50.0%         33.3%          0.5  $0.0684  6.3s
 
     metrics  mean  max
     oracle      1    1
@@ -321,8 +321,8 @@ fn nothing_completed_is_a_dash_not_a_zero() {
     my-eval: 5 trials, 2 at a time, on native
     results in jobs/my-eval
 
-    agent  dataset     trials  completed  failed  pass rate  failures as 0  mean reward  cost  trial time
-    shell  quickstart       2          0       2          —           0.0%            —    $0        4.2s
+    agent  dataset     trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
+    shell  quickstart       2          0       2          —          0.0%            —    $0  4.2s
 
     metrics  mean  max
     shell       —    —
