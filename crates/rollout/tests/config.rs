@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use rollout::config::{
     AfterAgentError, AgentKind, AgentProcesses, Bytes, Code, Cpus, DatasetSource, EnvironmentKind, LoadedJob,
     LogLevel, Metric, Override, PreservePolicy, Problems, RegistryLocation, RetryConfig, Severity, load_job,
-    load_job_text, load_task_config,
+    load_job_record, load_task_config,
 };
 
 fn job(text: &str) -> Result<LoadedJob, Problems> {
@@ -327,15 +327,14 @@ datasets: [{path: ./tasks/}]
 ";
     let first = job_in(dir.path(), text, &[]).map_err(|problems| problems.render(false)).unwrap();
     let path = dir.path().join("job.yaml");
-    let again = load_job_text(&path, &first.record.to_string(), &[], &variables)
-        .map_err(|problems| problems.render(false))
-        .unwrap();
+    let again =
+        load_job_record(&path, &first.record, &variables).map_err(|problems| problems.render(false)).unwrap();
     assert_eq!(again.record, first.record);
     assert_eq!(again.hash, first.hash);
     assert_eq!(format!("{:?}", again.config), format!("{:?}", first.config));
 
     fs::write(dir.path().join("run.sh"), "echo changed\n").unwrap();
-    let problems = load_job_text(&path, &first.record.to_string(), &[], &variables).unwrap_err();
+    let problems = load_job_record(&path, &first.record, &variables).unwrap_err();
     assert!(problems.to_string().contains("`agents.0.execute_file` has changed"), "{problems}");
 }
 
@@ -433,7 +432,9 @@ datasets:
     let record = loaded.record.to_string();
     for secret in ["sk-very-secret", "ghp_literal", "literal-secret", "fallback-secret"] {
         assert!(!record.contains(secret), "{record}");
+        assert!(!format!("{loaded:?}").contains(secret));
         assert!(!format!("{:?}", loaded.config.agents).contains(secret));
+        assert!(!format!("{:?}", loaded.config.environment).contains(secret));
     }
     insta::assert_json_snapshot!(loaded.record["agents"][0]["env"], @r#"
     {
@@ -467,6 +468,24 @@ datasets:
         loaded.record["datasets"][0]["registry"]["url"],
         "https://user:${MY_API_KEY}@example.org/r.json"
     );
+}
+
+#[test]
+fn a_secret_in_a_script_is_masked_in_the_record_alone() {
+    let text = "\
+agents: [{name: mine, execute: run --key hunter2-hunter2, env: {MY_KEY: hunter2-hunter2}}]
+datasets: [{path: tasks}]
+";
+    let dir = tempfile::tempdir().unwrap();
+    let loaded = job_in(dir.path(), text, &[]).unwrap();
+    let execute = "run --key hunter2-hunter2".to_owned();
+    assert_eq!(loaded.config.agents[0].kind, AgentKind::Script { install: None, execute });
+    assert_eq!(loaded.record["agents"][0]["execute"], "run --key [redacted]");
+
+    let path = dir.path().join("job.yaml");
+    let problems = load_job_record(&path, &loaded.record, &variables).unwrap_err();
+    let messages: Vec<&str> = problems.diagnostics().iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(messages, ["a secret was masked here when the job was recorded"; 2]);
 }
 
 #[test]

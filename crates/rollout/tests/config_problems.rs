@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use proptest::prelude::*;
+
 use rollout::config::{Code, Override, Problems, load_job, load_job_text, load_task_config};
 
 fn refused(text: &str) -> Problems {
@@ -64,7 +66,7 @@ datasets: []
     2 | n_concurrent_trials: 0
       |                      ^
 
-    error: `timeout_multiplier` must be more than 0 and finite, not -1
+    error: `timeout_multiplier` must be more than 0, not -1
      --> job.yaml:3:21
       |
     3 | timeout_multiplier: -1
@@ -322,7 +324,7 @@ verifier: {override_timeout_sec: -1, max_timeout_sec: .nan}
     5 | n_attempts: 99999999999
       |             ^^^^^^^^^^^
 
-    error: `timeout_multiplier` must be more than 0 and finite, not inf
+    error: `timeout_multiplier` must be at most 1000000, not inf
      --> job.yaml:6:21
       |
     6 | timeout_multiplier: .inf
@@ -348,19 +350,19 @@ verifier: {override_timeout_sec: -1, max_timeout_sec: .nan}
     8 | retry: {max_attempts: 0, initial_delay_ms: 5000, max_delay_ms: 1000, multiplier: 0.5}
       |                                                                ^^^^
 
-    error: `retry.multiplier` must be at least 1 and finite, not 0.5
+    error: `retry.multiplier` must be at least 1, not 0.5
      --> job.yaml:8:82
       |
     8 | retry: {max_attempts: 0, initial_delay_ms: 5000, max_delay_ms: 1000, multiplier: 0.5}
       |                                                                                  ^^^
 
-    error: `verifier.override_timeout_sec` must be at least 0 and finite, not -1
+    error: `verifier.override_timeout_sec` must be at least 0, not -1
      --> job.yaml:9:34
       |
     9 | verifier: {override_timeout_sec: -1, max_timeout_sec: .nan}
       |                                  ^^
 
-    error: `verifier.max_timeout_sec` must be at least 0 and finite, not NaN
+    error: `verifier.max_timeout_sec` must be at least 0, not NaN
      --> job.yaml:9:55
       |
     9 | verifier: {override_timeout_sec: -1, max_timeout_sec: .nan}
@@ -473,7 +475,7 @@ environment:
       |
       = help: did you mean "2G"?
 
-    error: `environment.override_storage_mb` must be more than 0 and finite, not -5
+    error: `environment.override_storage_mb` must be more than 0, not -5
      --> job.yaml:6:24
       |
     6 |   override_storage_mb: -5
@@ -989,7 +991,7 @@ source = 1
 metadata = 3
 [verifier]
 timeout_sec = -1
-env = { A = [1], B = \"x\" }
+env = { A = [1], B = \"x\", \"C=D\" = \"y\", E = \"\\u0000\" }
 [agent]
 timeout_sec = \"600\"
 install_timeout_sec = inf
@@ -1021,17 +1023,29 @@ storage = 0
     3 | metadata = 3
       |            ^
 
-    error: `verifier.timeout_sec` must be at least 0 and finite, not -1
+    error: `verifier.timeout_sec` must be at least 0, not -1
      --> task.toml:5:15
       |
     5 | timeout_sec = -1
       |               ^^
 
-    error: `verifier.env.A` must be a string, not a list
+    error: `verifier.env.A` must be a string, a number or a boolean, not a list
      --> task.toml:6:13
       |
-    6 | env = { A = [1], B = "x" }
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
       |             ^^^
+
+    error: `C=D` cannot be the name of a variable
+     --> task.toml:6:27
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                           ^^^^^
+
+    error: `verifier.env.E` holds a NUL character
+     --> task.toml:6:44
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                                            ^^^^^^^^
 
     error: `agent.timeout_sec` must be a number, not a string
      --> task.toml:8:15
@@ -1041,7 +1055,7 @@ storage = 0
       |
       = help: write 600 without quotes
 
-    error: `agent.install_timeout_sec` must be at least 0 and finite, not inf
+    error: `agent.install_timeout_sec` must be at most 1000000000, not inf
      --> task.toml:9:23
       |
     9 | install_timeout_sec = inf
@@ -1092,6 +1106,8 @@ fn a_task_that_is_not_toml_is_shown_at_its_place() {
     error: this is not TOML: duplicate key
      --> task.toml:3:1
       |
+    2 | timeout_sec = 1
+      | ----------- first written here
     3 | timeout_sec = 2
       | ^^^^^^^^^^^
     ");
@@ -1214,4 +1230,98 @@ memory_mb = 2048
 environment_mode = \"shared\"
 [solution.env]
 "), @"");
+}
+
+/// Values of any shape under keys that mean something.
+fn any_value() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        prop::sample::select(vec![
+            "oracle",
+            "docker",
+            "mean",
+            "src",
+            "2Gi",
+            "${SET}",
+            "${X:-é}",
+            "${",
+            "[redacted]"
+        ])
+        .prop_map(Into::into),
+        "\\PC{0,12}".prop_map(Into::into),
+    ];
+    let keys = vec![
+        "name",
+        "n_attempts",
+        "timeout_multiplier",
+        "retry",
+        "environment",
+        "verifier",
+        "metrics",
+        "agents",
+        "datasets",
+        "type",
+        "preserve_env",
+        "preserveEnv",
+        "provider_config",
+        "override_memory",
+        "max_delay_ms",
+        "override_timeout_sec",
+        "env",
+        "execute",
+        "install",
+        "install_file",
+        "path",
+        "registry",
+        "url",
+        "version",
+        "metadata",
+        "agent",
+        "timeout_sec",
+        "memory",
+        "memory_mb",
+        "cpus",
+        "docker_image",
+        "solution",
+        "ключ",
+    ];
+    leaf.prop_recursive(5, 64, 8, move |inner| {
+        let key = prop::sample::select(keys.clone()).prop_map(str::to_owned);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            prop::collection::vec((key, inner), 0..8)
+                .prop_map(|entries| serde_json::Value::Object(entries.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_job_is_read_or_refused_with_places(value in any_value()) {
+        let text = value.to_string();
+        let vars = |name: &str| (name == "SET").then(|| "value".to_owned());
+        if let Err(problems) = load_job_text(Path::new("job.yaml"), &text, &[], &vars) {
+            prop_assert!(!problems.diagnostics().is_empty());
+            prop_assert!(problems.render(true).len() >= problems.render(false).len());
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in "[-a-z:{}\\[\\]'\"#&*!|>%@`?, \n\t\ré=\\.0-9]{0,60}") {
+        let job = load_job_text(Path::new("job.yaml"), &text, &[], &|_| None);
+        let _ = job.map_err(|problems| problems.render(false));
+        let task = load_task_config(Path::new("task.toml"), &text);
+        let _ = task.map_err(|problems| problems.render(false));
+    }
+
+    #[test]
+    fn any_override_is_applied_or_refused(key in "[a-z0-9.]{1,20}", value in "\\PC{0,20}") {
+        let text = "agents: [{name: nop}]\ndatasets: [{path: src}]\n";
+        let over = Override { key, value };
+        let job = load_job_text(Path::new("job.yaml"), text, &[over], &|_| None);
+        let _ = job.map_err(|problems| problems.render(false));
+    }
 }

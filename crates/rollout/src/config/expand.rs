@@ -49,11 +49,11 @@ impl Expanded {
         if self.text.is_empty() {
             return false;
         }
-        if names().any(names_a_secret) {
+        if names().any(names_a_secret) || has_password(&self.text) {
             return true;
         }
         let from_outside = self.variables.iter().any(|(_, value)| value.len() >= MIN_SECRET_BYTES);
-        from_outside && (!names().any(names_something_public) || has_password(&self.text))
+        from_outside && !names().any(names_something_public)
     }
 
     /// What to keep out of output if the text is secret: all of it, and each secret variable alone.
@@ -217,7 +217,7 @@ fn names_something_public(name: &str) -> bool {
 }
 
 /// Whether a URL in the text carries a password.
-fn has_password(text: &str) -> bool {
+pub(super) fn has_password(text: &str) -> bool {
     text.split("://").skip(1).any(|rest| user_of(rest).is_some_and(|user| user.contains(':')))
 }
 
@@ -278,6 +278,8 @@ mod tests {
             ("BASE_URL", "${PLAIN}", false),
             ("MODEL", "${OPENAI_API_KEY}", true),
             ("URL", "${DATABASE_URL}", true),
+            ("URL", "postgres://me:literal@db/x", true),
+            ("URL", "https://example.org/a:b@c", false),
             ("MAX_TOKENS", "${PLAIN}", false),
             ("GITHUB_TOKEN", "literal", true),
             ("githubToken", "literal", true),

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use super::{
     DatasetConfig, DatasetSource, RegistryLocation,
     diagnostic::{Code, Diagnostic, quoted},
-    expand::names_a_secret,
+    expand::{has_password, names_a_secret},
     load_job::Loader,
     reader::Section,
 };
@@ -142,7 +142,7 @@ impl Loader<'_> {
 
     fn expanded(&self, section: &Section<'_>, key: &str) -> Option<String> {
         let expanded = self.expand(section.filled_string(key)?, section.node(key)?);
-        if expanded.names().any(names_a_secret) {
+        if expanded.names().any(names_a_secret) || has_password(&expanded.text) {
             self.secrets.borrow_mut().extend(expanded.secrets());
         }
         // A variable that is missing has been noted.

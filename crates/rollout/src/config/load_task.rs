@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{
     Bytes, Cpus, TaskConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
-    reader::{Reader, Section, scalar_text},
+    reader::{Reader, Section},
     toml_file,
     tree::{Node, Sources, Span, Value},
 };
@@ -43,7 +43,12 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
     let tree = toml_file::parse(text, source).map_err(|errors| {
         let error = |error: toml_file::TomlError| {
             let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-            Diagnostic::error(&sources, span, Code::Syntax, format!("this is not TOML: {}", error.message))
+            let message = format!("this is not TOML: {}", error.message);
+            let problem = Diagnostic::error(&sources, span, Code::Syntax, message);
+            match error.first {
+                Some(first) => problem.related(&sources, first, "first written here"),
+                None => problem,
+            }
         };
         Problems::new(errors.into_iter().map(error).collect())
     })?;
@@ -82,7 +87,11 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         source: root.string("source").map(str::to_owned),
         metadata: metadata.map(|entry| (entry.key.clone(), plain_json(&entry.node))).collect(),
         verifier_timeout_sec: verifier.timeout("timeout_sec").unwrap_or(VERIFIER_TIMEOUT_SEC),
-        verifier_env: verifier_env(&verifier),
+        verifier_env: verifier
+            .variables()
+            .into_iter()
+            .map(|(entry, text)| (entry.key.clone(), text))
+            .collect(),
         agent_install_timeout_sec: agent.timeout("install_timeout_sec").unwrap_or(INSTALL_TIMEOUT_SEC),
         agent_timeout_sec: agent.timeout("timeout_sec").unwrap_or(AGENT_TIMEOUT_SEC),
         build_timeout_sec: environment.timeout("build_timeout_sec").unwrap_or(BUILD_TIMEOUT_SEC),
@@ -105,18 +114,6 @@ fn version(root: &Section<'_>) -> String {
         );
     }
     version
-}
-
-fn verifier_env(verifier: &Section<'_>) -> Vec<(String, String)> {
-    let Some(env) = verifier.mapping("env") else { return Vec::new() };
-    let mut values = Vec::new();
-    for entry in env.entries {
-        match scalar_text(env.reader.sources, &entry.node) {
-            Some(text) => values.push((entry.key.clone(), text)),
-            None => env.reader.wrong_type(&entry.node, &env.at(&entry.key), "a string"),
-        }
-    }
-    values
 }
 
 fn docker_image(environment: &Section<'_>) -> Option<String> {

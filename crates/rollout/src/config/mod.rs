@@ -23,7 +23,7 @@ mod yaml;
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};
 pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use job::*;
-pub use load_job::{LoadedJob, load_job, load_job_text};
+pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
 pub use load_task::load_task_config;
 pub use overrides::{Override, OverrideError};
 pub use quantity::*;

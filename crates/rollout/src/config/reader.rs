@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    ops::RangeInclusive,
+    ops::{Bound, RangeBounds, RangeInclusive},
 };
 
 use super::{
@@ -10,6 +10,7 @@ use super::{
     quantity::{Bytes, Cpus, QuantityError},
     tree::{Entry, Node, Sources, Span, Value},
 };
+use crate::record::redact::MASK;
 
 /// Collects what is found while a tree is read.
 pub(super) struct Reader<'a> {
@@ -18,6 +19,12 @@ pub(super) struct Reader<'a> {
     failed: Cell<bool>,
     left_out: Cell<usize>,
 }
+
+/// Some thirty years. Scaled by any multiplier it still fits the clocks.
+pub(super) const MAX_TIMEOUT_SEC: f64 = 1e9;
+
+/// As much as fits the signed numbers that providers count bytes in.
+const MAX_MEBIBYTES: f64 = (i64::MAX >> 20) as f64;
 
 /// More than this no person reads; a file made to waste time would have millions.
 const MAX_DIAGNOSTICS: usize = 100;
@@ -86,6 +93,20 @@ impl<'a> Reader<'a> {
                     self.check_duplicates(&entry.node);
                 }
             }
+            _ => {}
+        }
+    }
+
+    /// Notes every value that a record masks: what it was is not known.
+    pub(super) fn check_masks(&self, node: &Node) {
+        match &node.value {
+            Value::String(text) if text.contains(MASK) => {
+                let message = "a secret was masked here when the job was recorded";
+                let hint = "load the job file instead, and write secrets as `${VAR}`";
+                self.error_with_hint(node.span, Code::InvalidValue, message, hint);
+            }
+            Value::List(items) => items.iter().for_each(|item| self.check_masks(item)),
+            Value::Map(entries) => entries.iter().for_each(|entry| self.check_masks(&entry.node)),
             _ => {}
         }
     }
@@ -190,6 +211,29 @@ impl<'r> Section<'r> {
         self.reader.mapping(self.node(key)?, &self.at(key))
     }
 
+    /// The variables under `env`, as written.
+    pub(super) fn variables(&self) -> Vec<(&'r Entry, String)> {
+        let mut variables = Vec::new();
+        let Some(env) = self.mapping("env") else { return variables };
+        for entry in env.entries {
+            let path = env.at(&entry.key);
+            if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
+                let message = format!("{} cannot be the name of a variable", quoted(&entry.key));
+                self.reader.error(entry.key_span, Code::InvalidValue, message);
+                continue;
+            }
+            match scalar_text(self.reader.sources, &entry.node) {
+                Some(text) if text.contains('\0') => {
+                    let message = format!("{} holds a NUL character", quoted(&path));
+                    self.reader.error(entry.node.span, Code::InvalidValue, message);
+                }
+                Some(text) => variables.push((entry, text)),
+                None => self.reader.wrong_type(&entry.node, &path, "a string, a number or a boolean"),
+            }
+        }
+        variables
+    }
+
     pub(super) fn list(&self, key: &str) -> Option<&'r [Node]> {
         let node = self.node(key)?;
         match &node.value {
@@ -262,8 +306,8 @@ impl<'r> Section<'r> {
         in_range
     }
 
-    /// A finite number of at least `least`, or above it.
-    pub(super) fn number(&self, key: &str, least: Least) -> Option<f64> {
+    /// A number within bounds.
+    pub(super) fn number(&self, key: &str, bounds: impl RangeBounds<f64>) -> Option<f64> {
         let node = self.node(key)?;
         let value = match node.value {
             Value::Int(value) => value as f64,
@@ -273,12 +317,18 @@ impl<'r> Section<'r> {
                 return None;
             }
         };
-        let (fits, rule) = match least {
-            Least::From(least) => (value >= least, format!("at least {least}")),
-            Least::Above(least) => (value > least, format!("more than {least}")),
+        let least = match bounds.start_bound() {
+            Bound::Included(least) => Some((value >= *least, format!("at least {least}"))),
+            Bound::Excluded(least) => Some((value > *least, format!("more than {least}"))),
+            Bound::Unbounded => None,
         };
-        if !value.is_finite() || !fits {
-            self.invalid(key, format!("`{}` must be {rule} and finite, not {value}", self.at(key)));
+        let most = match bounds.end_bound() {
+            Bound::Included(most) => Some((value <= *most, format!("at most {most}"))),
+            Bound::Excluded(most) => Some((value < *most, format!("less than {most}"))),
+            Bound::Unbounded => None,
+        };
+        if let Some((_, rule)) = [least, most].into_iter().flatten().find(|(fits, _)| !fits) {
+            self.invalid(key, format!("`{}` must be {rule}, not {value}", self.at(key)));
             return None;
         }
         Some(value)
@@ -286,7 +336,7 @@ impl<'r> Section<'r> {
 
     /// Seconds; 0 means that the key is not set.
     pub(super) fn timeout(&self, key: &str) -> Option<f64> {
-        self.number(key, Least::From(0.0)).filter(|seconds| *seconds > 0.0)
+        self.number(key, 0.0..=MAX_TIMEOUT_SEC).filter(|seconds| *seconds > 0.0)
     }
 
     /// One of a few words.
@@ -337,7 +387,7 @@ impl<'r> Section<'r> {
 
     /// A whole or fractional number of mebibytes.
     pub(super) fn mebibytes(&self, key: &str) -> Option<Bytes> {
-        let value = self.number(key, Least::Above(0.0))?;
+        let value = self.number(key, above_zero(MAX_MEBIBYTES))?;
         match format!("{value}Mi").parse() {
             Ok(bytes) => Some(bytes),
             Err(error) => {
@@ -405,11 +455,9 @@ impl<'r> Section<'r> {
     }
 }
 
-/// The lower bound of a number.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Least {
-    From(f64),
-    Above(f64),
+/// Numbers above 0, up to `most`.
+pub(super) fn above_zero(most: f64) -> (Bound<f64>, Bound<f64>) {
+    (Bound::Excluded(0.0), Bound::Included(most))
 }
 
 /// A scalar as text: a string's content, a number or boolean as it was written.

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Cpus, RetryConfig, load_agents, load_datasets, load_job, load_task};
+use super::{Cpus, RetryConfig, load_agents, load_datasets, load_job, load_task, reader::MAX_TIMEOUT_SEC};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -16,7 +16,10 @@ pub fn job_schema() -> Json {
         described(text, json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX, "default": default }))
     };
     let millis = |text: &str, default: u64| {
-        described(text, json!({ "type": "integer", "minimum": 0, "default": default }))
+        described(
+            text,
+            json!({ "type": "integer", "minimum": 0, "maximum": load_job::MAX_DELAY_MS, "default": default }),
+        )
     };
     let mut schema = object(
         "A job: agents that attempt the tasks of datasets.",
@@ -31,7 +34,7 @@ pub fn job_schema() -> Json {
             "n_concurrent_trials": count("How many trials run at the same time.", 4),
             "timeout_multiplier": described(
                 "Scales every timeout, those of this file too.",
-                json!({ "type": "number", "exclusiveMinimum": 0, "default": 1.0 }),
+                json!({ "type": "number", "exclusiveMinimum": 0, "maximum": load_job::MAX_MULTIPLIER, "default": 1.0 }),
             ),
             "retry": object(
                 "How failures of the infrastructure are retried; those of agents and verifiers never are.",
@@ -42,7 +45,9 @@ pub fn job_schema() -> Json {
                     "max_delay_ms": millis("The longest wait between two tries.", retry.max_delay_ms),
                     "multiplier": described(
                         "Growth of the wait from one try to the next.",
-                        json!({ "type": "number", "minimum": 1, "default": retry.multiplier }),
+                        json!({
+                            "type": "number", "minimum": 1, "maximum": load_job::MAX_MULTIPLIER, "default": retry.multiplier,
+                        }),
                     ),
                 }),
             ),
@@ -315,7 +320,10 @@ fn flag(description: &str) -> Json {
 }
 
 fn seconds(description: &str, default: f64) -> Json {
-    described(description, json!({ "type": "number", "minimum": 0, "default": default }))
+    described(
+        description,
+        json!({ "type": "number", "minimum": 0, "maximum": MAX_TIMEOUT_SEC, "default": default }),
+    )
 }
 
 fn word<T>(description: &str, words: &[(&str, T)], default: Option<&str>) -> Json {

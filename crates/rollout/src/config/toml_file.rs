@@ -14,22 +14,42 @@ use super::tree::{Entry, Node, Span, Value};
 pub(super) struct TomlError {
     pub(super) message: String,
     pub(super) span: Option<Span>,
+    /// Where a key was written first that is written again.
+    pub(super) first: Option<Span>,
 }
 
 /// Parses a document, or tells everything that is wrong with its syntax.
 pub(super) fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
     let (tree, errors) = DeTable::parse_recoverable(text);
+    let at = span(tree.span(), source);
+    let root = Node { value: table(tree.into_inner(), source), span: at };
     if errors.is_empty() {
-        let at = span(tree.span(), source);
-        return Ok(Node { value: table(tree.into_inner(), source), span: at });
+        return Ok(root);
     }
-    Err(errors
-        .into_iter()
-        .map(|error| TomlError {
+    let error = |error: toml::de::Error| {
+        let span = error.span().map(|range| span(range, source));
+        let again = span.filter(|_| error.message().starts_with("duplicate key"));
+        let key = again.and_then(|again| Some((text.get(again.range())?, again)));
+        TomlError {
             message: error.message().trim_end().replace('\n', ", "),
-            span: error.span().map(|range| span(range, source)),
-        })
-        .collect())
+            first: key.and_then(|(key, again)| last_before(&root, key, again)),
+            span,
+        }
+    };
+    Err(errors.into_iter().map(error).collect())
+}
+
+/// The nearest place before `again` where the key stands.
+fn last_before(node: &Node, key: &str, again: Span) -> Option<Span> {
+    let (items, entries): (&[Node], &[Entry]) = match &node.value {
+        Value::List(items) => (items, &[]),
+        Value::Map(entries) => (&[], entries),
+        _ => return None,
+    };
+    let here = entries.iter().filter(|entry| entry.key == key).map(|entry| entry.key_span);
+    let inside = items.iter().chain(entries.iter().map(|entry| &entry.node));
+    let inside = inside.filter_map(|node| last_before(node, key, again));
+    here.chain(inside).filter(|span| span.end <= again.start).max_by_key(|span| span.start)
 }
 
 fn span(range: Range<usize>, source: usize) -> Span {
