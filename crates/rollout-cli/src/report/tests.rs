@@ -16,7 +16,7 @@ use rollout::{
     },
 };
 
-use super::{Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
+use super::{Form, Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
 
 fn trial(agent: &str, task: &str, attempt: u32) -> TrialId {
     TrialId {
@@ -186,6 +186,21 @@ fn replay(screen: fn(Box<Paper>) -> Screen, events: &[Event]) -> (String, Junit)
         reporter.show(event).unwrap();
     }
     (paper.text(), reporter.junit.unwrap())
+}
+
+#[test]
+fn a_live_display_needs_a_terminal_that_can_show_one_and_a_person() {
+    let form = |terminal, variables: &[(&str, &str)]| {
+        Form::choose(terminal, |name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    };
+    assert_eq!(form(true, &[("TERM", "xterm")]), Form::Live);
+    assert_eq!(form(true, &[("TERM", "xterm"), ("CI", "false")]), Form::Live);
+    assert_eq!(form(false, &[("TERM", "xterm")]), Form::Plain);
+    assert_eq!(form(true, &[("TERM", "dumb")]), Form::Plain);
+    assert_eq!(form(true, &[]), Form::Plain);
+    assert_eq!(form(true, &[("TERM", "xterm"), ("CI", "true")]), Form::Plain);
 }
 
 #[test]
