@@ -27,9 +27,8 @@ const CACHES: [&str; 3] = ["images", "layers", "git"];
 /// Removes what may go and prints what was found.
 pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
-    let (dead, live): (Vec<PathBuf>, Vec<PathBuf>) =
-        directories(&state_dir.join(RUNS)).into_iter().partition(|run| is_over(run));
-    let preserved = directories(&state_dir.join(PRESERVED));
+    let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
+    let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
     let gone = if args.dry_run { "to remove" } else { "removed" };
     let for_preserved = if args.preserved { gone } else { "kept" };
     let mut rows = vec![
@@ -37,6 +36,9 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
         row("kept", &count(live.len() as u64, "running job"), &live),
         row(for_preserved, &count(preserved.len() as u64, "preserved environment"), &preserved),
     ];
+    if !attached.is_empty() {
+        rows.push(row("kept", &count(attached.len() as u64, "attached environment"), &attached));
+    }
     rows.extend(CACHES.map(|cache| row("kept", cache, &[state_dir.join(cache)])));
     if !args.dry_run {
         if args.preserved {
@@ -55,12 +57,15 @@ fn row(fate: &str, what: &str, paths: &[PathBuf]) -> Vec<String> {
     vec![fate.to_owned(), what.to_owned(), size(bytes)]
 }
 
-/// Whether the process that a directory belongs to has ended: it would hold the lock.
-fn is_over(run: &Path) -> bool {
-    match File::open(run.join("lock")) {
+/// The directories of a directory that nobody uses, and those that somebody does: a process holds a
+/// lock on the file of that name.
+fn by_use(parent: &Path, lock: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let free = |dir: &PathBuf| match File::open(dir.join(lock)) {
         Ok(lock) => !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
         Err(_) => true,
-    }
+    };
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).partition(free)
 }
 
 /// Makes preserved environments the leftovers of a run that is over, so that the engine's own sweep
@@ -70,17 +75,9 @@ fn discard(state_dir: &Path, preserved: &[PathBuf]) -> io::Result<()> {
         let Some(name) = kept.file_name() else { continue };
         let run = state_dir.join(RUNS).join(name);
         fs::create_dir_all(&run)?;
-        File::create(run.join("lock"))?;
         fs::rename(kept, run.join(name))?;
     }
     Ok(())
-}
-
-fn directories(parent: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-    found.sort();
-    found
 }
 
 /// The room that a tree takes, as far as it can be read.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rollout::{
-    config::{LoadedJob, Override, load_job_text},
+    config::{LoadedJob, Override, load_job_record},
     job::{Job, Plan, Rerun, Resumable, ResumeError, Selection},
 };
 
@@ -40,8 +40,8 @@ fn configuration(resumable: &Resumable) -> Result<LoadedJob, Failure> {
         resumable.check_config(&loaded).map_err(failure)?;
         return Ok(loaded);
     }
-    let text = fs::read_to_string(resumable.config_copy())?;
-    load_job_text(&header.job_file, &text, &[], &load::variable)
+    let record = serde_json::from_slice(&fs::read(resumable.config_copy())?)?;
+    load_job_record(&header.job_file, &record, &load::variable)
         .map_err(|problems| load::refused(&resumable.config_copy(), &problems))
 }
 

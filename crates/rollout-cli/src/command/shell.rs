@@ -89,16 +89,18 @@ async fn furnish(environment: &dyn Environment, task: &Task, tests: bool) -> Res
 
 /// Opens a shell in the environment that a trial left, and leaves it there again.
 pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
-    let record = record(&args.trial).map_err(|error| {
+    let (place, record) = record(&args.trial).map_err(|error| {
         let hint = match error {
             AttachError::NotKept => {
-                "set environment.preserve_env to on_failure or always, and run the trial again"
+                Some("set environment.preserve_env to on_failure or always, and run the trial again")
             }
-            _ => "give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>",
+            AttachError::NotATrial { .. } | AttachError::NotAResult { .. } => {
+                Some("give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>")
+            }
+            AttachError::Provider(_) => None,
         };
-        Failure::from(error).hint(Some(hint))
+        Failure::from(error).hint(hint)
     })?;
-    let (place, record) = record;
     let provider = run::provider(&native(serde_json::json!({ "network": record.network }))).await?;
     let environment = provider.reopen(&place).await?;
     super::print(&paint(DIM, "what you change here stays; `rollout clean --preserved` removes it"))?;

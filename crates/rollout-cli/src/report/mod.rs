@@ -41,9 +41,13 @@ pub(crate) enum Form {
 impl Form {
     /// A live display where there is a person at a terminal that can show one, else lines.
     pub(crate) fn for_people() -> Self {
-        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        if io::stdout().is_terminal() && !dumb && !set("CI") { Self::Live } else { Self::Plain }
+        Self::choose(io::stdout().is_terminal(), |name| std::env::var(name).ok())
+    }
+
+    fn choose(terminal: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let dumb = variable("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let ci = variable("CI").is_some_and(|value| !value.is_empty() && value != "false");
+        if terminal && !dumb && !ci { Self::Live } else { Self::Plain }
     }
 }
 
@@ -161,13 +165,13 @@ impl Reporter {
         let now = Instant::now();
         if let Screen::Live { bar, color, due } = &mut self.screen
             && *due <= now
+            && self.board.total > 0
             && !bar.is_finished()
         {
             *due = now + frame::TICK;
             let (width, height) = terminal_size();
             let lines = frame::frame(&self.board, now - self.start, width, height);
             bar.set_message(colored(&lines.join("\n"), *color));
-            bar.tick();
         }
     }
 }

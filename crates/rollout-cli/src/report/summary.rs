@@ -21,10 +21,10 @@ const COLUMNS: [(&str, Align); 10] = [
     ("completed", Align::Right),
     ("failed", Align::Right),
     ("pass rate", Align::Right),
-    ("failures as 0", Align::Right),
+    ("incl. failed", Align::Right),
     ("mean reward", Align::Right),
     ("cost", Align::Right),
-    ("trial time", Align::Right),
+    ("time", Align::Right),
 ];
 
 /// The table of results, what failed, where everything lies and what to do next.

@@ -16,7 +16,7 @@ use rollout::{
     },
 };
 
-use super::{Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
+use super::{Form, Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
 
 fn trial(agent: &str, task: &str, attempt: u32) -> TrialId {
     TrialId {
@@ -189,6 +189,21 @@ fn replay(screen: fn(Box<Paper>) -> Screen, events: &[Event]) -> (String, Junit)
 }
 
 #[test]
+fn a_live_display_needs_a_terminal_that_can_show_one_and_a_person() {
+    let form = |terminal, variables: &[(&str, &str)]| {
+        Form::choose(terminal, |name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    };
+    assert_eq!(form(true, &[("TERM", "xterm")]), Form::Live);
+    assert_eq!(form(true, &[("TERM", "xterm"), ("CI", "false")]), Form::Live);
+    assert_eq!(form(false, &[("TERM", "xterm")]), Form::Plain);
+    assert_eq!(form(true, &[("TERM", "dumb")]), Form::Plain);
+    assert_eq!(form(true, &[]), Form::Plain);
+    assert_eq!(form(true, &[("TERM", "xterm"), ("CI", "true")]), Form::Plain);
+}
+
+#[test]
 fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     let (text, _) = replay(|paper| Screen::Plain(paper), &a_job());
     insta::assert_snapshot!(text, @"
@@ -202,10 +217,10 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     stopping: running trials are torn down; press Ctrl-C again to stop at once
     – shell/quickstart/sort__2  skipped
 
-    agent   dataset     trials  completed  failed  pass rate  failures as 0  mean reward     cost  trial time
-    oracle  quickstart       1          1       0     100.0%         100.0%            1  $0.0342        2.1s
-    shell   quickstart       4          1       1       0.0%           0.0%            0  $0.0342        4.2s
-    all                      5          2       1      50.0%          33.3%          0.5  $0.0684        6.3s
+    agent   dataset     trials  completed  failed  pass rate  incl. failed  mean reward     cost  time
+    oracle  quickstart       1          1       0     100.0%        100.0%            1  $0.0342  2.1s
+    shell   quickstart       4          1       1       0.0%          0.0%            0  $0.0342  4.2s
+    all                      5          2       1      50.0%         33.3%          0.5  $0.0684  6.3s
 
     metrics  mean  max
     oracle      1    1
@@ -321,8 +336,8 @@ fn nothing_completed_is_a_dash_not_a_zero() {
     my-eval: 5 trials, 2 at a time, on native
     results in jobs/my-eval
 
-    agent  dataset     trials  completed  failed  pass rate  failures as 0  mean reward  cost  trial time
-    shell  quickstart       2          0       2          —           0.0%            —    $0        4.2s
+    agent  dataset     trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
+    shell  quickstart       2          0       2          —          0.0%            —    $0  4.2s
 
     metrics  mean  max
     shell       —    —
