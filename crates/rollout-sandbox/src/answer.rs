@@ -9,7 +9,7 @@ use std::{
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    io::{AsyncReadExt, Interest},
     net::{UnixStream, unix::pipe::Receiver},
     sync::Mutex,
 };
@@ -18,28 +18,43 @@ use crate::wire;
 
 /// A socket on which requests go out whole, whoever stops waiting for them.
 #[derive(Clone)]
-pub(crate) struct RequestSocket(Arc<Mutex<UnixStream>>);
+pub(crate) struct RequestSocket {
+    socket: Arc<UnixStream>,
+    turn: Arc<Mutex<()>>,
+}
 
 impl RequestSocket {
     pub(crate) fn new(socket: std::os::unix::net::UnixStream) -> io::Result<RequestSocket> {
         socket.set_nonblocking(true)?;
-        Ok(RequestSocket(Arc::new(Mutex::new(UnixStream::from_std(socket)?))))
+        Ok(RequestSocket { socket: Arc::new(UnixStream::from_std(socket)?), turn: Arc::default() })
     }
 
     pub(crate) async fn send<T: Serialize>(&self, request: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut frame = wire::encode(request)?;
-        let mut socket = self.0.clone().lock_owned().await;
-        let sent =
-            socket.async_io(Interest::WRITABLE, || wire::send_with_fds(socket.as_fd(), &frame, fds)).await?;
+        let frame = wire::encode(request)?;
+        let turn = self.turn.clone().lock_owned().await;
+        let send = || wire::send_with_fds(self.socket.as_fd(), &frame, fds);
+        let sent = self.socket.async_io(Interest::WRITABLE, send).await?;
         if sent == frame.len() {
             return Ok(());
         }
         // A half-sent frame would spoil every later one, so the rest goes out even if the caller is dropped.
+        let socket = self.socket.clone();
         let rest = tokio::spawn(async move {
-            frame.drain(..sent);
-            socket.write_all(&frame).await
+            let _turn = turn;
+            let mut sent = sent;
+            while sent < frame.len() {
+                let send = || wire::send_with_fds(socket.as_fd(), &frame[sent..], &[]);
+                sent += socket.async_io(Interest::WRITABLE, send).await?;
+            }
+            Ok(())
         });
         rest.await.map_err(io::Error::other)?
+    }
+
+    /// Ends the connection for every holder of the socket.
+    pub(crate) fn shutdown(&self) {
+        // An end that is already gone needs no closing.
+        let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 }
 
@@ -80,7 +95,8 @@ impl AnswerPipe {
     }
 
     /// Reads that many raw bytes, which must come.
-    pub(crate) async fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) async fn bytes(&mut self, length: u64) -> io::Result<Vec<u8>> {
+        let length = usize::try_from(length).map_err(io::Error::other)?;
         while self.buffer.len() < length {
             if self.receiver.read_buf(&mut self.buffer).await? == 0 {
                 return Err(gone());

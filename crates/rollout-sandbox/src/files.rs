@@ -1,8 +1,21 @@
-//! What copying files in and out of a sandbox takes and gives.
+//! Files of a sandbox, from the engine's side: copying in and out, reading, making, removing.
 
-use std::io;
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::{Path, PathBuf},
+};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    answer::AnswerPipe,
+    sandbox::Sandbox,
+    wire::{FileCause, FileFailure, FileRequest, ReadAnswer, Request},
+};
 
 /// How files are copied into a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -58,7 +71,142 @@ pub enum FileRead {
 /// Why files could not be copied, read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
+    /// A file or directory of the host cannot be used.
+    #[error("cannot use {path} of the host")]
+    Host {
+        /// The path on the host.
+        path: PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// A step inside the sandbox failed.
+    #[error("{step} {path} in the environment failed")]
+    Inside {
+        /// What was being done.
+        step: String,
+        /// The path, as asked for or relative to the copied directory.
+        path: String,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// The path leads into a file system of the kernel.
+    #[error("{path} leads into a file system of the kernel, whose files are no part of the environment")]
+    Forbidden {
+        /// The path as it was asked for.
+        path: String,
+    },
+    /// A FIFO, socket or device was to be copied in.
+    #[error("{path} is no file, directory or link, and cannot be copied into an environment")]
+    Special {
+        /// The path, relative to the copied directory.
+        path: String,
+    },
     /// The sandbox ended, or the process that did the work was killed from inside.
     #[error("the sandbox stopped while its files were being used")]
     Gone(#[source] io::Error),
+}
+
+impl From<FileFailure> for CopyError {
+    fn from(failure: FileFailure) -> CopyError {
+        let path = failure.path;
+        match failure.cause {
+            FileCause::Os { step, errno } => {
+                CopyError::Inside { step, path, source: io::Error::from_raw_os_error(errno) }
+            }
+            FileCause::Forbidden => CopyError::Forbidden { path },
+            FileCause::Special => CopyError::Special { path },
+        }
+    }
+}
+
+impl Sandbox {
+    /// Copies a file to `target`, or what a directory holds into `target`; missing parents are made.
+    ///
+    /// A link as `source` is refused; links inside a directory are copied as links. Files belong to root
+    /// inside and keep their modes.
+    pub async fn copy_in(&self, source: &Path, target: &str, options: CopyIn) -> Result<(), CopyError> {
+        let opened = open_host(source, open_source).await?;
+        let request = FileRequest::CopyIn { target: target.to_owned(), replace: options.replace };
+        self.file_request(request, Some(opened)).await.map(|((), _)| ())
+    }
+
+    /// Copies what the directory `source` holds, or the one file that it is, into the host's directory `target`.
+    ///
+    /// What is already on the host is kept. Links that lead out of the copied directory, FIFOs, sockets
+    /// and devices, and what exceeds the limits are left out and reported.
+    pub async fn copy_out(
+        &self,
+        source: &str,
+        target: &Path,
+        limits: CopyLimits,
+    ) -> Result<CopyReport, CopyError> {
+        let opened = open_host(target, open_target).await?;
+        let request = FileRequest::CopyOut { source: source.to_owned(), limits };
+        self.file_request(request, Some(opened)).await.map(|(report, _)| report)
+    }
+
+    /// Reads a whole regular file of at most `max_bytes`; a link as the last component is not followed.
+    pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, CopyError> {
+        let request = FileRequest::Read { path: path.to_owned(), max_bytes };
+        let (found, mut answers) = self.file_request(request, None).await?;
+        Ok(match found {
+            ReadAnswer::Missing => FileRead::Missing,
+            ReadAnswer::NotRegular => FileRead::NotRegular,
+            ReadAnswer::TooLarge(size) => FileRead::TooLarge(size),
+            ReadAnswer::Content(length) => {
+                FileRead::Content(answers.bytes(length.min(max_bytes)).await.map_err(CopyError::Gone)?)
+            }
+        })
+    }
+
+    /// Makes a directory and its parents. With `empty`, whatever was there, a link included, is removed first.
+    pub async fn make_dir(&self, path: &str, mode: u32, empty: bool) -> Result<(), CopyError> {
+        self.change(FileRequest::MakeDir { path: path.to_owned(), mode, empty }).await
+    }
+
+    /// Makes a link, replacing another link; a real file or directory at `link` is left alone.
+    pub async fn symlink(&self, target: &str, link: &str) -> Result<(), CopyError> {
+        self.change(FileRequest::Symlink { target: target.to_owned(), link: link.to_owned() }).await
+    }
+
+    /// Removes a file or tree; one that is not there is removed.
+    pub async fn remove(&self, path: &str) -> Result<(), CopyError> {
+        self.change(FileRequest::Remove { path: path.to_owned() }).await
+    }
+
+    async fn change(&self, request: FileRequest) -> Result<(), CopyError> {
+        self.file_request(request, None).await.map(|((), _)| ())
+    }
+
+    async fn file_request<T: DeserializeOwned>(
+        &self,
+        request: FileRequest,
+        host: Option<OwnedFd>,
+    ) -> Result<(T, AnswerPipe), CopyError> {
+        let (mut answers, answer) = AnswerPipe::new().map_err(CopyError::Gone)?;
+        let mut fds = vec![answer.as_fd()];
+        fds.extend(host.as_ref().map(AsFd::as_fd));
+        self.control().send(&Request::Files(request), &fds).await.map_err(CopyError::Gone)?;
+        drop((answer, host));
+        let result: Result<T, FileFailure> = answers.expect().await.map_err(CopyError::Gone)?;
+        Ok((result?, answers))
+    }
+}
+
+fn open_source(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+fn open_target(path: &Path) -> io::Result<fs::File> {
+    fs::create_dir_all(path)?;
+    fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+}
+
+async fn open_host(path: &Path, open: fn(&Path) -> io::Result<fs::File>) -> Result<OwnedFd, CopyError> {
+    let owned = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || open(&owned)).await.map_err(io::Error::other);
+    let opened = opened.and_then(|opened| opened);
+    opened.map(OwnedFd::from).map_err(|source| CopyError::Host { path: path.to_owned(), source })
 }

@@ -1,12 +1,178 @@
-//! Removing directory trees that others filled: any depth, any modes, still being emptied by somebody else.
+//! Removing trees that others filled: any depth, any modes, links never followed.
 
-use std::{fs, io, path::Path};
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
 
-/// Removes a tree; one that is already gone is removed.
+use rustix::{
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+/// How many directories are held open at once; what lies deeper is first moved up.
+const MAX_OPEN: usize = 64;
+/// How often a directory that does not get empty is tried again, since somebody may still be filling it.
+const MAX_RETRIES: u32 = 200;
+
+/// Removes a file or tree; one that is already gone is removed.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    remove_at(CWD, &name)
+}
+
+/// Removes the file or tree `name` of the directory `parent`.
+pub(crate) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Removal { levels: Vec::new(), moved: 0, moved_before: 0, retries: 0 }.run(parent, name)
+}
+
+struct Level {
+    name: CString,
+    entries: Dir,
+    fd: OwnedFd,
+}
+
+struct Removal {
+    levels: Vec<Level>,
+    moved: u64,
+    moved_before: u64,
+    retries: u32,
+}
+
+impl Removal {
+    fn run(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        self.levels.extend(open_level(parent, name)?);
+        while let Some(level) = self.levels.last_mut() {
+            match level.entries.read().transpose()? {
+                Some(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+                Some(entry) => {
+                    let name = entry.file_name().to_owned();
+                    self.remove_entry(&name, entry.file_type())?;
+                }
+                None => self.leave(parent)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_entry(&mut self, name: &CStr, kind: FileType) -> io::Result<()> {
+        let fd = self.levels.last().expect("an entry has a directory").fd.as_fd();
+        let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match unlinkat(fd, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if self.levels.len() < MAX_OPEN => {
+                let below = open_level(fd, name)?;
+                self.levels.extend(below);
+                Ok(())
+            }
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => {
+                self.moved += 1;
+                let top = &self.levels[0].fd;
+                Ok(renameat(fd, name, top, format!(".rollout-removed-{}", self.moved))?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A directory that got entries moved into it is never given up; one that others fill is, at some time.
+    fn may_retry(&mut self) -> bool {
+        if self.levels.is_empty() && self.moved > self.moved_before {
+            self.moved_before = self.moved;
+            return true;
+        }
+        self.retries += 1;
+        self.retries <= MAX_RETRIES
+    }
+
+    fn leave(&mut self, parent: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(level) = self.levels.pop() else { return Ok(()) };
+        let directory = self.levels.last().map_or(parent, |above| above.fd.as_fd());
+        match unlinkat(directory, &level.name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let again = open_level(directory, &level.name)?;
+        if !self.may_retry() {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        self.levels.extend(again);
+        Ok(())
+    }
+}
+
+/// Opens a directory for removal; `None` when there is none any more.
+fn open_level(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Level>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(Errno::ACCESS) => {
+            make_accessible(parent, name)?;
+            openat(parent, name, flags, Mode::empty())?
+        }
+        other => other?,
+    };
+    if !rustix::process::geteuid().is_root() {
+        // A refusal shows when the entries are removed.
+        let _ = fchmod(&fd, Mode::RWXU);
+    }
+    Ok(Some(Level { name: name.to_owned(), entries: Dir::read_from(&fd)?, fd }))
+}
+
+/// Opens up a directory of the caller's own that its owner had closed to everybody.
+fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(parent, name, flags, Mode::empty())?;
+    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), Mode::RWXU)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_missing_tree_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        remove_tree(&dir.path().join("nothing")).unwrap();
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("tree/sub")).unwrap();
+        fs::create_dir(dir.path().join("kept")).unwrap();
+        fs::write(dir.path().join("kept/file"), "x").unwrap();
+        symlink("../../kept", dir.path().join("tree/sub/link")).unwrap();
+        remove_tree(&dir.path().join("tree")).unwrap();
+        assert!(!dir.path().join("tree").exists());
+        assert!(dir.path().join("kept/file").exists());
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_path_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("deep");
+        fs::create_dir(&top).unwrap();
+        let mut fd = rustix::fs::open(&top, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        for _ in 0..3000 {
+            rustix::fs::mkdirat(&fd, "a-directory", Mode::RWXU).unwrap();
+            fd = openat(&fd, "a-directory", OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        drop(fd);
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
     }
 }

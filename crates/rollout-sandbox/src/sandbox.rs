@@ -1,7 +1,7 @@
 //! A running sandbox, from the engine's side.
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -16,10 +16,13 @@ use crate::{
     wire::{Done, Request, WireSurvivor},
 };
 
+/// The file of a preserved sandbox that says how it was made.
+pub(crate) const SPEC_FILE: &str = "sandbox.json";
+
 /// Why a sandbox could not be taken down completely.
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
-    /// Its first process did not end.
+    /// Nobody could tell when its first process ended.
     #[error("cannot tell whether the sandbox has ended")]
     Lifetime(#[source] io::Error),
     /// Its files could not be removed.
@@ -33,16 +36,25 @@ pub enum DestroyError {
     },
 }
 
-/// Why a sandbox's changes could not be made a layer.
+/// Why a sandbox's changes could not be kept, as a layer or preserved.
 #[derive(Debug, thiserror::Error)]
-pub enum CommitError {
+pub enum KeepError {
     /// The sandbox did not stop.
     #[error("cannot stop the sandbox")]
     Stop(#[source] DestroyError),
+    /// The changes are in memory and end with the sandbox.
+    #[error(
+        "the sandbox's changes are only in memory, because {state_dir} cannot hold an overlay; \
+         use a state directory on a disk file system"
+    )]
+    InMemory {
+        /// The state directory.
+        state_dir: PathBuf,
+    },
     /// The changes could not be moved.
-    #[error("cannot make the layer {path}")]
-    Layer {
-        /// The layer's directory.
+    #[error("cannot move the sandbox's files to {path}")]
+    Move {
+        /// Where they were to go.
         path: PathBuf,
         /// What the kernel says.
         #[source]
@@ -57,22 +69,25 @@ pub struct Sandbox {
     dir: PathBuf,
     spec: SandboxSpec,
     enforced: Enforced,
-    lifetime: AnswerPipe,
     control: RequestSocket,
     commands: AtomicU64,
+    /// `None` once the sandbox was stopped.
+    lifetime: Option<AnswerPipe>,
+    /// The lock on a preserved directory, which outlives the sandbox.
+    preserved: Option<fs::File>,
 }
 
 impl Sandbox {
     pub(crate) fn new(
         engine: Engine,
-        id: String,
-        dir: PathBuf,
+        (id, dir): (String, PathBuf),
         spec: SandboxSpec,
         enforced: Enforced,
-        lifetime: AnswerPipe,
-        control: RequestSocket,
+        (lifetime, control): (AnswerPipe, RequestSocket),
+        preserved: Option<fs::File>,
     ) -> Sandbox {
-        Sandbox { engine, id, dir, spec, enforced, lifetime, control, commands: AtomicU64::new(0) }
+        let commands = AtomicU64::new(0);
+        Sandbox { engine, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
     }
 
     /// A name that no other sandbox has.
@@ -85,9 +100,18 @@ impl Sandbox {
         &self.dir
     }
 
+    /// What the sandbox was made from.
+    pub fn spec(&self) -> &SandboxSpec {
+        &self.spec
+    }
+
     /// Which limits really hold.
     pub fn enforced(&self) -> &Enforced {
         &self.enforced
+    }
+
+    pub(crate) fn control(&self) -> &RequestSocket {
+        &self.control
     }
 
     /// Starts a command; returns once its program runs.
@@ -114,23 +138,88 @@ impl Sandbox {
         call(&self.control, &Request::OomKills).await.unwrap_or(0)
     }
 
-    /// Ends everything inside, waits until it is gone, and removes the sandbox's files.
-    pub async fn destroy(self) -> Result<(), DestroyError> {
-        let dir = self.stop().await?;
-        remove_in_background(dir.clone())
+    /// Ends everything inside, waits until it is gone, and removes the sandbox's files (but not preserved ones).
+    pub async fn destroy(mut self) -> Result<(), DestroyError> {
+        self.stop().await?;
+        if self.preserved.is_some() {
+            return Ok(());
+        }
+        let dir = self.dir.clone();
+        blocking(move || remove_tree(&dir))
             .await
-            .map_err(|source| DestroyError::Directory { path: dir, source })
+            .map_err(|source| DestroyError::Directory { path: self.dir.clone(), source })
+    }
+
+    /// Stops the sandbox and makes its changes a layer in `layer_dir`, which must be on the state directory's disk.
+    pub async fn commit(mut self, layer_dir: &Path) -> Result<Layer, KeepError> {
+        self.stop_to_keep().await?;
+        let (upper, to) = (self.dir.join("upper"), layer_dir.to_owned());
+        let moved = blocking(move || {
+            fs::create_dir_all(&to)?;
+            for part in fs::read_dir(upper)? {
+                let part = part?;
+                fs::rename(part.path(), to.join(part.file_name()))?;
+            }
+            Layer::open(to)
+        });
+        let layer = moved.await.map_err(|source| KeepError::Move { path: layer_dir.to_owned(), source })?;
+        self.destroy().await.map_err(KeepError::Stop)?;
+        Ok(layer)
+    }
+
+    /// Stops the sandbox and keeps its files where no sweep removes them; returns the directory, for
+    /// [`Engine::reopen`].
+    pub async fn preserve(mut self) -> Result<PathBuf, KeepError> {
+        self.stop_to_keep().await?;
+        let kept = self.engine.state_dir().join("preserved").join(&self.id);
+        let (from, to, spec) = (self.dir.clone(), kept.clone(), self.spec.clone());
+        let moved = blocking(move || {
+            fs::create_dir_all(to.parent().unwrap_or(&to))?;
+            fs::write(from.join(SPEC_FILE), serde_json::to_vec(&spec)?)?;
+            fs::rename(from, to)
+        });
+        moved.await.map_err(|source| KeepError::Move { path: kept.clone(), source })?;
+        Ok(kept)
+    }
+
+    async fn stop_to_keep(&mut self) -> Result<(), KeepError> {
+        if !self.engine.support().changes_on_disk {
+            return Err(KeepError::InMemory { state_dir: self.engine.state_dir().to_owned() });
+        }
+        self.stop().await.map_err(KeepError::Stop)
     }
 
     /// Ends everything inside and waits until it is gone.
-    async fn stop(self) -> Result<PathBuf, DestroyError> {
-        let Sandbox { dir, mut lifetime, control, .. } = self;
-        drop(control);
-        lifetime.closed().await.map_err(DestroyError::Lifetime)?;
-        Ok(dir)
+    async fn stop(&mut self) -> Result<(), DestroyError> {
+        self.control.shutdown();
+        if let Some(lifetime) = &mut self.lifetime {
+            lifetime.closed().await.map_err(DestroyError::Lifetime)?;
+            self.lifetime = None;
+        }
+        Ok(())
     }
 }
 
-async fn remove_in_background(dir: PathBuf) -> io::Result<()> {
-    tokio::task::spawn_blocking(move || remove_tree(&dir)).await.map_err(io::Error::other)?
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let Some(mut lifetime) = self.lifetime.take() else { return };
+        self.control.shutdown();
+        if self.preserved.is_some() {
+            return;
+        }
+        // Without a runtime the files go when the engine does.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (engine, dir) = (self.engine.clone(), std::mem::take(&mut self.dir));
+            runtime.spawn(async move {
+                // What cannot be removed now is removed with the engine's directory.
+                let _ = lifetime.closed().await;
+                let _ = blocking(move || remove_tree(&dir)).await;
+                drop(engine);
+            });
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -221,12 +221,8 @@ pub(crate) enum FileCause {
     },
     /// The path leads into /proc, /sys or another file system that is no part of the environment's files.
     Forbidden,
-    TooLarge {
-        max_bytes: u64,
-    },
-    TooMany {
-        max_entries: u64,
-    },
+    /// A FIFO, socket or device, which is not copied in.
+    Special,
 }
 
 /// Encodes one frame.

@@ -1,6 +1,8 @@
 //! The helper process: the zygote, the supervisors it becomes, and what they do inside a sandbox.
 
 mod exec;
+mod files;
+mod kill;
 mod mounts;
 mod privileges;
 mod seccomp;

@@ -12,12 +12,15 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{exec, mounts, privileges, seccomp::Filter, zygote::drain};
+use super::{exec, files, kill, mounts, privileges, seccomp::Filter, zygote::drain};
 use crate::{
     cgroup::Membership,
     shared::SharedProgress,
     sys::{self, Fork, RawStatus},
-    wire::{self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, Request, SetupFailure},
+    wire::{
+        self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, FileRequest, Request,
+        SetupFailure, WireSurvivor,
+    },
 };
 
 /// What the zygote hands to a new supervisor.
@@ -51,6 +54,8 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
         root: setup.root,
         membership: setup.membership,
         commands: Vec::new(),
+        lost: Vec::new(),
+        workers: Vec::new(),
     };
     // An error here means that the engine is gone or has lost its mind: either way the sandbox ends.
     let code = i32::from(supervisor.serve().is_err());
@@ -105,6 +110,10 @@ struct Supervisor<'a> {
     root: bool,
     membership: Membership,
     commands: Vec<Running>,
+    /// Commands whose shepherd was killed from inside, so that nobody knows what they left.
+    lost: Vec<u64>,
+    /// Processes that work on files; not the sandbox's own.
+    workers: Vec<i32>,
 }
 
 impl Supervisor<'_> {
@@ -138,7 +147,12 @@ impl Supervisor<'_> {
                 wire::answer(File::from(answer), &Done)
             }
             Request::OomKills => wire::answer(File::from(answer), &self.membership.oom_kills()),
-            Request::KillTree(_) | Request::Survivors | Request::Files(_) => Ok(()),
+            Request::Files(request) => self.files(request, answer, fds),
+            Request::Survivors => wire::answer(File::from(answer), &self.survivors()),
+            Request::KillTree(id) => {
+                self.kill_tree(id);
+                wire::answer(File::from(answer), &Done)
+            }
         }
     }
 
@@ -169,12 +183,44 @@ impl Supervisor<'_> {
         }
     }
 
+    fn files(&mut self, request: FileRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<()> {
+        match sys::fork()? {
+            Fork::Parent(worker) => {
+                self.workers.push(worker);
+                Ok(())
+            }
+            Fork::Child => files::serve(request, answer, fds),
+        }
+    }
+
+    fn survivors(&self) -> Vec<WireSurvivor> {
+        let own = |pid: &i32| {
+            self.workers.contains(pid) || self.commands.iter().any(|command| command.shepherd == *pid)
+        };
+        let foreign = kill::living().into_iter().filter(|pid| !own(pid));
+        foreign.map(|pid| WireSurvivor { pid, command: kill::command_line(pid) }).collect()
+    }
+
+    fn kill_tree(&mut self, id: u64) {
+        let shepherd = self.commands.iter().find(|command| command.id == id).map(|command| command.shepherd);
+        let gone = match shepherd {
+            Some(shepherd) if sys::is_child(shepherd) => kill::descendants(shepherd),
+            Some(_) => false,
+            None => !self.lost.contains(&id),
+        };
+        if !gone {
+            // Without its shepherd, or too fast for it, the tree cannot be told from the rest.
+            self.kill_all();
+        }
+    }
+
     fn kill_all(&mut self) {
         // Nothing to kill is as good.
         let _ = sys::kill(-1, libc::SIGKILL);
         while let Ok(Some((pid, status))) = sys::reap(-1, true) {
             self.ended(pid, status);
         }
+        self.lost.clear();
     }
 
     fn reap(&mut self) {
@@ -185,6 +231,12 @@ impl Supervisor<'_> {
 
     /// Settles what the end of one child means: a shepherd's, or an orphan of a shepherd that was killed.
     fn ended(&mut self, pid: i32, status: RawStatus) {
+        self.workers.retain(|worker| *worker != pid);
+        if status.is_signal() {
+            self.lost.extend(
+                self.commands.iter().filter(|command| command.shepherd == pid).map(|command| command.id),
+            );
+        }
         let oom_kills = self.membership.oom_kills();
         for command in &self.commands {
             let told = command.progress.was_told();

@@ -1,0 +1,120 @@
+//! Finding and killing the processes of a sandbox, by its own /proc.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io::Read,
+    time::Duration,
+};
+
+use crate::sys;
+
+/// How often the tree is looked at again before everything is killed instead.
+const MAX_ROUNDS: u32 = 2000;
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// A process as /proc shows it.
+struct Entry {
+    pid: i32,
+    parent: i32,
+    zombie: bool,
+}
+
+/// Kills every descendant of `ancestor` and waits until they are dead; `false` when they outran it.
+///
+/// All are stopped before any is killed, so that none can start another that is not seen.
+pub(super) fn descendants(ancestor: i32) -> bool {
+    let mut stopped = HashSet::new();
+    for _ in 0..MAX_ROUNDS {
+        let living = living_descendants(ancestor);
+        if living.is_empty() {
+            return true;
+        }
+        let fresh: Vec<i32> = living.iter().copied().filter(|pid| stopped.insert(*pid)).collect();
+        let signal = if fresh.is_empty() { libc::SIGKILL } else { libc::SIGSTOP };
+        for pid in if fresh.is_empty() { &living } else { &fresh } {
+            // One that ended meanwhile needs no signal.
+            let _ = sys::kill(*pid, signal);
+        }
+        if fresh.is_empty() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    false
+}
+
+fn living_descendants(ancestor: i32) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<&Entry>> = HashMap::new();
+    let entries = scan();
+    for entry in &entries {
+        children.entry(entry.parent).or_default().push(entry);
+    }
+    let mut living = Vec::new();
+    let mut pending = vec![ancestor];
+    while let Some(parent) = pending.pop() {
+        for entry in children.remove(&parent).unwrap_or_default() {
+            pending.push(entry.pid);
+            if !entry.zombie {
+                living.push(entry.pid);
+            }
+        }
+    }
+    living
+}
+
+/// The pids of all living processes but the supervisor.
+pub(super) fn living() -> Vec<i32> {
+    scan().into_iter().filter(|entry| entry.pid != 1 && !entry.zombie).map(|entry| entry.pid).collect()
+}
+
+/// The start of a process's command line; empty when it is gone.
+pub(super) fn command_line(pid: i32) -> String {
+    let mut text = [0; 256];
+    let read =
+        |path: String, text: &mut [u8]| File::open(path).and_then(|mut file| file.read(text)).unwrap_or(0);
+    let length = match read(format!("/proc/{pid}/cmdline"), &mut text) {
+        0 => read(format!("/proc/{pid}/comm"), &mut text),
+        length => length,
+    };
+    let text = String::from_utf8_lossy(&text[..length]).replace('\0', " ");
+    text.trim_end().to_owned()
+}
+
+fn scan() -> Vec<Entry> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)).collect()
+}
+
+/// Reads state and parent from a stat line; the name before them may hold anything, parentheses included.
+fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    Some(Entry { pid, parent, zombie: matches!(state, "Z" | "X") })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_forge_the_parent() {
+        let entry = parse(9, b"9 (x) Z 1 (y) S 42 9 9 0 -1").unwrap();
+        assert_eq!((entry.parent, entry.zombie), (42, false));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_leaves_state_and_parent_readable(name in prop::collection::vec(any::<u8>(), 0..15), parent in 0..100_000) {
+            let mut stat = b"7 (".to_vec();
+            stat.extend(&name);
+            stat.extend(format!(") Z {parent} 1 1 0 -1").bytes());
+            let entry = parse(7, &stat).unwrap();
+            prop_assert_eq!((entry.parent, entry.zombie), (parent, true));
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Files in and out of a sandbox, honest and hostile.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+};
+
+use crate::common::{Host, out, sh};
+use rollout_sandbox::{CopyError, CopyIn, CopyLimits, FileRead, Sandbox};
+
+const LIMITS: CopyLimits = CopyLimits { max_bytes: 1 << 20, max_entries: 1000, max_file_bytes: 1 << 19 };
+
+async fn content(sandbox: &Sandbox, path: &str) -> String {
+    match sandbox.read_file(path, 1 << 20).await.unwrap() {
+        FileRead::Content(bytes) => String::from_utf8(bytes).unwrap(),
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_tree_lands_in_the_target_with_modes_and_links() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir_all(source.path().join("a/b")).unwrap();
+    fs::write(source.path().join("a/b/run.sh"), "#!/bin/sh\necho ran\n").unwrap();
+    fs::set_permissions(source.path().join("a/b/run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("b/run.sh", source.path().join("a/link")).unwrap();
+    sandbox.copy_in(source.path(), "/deep/new/place", CopyIn::default()).await.unwrap();
+    assert_eq!(
+        out(&sandbox, "/deep/new/place/a/link; readlink /deep/new/place/a/link").await,
+        "ran\nb/run.sh\n"
+    );
+    assert_eq!(out(&sandbox, "stat -c '%U %a' /deep/new/place/a/b/run.sh").await, "root 755\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_replaces_a_link_instead_of_writing_through_it() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let source = tempfile::NamedTempFile::new().unwrap();
+    fs::write(source.path(), "new").unwrap();
+    out(&sandbox, "mkdir /t; echo old > /t/victim; ln -s victim /t/file").await;
+    sandbox.copy_in(source.path(), "/t/file", CopyIn::default()).await.unwrap();
+    assert_eq!(content(&sandbox, "/t/victim").await, "old\n");
+    assert_eq!(content(&sandbox, "/t/file").await, "new");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn replacing_removes_what_was_there() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let source = tempfile::tempdir().unwrap();
+    fs::write(source.path().join("new"), "").unwrap();
+    out(&sandbox, "mkdir -p /tests/old/deep; ln -s /etc /tests/link").await;
+    sandbox.copy_in(source.path(), "/tests", CopyIn { replace: true }).await.unwrap();
+    assert_eq!(out(&sandbox, "ls -A /tests; test -d /etc").await, "new\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_link_as_the_source_is_refused() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let dir = tempfile::tempdir().unwrap();
+    symlink("/root", dir.path().join("link")).unwrap();
+    let error = sandbox.copy_in(&dir.path().join("link"), "/x", CopyIn::default()).await.unwrap_err();
+    assert!(matches!(error, CopyError::Host { .. }), "{error:?}");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_host_cannot_be_reached_by_links_to_open_descriptors() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("dir")).unwrap();
+    fs::write(source.path().join("dir/file"), "mine").unwrap();
+    out(&sandbox, "mkdir /t /logs; for fd in $(seq 0 40); do ln -s /proc/self/fd/$fd /t/$fd; done; ln -s /proc/self/fd /logs/fd").await;
+    for fd in 0..=40 {
+        let target = format!("/t/{fd}/dir");
+        assert!(sandbox.copy_in(source.path(), &target, CopyIn::default()).await.is_err(), "{target}");
+        assert!(sandbox.make_dir(&target, 0o755, true).await.is_err(), "{target}");
+    }
+    assert_eq!(fs::read_to_string(source.path().join("dir/file")).unwrap(), "mine");
+    assert_eq!(fs::read_dir(source.path()).unwrap().count(), 1);
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_link_to_the_kernels_files_is_refused() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let target = tempfile::tempdir().unwrap();
+    out(&sandbox, "ln -s /proc/1 /logs; ln -s /sys/kernel /kernel").await;
+    for source in ["/logs", "/kernel", "/proc", "/proc/1/environ"] {
+        let error = sandbox.copy_out(source, target.path(), LIMITS).await.unwrap_err();
+        assert!(matches!(error, CopyError::Forbidden { .. }), "{source}: {error:?}");
+    }
+    let error = sandbox.read_file("/logs/environ", 100).await.unwrap_err();
+    assert!(matches!(error, CopyError::Forbidden { .. }), "{error:?}");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn copying_out_leaves_nothing_that_leads_out_and_says_so() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let target = tempfile::tempdir().unwrap();
+    let script = "mkdir -p /logs/sub; cd /logs; echo fine > sub/file; chmod 4755 sub/file; mkfifo pipe
+        ln -s /etc/passwd absolute; ln -s ../../x climbing; ln -s sub/../.. tricky; ln -s sub/file inside
+        truncate -s 1G huge; echo kept > existing; printf x > $(printf 'bad\\377name')";
+    out(&sandbox, script).await;
+    fs::write(target.path().join("existing"), "host").unwrap();
+    let report = sandbox.copy_out("/logs", target.path(), LIMITS).await.unwrap();
+    let mut skipped: Vec<String> =
+        report.skipped.iter().map(|it| format!("{}: {}", it.path, it.reason)).collect();
+    skipped.sort();
+    insta::assert_snapshot!(skipped.join("\n"), @r"
+    absolute: it is a link that leads out of the copied directory
+    climbing: it is a link that leads out of the copied directory
+    existing: something of that name is already there
+    huge: it has 1073741824 bytes, more than 524288
+    pipe: it is a FIFO
+    tricky: it is a link that leads out of the copied directory
+    ");
+    assert_eq!((report.files, report.bytes), (4, 6));
+    assert_eq!(fs::read_to_string(target.path().join("inside")).unwrap(), "fine\n");
+    assert_eq!(fs::read_to_string(target.path().join("existing")).unwrap(), "host");
+    let mode = fs::metadata(target.path().join("sub/file")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn copying_out_stops_at_its_limits() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let target = tempfile::tempdir().unwrap();
+    out(&sandbox, "mkdir /many; cd /many; for i in $(seq 50); do echo $i > $i; done").await;
+    let limits = CopyLimits { max_entries: 10, ..LIMITS };
+    let report = sandbox.copy_out("/many", target.path(), limits).await.unwrap();
+    assert_eq!((report.files, report.skipped.len()), (10, 1));
+    let target = tempfile::tempdir().unwrap();
+    out(&sandbox, "mkdir /big; cd /big; for i in $(seq 5); do head -c 1000 /dev/zero > $i; done").await;
+    let limits = CopyLimits { max_bytes: 2500, ..LIMITS };
+    let report = sandbox.copy_out("/big", target.path(), limits).await.unwrap();
+    assert_eq!((report.bytes, report.skipped.len()), (2000, 3));
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_very_deep_tree_is_cut_off_and_can_still_be_removed() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let target = tempfile::tempdir().unwrap();
+    out(&sandbox, "mkdir /logs; cd /logs; for i in $(seq 500); do mkdir d; cd d; done").await;
+    let limits = CopyLimits { max_entries: 10_000, ..LIMITS };
+    let report = sandbox.copy_out("/logs", target.path(), limits).await.unwrap();
+    assert_eq!(report.skipped.last().unwrap().reason, "it is nested too deeply");
+    sandbox.make_dir("/logs", 0o755, true).await.unwrap();
+    assert_eq!(out(&sandbox, "ls -A /logs").await, "");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn reading_tells_files_from_everything_else() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    out(&sandbox, "cd /tmp; echo 1 > file; mkfifo pipe; mkdir dir; ln -s file link; truncate -s 5000 big")
+        .await;
+    let read = async |path: &str| sandbox.read_file(path, 1000).await.unwrap();
+    assert_eq!(read("/tmp/file").await, FileRead::Content(b"1\n".to_vec()));
+    assert_eq!(read("/tmp/nothing").await, FileRead::Missing);
+    assert_eq!(read("/tmp/nothing/deeper").await, FileRead::Missing);
+    assert_eq!(read("/tmp/file/deeper").await, FileRead::Missing);
+    for path in ["/tmp/pipe", "/tmp/dir", "/tmp/link", "/dev/zero"] {
+        assert_eq!(read(path).await, FileRead::NotRegular, "{path}");
+    }
+    assert_eq!(read("/tmp/big").await, FileRead::TooLarge(5000));
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_emptied_directory_is_new_whatever_was_there() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    out(&sandbox, "mkdir -p /logs /real; touch /real/file; ln -s /real /logs/verifier").await;
+    sandbox.make_dir("/logs/verifier", 0o777, true).await.unwrap();
+    assert_eq!(out(&sandbox, "stat -c '%F %a' /logs/verifier; ls /real").await, "directory 777\nfile\n");
+    out(&sandbox, "mkdir -p /logs/verifier/a/b; touch /logs/verifier/a/b/c; chmod -R 0 /logs/verifier").await;
+    sandbox.make_dir("/logs/verifier", 0o755, true).await.unwrap();
+    assert_eq!(out(&sandbox, "ls -A /logs/verifier").await, "");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_link_is_replaced_but_a_directory_is_not() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    out(&sandbox, "mkdir /solution; touch /solution/mine; ln -s /nowhere /tests").await;
+    sandbox.symlink("/oracle", "/solution").await.unwrap();
+    sandbox.symlink("/etc", "/tests").await.unwrap();
+    assert_eq!(out(&sandbox, "ls /solution; readlink /tests").await, "mine\n/etc\n");
+    sandbox.remove("/solution").await.unwrap();
+    sandbox.remove("/tests").await.unwrap();
+    assert_eq!(sh(&sandbox, "ls -d /solution /tests").await.stdout, "");
+    assert_eq!(out(&sandbox, "test -e /etc/passwd && echo there").await, "there\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_too_large_for_memory_streams_through() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let dir = tempfile::tempdir().unwrap();
+    let size: u64 = 64 << 20;
+    fs::File::create(dir.path().join("big")).unwrap().set_len(size).unwrap();
+    sandbox.copy_in(&dir.path().join("big"), "/big", CopyIn::default()).await.unwrap();
+    let back = dir.path().join("back");
+    let limits = CopyLimits { max_bytes: size, max_entries: 1, max_file_bytes: size };
+    let report = sandbox.copy_out("/big", &back, limits).await.unwrap();
+    assert_eq!((report.files, report.bytes), (1, size));
+    assert_eq!(Path::new(&back).join("big").metadata().unwrap().len(), size);
+    sandbox.destroy().await.unwrap();
+}
