@@ -145,6 +145,7 @@ impl Diagnostic {
             Severity::Warning => Level::WARNING,
         };
         let title = level.primary_title(self.message.as_str());
+        let lines;
         let mut group = match &self.span {
             Some(span) => {
                 let others = self.related.iter().map(|(span, _)| span);
@@ -154,7 +155,9 @@ impl Diagnostic {
                         .fold(span.clone(), |all, other| all.start.min(other.start)..all.end.max(other.end)),
                 );
                 let inside = |span: &Range<usize>| span.start - window.start..span.end - window.start;
-                let mut snippet = Snippet::source(&self.text[window.clone()])
+                // The renderer replaces other controls itself. This one keeps the length, so spans stay true.
+                lines = self.text[window.clone()].replace(|char| matches!(char, '\u{80}'..='\u{9f}'), "·");
+                let mut snippet = Snippet::source(lines.as_str())
                     .path(self.file.as_str())
                     .line_start(self.text[..window.start].matches('\n').count() + 1)
                     .annotation(AnnotationKind::Primary.span(inside(span)));

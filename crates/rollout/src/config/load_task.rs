@@ -152,7 +152,7 @@ fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<B
 
 /// What other tools do with a key, for those keys that a task may depend on.
 const CHANGED_MEANING: [(&str, &str); 28] = [
-    ("steps", "the task has several steps, and only its first instruction.md is attempted"),
+    ("steps", "its steps are not attempted, only the task's own instruction.md"),
     ("multi_step_reward_strategy", "rewards of several steps are not combined"),
     ("artifacts", "only /logs is collected"),
     ("environment.gpus", "no GPU is given to the environment"),

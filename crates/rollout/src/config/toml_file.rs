@@ -7,7 +7,10 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::tree::{Entry, Node, Span, Value};
+use super::{
+    diagnostic::printable,
+    tree::{Entry, Node, Span, Value},
+};
 
 /// Why a text is not TOML.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub(super) fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
         let again = span.filter(|_| error.message().starts_with("duplicate key"));
         let key = again.and_then(|again| Some((text.get(again.range())?, again)));
         TomlError {
-            message: error.message().trim_end().replace('\n', ", "),
+            message: printable(&error.message().trim_end().replace('\n', ", ")),
             first: key.and_then(|(key, again)| last_before(&root, key, again)),
             span,
         }

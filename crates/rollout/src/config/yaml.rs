@@ -8,7 +8,10 @@ use serde::{
 };
 use serde_saphyr::{Location, Spanned};
 
-use super::tree::{Entry, Node, Span, Value};
+use super::{
+    diagnostic::printable,
+    tree::{Entry, Node, Span, Value},
+};
 
 /// Why a text is not YAML.
 #[derive(Debug)]
@@ -30,7 +33,10 @@ impl YamlError {
         if let Some(at) = message.rfind(" at line ") {
             message.truncate(at);
         }
-        Self { message, span: error.location().map(|location| span(text, source, location)) }
+        Self {
+            message: printable(&message),
+            span: error.location().map(|location| span(text, source, location)),
+        }
     }
 }
 

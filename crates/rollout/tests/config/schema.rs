@@ -17,7 +17,7 @@ fn the_schemas_in_the_repository_are_fresh() {
         let found = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             found == expected,
-            "schemas/{name} is not what the code says; write it with `UPDATE_SCHEMAS=1 cargo test -p rollout --test config_schema`"
+            "schemas/{name} is not what the code says; write it with `UPDATE_SCHEMAS=1 cargo test -p rollout --test config`"
         );
     }
 }

@@ -1,36 +1,13 @@
-//! Job and task files as their authors write them: what is read, what is refused, and how that looks.
-#![expect(clippy::unwrap_used, reason = "a helper that cannot set up its files fails its test")]
+//! What a job file means.
 
 use std::{fs, path::Path};
 
 use rollout::config::{
-    AfterAgentError, AgentKind, AgentProcesses, Bytes, Code, Cpus, DatasetSource, EnvironmentKind, LoadedJob,
-    LogLevel, Metric, Override, PreservePolicy, Problems, RegistryLocation, RetryConfig, Severity, load_job,
-    load_job_record, load_task_config,
+    AfterAgentError, AgentKind, AgentProcesses, Bytes, Cpus, DatasetSource, EnvironmentKind, LogLevel,
+    Metric, PreservePolicy, RegistryLocation, RetryConfig, load_job, load_job_record, load_task_config,
 };
 
-fn job(text: &str) -> Result<LoadedJob, Problems> {
-    job_in(tempfile::tempdir().unwrap().path(), text, &[])
-}
-
-fn job_in(dir: &Path, text: &str, overrides: &[&str]) -> Result<LoadedJob, Problems> {
-    for name in ["tasks", "path-to-dataset"] {
-        fs::create_dir_all(dir.join(name)).unwrap();
-    }
-    fs::write(dir.join("path-to-registry"), "[]").unwrap();
-    let path = dir.join("job.yaml");
-    fs::write(&path, text).unwrap();
-    let overrides: Vec<Override> = overrides.iter().map(|text| text.parse().unwrap()).collect();
-    load_job(&path, &overrides, &variables)
-}
-
-fn variables(name: &str) -> Option<String> {
-    match name {
-        "MY_API_KEY" => Some("sk-very-secret".to_owned()),
-        "MODEL" => Some("some-model-name".to_owned()),
-        _ => None,
-    }
-}
+use crate::{job, job_in, variables};
 
 const SPEC: &str = r#"
 name: my-eval-run
@@ -155,53 +132,6 @@ fn the_documented_job_is_read() {
         }
       ]
     }
-    "#);
-}
-
-#[test]
-fn the_documented_task_is_read() {
-    let text = r#"
-version = "1.0"
-
-[metadata]
-author_name = "Steve Jobs"
-tags = ["trivial"]
-
-[verifier]
-timeout_sec = 120.0
-
-[agent]
-install_timeout_sec = 300.0
-timeout_sec = 120.0
-
-[environment]
-build_timeout_sec = 600.0
-docker_image = "some-org/some-name:some-tag"
-cpus = "1"
-memory = "2048"
-storage = "10240"
-"#;
-    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!(config.memory, Bytes::mib(2048));
-    assert_eq!(config.storage, Bytes::mib(10240));
-    assert_eq!(config.cpus, Cpus { millis: 1000 });
-    let warnings: Vec<String> = warnings.iter().map(|warning| warning.render(false)).collect();
-    insta::assert_snapshot!(warnings.join("\n\n"), @r#"
-    warning: `environment.memory = 2048` is taken as 2048 MiB
-      --> task.toml:19:10
-       |
-    19 | memory = "2048"
-       |          ^^^^^^
-       |
-       = help: write "2Gi" to say so exactly
-
-    warning: `environment.storage = 10240` is taken as 10240 MiB
-      --> task.toml:20:11
-       |
-    20 | storage = "10240"
-       |           ^^^^^^^
-       |
-       = help: write "10Gi" to say so exactly
     "#);
 }
 
@@ -590,84 +520,4 @@ fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
     let text = "\u{feff}version = \"1.0\"\r\n[agent]\r\ntimeout_sec = 5\r\n";
     let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
     assert_eq!(config.agent_timeout_sec, 5.0);
-}
-
-#[test]
-fn an_empty_task_has_the_documented_defaults() {
-    let (config, warnings) = load_task_config(Path::new("task.toml"), "").unwrap();
-    assert!(warnings.is_empty());
-    insta::assert_debug_snapshot!(config, @r#"
-    TaskConfig {
-        version: "1.0",
-        source: None,
-        metadata: {},
-        verifier_timeout_sec: 600.0,
-        verifier_env: [],
-        agent_install_timeout_sec: 300.0,
-        agent_timeout_sec: 600.0,
-        build_timeout_sec: 600.0,
-        docker_image: None,
-        cpus: Cpus {
-            millis: 1000,
-        },
-        memory: Bytes(
-            2000000000,
-        ),
-        storage: Bytes(
-            10000000000,
-        ),
-        unknown: {},
-    }
-    "#);
-}
-
-#[test]
-fn a_timeout_of_zero_is_not_set() {
-    let text = "[agent]\ntimeout_sec = 0\ninstall_timeout_sec = 0.0\n[verifier]\ntimeout_sec = 0\n[environment]\nbuild_timeout_sec = 0\n";
-    let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!((config.agent_timeout_sec, config.agent_install_timeout_sec), (600.0, 300.0));
-    assert_eq!((config.verifier_timeout_sec, config.build_timeout_sec), (600.0, 600.0));
-}
-
-#[test]
-fn unknown_task_keys_are_kept() {
-    let text = "\
-schema_version = \"1.4\"
-extra = 1
-[task]
-name = \"org/name\"
-[environment]
-gpus = 2
-cpus = 2
-memory_mb = 4096
-storage = \"20Gi\"
-docker_image = \"\"
-[verifier.env]
-JUDGE_KEY = \"${JUDGE_KEY}\"
-PORT = 8080
-";
-    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
-    assert_eq!(config.version, "1.4");
-    assert_eq!(config.docker_image, None);
-    assert_eq!(config.cpus, Cpus { millis: 2000 });
-    assert_eq!((config.memory, config.storage), (Bytes::mib(4096), Bytes::mib(20 << 10)));
-    let env = [("JUDGE_KEY", "${JUDGE_KEY}"), ("PORT", "8080")]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()));
-    assert_eq!(config.verifier_env, env);
-    assert_eq!(
-        serde_json::Value::Object(config.unknown),
-        serde_json::json!({ "extra": 1, "task": { "name": "org/name" }, "environment.gpus": 2 })
-    );
-    assert_eq!(warnings.len(), 1);
-    assert_eq!((warnings[0].severity, warnings[0].code), (Severity::Warning, Code::Unsupported));
-}
-
-#[test]
-fn a_whole_benchmark_of_tasks_is_read() {
-    let text =
-        "version = \"1.0\"\n[metadata]\ntags = [\"a\", \"b\"]\n[environment]\nmemory = \"2048\"\ngpus = 1\n";
-    for _ in 0..3500 {
-        let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
-        assert_eq!((config.memory, warnings.len()), (Bytes::mib(2048), 2));
-    }
 }
