@@ -20,8 +20,10 @@ use crate::{
     helper::HELPER_ARG,
     host_image,
     image::{Image, ImageError},
-    limits::{Enforced, Limits},
-    sandbox::Sandbox,
+    limits::{Controllers, LimitBacking, Limits},
+    remove::remove_tree,
+    sandbox::{SPEC_FILE, Sandbox},
+    sweep,
     wire::{Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
 };
 
@@ -74,6 +76,12 @@ pub struct Support {
     pub mode: Mode,
     /// Whether a sandbox's changes lie on the disk; if not they are in memory.
     pub changes_on_disk: bool,
+    /// What enforces the limit on processors.
+    pub cpus: LimitBacking,
+    /// What enforces the limit on memory.
+    pub memory: LimitBacking,
+    /// What enforces the limit on processes.
+    pub pids: LimitBacking,
     /// What cannot be done or enforced here, for people to read.
     pub notes: Vec<String>,
 }
@@ -139,6 +147,15 @@ pub enum CreateError {
     /// The zygote could not be started again.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The directory holds no preserved sandbox, or one that is open already.
+    #[error("cannot open the preserved environment in {dir}")]
+    Reopen {
+        /// The directory.
+        dir: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// Makes sandboxes. Clones share one zygote, which ends with the last of them and their sandboxes.
@@ -155,6 +172,7 @@ pub(crate) struct Inner {
     lock: OwnedFd,
     zygote: Mutex<RequestSocket>,
     support: Support,
+    controllers: Controllers,
     host_image: OnceCell<Image>,
     counter: AtomicU64,
 }
@@ -162,18 +180,10 @@ pub(crate) struct Inner {
 impl Engine {
     /// Starts the zygote and finds out what this machine allows.
     pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
-        let state_dir = options.state_dir.clone();
-        let fail = |source| EngineError::StateDir { path: state_dir.clone(), source };
-        fs::create_dir_all(&options.state_dir).map_err(fail)?;
-        let options = EngineOptions {
-            state_dir: options.state_dir.canonicalize().map_err(fail)?,
-            helper: options.helper,
-        };
-        let id = engine_id();
+        let (options, id, lock, controllers) = prepare(options).await?;
         let run_dir = options.state_dir.join("run").join(&id);
-        let lock = claim(&run_dir).map_err(fail)?;
-        let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock).await?;
-        let support = support(&probe);
+        let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock, &controllers).await?;
+        let support = support(&probe, &controllers, &options.state_dir);
         let inner = Inner {
             options,
             run_dir,
@@ -181,6 +191,7 @@ impl Engine {
             lock,
             zygote: Mutex::new(zygote),
             support,
+            controllers,
             host_image: OnceCell::new(),
             counter: AtomicU64::new(0),
         };
@@ -209,18 +220,44 @@ impl Engine {
 
     /// Makes a sandbox; its supervisor runs when this returns.
     pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, CreateError> {
-        let id = format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed));
-        let dir = self.inner.run_dir.join(&id);
+        let dir = self.inner.run_dir.join(self.next_id());
+        self.create_in(dir, spec, None).await
+    }
+
+    /// Makes a sandbox on the files of one that was preserved; they stay when it ends.
+    pub async fn reopen(&self, dir: &Path) -> Result<Sandbox, CreateError> {
+        let fail = |source| CreateError::Reopen { dir: dir.to_owned(), source };
+        let owned = dir.to_owned();
+        let opened = tokio::task::spawn_blocking(move || reopen(&owned)).await.map_err(io::Error::other);
+        let (dir, spec, lock) = opened.and_then(|opened| opened).map_err(fail)?;
+        self.create_in(dir, spec, Some(lock)).await
+    }
+
+    async fn create_in(
+        &self,
+        dir: PathBuf,
+        spec: SandboxSpec,
+        preserved: Option<fs::File>,
+    ) -> Result<Sandbox, CreateError> {
+        check_resources(spec.limits)?;
+        let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // A reopened sandbox's cgroups are this engine's, not those of the engine that made its files.
+        let cgroup = if preserved.is_some() { self.next_id() } else { id.clone() };
+        let (cgroups, enforced) = self.inner.controllers.plan(&cgroup, spec.limits);
         let create = Create {
             dir: dir.clone(),
             hostname: hostname(&spec.name),
             own_network: spec.network == Network::None,
             upper_on_disk: self.inner.support.changes_on_disk,
             parts: spec.image.mounts(),
-            cgroups: Vec::new(),
+            cgroups,
         };
-        let (lifetime, control) = self.launch(&create).await?;
-        Ok(Sandbox::new(self.clone(), (id, dir), spec, Enforced::default(), (lifetime, control), None))
+        let connection = self.launch(&create).await?;
+        Ok(Sandbox::new(self.clone(), (id, dir), spec, enforced, connection, preserved))
+    }
+
+    fn next_id(&self) -> String {
+        format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed))
     }
 
     async fn launch(&self, create: &Create) -> Result<(AnswerPipe, RequestSocket), CreateError> {
@@ -236,7 +273,10 @@ impl Engine {
             let fds = [lifetime_end.as_fd(), theirs.as_fd()];
             if zygote.send(create, &fds).await.is_err() {
                 let inner = &self.inner;
-                *zygote = start_zygote(&inner.options, &inner.run_dir, &inner.id, &inner.lock).await?.0;
+                *zygote =
+                    start_zygote(&inner.options, &inner.run_dir, &inner.id, &inner.lock, &inner.controllers)
+                        .await?
+                        .0;
                 zygote.send(create, &fds).await.map_err(setup("reaching the sandbox helper"))?;
             }
         }
@@ -256,12 +296,39 @@ fn engine_id() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// Makes the engine's directory and the lock that says it is alive.
-fn claim(run_dir: &Path) -> io::Result<OwnedFd> {
-    fs::create_dir_all(run_dir)?;
-    let lock = fs::File::create(run_dir.join("lock"))?;
+/// Does the file work of starting: sweeps, claims a directory, finds the cgroups.
+async fn prepare(
+    options: EngineOptions,
+) -> Result<(EngineOptions, String, OwnedFd, Controllers), EngineError> {
+    let path = options.state_dir.clone();
+    let work = move || {
+        fs::create_dir_all(&options.state_dir)?;
+        let state_dir = options.state_dir.canonicalize()?;
+        // What a dead engine left and cannot be removed is no reason not to start.
+        if let Err(error) = sweep::sweep(&state_dir) {
+            tracing::warn!("cannot remove what earlier runs left in {}: {error}", state_dir.display());
+        }
+        let id = engine_id();
+        let lock = sweep::claim(&state_dir.join("run").join(&id))?;
+        Ok((
+            EngineOptions { state_dir, helper: options.helper },
+            id,
+            OwnedFd::from(lock),
+            Controllers::detect(),
+        ))
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(io::Error::other).and_then(|done| done);
+    done.map_err(|source| EngineError::StateDir { path, source })
+}
+
+fn reopen(dir: &Path) -> io::Result<(PathBuf, SandboxSpec, fs::File)> {
+    let dir = dir.canonicalize()?;
+    let lock = fs::File::open(dir.join(SPEC_FILE))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(lock.into())
+    let spec = serde_json::from_reader(&lock)?;
+    // An overlay that was mounted without syncing marks its work directory, and refuses to be mounted again.
+    remove_tree(&dir.join("work"))?;
+    Ok((dir, spec, lock))
 }
 
 async fn start_zygote(
@@ -269,6 +336,7 @@ async fn start_zygote(
     run_dir: &Path,
     engine_id: &str,
     lock: &OwnedFd,
+    controllers: &Controllers,
 ) -> Result<(RequestSocket, Probe), EngineError> {
     let fail = |source| EngineError::Helper { helper: options.helper.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
@@ -286,8 +354,11 @@ async fn start_zygote(
     drop(child);
     let socket = RequestSocket::new(ours).map_err(fail)?;
     let (mut answers, answer) = AnswerPipe::new().map_err(fail)?;
-    let hello =
-        Hello { run_dir: run_dir.to_owned(), cgroup_parents: Vec::new(), engine_id: engine_id.to_owned() };
+    let hello = Hello {
+        run_dir: run_dir.to_owned(),
+        cgroup_parents: controllers.parents(),
+        engine_id: engine_id.to_owned(),
+    };
     socket.send(&hello, &[answer.as_fd(), lock.as_fd()]).await.map_err(fail)?;
     drop(answer);
     match answers.expect().await.map_err(fail)? {
@@ -298,16 +369,76 @@ async fn start_zygote(
 
 fn not_allowed(failure: SetupFailure) -> EngineError {
     let (step, source) = failure.into_io();
-    let advice = "run as root, or allow user namespaces".to_owned();
-    EngineError::NotAllowed { step, advice, source }
+    let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    EngineError::NotAllowed { step, advice: advice(setting), source }
 }
 
-fn support(probe: &Probe) -> Support {
-    Support {
-        mode: if probe.root { Mode::Root } else { Mode::User },
-        changes_on_disk: probe.upper_on_disk,
-        notes: Vec::new(),
+/// Which setting of the machine stands in the way of an ordinary user's sandboxes.
+fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
+    let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
+    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "run as root, or allow user namespaces with `sysctl -w kernel.unprivileged_userns_clone=1`".into()
+    } else if is("/proc/sys/user/max_user_namespaces", "0") {
+        "run as root, or allow user namespaces with `sysctl -w user.max_user_namespaces=10000`".into()
+    } else if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "AppArmor restricts user namespaces: run as root, give this program an AppArmor profile with `userns,`, \
+         or lift the restriction with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
+            .into()
+    } else {
+        "run as root, or where this is itself a container start that one with more privileges \
+         (docker run --privileged)"
+            .into()
     }
+}
+
+fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path) -> Support {
+    let mut notes = Vec::new();
+    if !probe.root {
+        notes.push(
+            "without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it"
+                .to_owned(),
+        );
+    }
+    if !probe.upper_on_disk {
+        notes.push(format!(
+            "{} cannot hold an overlay, so what environments write is kept in memory; put the state directory on a \
+             disk file system",
+            state_dir.display()
+        ));
+    }
+    let [cpus, memory, pids] = controllers.backing();
+    for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
+        if backing == LimitBacking::None {
+            notes.push(format!("limits on {what} are not enforced: no cgroup for them can be made here"));
+        }
+    }
+    let mode = if probe.root { Mode::Root } else { Mode::User };
+    Support { mode, changes_on_disk: probe.upper_on_disk, cpus, memory, pids, notes }
+}
+
+/// Refuses limits that the machine can never reach, which would only hide that it is too small.
+fn check_resources(limits: Limits) -> Result<(), CreateError> {
+    let processors = std::thread::available_parallelism()
+        .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
+    if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {
+        let text = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
+        return Err(CreateError::Resources {
+            what: "processors",
+            asked: text(asked),
+            available: text(processors),
+        });
+    }
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
+    if let Some(asked) = limits.memory_bytes.filter(|asked| *asked > memory) {
+        let text = |bytes: u64| format!("{} MiB", bytes >> 20);
+        return Err(CreateError::Resources {
+            what: "of memory",
+            asked: text(asked),
+            available: text(memory),
+        });
+    }
+    Ok(())
 }
 
 /// Makes a host name of any text.

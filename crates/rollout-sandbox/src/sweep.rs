@@ -1,18 +1,89 @@
-//! Removing what engines that were killed left behind.
+//! Whose a run directory is, and removing those of engines that were killed.
+//!
+//! A live engine, its zygote and its supervisors hold a lock on a file in their directory; whoever gets
+//! that lock knows that all of them are gone.
 
-use std::{io, path::Path};
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::{cgroup, limits::Controllers, remove::remove_tree};
+
+const LOCK: &str = "lock";
 
 /// What a sweep found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// Dead engines whose directories and cgroups were removed.
     pub removed: u64,
-    /// Engines that are alive and were left alone.
+    /// Engines that are alive, or whose sandboxes are still ending, and were left alone.
     pub live: u64,
 }
 
 /// Removes the directories and cgroups of engines that are gone; leaves live and preserved ones alone.
+///
+/// Blocks; what it removes may be large.
 pub fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
-    let _ = state_dir;
-    Ok(SweepReport::default())
+    let run = state_dir.join("run");
+    if !run.is_dir() {
+        return Ok(SweepReport::default());
+    }
+    let (dead, live) = find_dead(&run)?;
+    if dead.is_empty() {
+        return Ok(SweepReport { removed: 0, live });
+    }
+    let parents = Controllers::detect().parents();
+    for (dir, _lock) in &dead {
+        let engine_id = dir.file_name().unwrap_or_default().to_string_lossy();
+        cgroup::remove_leftovers(&parents, &engine_id);
+        remove_tree(dir)?;
+    }
+    Ok(SweepReport { removed: u64::try_from(dead.len()).expect("a count fits in 64 bits"), live })
+}
+
+/// A dead engine's directory and, while it is being removed, its lock.
+type Dead = (PathBuf, Option<fs::File>);
+
+/// Takes the locks of the engines that are gone, and counts the others.
+fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
+    let _guard = guard(run)?;
+    let (mut dead, mut live) = (Vec::new(), 0);
+    for entry in fs::read_dir(run)? {
+        let dir = entry?.path();
+        if !dir.is_dir() {
+            continue;
+        }
+        match fs::File::open(dir.join(LOCK)) {
+            Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() => {
+                dead.push((dir, Some(lock)))
+            }
+            Ok(_) => live += 1,
+            // Under the guard no directory is without its lock, unless its removal was interrupted.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => dead.push((dir, None)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((dead, live))
+}
+
+/// Makes an engine's directory and the lock that says it is alive.
+pub(crate) fn claim(run_dir: &Path) -> io::Result<fs::File> {
+    let run = run_dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(run)?;
+    let _guard = guard(run)?;
+    fs::create_dir(run_dir)?;
+    let lock = fs::File::create(run_dir.join(LOCK))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// Keeps others from looking at a directory that is only half made.
+fn guard(run: &Path) -> io::Result<fs::File> {
+    let guard = fs::File::create(run.join("guard"))?;
+    flock(&guard, FlockOperation::LockExclusive)?;
+    Ok(guard)
 }

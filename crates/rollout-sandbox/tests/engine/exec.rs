@@ -1,8 +1,6 @@
 //! Commands: how they start, what they see of their caller, how they end.
 
-mod common;
-
-use common::{Host, command, out, sh};
+use crate::common::{Host, command, out, sh};
 use rollout_sandbox::{ExecError, ExitStatus};
 
 #[tokio::test]

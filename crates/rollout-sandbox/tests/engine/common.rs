@@ -1,7 +1,5 @@
 //! A sandbox to test with, and commands in it.
 
-#![expect(dead_code, reason = "every test file uses its own share of the helpers")]
-
 use std::{fs::File, io::Read, path::Path};
 
 use rollout_sandbox::{

@@ -1,8 +1,6 @@
 //! Ending what commands started: however deep, detached or re-parented.
 
-mod common;
-
-use common::{Host, out, sh, start};
+use crate::common::{Host, out, sh, start};
 use rollout_sandbox::{ExitStatus, Sandbox};
 
 /// Waits until exactly these commands run: a fork takes a moment to become what it executes.

@@ -1,14 +1,12 @@
 //! Files in and out of a sandbox, honest and hostile.
 
-mod common;
-
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
 };
 
-use common::{Host, out, sh};
+use crate::common::{Host, out, sh};
 use rollout_sandbox::{CopyError, CopyIn, CopyLimits, FileRead, Sandbox};
 
 const LIMITS: CopyLimits = CopyLimits { max_bytes: 1 << 20, max_entries: 1000, max_file_bytes: 1 << 19 };

@@ -1,0 +1,78 @@
+//! Limits, as far as the machine has cgroups for them.
+
+use crate::common::{Host, out, sh, start};
+use rollout_sandbox::{CreateError, Enforced, ExitStatus, LimitBacking, Limits};
+
+#[tokio::test]
+async fn a_fork_bomb_is_contained_and_can_be_killed() {
+    let host = Host::start().await;
+    let mut spec = host.spec().await;
+    spec.limits.pids = Some(64);
+    let sandbox = host.engine.create(spec).await.unwrap();
+    if host.engine.support().pids == LimitBacking::None {
+        assert!(!sandbox.enforced().pids);
+        return;
+    }
+    let script = "exec python3 -c 'import os
+while True:
+    try: os.fork()
+    except OSError: pass'";
+    let mut bomb = start(&sandbox, script).await;
+    let mut processes = 0;
+    for _ in 0..500 {
+        processes = sandbox.survivors().await.unwrap().len();
+        if processes >= 50 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!((50..=64).contains(&processes), "{processes} processes");
+    bomb.kill_tree().await.unwrap();
+    bomb.wait().await;
+    assert_eq!(sandbox.survivors().await.unwrap(), []);
+    assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_killed_for_its_memory_is_told_as_such() {
+    let host = Host::start().await;
+    let mut spec = host.spec().await;
+    spec.limits.memory_bytes = Some(64 << 20);
+    let sandbox = host.engine.create(spec).await.unwrap();
+    if host.engine.support().memory == LimitBacking::None {
+        assert!(!sandbox.enforced().memory);
+        return;
+    }
+    let small = sh(&sandbox, "true").await;
+    assert!(!small.exit.oom_killed);
+    let large = sh(&sandbox, "exec head -c 300000000 /dev/zero | tail -c 300000000 > /dev/null").await;
+    assert!(large.exit.oom_killed, "{:?}", large.exit);
+    let large = sh(&sandbox, "exec python3 -c 'bytearray(300 << 20)'").await;
+    assert_eq!(large.exit.status, ExitStatus::Signal(9));
+    assert!(large.exit.oom_killed);
+    assert!(sandbox.oom_kills().await >= 2);
+    assert!(!sh(&sandbox, "true").await.exit.oom_killed);
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn only_limits_that_were_asked_for_are_enforced() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    assert_eq!(*sandbox.enforced(), Enforced::default());
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn more_than_the_machine_has_is_refused_with_both_numbers() {
+    let host = Host::start().await;
+    let mut spec = host.spec().await;
+    spec.limits = Limits { cpus_millis: Some(9_000_000), ..Limits::default() };
+    let Err(error) = host.engine.create(spec.clone()).await else { panic!("it was created") };
+    assert!(error.to_string().contains("9000.000 processors"), "{error}");
+    spec.limits = Limits { memory_bytes: Some(1 << 50), ..Limits::default() };
+    let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
+    assert!(matches!(error, CreateError::Resources { .. }), "{error:?}");
+    assert!(error.to_string().contains("1073741824 MiB of memory"), "{error}");
+}

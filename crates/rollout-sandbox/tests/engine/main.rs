@@ -1,0 +1,12 @@
+//! The engine as its users see it, on real namespaces, mounts and cgroups.
+
+#![expect(clippy::unwrap_used, reason = "a test whose surroundings fail has nothing left to say")]
+
+mod common;
+mod exec;
+mod faults;
+mod files;
+mod isolation;
+mod kill;
+mod limits;
+mod user;

@@ -1,0 +1,106 @@
+//! Sandboxes made by an ordinary user, in a user namespace.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use rollout_sandbox::{
+    CopyIn, CopyLimits, Engine, EngineOptions, ExecError, FileRead, Limits, Mode, Network, SandboxSpec, sweep,
+};
+
+use crate::common::{command, out, start};
+
+const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
+const NOBODY: u32 = 65534;
+
+/// Runs the named test again as `nobody`, from copies of the programs that `nobody` may read.
+fn run_as_nobody(test: &str) {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path, name: &str| {
+        let to = dir.path().join(name);
+        fs::copy(from, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755)).unwrap();
+        to
+    };
+    let program = copy(&std::env::current_exe().unwrap(), "test");
+    copy(Path::new(env!("CARGO_BIN_EXE_rollout-sandbox-helper")), "helper");
+    let state = dir.path().join("state");
+    fs::create_dir(&state).unwrap();
+    std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY)).unwrap();
+    let status = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(program)
+        .args([test, "--exact", "--nocapture"])
+        .env(DIRECTORY, dir.path())
+        .env("TMPDIR", &state)
+        .current_dir("/")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+/// The directory prepared by [`run_as_nobody`]; started by an ordinary user, a directory of its own.
+fn prepared() -> Option<std::path::PathBuf> {
+    std::env::var_os(DIRECTORY).map(Into::into)
+}
+
+async fn check(engine: &Engine) {
+    assert_eq!(engine.support().mode, Mode::User);
+    let spec = SandboxSpec {
+        name: "user".into(),
+        image: engine.host_image().await.unwrap(),
+        network: Network::None,
+        limits: Limits::default(),
+    };
+    let sandbox = engine.create(spec.clone()).await.unwrap();
+    assert_eq!(
+        out(&sandbox, "id -u; ls -A /root; echo x > /root/file; touch /tmp/t; echo 1 > /dev/null").await,
+        "0\n"
+    );
+
+    let (mut as_user, _stdout, _stderr) = command(&["true"]);
+    as_user.user = Some("nobody".into());
+    let Err(error) = sandbox.exec(as_user).await else { panic!("another user exists") };
+    assert!(matches!(error, ExecError::UserNotMapped { .. }), "{error:?}");
+
+    let files = tempfile::tempdir().unwrap();
+    fs::write(files.path().join("file"), "content").unwrap();
+    sandbox.copy_in(files.path(), "/work", CopyIn::default()).await.unwrap();
+    out(&sandbox, "chmod 0 /work; rm -rf /etc/apt").await;
+    assert_eq!(sandbox.read_file("/work/file", 100).await.unwrap(), FileRead::Content(b"content".to_vec()));
+    let limits = CopyLimits { max_bytes: 1000, max_entries: 10, max_file_bytes: 1000 };
+    let report = sandbox.copy_out("/work", &files.path().join("out"), limits).await.unwrap();
+    assert_eq!((report.files, report.bytes), (1, 7));
+    assert_eq!(fs::read_to_string(files.path().join("out/file")).unwrap(), "content");
+
+    let process = start(&sandbox, "setsid sleep 1004 & sleep 1004").await;
+    process.kill_tree().await.unwrap();
+    assert_eq!(sandbox.survivors().await.unwrap(), []);
+
+    let layer = sandbox.commit(&engine.state_dir().join("layers/one")).await.unwrap();
+    let image = spec.image.with_layer(&layer, "one");
+    let sandbox = engine.create(SandboxSpec { image, ..spec }).await.unwrap();
+    assert_eq!(out(&sandbox, "cat /root/file; ls -d /etc/apt 2>/dev/null | wc -l").await, "x\n0\n");
+    let dir = sandbox.root_dir().to_owned();
+    sandbox.destroy().await.unwrap();
+    assert!(!dir.exists());
+    assert_eq!(sweep(engine.state_dir()).unwrap().live, 1);
+}
+
+#[tokio::test]
+async fn everything_but_other_users_works_without_root() {
+    match prepared() {
+        Some(dir) => {
+            let options = EngineOptions { helper: dir.join("helper"), state_dir: dir.join("state") };
+            check(&Engine::start(options).await.unwrap()).await;
+        }
+        None if rustix::process::geteuid().is_root() => {
+            run_as_nobody("user::everything_but_other_users_works_without_root");
+        }
+        None => {
+            let state = tempfile::tempdir().unwrap();
+            let helper = env!("CARGO_BIN_EXE_rollout-sandbox-helper").into();
+            let options = EngineOptions { helper, state_dir: state.path().to_owned() };
+            check(&Engine::start(options).await.unwrap()).await;
+        }
+    }
+}
