@@ -419,11 +419,38 @@ fn clean_removes_what_nobody_uses_and_keeps_the_rest() {
     running.lock().unwrap();
     let there =
         || ["run/ended", "run/running", "preserved/kept", "images"].map(|path| state.join(path).exists());
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--dry-run", "--preserved"])), @"");
+    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--dry-run", "--preserved"])), @"
+    [DIR]/.cache/rollout
+    to remove  1 ended run
+    kept       1 running job
+    to remove  1 preserved environment
+    kept       images
+    kept       layers
+    kept       git
+    --- exit
+    ");
     assert_eq!(there(), [true, true, true, true]);
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean"])), @"");
+    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean"])), @"
+    [DIR]/.cache/rollout
+    removed  1 ended run
+    kept     1 running job
+    kept     1 preserved environment
+    kept     images
+    kept     layers
+    kept     git
+    --- exit
+    ");
     assert_eq!(there(), [false, true, true, true]);
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--preserved"])), @"");
+    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--preserved"])), @"
+    [DIR]/.cache/rollout
+    removed  0 ended runs
+    kept     1 running job
+    removed  1 preserved environment
+    kept     images
+    kept     layers
+    kept     git
+    --- exit
+    ");
     assert_eq!(there(), [false, true, false, true]);
 }
 
