@@ -25,8 +25,12 @@ pub struct TestJob {
 
 impl TestJob {
     /// An empty job named `job` for the native environment, run by this command.
-    pub fn new(command: impl Into<PathBuf>) -> Self {
+    ///
+    /// The command is run from a link of its own, so that its processes can be told from those of other tests.
+    pub fn new(command: impl AsRef<Path>) -> Self {
         let root = TempDir::new().expect("make a temporary directory");
+        let link = root.path().join("rollout");
+        fs::hard_link(&command, &link).or_else(|_| fs::copy(&command, &link).map(drop)).expect("link the command");
         let config = json!({
             "name": "job",
             "environment": {"type": "native", "provider_config": {"images": {"*": "host"}}},
@@ -34,7 +38,7 @@ impl TestJob {
             "agents": [],
             "datasets": [{"path": "set"}],
         });
-        Self { command: command.into(), root, config, env: Vec::new() }
+        Self { command: link, root, config, env: Vec::new() }
     }
 
     /// Adds a task to the dataset `set`.
@@ -134,7 +138,12 @@ impl TestJob {
 
     /// Starts the job and goes on.
     pub fn start(&self) -> Running {
-        let mut command = self.command(&["run", "job.yaml", "--output", "json"]);
+        self.start_with(&["run", "job.yaml", "--output", "json"])
+    }
+
+    /// Starts the command with these arguments and goes on.
+    pub fn start_with(&self, arguments: &[&str]) -> Running {
+        let mut command = self.command(arguments);
         let stdout = fs::File::create(self.root.path().join("stdout")).expect("make a file for the output");
         let stderr = fs::File::create(self.root.path().join("stderr")).expect("make a file for the errors");
         let child = command.stdout(stdout).stderr(stderr).spawn().expect("start the command");
@@ -162,6 +171,12 @@ impl Finished {
     /// What it complained.
     pub fn stderr(&self) -> String {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    /// The events it told with `--output json`.
+    #[track_caller]
+    pub fn events(&self) -> Vec<Value> {
+        whole_lines(&self.stdout())
     }
 
     /// Fails the test unless the command ended with this code.
@@ -203,11 +218,12 @@ pub struct Running {
 impl Running {
     /// The events told so far, one JSON object each.
     pub fn events(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.root.join("stdout")).unwrap_or_default();
-        text.split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'))
-            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?} is not an event: {error}")))
-            .collect()
+        whole_lines(&fs::read_to_string(self.root.join("stdout")).unwrap_or_default())
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("look at the command").is_none()
     }
 
     /// Waits until the condition holds for the events told so far.
@@ -268,6 +284,15 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The JSON of every line that is there to its end: a killed command may leave a torn one.
+#[track_caller]
+fn whole_lines(text: &str) -> Vec<Value> {
+    text.split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?} is not an event: {error}")))
+        .collect()
 }
 
 #[track_caller]

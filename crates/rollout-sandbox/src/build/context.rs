@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -14,6 +14,9 @@ use std::path::{Component, Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::pattern::{self, Ignore};
+
+/// Most of a `.dockerignore` that is read.
+const MAX_IGNORE: u64 = 1 << 20;
 
 /// Why the files of a `COPY` or `ADD` could not be taken or put in place.
 #[derive(Debug, thiserror::Error)]
@@ -45,10 +48,13 @@ pub enum CopyFailure {
     /// The environment did not take the files.
     #[error("the files could not be put into the environment")]
     Target(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A program of the environment that takes part in the copy failed.
+    #[error("the copy failed inside of the environment: {0}")]
+    Inside(String),
 }
 
 impl CopyFailure {
-    fn io(path: &Path) -> impl FnOnce(io::Error) -> CopyFailure {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> CopyFailure {
         let path = path.to_owned();
         |source| CopyFailure::Io { path, source }
     }
@@ -94,7 +100,7 @@ impl Context {
         own.push(".dockerignore");
         let mut ignore = Ignore::default();
         for file in [PathBuf::from(own), root.join(".dockerignore")] {
-            match open_regular(&file).and_then(io::read_to_string) {
+            match open_regular(&file).and_then(|file| io::read_to_string(file.take(MAX_IGNORE))) {
                 Ok(text) => {
                     ignore = Ignore::parse(&text);
                     break;
@@ -270,6 +276,7 @@ fn copy_file(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
     remove_file_if_there(to)?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     io::copy(&mut source, &mut target)?;
+    target.set_modified(source.metadata()?.modified()?)?;
     target.set_permissions(Permissions::from_mode(mode))
 }
 
@@ -424,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_kept_or_set() {
+    fn times_and_modes_are_kept_or_modes_set() {
         let (_dir, context) = context(&[("d/f", "x")]);
         fs::set_permissions(context.root.join("d/f"), Permissions::from_mode(0o750)).unwrap();
         let out = tempfile::tempdir().unwrap();
@@ -432,6 +439,8 @@ mod tests {
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
         context.stage(selected, &out.path().join("kept"), None).unwrap();
         assert_eq!(mode(&out.path().join("kept/f")), 0o750);
+        let modified = |path: &Path| path.metadata().unwrap().modified().unwrap();
+        assert_eq!(modified(&out.path().join("kept/f")), modified(&context.root.join("d/f")));
         context.stage(selected, &out.path().join("set"), Some(0o700)).unwrap();
         assert_eq!((mode(&out.path().join("set")), mode(&out.path().join("set/f"))), (0o700, 0o700));
     }

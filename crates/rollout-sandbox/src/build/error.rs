@@ -1,10 +1,13 @@
 //! What can go wrong while an image is built.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use super::context::CopyFailure;
+use super::images::BaseImageError;
 use super::parse::Location;
+use crate::{CreateError, ExecError, Exit, ExitStatus, KeepError};
 
 /// Why an image could not be built from a Dockerfile.
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +36,51 @@ pub enum BuildError {
         /// What to write instead.
         instead: String,
     },
-    /// The files of a `COPY` or `ADD` could not be copied.
-    #[error("{at}: the files could not be copied")]
-    CopyFailed {
+    /// There is no image for a `FROM` or a `COPY --from`.
+    #[error("{at}: there is no image {reference}")]
+    BaseImage {
+        /// The instruction.
+        at: Location,
+        /// The image's reference.
+        reference: String,
+        /// Why there is none.
+        #[source]
+        source: BaseImageError,
+    },
+    /// A command of `RUN` ended with an error.
+    #[error("{at}: the command {}{}", Ending(exit), LastOutput(output))]
+    RunFailed {
+        /// The instruction.
+        at: Location,
+        /// How the command ended.
+        exit: Exit,
+        /// The last lines that it printed.
+        output: String,
+    },
+    /// A command of `RUN` could not be started.
+    #[error("{at}: the command could not be started")]
+    NotStarted {
+        /// The instruction.
+        at: Location,
+        /// Why not.
+        #[source]
+        source: ExecError,
+    },
+    /// The files or directories of an instruction could not be put in place.
+    #[error("{at}: the files could not be put in place")]
+    FilesFailed {
         /// The instruction.
         at: Location,
         /// What went wrong.
         #[source]
         source: CopyFailure,
     },
+    /// The environment that the build runs in could not be made.
+    #[error("the environment of the build could not be made")]
+    Create(#[from] CreateError),
+    /// What was built could not be kept.
+    #[error("the built image could not be kept")]
+    Keep(#[from] KeepError),
     /// A file of the build itself could not be read or written.
     #[error("cannot {doing} {}", path.display())]
     Io {
@@ -53,4 +92,31 @@ pub enum BuildError {
         #[source]
         source: io::Error,
     },
+    /// The log could not be written.
+    #[error("cannot write the log of the build")]
+    Log(#[source] io::Error),
+}
+
+struct Ending<'a>(&'a Exit);
+
+impl fmt::Display for Ending<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.status {
+            ExitStatus::Code(code) => write!(f, "exited with code {code}")?,
+            ExitStatus::Signal(signal) => write!(f, "was ended by signal {signal}")?,
+        }
+        if self.0.oom_killed { f.write_str(" after the memory limit was reached") } else { Ok(()) }
+    }
+}
+
+struct LastOutput<'a>(&'a str);
+
+impl fmt::Display for LastOutput<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            f.write_str(" and printed nothing")
+        } else {
+            write!(f, "; it printed last:\n{}", self.0)
+        }
+    }
 }

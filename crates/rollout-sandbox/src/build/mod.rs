@@ -1,26 +1,274 @@
 //! Images from Dockerfiles, without a daemon.
 //!
-//! A Dockerfile is parsed, then each stage that the last one needs is planned: variables expanded, paths made
-//! absolute. The plan and the files it copies give a key; the layer of a key is built once and kept.
+//! A Dockerfile is parsed (`parse`), then each stage that the last one needs is planned (`plan`): variables expanded,
+//! paths made absolute. The plan and the files that it copies give a key, and the layer of a key is
+//! built once (`cache`) by carrying out (`execute`) the plan in a sandbox.
 
+mod cache;
 mod context;
 mod error;
+mod execute;
 mod expand;
+mod images;
+mod job;
+mod key;
+mod lines;
+mod log;
 mod parse;
 mod pattern;
 mod plan;
 mod stages;
+mod transfer;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use context::CopyFailure;
 pub use error::BuildError;
+pub use images::{BaseImageError, BaseImages, HostImages};
+pub use log::LogSink;
 pub use parse::Location;
 
-/// The configuration that an image hands to what runs in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ImageConfig {
-    pub(crate) env: Vec<(String, String)>,
-    pub(crate) workdir: String,
-    pub(crate) user: Option<String>,
-    pub(crate) shell: Vec<String>,
-    pub(crate) labels: std::collections::BTreeMap<String, String>,
+use cache::Slot;
+use context::{Context, open_regular};
+use execute::{Execution, blocking};
+use log::Log;
+use parse::Dockerfile;
+use plan::{Action, Origin, Plan, Step};
+use stages::Base;
+
+use crate::{Engine, Image, Layer, Limits, Mode, Network, Sandbox, SandboxSpec};
+
+/// Largest Dockerfile that is read.
+const MAX_DOCKERFILE: u64 = 1 << 20;
+
+/// What to build, and how.
+#[derive(Debug)]
+pub struct BuildRequest<'a> {
+    /// The directory that `COPY` and `ADD` take files from.
+    pub context: &'a Path,
+    /// The Dockerfile.
+    pub dockerfile: &'a Path,
+    /// Builds anew even if the content was built before, and replaces what was kept.
+    pub no_cache: bool,
+    /// The network of `RUN`.
+    pub network: Network,
+    /// How much of the machine a `RUN` may use.
+    pub limits: Limits,
+    /// Where the steps and their output go as they happen.
+    pub log: LogSink,
+}
+
+/// An image that was built, or was there already.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The image.
+    pub image: Image,
+    /// Nothing had to be done.
+    pub cached: bool,
+    /// Names the content that the image was built from.
+    pub key: String,
+}
+
+/// Builds the last stage of a Dockerfile, with the stages it needs.
+///
+/// Builds of the same content, in this process or another that shares the engine's state directory, happen once.
+/// Dropping the future ends the build: everything it runs is killed, and nothing of it is kept.
+pub async fn build(
+    engine: &Engine,
+    request: BuildRequest<'_>,
+    images: &impl BaseImages,
+) -> Result<Built, BuildError> {
+    let (root, path) = (request.context.to_owned(), request.dockerfile.to_owned());
+    let (text, dockerfile, context) = blocking(move || read(&root, &path)).await?;
+    let bases = stages::bases(&dockerfile)?;
+    let mut builder = Builder {
+        engine,
+        images,
+        context,
+        text,
+        no_cache: request.no_cache,
+        network: request.network,
+        limits: request.limits,
+        log: Log::new(request.log),
+        built: BTreeMap::new(),
+    };
+    let mut last = None;
+    for index in stages::needed_stages(&dockerfile, &bases) {
+        let built = builder.stage(&dockerfile, index, &bases[index]).await?;
+        builder.built.insert(index, built.image.clone());
+        last = Some(built);
+    }
+    Ok(last.expect("a Dockerfile without a stage does not parse, and its last stage is needed"))
+}
+
+/// Reads the Dockerfile, which is as little trusted as the files beside it.
+fn read_dockerfile(context: &Path, path: &Path) -> Result<String, BuildError> {
+    let refused = |what: &str| io_error("read", path)(io::Error::other(what.to_owned()));
+    let resolved = path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => BuildError::MissingDockerfile { path: path.to_owned() },
+        _ => io_error("read", path)(error),
+    })?;
+    let root = context.canonicalize().map_err(io_error("open", context))?;
+    if path.starts_with(context) && !resolved.starts_with(root) {
+        return Err(refused("it is a link that leads out of its directory"));
+    }
+    let mut bytes = Vec::new();
+    open_regular(&resolved)
+        .and_then(|file| file.take(MAX_DOCKERFILE + 1).read_to_end(&mut bytes))
+        .map_err(io_error("read", path))?;
+    if bytes.len() as u64 > MAX_DOCKERFILE {
+        return Err(refused("it is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let at = Location { line, text: String::new() };
+        BuildError::Syntax { at, message: "this is not UTF-8 text".to_owned() }
+    })
+}
+
+/// Reads everything that a build starts from.
+fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), BuildError> {
+    let text = read_dockerfile(root, path)?;
+    let dockerfile = parse::parse(&text)?;
+    let context = Context::open(root, path).map_err(io_error("open", root))?;
+    Ok((text, dockerfile, Arc::new(context)))
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BuildError {
+    let path: PathBuf = path.to_owned();
+    move |source| BuildError::Io { doing, path, source }
+}
+
+/// The stages that are built so far, and what building another needs.
+struct Builder<'a, I> {
+    engine: &'a Engine,
+    images: &'a I,
+    context: Arc<Context>,
+    text: String,
+    no_cache: bool,
+    network: Network,
+    limits: Limits,
+    log: Log,
+    built: BTreeMap<usize, Image>,
+}
+
+impl<I: BaseImages> Builder<'_, I> {
+    async fn stage(
+        &mut self,
+        dockerfile: &Dockerfile,
+        index: usize,
+        base: &Base,
+    ) -> Result<Built, BuildError> {
+        let base = self.image(&dockerfile.stages[index].at, base).await?;
+        let plan = plan::plan(dockerfile, index, base.config())?;
+        let mut others = Vec::new();
+        for step in &plan.steps {
+            others.push(match &step.action {
+                Action::Copy(copy) => match &copy.from {
+                    Origin::Context => None,
+                    Origin::Other(other) => Some(self.image(&step.at, other).await?),
+                },
+                _ => None,
+            });
+        }
+        let inputs = key::Inputs {
+            dockerfile: self.text.clone(),
+            stage: index,
+            base: base.identity().to_owned(),
+            others: others.iter().flatten().map(|image| image.identity().to_owned()).collect(),
+        };
+        let (key, plan) = self.key(inputs, plan).await?;
+        let config = plan.config.clone();
+        if plan.steps.iter().all(|step| step.action == Action::Nothing) {
+            return Ok(Built { image: base.with_config(config), cached: true, key });
+        }
+        let slot = Slot::new(self.engine.state_dir(), &key);
+        let (layer, cached) = self.layer(&slot, &base, &plan, &others).await?;
+        if cached {
+            let line = format!("Using layer {key}, built before\n");
+            self.log.write(line.as_bytes()).await.map_err(BuildError::Log)?;
+        }
+        let layer = Layer::open(&layer).map_err(io_error("open", &layer))?;
+        Ok(Built { image: base.with_layer(&layer, key.as_str()).with_config(config), cached, key })
+    }
+
+    async fn image(&self, at: &Location, base: &Base) -> Result<Image, BuildError> {
+        match base {
+            // Stages are built in order, and a stage can only name earlier ones.
+            Base::Stage(index) => Ok(self.built[index].clone()),
+            Base::Image(reference) => self.images.resolve(reference).await.map_err(|source| {
+                BuildError::BaseImage { at: at.clone(), reference: reference.clone(), source }
+            }),
+        }
+    }
+
+    async fn key(&self, inputs: key::Inputs, plan: Plan) -> Result<(String, Plan), BuildError> {
+        let context = self.context.clone();
+        blocking(move || key::key(&inputs, &plan, &context).map(|key| (key, plan))).await
+    }
+
+    /// Finds the layer of a plan, or builds it. The second value tells whether it was there.
+    async fn layer(
+        &mut self,
+        slot: &Slot,
+        base: &Image,
+        plan: &Plan,
+        others: &[Option<Image>],
+    ) -> Result<(PathBuf, bool), BuildError> {
+        if !self.no_cache
+            && let Some(layer) = slot.finished()
+        {
+            return Ok((layer, true));
+        }
+        let lock = slot.lock().await.map_err(io_error("lock", slot.dir()))?;
+        // Whoever held the lock may have built it meanwhile.
+        if !self.no_cache
+            && let Some(layer) = slot.finished()
+        {
+            return Ok((layer, true));
+        }
+        let unfinished = blocking(move || lock.begin()).await.map_err(io_error("prepare", slot.dir()))?;
+        let sandbox = self.sandbox(base, self.network).await?;
+        let scratch = unfinished.scratch();
+        self.execute(&sandbox, &scratch, &plan.steps, others).await?;
+        sandbox.commit(&unfinished.layer()).await?;
+        let layer = blocking(move || unfinished.finish()).await.map_err(io_error("finish", slot.dir()))?;
+        Ok((layer, false))
+    }
+
+    async fn execute(
+        &mut self,
+        sandbox: &Sandbox,
+        scratch: &Path,
+        steps: &[Step],
+        others: &[Option<Image>],
+    ) -> Result<(), BuildError> {
+        for (number, (step, other)) in steps.iter().zip(others).enumerate() {
+            let line = format!("Step {}/{} : {}\n", number + 1, steps.len(), step.at.text);
+            self.log.write(line.as_bytes()).await.map_err(BuildError::Log)?;
+            let other = match other {
+                Some(image) => Some(self.sandbox(image, Network::None).await?),
+                None => None,
+            };
+            let mut execution = Execution {
+                sandbox,
+                context: &self.context,
+                scratch,
+                log: &mut self.log,
+                keep_owners: self.engine.support().mode == Mode::Root,
+            };
+            execution.step(step, other.as_ref()).await?;
+        }
+        Ok(())
+    }
+
+    async fn sandbox(&self, image: &Image, network: Network) -> Result<Sandbox, BuildError> {
+        let spec =
+            SandboxSpec { name: "build".to_owned(), image: image.clone(), network, limits: self.limits };
+        Ok(self.engine.create(spec).await?)
+    }
 }

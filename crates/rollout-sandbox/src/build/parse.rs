@@ -3,16 +3,14 @@
 //! The grammar is `parse-dockerfile`'s. Added here: here-documents anywhere in a `RUN` (the crate knows them only as
 //! its first word), and the shell form as one line, without continuations and comments. Nothing is expanded yet.
 
-use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
 
 use parse_dockerfile as crate_parser;
 
 use super::error::BuildError;
-
-/// Longest part of an instruction that is shown in messages.
-const MAX_SHOWN: usize = 120;
+use super::lines::{
+    collect_bodies, first_line, join_continuations, markers, mask_here_documents, shorten, strip_tabs, words,
+};
 
 /// Where an instruction stands: its line and how the line reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,8 +122,12 @@ pub(crate) fn parse(text: &str) -> Result<Dockerfile, BuildError> {
     let escape = parsed.parser_directives.escape.as_ref().map_or('\\', |directive| directive.value.value);
     let source = SourceText { text, escape };
     let mut dockerfile = Dockerfile { escape, global_args: Vec::new(), stages: Vec::new() };
+    let (mut line, mut counted) = (1, 0);
     for instruction in &parsed.instructions {
-        let at = locate(text, instruction);
+        let start = keyword(instruction).span.start;
+        line += text[counted..start].matches('\n').count();
+        counted = start;
+        let at = Location { line, text: first_line(&text[start..], escape) };
         match (instruction, dockerfile.stages.last_mut()) {
             (crate_parser::Instruction::From(from), _) => dockerfile.stages.push(Stage {
                 at,
@@ -192,7 +194,7 @@ impl SourceText<'_> {
                 expand: document.expand,
             },
             crate_parser::Source::Path(path) => Source::Path(path.value.to_string()),
-            other => Source::Path(format!("{other:?}")),
+            _ => unreachable!("the grammar has no other source"),
         }
     }
 
@@ -209,7 +211,7 @@ impl SourceText<'_> {
         // Masking has refused open here-documents before.
         let bodies = collect_bodies(self.text, header.body, &markers).unwrap_or_default();
         if let ([marker], [body]) = (markers.as_slice(), bodies.as_slice())
-            && line.split_whitespace().count() == 1
+            && words(&line).len() == 1
         {
             let text = &self.text[body.start..body.end];
             return RunCommand::Script(if marker.strip_tabs { strip_tabs(text) } else { text.to_owned() });
@@ -237,125 +239,6 @@ impl Header {
         let body = text[end..].find('\n').map_or(text.len(), |newline| end + newline + 1);
         Header { start, end, body }
     }
-}
-
-/// Replaces here-documents of `RUN` that the crate would take for instructions by white space.
-///
-/// Every byte keeps its place, so spans into the masked text are spans into the original.
-fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, BuildError> {
-    let mut masked = Cow::Borrowed(text);
-    while let Some(region) = first_unmasked(text, &masked)? {
-        let blank: String = masked[region.clone()]
-            .chars()
-            .flat_map(|c| std::iter::repeat_n(if c == '\n' { '\n' } else { ' ' }, c.len_utf8()))
-            .collect();
-        masked.to_mut().replace_range(region, &blank);
-    }
-    Ok(masked)
-}
-
-fn first_unmasked(text: &str, masked: &str) -> Result<Option<Range<usize>>, BuildError> {
-    let Ok(instructions) = crate_parser::parse_iter(masked) else { return Ok(None) };
-    // A syntax error is reported by the parse that follows, with its position.
-    for instruction in instructions.map_while(Result::ok) {
-        let crate_parser::Instruction::Run(run) = &instruction else { continue };
-        if matches!(run.arguments, crate_parser::Command::Exec(_)) {
-            continue;
-        }
-        let header = Header::of(text, run);
-        // The escape character plays no part in finding markers: a continuation is white space to the splitter.
-        let markers = markers(&text[header.start..header.end]);
-        let Some(bodies) = collect_bodies(text, header.body, &markers) else {
-            let message = "a here-document is not closed by its delimiter on a line of its own".to_owned();
-            return Err(BuildError::Syntax { at: locate(text, &instruction), message });
-        };
-        let known = run.here_docs.len().min(bodies.len());
-        let from = if known == 0 { header.body } else { bodies[known - 1].after };
-        let to = bodies.last().map_or(from, |body| body.after);
-        if !masked[from..to].trim().is_empty() {
-            return Ok(Some(from..to));
-        }
-    }
-    Ok(None)
-}
-
-/// The `<<NAME` of a shell line.
-struct Marker {
-    delimiter: String,
-    strip_tabs: bool,
-}
-
-fn markers(line: &str) -> Vec<Marker> {
-    let none = |_: &str| None;
-    super::expand::Expander::new('\\', &none)
-        .split(line)
-        .iter()
-        .filter_map(|word| {
-            let rest = word.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix("<<")?;
-            let (strip_tabs, rest) = match rest.strip_prefix('-') {
-                Some(rest) => (true, rest),
-                None => (false, rest),
-            };
-            let delimiter: String = rest.chars().filter(|c| !matches!(c, '"' | '\'' | '\\')).collect();
-            (!delimiter.is_empty() && !delimiter.contains(['<', '(', ')', ';', '&', '|', '>']))
-                .then_some(Marker { delimiter, strip_tabs })
-        })
-        .collect()
-}
-
-/// A here-document's text and the position after its delimiter.
-struct Body {
-    start: usize,
-    end: usize,
-    after: usize,
-}
-
-fn collect_bodies(text: &str, from: usize, markers: &[Marker]) -> Option<Vec<Body>> {
-    let mut at = from;
-    let mut bodies = Vec::new();
-    for marker in markers {
-        let start = at;
-        loop {
-            let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
-            let length = rest.find('\n').map_or(rest.len(), |newline| newline + 1);
-            let line = rest[..length].trim_end_matches(['\n', '\r']);
-            let line = if marker.strip_tabs { line.trim_start_matches('\t') } else { line };
-            let end = at;
-            at += length;
-            if line == marker.delimiter {
-                bodies.push(Body { start, end, after: at });
-                break;
-            }
-        }
-    }
-    Some(bodies)
-}
-
-fn strip_tabs(text: &str) -> String {
-    text.split_inclusive('\n').map(|line| line.trim_start_matches('\t')).collect()
-}
-
-/// Makes one line of a shell form: continuations are removed, and with them the comment and empty lines between.
-fn join_continuations(raw: &str, escape: char) -> String {
-    let mut out = String::with_capacity(raw.len());
-    for (number, line) in raw.lines().enumerate() {
-        let trimmed = line.trim();
-        if number > 0 && (trimmed.is_empty() || trimmed.starts_with('#')) {
-            continue;
-        }
-        match line.trim_end().strip_suffix(escape) {
-            Some(kept) => out.push_str(kept),
-            None => out.push_str(line),
-        }
-    }
-    out.trim().to_owned()
-}
-
-fn locate(text: &str, instruction: &crate_parser::Instruction<'_>) -> Location {
-    let start = keyword(instruction).span.start;
-    let line = text[..start].matches('\n').count() + 1;
-    let shown = text[start..].lines().next().unwrap_or_default().trim();
-    Location { line, text: shorten(shown) }
 }
 
 fn keyword<'a>(instruction: &'a crate_parser::Instruction<'_>) -> &'a crate_parser::Keyword {
@@ -397,13 +280,6 @@ fn strings(list: &[crate_parser::UnescapedString<'_>]) -> Vec<String> {
     list.iter().map(|item| item.value.to_string()).collect()
 }
 
-fn shorten(text: &str) -> String {
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -433,14 +309,19 @@ mod tests {
     #[test]
     fn here_documents_are_found_anywhere_in_a_run() {
         let text = "FROM x\n\
-            RUN cat <<EOF > /a && cat <<-'END' > /b\nRUN not an instruction\nEOF\n\t$x\n\tEND\n\
+            RUN cat <<EOF > /a && cat <<-'END' > /b\nRUN not <<AN instruction\nEOF\n\t$x\n\tEND\n\
             RUN <<EOF\necho one\necho two\nEOF\n\
             RUN <<A cat\nbody\nA\n\
             RUN echo $((1<<2)) '<<EOF'\n";
         assert_eq!(
             kinds(text),
             [
-                (2, shell("cat <<EOF > /a && cat <<-'END' > /b\nRUN not an instruction\nEOF\n\t$x\n\tEND\n")),
+                (
+                    2,
+                    shell(
+                        "cat <<EOF > /a && cat <<-'END' > /b\nRUN not <<AN instruction\nEOF\n\t$x\n\tEND\n"
+                    )
+                ),
                 (
                     7,
                     Kind::Run {

@@ -18,6 +18,11 @@ pub(crate) fn matches(pattern: &str, path: &Path) -> bool {
     path_matches(&pattern, &path)
 }
 
+/// Matches a text that is no path, so that a wildcard matches any byte.
+pub(crate) fn text_matches(pattern: &str, text: &str) -> bool {
+    component_matches(pattern.as_bytes(), text.as_bytes())
+}
+
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".")
 }

@@ -3,11 +3,11 @@
 //! Nothing runs here. A `RUN` cannot change what a later instruction means, so that a whole stage can be planned
 //! once the configuration of its base image is known; the plan then decides what the cache key covers.
 
-use super::ImageConfig;
 use super::error::BuildError;
 use super::expand::{ExpandError, Expander, set, value_of};
 use super::parse::{Dockerfile, Flag, Kind, Location, RunCommand, Source};
 use super::stages::{Base, copy_origin, global_args, platform_args};
+use crate::ImageConfig;
 
 /// A stage, ready to be carried out.
 #[derive(Debug)]

@@ -27,10 +27,6 @@ pub enum ConnectError {
     #[cfg(feature = "native")]
     #[error("the native environment cannot run on this machine")]
     Native(#[source] rollout_sandbox::EngineError),
-    /// The host cannot serve as an image.
-    #[cfg(feature = "native")]
-    #[error("the host cannot be used as an image")]
-    HostImage(#[source] rollout_sandbox::ImageError),
 }
 
 impl ConnectError {
@@ -40,14 +36,19 @@ impl ConnectError {
             Self::Unsupported(_) => Some("write `type: native`: it needs no daemon and no set-up"),
             Self::Config(_) => None,
             #[cfg(feature = "native")]
-            Self::Native(_) | Self::HostImage(_) => Some("`rollout doctor` tells what this machine can run"),
+            Self::Native(_) => Some("`rollout doctor` tells what this machine can run"),
         }
     }
 }
 
 /// Finds the provider that a job asks for, and makes sure that it answers.
-pub async fn connect(config: &EnvironmentConfig, _place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind.unwrap_or(EnvironmentKind::Native) {
+        #[cfg(feature = "native")]
+        EnvironmentKind::Native => {
+            let settings = super::native::Settings::read(&config.provider_config).map_err(ConnectError::Config)?;
+            Ok(Arc::new(super::native::Native::start(settings, place).await?))
+        }
         other => Err(ConnectError::Unsupported(other.as_str())),
     }
 }

@@ -1,0 +1,75 @@
+//! Secrets reach the scripts they are meant for, and no file or output.
+
+use std::{fs, path::Path};
+
+use rollout_testkit::{TestJob, TestTask};
+use serde_json::json;
+
+const SECRET: &str = "sk-test-0123456789abcdef";
+
+/// Every file below a directory that holds these bytes.
+fn holding(dir: &Path, needle: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            if entry.file_type().unwrap().is_dir() {
+                pending.push(entry.path());
+            } else if let Ok(bytes) = fs::read(entry.path())
+                && bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
+            {
+                found.push(entry.path().display().to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_secret_is_in_no_file_of_the_job_and_in_no_output() {
+    let agent = json!({
+        "name": "agent",
+        "install": "echo installing with $API_KEY",
+        "execute": "echo $API_KEY; echo $API_KEY >&2; echo key=$API_KEY > /logs/agent/trace.txt; exit 1",
+        "env": {"API_KEY": "${THE_KEY}", "MODEL": "${THE_MODEL}"},
+    });
+    let task = TestTask::new("task")
+        .config("[verifier.env]\nJUDGE_KEY = \"${THE_KEY}\"\n")
+        .tests("echo $JUDGE_KEY; echo $JUDGE_KEY > /logs/verifier/judge.txt; exit 1\n");
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(task)
+        .agent(agent)
+        .set("verifier", json!({"after_agent_error": "run"}))
+        .set("log_level", json!("trace"))
+        .env("THE_KEY", SECRET)
+        .env("THE_MODEL", "a-model-of-some-name");
+    let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(1);
+    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert!(!finished.stdout().contains(SECRET) && !finished.stderr().contains(SECRET));
+    assert_eq!(finished.file("agent/set/task__1/setup/stdout.txt"), "installing with [redacted]\n");
+    assert_eq!(finished.file("agent/set/task__1/logs/agent/trace.txt"), "key=[redacted]\n");
+    assert_eq!(finished.file("agent/set/task__1/logs/verifier/judge.txt"), "[redacted]\n");
+    assert!(finished.trial("agent/set/task__1")["error"]["message"].as_str().unwrap().contains("[redacted]"));
+    let config: serde_json::Value = finished.file("config.json").parse().unwrap();
+    assert_eq!(config["agents"][0]["env"]["API_KEY"], "${THE_KEY}");
+}
+
+#[test]
+fn a_key_written_into_the_job_file_is_masked_in_the_record_and_redacted() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "agent", "execute": "echo $OPENAI_API_KEY", "env": {"OPENAI_API_KEY": SECRET}}));
+    let finished = job.run().expect(0);
+    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "[redacted]\n");
+}
+
+#[test]
+fn values_that_are_no_secrets_stay_readable() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "agent", "execute": "echo $MODEL", "env": {"MODEL": "${THE_MODEL}"}}))
+        .env("THE_MODEL", "a-model-of-some-name");
+    let finished = job.run().expect(0);
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "a-model-of-some-name\n");
+}

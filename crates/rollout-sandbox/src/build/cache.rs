@@ -1,0 +1,204 @@
+//! Where built layers are kept: one directory for each key, with a lock that lets one build at a time write to it.
+//!
+//! ```text
+//! layers/<key>/lock          held while the key is built
+//! layers/<key>/<n>/          a finished layer; running sandboxes may use it, so it is never changed
+//! layers/<key>/current       a link to the newest finished layer
+//! layers/<key>/building-*/   a build under way, or what a killed one left
+//! ```
+//!
+//! A layer is finished when `current` points to it, and only the rename of that link makes it so.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::remove::remove_tree;
+
+/// How long to wait between two looks at a lock that another build holds: short for short builds, then longer.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+static BUILDS: AtomicU64 = AtomicU64::new(0);
+
+/// The place of one key.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    dir: PathBuf,
+}
+
+impl Slot {
+    pub(crate) fn new(state_dir: &Path, key: &str) -> Slot {
+        Slot { dir: state_dir.join("layers").join(key) }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The newest finished layer.
+    pub(crate) fn finished(&self) -> Option<PathBuf> {
+        let name = fs::read_link(self.dir.join("current")).ok()?;
+        let layer = self.dir.join(name);
+        layer.is_dir().then_some(layer)
+    }
+
+    /// Waits until no other build of this key is under way, in this process or another.
+    ///
+    /// Looks again and again instead of waiting in the kernel: a wait there would hold a thread that no
+    /// cancellation could free.
+    pub(crate) async fn lock(&self) -> io::Result<SlotLock> {
+        fs::create_dir_all(&self.dir)?;
+        let file = File::options().write(true).create(true).truncate(false).open(self.dir.join("lock"))?;
+        let mut wait = FIRST_WAIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(SlotLock { slot: self.clone(), _file: file }),
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(wait).await,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            wait = (wait * 2).min(LONGEST_WAIT);
+        }
+    }
+}
+
+/// The right to build a key, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SlotLock {
+    slot: Slot,
+    _file: File,
+}
+
+impl SlotLock {
+    /// Starts a build, after removing what earlier ones left.
+    pub(crate) fn begin(self) -> io::Result<Unfinished> {
+        for entry in fs::read_dir(&self.slot.dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("building-") {
+                remove_tree(&entry.path())?;
+            }
+        }
+        let number = BUILDS.fetch_add(1, Ordering::Relaxed);
+        let dir = self.slot.dir.join(format!("building-{}-{number}", std::process::id()));
+        let unfinished = Unfinished { dir, lock: Some(self) };
+        fs::create_dir_all(unfinished.scratch())?;
+        Ok(unfinished)
+    }
+}
+
+/// A build under way. Dropping it removes its files and frees the lock after that.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    dir: PathBuf,
+    lock: Option<SlotLock>,
+}
+
+impl Unfinished {
+    /// A directory for files that the build needs while it runs.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.dir.join("scratch")
+    }
+
+    /// Where the layer is to be written.
+    pub(crate) fn layer(&self) -> PathBuf {
+        self.dir.join("layer")
+    }
+
+    /// Makes the written layer the finished one, and returns where it lies.
+    pub(crate) fn finish(self) -> io::Result<PathBuf> {
+        let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let mut generation = 1;
+        let layer = loop {
+            let layer = lock.slot.dir.join(generation.to_string());
+            if !layer.try_exists()? {
+                break layer;
+            }
+            generation += 1;
+        };
+        fs::rename(self.layer(), &layer)?;
+        let link = self.dir.join("current");
+        symlink(generation.to_string(), &link)?;
+        fs::rename(link, lock.slot.dir.join("current"))?;
+        Ok(layer)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let (dir, lock) = (std::mem::take(&mut self.dir), self.lock.take());
+        let remove = move || {
+            if let Err(error) = remove_tree(&dir) {
+                tracing::warn!(dir = %dir.display(), %error, "cannot remove the files of a build");
+            }
+            drop(lock);
+        };
+        // A build is dropped when it is cancelled, on a thread that must not wait for a large tree to go.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write_layer(unfinished: &Unfinished, text: &str) {
+        fs::create_dir(unfinished.layer()).unwrap();
+        fs::write(unfinished.layer().join("file"), text).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_layer_counts_only_when_it_is_finished() {
+        let state = tempfile::tempdir().unwrap();
+        let slot = Slot::new(state.path(), "key");
+        assert_eq!(slot.finished(), None);
+        let unfinished = slot.lock().await.unwrap().begin().unwrap();
+        write_layer(&unfinished, "1");
+        assert_eq!(slot.finished(), None);
+        let layer = unfinished.finish().unwrap();
+        assert_eq!(slot.finished(), Some(layer.clone()));
+        assert_eq!(fs::read_to_string(layer.join("file")).unwrap(), "1");
+    }
+
+    #[tokio::test]
+    async fn a_new_build_leaves_the_layer_that_sandboxes_use() {
+        let state = tempfile::tempdir().unwrap();
+        let slot = Slot::new(state.path(), "key");
+        let mut layers = Vec::new();
+        for text in ["old", "new"] {
+            let unfinished = slot.lock().await.unwrap().begin().unwrap();
+            write_layer(&unfinished, text);
+            layers.push(unfinished.finish().unwrap());
+        }
+        assert_eq!(fs::read_to_string(layers[0].join("file")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(slot.finished().unwrap().join("file")).unwrap(), "new");
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_build_left_is_removed_and_never_used() {
+        let state = tempfile::tempdir().unwrap();
+        let slot = Slot::new(state.path(), "key");
+        let left = slot.dir().join("building-1-0/layer");
+        fs::create_dir_all(&left).unwrap();
+        assert_eq!(slot.finished(), None);
+        let _unfinished = slot.lock().await.unwrap().begin().unwrap();
+        assert!(!left.exists());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_build_frees_the_lock_once_its_files_are_gone() {
+        let state = tempfile::tempdir().unwrap();
+        let slot = Slot::new(state.path(), "key");
+        let unfinished = slot.lock().await.unwrap().begin().unwrap();
+        write_layer(&unfinished, "torn");
+        drop(unfinished);
+        let _lock = slot.lock().await.unwrap();
+        let names: Vec<_> = fs::read_dir(slot.dir()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["lock"]);
+    }
+}

@@ -1,0 +1,59 @@
+//! The images that `FROM` names, and the host in their place.
+
+use std::future::Future;
+
+use super::pattern;
+use crate::{Engine, Image, ImageError};
+
+/// Finds the image that a reference stands for: the seam between builds and where images come from.
+pub trait BaseImages: Sync {
+    /// Finds an image by its reference, such as `python:3.13-slim`.
+    fn resolve(&self, reference: &str) -> impl Future<Output = Result<Image, BaseImageError>> + Send;
+}
+
+/// Why there is no image for a reference.
+#[derive(Debug, thiserror::Error)]
+pub enum BaseImageError {
+    /// Nothing says what the reference stands for.
+    #[error(
+        "nothing says what `{reference}` is here; to use this machine's own system in its place, write under \
+         environment.provider_config: images: {{\"{reference}\": host}}"
+    )]
+    Unmapped {
+        /// The reference.
+        reference: String,
+    },
+    /// The host could not be made an image.
+    #[error("this machine's own system cannot be used as an image")]
+    Host(#[source] ImageError),
+    /// Another source of images failed.
+    #[error("the image cannot be fetched")]
+    Other(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The host in the place of images, for the references that are mapped to it.
+#[derive(Clone)]
+pub struct HostImages {
+    engine: Engine,
+    patterns: Vec<String>,
+}
+
+impl HostImages {
+    /// Maps every reference that one of the patterns matches to the host; `*` stands for any text.
+    pub fn new(engine: Engine, patterns: Vec<String>) -> HostImages {
+        HostImages { engine, patterns }
+    }
+}
+
+impl BaseImages for HostImages {
+    async fn resolve(&self, reference: &str) -> Result<Image, BaseImageError> {
+        if !self
+            .patterns
+            .iter()
+            .any(|pattern| pattern == reference || pattern::text_matches(pattern, reference))
+        {
+            return Err(BaseImageError::Unmapped { reference: reference.to_owned() });
+        }
+        self.engine.host_image().await.map_err(BaseImageError::Host)
+    }
+}

@@ -1,0 +1,48 @@
+//! The key of a stage: a hash of everything that decides what the stage's layer holds.
+
+use sha2::{Digest, Sha256};
+
+use super::context::{Context, hash_field};
+use super::error::BuildError;
+use super::plan::{Action, Origin, Plan};
+
+/// Changes when layers of the same inputs would come out differently.
+const FORMAT: &str = "rollout layer 1";
+
+/// What a stage is built from, besides files of the context.
+pub(crate) struct Inputs {
+    pub(crate) dockerfile: String,
+    pub(crate) stage: usize,
+    /// The identity of the base image.
+    pub(crate) base: String,
+    /// The identities of the images that `COPY --from` names, in order.
+    pub(crate) others: Vec<String>,
+}
+
+/// Hashes the inputs of a stage and the files that its plan copies.
+pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<String, BuildError> {
+    let mut hasher = Sha256::new();
+    for field in [FORMAT, &inputs.dockerfile, &inputs.base] {
+        hash_field(&mut hasher, field.as_bytes());
+    }
+    hasher.update((inputs.stage as u64).to_le_bytes());
+    for other in &inputs.others {
+        hash_field(&mut hasher, other.as_bytes());
+    }
+    // Variables of the base image can decide what an instruction means.
+    hash_field(&mut hasher, format!("{:?}", plan.config).as_bytes());
+    for step in &plan.steps {
+        let Action::Copy(copy) = &step.action else { continue };
+        if copy.from != Origin::Context {
+            continue;
+        }
+        for source in &copy.sources {
+            hash_field(&mut hasher, source.as_bytes());
+            let hashed = context
+                .select(source)
+                .and_then(|found| found.iter().try_for_each(|selected| context.hash(selected, &mut hasher)));
+            hashed.map_err(|source| BuildError::FilesFailed { at: step.at.clone(), source })?;
+        }
+    }
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}

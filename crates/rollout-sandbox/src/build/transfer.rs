@@ -1,0 +1,142 @@
+//! Files from one sandbox to another, and to their place and owner inside.
+//!
+//! The programs of the environment do the work (`tar`, `cp`, `chown`): they know its users, and whatever a hostile
+//! archive does to them stays inside.
+
+use std::io;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::context::CopyFailure;
+use super::job::Job;
+use super::pattern;
+use super::plan::Copy;
+use crate::{Sandbox, Stdio};
+
+/// Where files lie in the sandbox before they get their owner and place.
+pub(crate) const LANDING: &str = "/.rollout-copy";
+
+/// What becomes of the files in the landing directory.
+pub(crate) enum Placement<'a> {
+    /// All of them go into a directory.
+    Into(&'a str),
+    /// The one file of this name becomes this path.
+    File { name: &'a str, path: &'a str },
+}
+
+/// Gives the files in the landing directory their owner and moves them to their place.
+pub(crate) async fn place(
+    sandbox: &Sandbox,
+    placement: Placement<'_>,
+    owner: Option<&str>,
+) -> Result<(), CopyFailure> {
+    const INTO: &str = r#"set -e
+        [ -z "$3" ] || chown -hR -- "$3" "$1"
+        [ -d "$2" ] || { mkdir -p -- "$2"; [ -z "$3" ] || chown -- "$3" "$2"; }
+        find "$1" -mindepth 1 -maxdepth 1 -exec cp -a -t "$2" -- {} +"#;
+    const FILE: &str = r#"set -e
+        [ -z "$3" ] || chown -hR -- "$3" "$1"
+        mkdir -p -- "$(dirname -- "$2")"
+        cp -a -T -- "$1/$4" "$2""#;
+    let owner = owner.unwrap_or_default();
+    let job = match placement {
+        Placement::Into(dir) => Job::script(INTO, &[LANDING, dir, owner]),
+        Placement::File { name, path } => Job::script(FILE, &[LANDING, path, owner, name]),
+    };
+    must_succeed(sandbox, job).await?;
+    sandbox.remove(LANDING).await.map_err(|error| CopyFailure::Target(error.into()))
+}
+
+/// Carries out a `COPY --from`.
+pub(crate) async fn between(
+    from: &Sandbox,
+    to: &Sandbox,
+    copy: &Copy,
+    keep_owners: bool,
+) -> Result<(), CopyFailure> {
+    let mut sources = Vec::new();
+    for source in &copy.sources {
+        let source = super::plan::normalise(&format!("/{source}"));
+        if pattern::is_pattern(&source) {
+            sources.extend(expand(from, &source).await?);
+        } else {
+            sources.push(source);
+        }
+    }
+    if sources.len() > 1 && !copy.into_dir {
+        return Err(CopyFailure::SeveralIntoFile);
+    }
+    let owner = copy.chown.as_deref();
+    for source in &sources {
+        to.make_dir(LANDING, 0o700, true).await.map_err(|error| CopyFailure::Target(error.into()))?;
+        let is_dir = is_dir(from, source).await?;
+        if !is_dir && !succeeds(from, Job::script(r#"[ -e "$1" ]"#, &[source])).await? {
+            return Err(CopyFailure::NotFound(source.clone()));
+        }
+        stream(from, to, source, is_dir, copy.chmod, keep_owners).await?;
+        let name = source.rsplit('/').next().unwrap_or_default();
+        let placement = if is_dir || copy.into_dir || self::is_dir(to, &copy.target).await? {
+            Placement::Into(&copy.target)
+        } else {
+            Placement::File { name, path: &copy.target }
+        };
+        place(to, placement, owner).await?;
+    }
+    Ok(())
+}
+
+/// Copies a file, or a directory's content, into the landing directory of another sandbox.
+async fn stream(
+    from: &Sandbox,
+    to: &Sandbox,
+    source: &str,
+    is_dir: bool,
+    chmod: Option<u32>,
+    keep_owners: bool,
+) -> Result<(), CopyFailure> {
+    let mode = chmod.map(|mode| format!("--mode={mode:o}")).unwrap_or_default();
+    let (dir, name) = if is_dir {
+        (source, ".")
+    } else {
+        let (dir, name) = source.rsplit_once('/').unwrap_or(("", source));
+        (if dir.is_empty() { "/" } else { dir }, name)
+    };
+    // A source that is a link stands for what it leads to; links inside of a directory stay links.
+    let follow = if is_dir { "" } else { "-h" };
+    let mut pack = Job::script(r#"exec tar -cf - $1 $2 -C "$3" -- "$4""#, &[follow, &mode, dir, name]);
+    let owners = if keep_owners { "--same-owner" } else { "--no-same-owner" };
+    let mut unpack = Job::script(r#"exec tar -xpf - "$1" --numeric-owner -C "$2""#, &[owners, LANDING]);
+    let (reader, writer) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(|error| CopyFailure::Target(io::Error::from(error).into()))?;
+    pack.stdout = Some(writer);
+    unpack.stdin = Stdio::Fd(reader);
+    let (packed, unpacked) = tokio::join!(must_succeed(from, pack), must_succeed(to, unpack));
+    packed.and(unpacked)
+}
+
+/// Finds the files that a pattern names in a sandbox.
+async fn expand(sandbox: &Sandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
+    // Without field splitting, so that a name with spaces stays one.
+    let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\n' "$file"; done"#;
+    let ended =
+        Job::script(list, &[source]).run(sandbox, None).await.map_err(|e| CopyFailure::Target(e.into()))?;
+    let found: Vec<String> = ended.tail.all().lines().map(str::to_owned).collect();
+    if found.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(found) }
+}
+
+/// Tells whether a path in a sandbox is a directory, or leads to one.
+pub(crate) async fn is_dir(sandbox: &Sandbox, path: &str) -> Result<bool, CopyFailure> {
+    succeeds(sandbox, Job::script(r#"[ -d "$1" ]"#, &[path])).await
+}
+
+/// Runs a job whose failure is an answer.
+pub(crate) async fn succeeds(sandbox: &Sandbox, job: Job) -> Result<bool, CopyFailure> {
+    let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
+    Ok(ended.success())
+}
+
+/// Runs a job whose failure is an error.
+pub(crate) async fn must_succeed(sandbox: &Sandbox, job: Job) -> Result<(), CopyFailure> {
+    let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
+    if ended.success() { Ok(()) } else { Err(CopyFailure::Inside(ended.tail.text())) }
+}

@@ -1,0 +1,376 @@
+//! The native provider: the embedded container engine, with the host as its image.
+
+mod output;
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rollout_sandbox::{
+    Command, CopyError, CopyIn, CopyLimits, CreateError, Engine, EngineOptions, ExecError, ExitStatus, Image,
+    Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
+    build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, LogSink, build},
+};
+use tokio::sync::OnceCell;
+
+use self::output::Pumps;
+use super::{
+    ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
+    ImageRequest, Outcome, Place, PreparedImage, Provider,
+};
+use crate::trial::blocking;
+
+/// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
+const DEFAULT_PIDS: u64 = 4096;
+
+/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+const LOG_LIMITS: CopyLimits = CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
+
+/// Scripts of any user inside write their logs there.
+const SHARED_DIR_MODE: u32 = 0o777;
+
+/// The native part of `provider_config`.
+pub(super) struct Settings {
+    network: Network,
+    /// References that stand for the host; `*` stands for any text.
+    images: Vec<String>,
+    pids: u64,
+}
+
+impl Settings {
+    /// Reads the settings; an error is a sentence about the first wrong one.
+    pub(super) fn read(config: &serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
+        let mut settings =
+            Self { network: Network::Host, images: Vec::new(), pids: DEFAULT_PIDS };
+        for (key, value) in config {
+            match key.as_str() {
+                "network" => {
+                    settings.network = match value.as_str() {
+                        Some("host") => Network::Host,
+                        Some("none") => Network::None,
+                        _ => return Err(format!("network is {value}; the native environment knows host and none")),
+                    };
+                }
+                "pids" => {
+                    settings.pids = value
+                        .as_u64()
+                        .filter(|pids| *pids > 0)
+                        .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
+                }
+                "images" => {
+                    let map = value
+                        .as_object()
+                        .ok_or_else(|| "images maps image names to host, as in {\"python:3.13-slim\": host}".to_owned())?;
+                    for (name, target) in map {
+                        if target.as_str() != Some("host") {
+                            return Err(format!("images maps {name:?} to {target}; the one possible target is host"));
+                        }
+                        settings.images.push(name.clone());
+                    }
+                }
+                _ => return Err(format!("unknown key {key:?}; the native environment knows network, images and pids")),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Makes native environments.
+pub(super) struct Native {
+    engine: Engine,
+    bases: HostImages,
+    network: Network,
+    pids: u64,
+    /// What was prepared in this process, by task directory: a build that failed for good fails once.
+    prepared: Mutex<HashMap<PathBuf, Arc<OnceCell<Result<PreparedImage, EnvironmentError>>>>>,
+    images: Mutex<HashMap<String, Image>>,
+}
+
+impl Native {
+    pub(super) async fn start(settings: Settings, place: &Place) -> Result<Self, ConnectError> {
+        let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
+        let engine = Engine::start(options).await.map_err(ConnectError::Native)?;
+        let bases = HostImages::new(engine.clone(), settings.images);
+        let (network, pids) = (settings.network, settings.pids);
+        Ok(Self { engine, bases, network, pids, prepared: Mutex::default(), images: Mutex::default() })
+    }
+
+    async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        match &request.task.config.docker_image {
+            Some(name) if !request.force_build => {
+                let image = self.bases.resolve(name).await.map_err(|error| match error {
+                    BaseImageError::Unmapped { .. } => EnvironmentError::NoImage(chain(&error)),
+                    error => EnvironmentError::Pull(chain(&error)),
+                })?;
+                Ok(self.remember(image))
+            }
+            _ => self.build(request).await,
+        }
+    }
+
+    async fn build(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        let context = request.task.dir.join("environment");
+        let dockerfile = context.join("Dockerfile");
+        if !dockerfile.exists() {
+            return Err(EnvironmentError::Build(format!(
+                "there is no {}: write one, or name an image as environment.docker_image in task.toml",
+                dockerfile.display()
+            )));
+        }
+        let log_error = |error: io::Error| {
+            EnvironmentError::Build(format!("cannot write the build log {}: {error}", request.log.display()))
+        };
+        let log = request.log.to_owned();
+        let sink = blocking(move || {
+            fs::create_dir_all(log.parent().unwrap_or(&log))?;
+            LogSink::append(&log)
+        });
+        let wanted = BuildRequest {
+            context: &context,
+            dockerfile: &dockerfile,
+            no_cache: request.force_build,
+            network: self.network,
+            limits: Limits::default(),
+            log: sink.await.map_err(log_error)?,
+        };
+        let built = build(&self.engine, wanted, &self.bases)
+            .await
+            .map_err(|error| EnvironmentError::Build(chain(&error)))?;
+        if built.cached {
+            // Nothing was built, so there is no log; that its empty file stays would be no harm.
+            let log = request.log.to_owned();
+            let _ = blocking(move || fs::remove_dir_all(log.parent().unwrap_or(&log))).await;
+        }
+        Ok(self.remember(built.image))
+    }
+
+    fn remember(&self, image: Image) -> PreparedImage {
+        let reference = image.identity().to_owned();
+        self.images.lock().unwrap_or_else(PoisonError::into_inner).insert(reference.clone(), image);
+        PreparedImage { reference }
+    }
+
+}
+
+#[async_trait]
+impl Provider for Native {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.engine.support().notes.clone()
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        let cell = {
+            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(prepared.entry(request.task.dir.clone()).or_default())
+        };
+        let outcome = cell.get_or_try_init(|| async {
+            match self.image_of(request).await {
+                Err(error @ EnvironmentError::BuildNetwork(_)) => Err(error),
+                outcome => Ok(outcome),
+            }
+        });
+        outcome.await?.clone()
+    }
+
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let image = {
+            let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            images.get(&spec.image.reference).cloned()
+        }
+        .ok_or_else(|| EnvironmentError::Start(format!("image {} was not prepared", spec.image.reference)))?;
+        let limits = Limits {
+            cpus_millis: Some(spec.cpus.millis),
+            memory_bytes: Some(spec.memory.0),
+            pids: Some(self.pids),
+        };
+        let sandbox = SandboxSpec { name: spec.name.to_owned(), image, network: self.network, limits };
+        let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
+            CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
+            error => EnvironmentError::Start(chain(&error)),
+        })?;
+        Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let sandbox =
+            self.engine.reopen(Path::new(place)).await.map_err(|error| EnvironmentError::Start(chain(&error)))?;
+        Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
+    }
+}
+
+/// A running native environment.
+struct NativeEnvironment {
+    sandbox: Sandbox,
+    pumps: Pumps,
+}
+
+impl NativeEnvironment {
+    fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> Command {
+        let image = self.sandbox.spec().image.config();
+        let [stdout, stderr] = stdio;
+        Command {
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: image.env.iter().chain(env).cloned().collect(),
+            cwd: image.workdir.clone(),
+            user: image.user.clone(),
+            stdin: Stdio::Null,
+            stdout,
+            stderr,
+            tty: false,
+        }
+    }
+}
+
+#[async_trait]
+impl Environment for NativeEnvironment {
+    fn id(&self) -> &str {
+        self.sandbox.id()
+    }
+
+    fn facts(&self) -> Facts {
+        let network = match self.sandbox.spec().network {
+            Network::Host => "host",
+            Network::None => "none",
+        };
+        let enforced = serde_json::to_value(self.sandbox.enforced()).unwrap_or_default();
+        Facts { network: network.to_owned(), enforced }
+    }
+
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        let options = CopyIn { replace: mode == CopyMode::Replace };
+        self.sandbox.copy_in(source, target, options).await.map_err(copy_error)
+    }
+
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        self.sandbox.write_file(path, content, 0o755).await.map_err(copy_error)
+    }
+
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        let report = self.sandbox.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
+        let skipped = report.skipped.into_iter().map(|skipped| format!("{}: {}", skipped.path, skipped.reason));
+        Ok(CopyReport { skipped: skipped.collect() })
+    }
+
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        let read = self.sandbox.read_file(path, max_bytes).await.map_err(copy_error)?;
+        Ok(match read {
+            rollout_sandbox::FileRead::Content(bytes) => FileRead::Content(bytes),
+            rollout_sandbox::FileRead::Missing => FileRead::Missing,
+            rollout_sandbox::FileRead::NotRegular => FileRead::NotRegular,
+            rollout_sandbox::FileRead::TooLarge(size) => FileRead::TooLarge(size),
+        })
+    }
+
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
+        for path in paths {
+            self.sandbox.make_dir(path, SHARED_DIR_MODE, empty).await.map_err(copy_error)?;
+        }
+        Ok(())
+    }
+
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
+        self.sandbox.symlink(target, link).await.map_err(copy_error)
+    }
+
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        let (stdout, stdout_end) = output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let (stderr, stderr_end) = output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let request = self.command(command.argv, command.env, [stdout_end, stderr_end]);
+        let process = self.sandbox.exec(request).await.map_err(exec_error)?;
+        let stdout = self.pumps.start(stdout, command.stdout);
+        let stderr = self.pumps.start(stderr, command.stderr);
+        let exit = wait(process, command.deadline).await;
+        stdout.catch_up().await;
+        stderr.catch_up().await;
+        exit
+    }
+
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| EnvironmentError::Lost(error.to_string()));
+        let stdio = [copy(&terminal)?, copy(&terminal)?];
+        let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
+        let request = Command { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
+        let process = self.sandbox.exec(request).await.map_err(exec_error)?;
+        wait(process, None).await
+    }
+
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        let survivors = self.sandbox.survivors().await.map_err(exec_error)?;
+        Ok(survivors.into_iter().map(|survivor| survivor.command).collect())
+    }
+
+    async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        self.sandbox.kill_all().await.map_err(exec_error)
+    }
+
+    fn cost(&self) -> f64 {
+        0.0
+    }
+
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
+        let ended = self.sandbox.destroy().await.map_err(|error| EnvironmentError::Teardown(chain(&error)));
+        self.pumps.finish().await;
+        ended
+    }
+
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
+        let place = self.sandbox.preserve().await.map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        self.pumps.finish().await;
+        Ok(place.display().to_string())
+    }
+}
+
+/// Waits for a command, or for its deadline and the end of everything it started.
+async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
+    let in_time = match deadline {
+        Some(deadline) => tokio::time::timeout(deadline, process.wait()).await.ok(),
+        None => Some(process.wait().await),
+    };
+    let Some(exit) = in_time else {
+        process.kill_tree().await.map_err(exec_error)?;
+        let exit = process.wait().await;
+        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.oom_killed });
+    };
+    let outcome = match exit.status {
+        ExitStatus::Code(code) => Outcome::Code(code),
+        ExitStatus::Signal(signal) => Outcome::Signal(signal),
+    };
+    Ok(Exit { outcome, oom_killed: exit.oom_killed })
+}
+
+/// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.
+fn copy_error(error: CopyError) -> EnvironmentError {
+    match error {
+        CopyError::Gone(_) | CopyError::Host { .. } => EnvironmentError::Lost(chain(&error)),
+        _ => EnvironmentError::Command(chain(&error)),
+    }
+}
+
+fn exec_error(error: ExecError) -> EnvironmentError {
+    match error {
+        ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
+        _ => EnvironmentError::Command(chain(&error)),
+    }
+}
+
+/// An error with its causes, as one sentence.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,127 @@
+//! Brings the output of commands into their files, for as long as anything inside may write.
+//!
+//! A service that an agent started keeps the agent's output pipes. If nobody read them, or if they
+//! were closed, the service would block or die at its next line: so they are read until the
+//! environment is gone.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{Mutex, PoisonError},
+};
+
+use tokio::{
+    net::unix::pipe::{self, Receiver},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use crate::record::log::LogWriter;
+
+/// The most that a pipe can hold when its command ends: what an ordinary user may set.
+const MAX_PIPE_BYTES: usize = 1 << 20;
+
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A pipe whose outer end is read here and whose inner end goes to a command.
+pub(super) fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (sender, receiver) = pipe::pipe()?;
+    Ok((receiver, sender.into_blocking_fd()?))
+}
+
+/// The readers of one environment's output.
+#[derive(Default)]
+pub(super) struct Pumps(Mutex<Vec<JoinHandle<()>>>);
+
+impl Pumps {
+    /// Starts to read a command's stream into its log.
+    pub(super) fn start(&self, pipe: Receiver, log: LogWriter) -> Pump {
+        let (exited, on_exit) = oneshot::channel();
+        let (tell, caught_up) = oneshot::channel();
+        let task = tokio::spawn(pump(pipe, log, on_exit, tell));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        Pump { exited, caught_up }
+    }
+
+    /// Waits for the ends of all streams, which come when everything inside is gone.
+    pub(super) async fn finish(self) {
+        for task in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let _ = task.await;
+        }
+    }
+}
+
+/// One stream being read.
+pub(super) struct Pump {
+    exited: oneshot::Sender<()>,
+    caught_up: oneshot::Receiver<()>,
+}
+
+impl Pump {
+    /// Waits until all that the command itself wrote is in the file.
+    pub(super) async fn catch_up(self) {
+        let _ = self.exited.send(());
+        let _ = self.caught_up.await;
+    }
+}
+
+async fn pump(pipe: Receiver, mut log: LogWriter, mut on_exit: oneshot::Receiver<()>, tell: oneshot::Sender<()>) {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut broken = false;
+    let mut keep = async |log: &mut LogWriter, bytes: &[u8]| {
+        // A full disk must not block the command, and is told of once.
+        if let Err(error) = log.write(bytes).await
+            && !std::mem::replace(&mut broken, true)
+        {
+            tracing::warn!(%error, "captured output could not be written");
+        }
+    };
+    let mut open = true;
+    while open {
+        tokio::select! {
+            ready = pipe.readable() => {
+                if ready.is_err() {
+                    break;
+                }
+                match pipe.try_read(&mut chunk) {
+                    Ok(0) => open = false,
+                    Ok(count) => keep(&mut log, &chunk[..count]).await,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => open = false,
+                }
+            }
+            _ = &mut on_exit => break,
+        }
+    }
+    let mut drained = 0;
+    while open && drained < MAX_PIPE_BYTES {
+        match pipe.try_read(&mut chunk) {
+            Ok(0) => open = false,
+            Ok(count) => {
+                drained += count;
+                keep(&mut log, &chunk[..count]).await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => open = false,
+        }
+    }
+    let _ = log.flush().await;
+    if !open {
+        let _ = log.finish().await;
+        let _ = tell.send(());
+        return;
+    }
+    let _ = tell.send(());
+    while pipe.readable().await.is_ok() {
+        match pipe.try_read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => {
+                keep(&mut log, &chunk[..count]).await;
+                let _ = log.flush().await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    let _ = log.finish().await;
+}
