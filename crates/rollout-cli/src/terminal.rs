@@ -9,42 +9,42 @@ use std::{
 
 use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{self, LocalModes, OptionalActions, Termios},
+    termios::{self, OptionalActions, Termios},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Ends the input of a terminal: Ctrl-D.
-const END_OF_INPUT: u8 = 4;
-
-/// A terminal could not be made.
+/// Why there can be no session.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open a terminal for the shell")]
-pub(crate) struct TerminalError(#[from] io::Error);
+pub(crate) enum TerminalError {
+    /// Nobody could type.
+    #[error("a shell needs a terminal, and the standard input is none")]
+    NoTerminal,
+    /// The system has no terminal to give.
+    #[error("cannot open a terminal for the shell")]
+    Open(#[from] io::Error),
+}
+
+/// Makes sure that there is a terminal to join, before anything is made for the session.
+pub(crate) fn require() -> Result<(), TerminalError> {
+    if io::stdin().is_terminal() { Ok(()) } else { Err(TerminalError::NoTerminal) }
+}
 
 /// A terminal in use. It stays joined until it is closed.
 pub(crate) struct Session {
     outer: OwnedFd,
     output: JoinHandle<()>,
-    _raw: Option<Raw>,
+    _raw: Raw,
 }
 
 impl Session {
     /// Opens a terminal and joins it to this process's input and output. The second value is its inner side.
     pub(crate) fn open() -> Result<(Self, OwnedFd), TerminalError> {
         let (outer, inner) = open_pty()?;
-        let raw = if io::stdin().is_terminal() {
-            Some(Raw::set()?)
-        } else {
-            // What is piped in would be shown a second time.
-            let mut settings = termios::tcgetattr(&inner).map_err(io::Error::from)?;
-            settings.local_modes.remove(LocalModes::ECHO);
-            termios::tcsetattr(&inner, OptionalActions::Now, &settings).map_err(io::Error::from)?;
-            None
-        };
+        let raw = Raw::set()?;
         copy_size(&outer);
-        let output = pump(File::from(outer.try_clone()?), io::stdout(), None);
+        let output = pump(File::from(outer.try_clone()?), io::stdout());
         // Reading this process's input cannot be interrupted, so that thread is left to end with the process.
-        drop(pump(io::stdin(), File::from(outer.try_clone()?), Some(END_OF_INPUT)));
+        drop(pump(io::stdin(), File::from(outer.try_clone()?)));
         Ok((Self { outer, output, _raw: raw }, inner))
     }
 
@@ -94,23 +94,13 @@ fn copy_size(outer: &OwnedFd) {
     }
 }
 
-/// Copies bytes until either side ends, and `last` when there are no more.
-fn pump(
-    mut from: impl Read + Send + 'static,
-    mut to: impl Write + Send + 'static,
-    last: Option<u8>,
-) -> JoinHandle<()> {
+/// Copies bytes until either side ends.
+fn pump(mut from: impl Read + Send + 'static, mut to: impl Write + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 8192];
-        let mut send = |bytes: &[u8]| to.write_all(bytes).and_then(|()| to.flush());
         loop {
             match from.read(&mut buffer) {
-                Ok(0) => {
-                    // A terminal that is gone needs no end.
-                    let _ = send(last.as_slice());
-                    return;
-                }
-                Ok(read) if send(&buffer[..read]).is_ok() => {}
+                Ok(read) if read > 0 && to.write_all(&buffer[..read]).and_then(|()| to.flush()).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A terminal whose last user is gone reads as an error.
                 Ok(_) | Err(_) => return,

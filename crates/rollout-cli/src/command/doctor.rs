@@ -3,7 +3,8 @@
 use std::{error::Error, ffi::OsStr, fs::File, path::Path, process::Stdio as ChildStdio};
 
 use rollout_sandbox::{
-    Command, Enforced, Engine, EngineOptions, ExitStatus, Limits, Mode, Network, SandboxSpec, Stdio,
+    Command, Engine, EngineOptions, ExitStatus, LimitBacking, Limits, Mode, Network, SandboxSpec, Stdio,
+    Support,
 };
 
 use crate::{
@@ -37,11 +38,13 @@ enum Standing {
 /// Looks at everything and prints what was found.
 pub(crate) async fn run() -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
-    let (native, probed) = native(&state_dir).await;
-    let can_run = native.standing != Standing::Bad;
-    let findings = [native, limits(probed), disk(&state_dir), git().await, docker()];
+    let probed = probe(&state_dir).await;
+    let mut findings = vec![native(&probed)];
+    findings.extend(probed.as_ref().ok().map(limits));
+    findings.extend([disk(&state_dir), git().await, docker()]);
     super::print(&render(&findings))?;
-    Ok(if can_run { Exit::Success } else { Exit::Wrong })
+    // Native is all there is, so without it nothing can run.
+    Ok(if probed.is_ok() { Exit::Success } else { Exit::Wrong })
 }
 
 fn render(findings: &[Finding]) -> String {
@@ -59,32 +62,29 @@ fn render(findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// Starts the engine, makes an environment and runs a command in it.
-async fn native(state_dir: &Path) -> (Finding, Option<(Mode, Enforced)>) {
+/// What the engine found out about itself, and that it works.
+fn native(probed: &Result<Support, Box<dyn Error + Send + Sync>>) -> Finding {
     let finding = |standing, text: String, notes| Finding { name: "native", standing, text, notes };
-    match probe(state_dir).await {
-        Ok((mode, notes, enforced)) => {
-            let text = match mode {
+    match probed {
+        Ok(support) => {
+            let text = match support.mode {
                 Mode::Root => "works, as root",
                 Mode::User => "works, as an ordinary user in user namespaces",
             };
-            let standing = if notes.is_empty() { Standing::Good } else { Standing::Partly };
-            (finding(standing, text.to_owned(), notes), Some((mode, enforced)))
+            let standing = if support.notes.is_empty() { Standing::Good } else { Standing::Partly };
+            finding(standing, text.to_owned(), support.notes.clone())
         }
         Err(error) => {
-            let mut causes = Vec::new();
-            let mut source = error.source();
-            while let Some(cause) = source {
-                causes.push(format!("cause: {cause}"));
-                source = cause.source();
-            }
-            (finding(Standing::Bad, error.to_string(), causes), None)
+            let causes = std::iter::successors(error.source(), |&cause| cause.source());
+            finding(Standing::Bad, error.to_string(), causes.map(|cause| format!("cause: {cause}")).collect())
         }
     }
 }
 
-async fn probe(state_dir: &Path) -> Result<(Mode, Vec<String>, Enforced), Box<dyn Error + Send + Sync>> {
-    let engine = start_engine(state_dir).await?;
+/// Starts the engine, makes an environment and runs a command in it.
+async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>> {
+    let options = EngineOptions { helper: std::env::current_exe()?, state_dir: state_dir.to_owned() };
+    let engine = Engine::start(options).await?;
     let spec = SandboxSpec {
         name: "doctor".to_owned(),
         image: engine.host_image().await?,
@@ -92,7 +92,6 @@ async fn probe(state_dir: &Path) -> Result<(Mode, Vec<String>, Enforced), Box<dy
         limits: Limits { cpus_millis: Some(1000), memory_bytes: Some(64 << 20), pids: Some(64) },
     };
     let sandbox = engine.create(spec).await?;
-    let enforced = *sandbox.enforced();
     let nowhere = || File::options().write(true).open("/dev/null");
     let command = Command {
         argv: vec!["true".to_owned()],
@@ -107,56 +106,33 @@ async fn probe(state_dir: &Path) -> Result<(Mode, Vec<String>, Enforced), Box<dy
     let exit = sandbox.exec(command).await?.wait().await;
     sandbox.destroy().await?;
     match exit.status {
-        ExitStatus::Code(0) => Ok((engine.support().mode, engine.support().notes.clone(), enforced)),
+        ExitStatus::Code(0) => Ok(engine.support().clone()),
         status => Err(format!("an environment starts, but `true` ends with {status:?} in it").into()),
     }
 }
 
-/// The engine, with this very program as its helper.
-pub(crate) async fn start_engine(state_dir: &Path) -> Result<Engine, Box<dyn Error + Send + Sync>> {
-    let options = EngineOptions { helper: std::env::current_exe()?, state_dir: state_dir.to_owned() };
-    Ok(Engine::start(options).await?)
-}
-
-fn limits(probed: Option<(Mode, Enforced)>) -> Finding {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let version = cgroup_version(&mounts);
-    let Some((mode, enforced)) = probed else {
-        let notes = vec!["whether limits hold is known once native works".to_owned()];
-        return Finding { name: "limits", standing: Standing::Partly, text: version.to_owned(), notes };
+fn limits(support: &Support) -> Finding {
+    let limits = [("cpus", support.cpus), ("memory", support.memory), ("processes", support.pids)];
+    let by = |backing| {
+        limits.iter().filter(|(_, by)| *by == backing).map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
     };
-    let list = |holds: bool| {
-        let all = [("cpus", enforced.cpus), ("memory", enforced.memory), ("processes", enforced.pids)];
-        all.into_iter()
-            .filter(|(_, held)| *held == holds)
-            .map(|(name, _)| name)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let (held, lost) = (list(true), list(false));
-    let text = match held.as_str() {
-        "" => format!("{version}; none can be enforced"),
-        held => format!("{version}; enforced: {held}"),
-    };
+    let held: Vec<String> = [(LimitBacking::CgroupV2, "cgroup v2"), (LimitBacking::CgroupV1, "cgroup v1")]
+        .into_iter()
+        .map(|(backing, name)| (by(backing), name))
+        .filter(|(limits, _)| !limits.is_empty())
+        .map(|(limits, name)| format!("{limits} by {name}"))
+        .collect();
+    let text = if held.is_empty() { "none can be enforced".to_owned() } else { held.join("; ") };
+    let lost = by(LimitBacking::None);
     if lost.is_empty() {
         return Finding { name: "limits", standing: Standing::Good, text, notes: Vec::new() };
     }
     let mut notes = vec![format!("not enforced: {lost}. Trials run all the same, and their results say so")];
-    if mode == Mode::User {
+    if support.mode == Mode::User {
         let own = "systemd-run --user --scope -p Delegate=yes rollout …";
         notes.push(format!("run as root, or in a cgroup of your own: {own}"));
     }
     Finding { name: "limits", standing: Standing::Partly, text, notes }
-}
-
-fn cgroup_version(mounts: &str) -> &'static str {
-    let has = |kind: &str| mounts.lines().any(|line| line.split(' ').nth(2) == Some(kind));
-    match (has("cgroup"), has("cgroup2")) {
-        (true, true) => "cgroup v1, with v2 beside it",
-        (true, false) => "cgroup v1",
-        (false, true) => "cgroup v2",
-        (false, false) => "no cgroup file system is mounted",
-    }
 }
 
 fn disk(state_dir: &Path) -> Finding {
@@ -220,40 +196,39 @@ fn find(program: &str, path: &OsStr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
-    fn each_finding_is_a_line_with_what_to_do_beneath() {
+    fn each_finding_is_a_line_with_what_to_know_or_do_beneath() {
+        let support = |mode, memory, notes: &[&str]| Support {
+            mode,
+            changes_on_disk: true,
+            cpus: LimitBacking::CgroupV1,
+            memory,
+            pids: LimitBacking::CgroupV1,
+            notes: notes.iter().map(|&note| note.to_owned()).collect(),
+        };
+        let root = support(Mode::Root, LimitBacking::CgroupV2, &[]);
+        let user = support(Mode::User, LimitBacking::None, &["programs of the host are read-only"]);
+        let failed = io::Error::new(io::ErrorKind::PermissionDenied, "making a user namespace failed");
         let findings = [
-            Finding {
-                name: "native",
-                standing: Standing::Bad,
-                text: "this machine does not allow sandboxes: making a user namespace failed".into(),
-                notes: vec!["cause: Operation not permitted".into()],
-            },
-            limits(None),
-            limits(Some((Mode::Root, Enforced { cpus: true, memory: true, pids: true }))),
-            limits(Some((Mode::User, Enforced { cpus: true, memory: false, pids: false }))),
+            native(&Ok(root.clone())),
+            limits(&root),
+            native(&Ok(user.clone())),
+            limits(&user),
+            native(&Err(Box::new(failed))),
         ];
-        let text = anstream::adapter::strip_str(&render(&findings)).to_string();
-        insta::with_settings!({ filters => vec![("cgroup v1, with v2 beside it|cgroup v[12]|no cgroup.*mounted", "[cgroup]")] }, {
-            insta::assert_snapshot!(text, @"
-            ✗ native  this machine does not allow sandboxes: making a user namespace failed
-                      cause: Operation not permitted
-            ! limits  [cgroup]
-                      whether limits hold is known once native works
-            ✓ limits  [cgroup]; enforced: cpus, memory, processes
-            ! limits  [cgroup]; enforced: cpus
-                      not enforced: memory, processes. Trials run all the same, and their results say so
-                      run as root, or in a cgroup of your own: systemd-run --user --scope -p Delegate=yes rollout …
-            ");
-        });
-    }
-
-    #[test]
-    fn the_cgroup_version_is_read_from_the_mounts() {
-        assert_eq!(cgroup_version("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"), "cgroup v2");
-        assert_eq!(cgroup_version("cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"), "cgroup v1");
-        assert_eq!(cgroup_version("proc /proc proc rw 0 0\n"), "no cgroup file system is mounted");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"
+        ✓ native  works, as root
+        ✓ limits  memory by cgroup v2; cpus, processes by cgroup v1
+        ! native  works, as an ordinary user in user namespaces
+                  programs of the host are read-only
+        ! limits  cpus, processes by cgroup v1
+                  not enforced: memory. Trials run all the same, and their results say so
+                  run as root, or in a cgroup of your own: systemd-run --user --scope -p Delegate=yes rollout …
+        ✗ native  making a user namespace failed
+        ");
     }
 }

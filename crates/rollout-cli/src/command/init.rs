@@ -54,9 +54,10 @@ fn job(dir: &Path) -> Result<String, InitError> {
     claim(dir)?;
     write(&dir.join("job.yaml"), JOB)?;
     write_task(&dir.join("tasks/hello"))?;
+    let place = |path: &str| shown(&dir.join(path)).display().to_string();
+    let (job, tasks) = (place("job.yaml"), place("tasks"));
     Ok(format!(
-        "made {0}/job.yaml and {0}/tasks/hello\n\nrun it      rollout {0}/job.yaml\nadd a task  rollout init task {0}/tasks/<name>",
-        shown(dir).display(),
+        "made {job} and {tasks}/hello\n\nrun it      rollout {job}\nadd a task  rollout init task {tasks}/<name>"
     ))
 }
 

@@ -18,7 +18,7 @@ use crate::{
     args::{Attach, Shell},
     exit::{Exit, Failure},
     report::text::{DIM, paint},
-    terminal::Session,
+    terminal::{self, Session},
 };
 
 /// Where the instruction is, as in a job that does not say otherwise.
@@ -43,6 +43,7 @@ enum AttachError {
 
 /// Opens a shell in a new environment of a task, and removes the environment afterwards.
 pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
+    terminal::require()?;
     let task = task(&args.task)?;
     let provider = run::provider(&native(serde_json::json!({ "images": { "*": "host" } }))).await?;
     let scratch = tempfile::tempdir()?;
@@ -101,6 +102,7 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
         };
         Failure::from(error).hint(hint)
     })?;
+    terminal::require()?;
     let provider = run::provider(&native(serde_json::json!({ "network": record.network }))).await?;
     let environment = provider.reopen(&place).await?;
     super::print(&paint(DIM, "what you change here stays; `rollout clean --preserved` removes it"))?;

@@ -132,12 +132,12 @@ pub(crate) fn trial_of(result: &TrialResult) -> TrialId {
     }
 }
 
-/// A path as a person would type it: relative to the working directory where that is shorter.
+/// A path as a person would type it: relative to the working directory where it lies in there.
 pub(crate) fn shown(path: &Path) -> PathBuf {
-    let relative =
-        std::env::current_dir().ok().and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned));
+    let here = std::env::current_dir().unwrap_or_default();
+    let relative = path.strip_prefix(&here).or_else(|_| path.strip_prefix("."));
     match relative {
-        Some(relative) if !relative.as_os_str().is_empty() => relative,
+        Ok(relative) if !relative.as_os_str().is_empty() => relative.to_owned(),
         _ => path.to_owned(),
     }
 }

@@ -1,0 +1,90 @@
+//! Shells in environments, typed into as a person would.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    path::Path,
+    process::Command,
+};
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
+fn rollout(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
+    let path = std::env::var_os("PATH").unwrap();
+    command.current_dir(dir).args(args).env_clear().env("PATH", path).env("HOME", dir).env("TERM", "xterm");
+    command
+}
+
+/// Runs the command on a terminal, types, and returns what was on the screen once it ended.
+fn typed(mut command: Command, keys: &str) -> String {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let outer = openpt(flags).unwrap();
+    grantpt(&outer).unwrap();
+    unlockpt(&outer).unwrap();
+    let inner = ioctl_tiocgptpeer(&outer, flags).unwrap();
+    let own = || inner.try_clone().unwrap();
+    let mut child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
+    // Both the command's copies and these must close before the screen can end.
+    drop((command, inner));
+    let mut screen = File::from(outer);
+    screen.write_all(keys.as_bytes()).unwrap();
+    let mut seen = Vec::new();
+    // A terminal whose last user is gone reads as an error.
+    let _ = screen.read_to_end(&mut seen);
+    let seen = String::from_utf8_lossy(&seen).into_owned();
+    assert!(child.wait().unwrap().success(), "{seen}");
+    seen
+}
+
+#[test]
+fn a_shell_opens_where_the_agent_would_work_without_the_tests() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(rollout(dir.path(), &["init", "task", "hello"]).status().unwrap().success());
+    let keys = "pwd; cat $ROLLOUT_TASK_INSTRUCTION; ls -d /tests; exit\r";
+    let seen = typed(rollout(dir.path(), &["shell", "hello"]), keys);
+    for line in ["/app\r\n", "Write the line `Hello, world!`", "'/tests': No such file"] {
+        assert!(seen.contains(line), "{line:?} is not in {seen}");
+    }
+    let seen = typed(rollout(dir.path(), &["shell", "hello", "--with-tests"]), "ls /tests; exit\r");
+    assert!(seen.contains("test.sh\r\n"), "{seen}");
+    let run = dir.path().join(".cache/rollout/run");
+    assert!(
+        fs::read_dir(&run).unwrap().all(|entry| !entry.unwrap().path().is_dir()),
+        "the environment is gone"
+    );
+}
+
+#[test]
+fn attach_opens_what_a_trial_left_and_keeps_what_is_changed_there() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(rollout(dir.path(), &["init", "job", "."]).status().unwrap().success());
+    let run =
+        ["job.yaml", "--agent", "oracle", "--set", "name=job", "--set", "environment.preserve_env=always"];
+    let output = rollout(dir.path(), &run).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("rollout attach jobs/job/oracle/tasks/hello__1"), "{text}");
+
+    let attach = || rollout(dir.path(), &["attach", "jobs/job/oracle/tasks/hello__1"]);
+    let seen = typed(attach(), "cat greeting.txt; echo more > more.txt; exit\r");
+    assert!(seen.contains("Hello, world!\r\n"), "{seen}");
+    let seen = typed(attach(), "cat more.txt; exit\r");
+    assert!(seen.contains("more\r\n"), "{seen}");
+
+    assert!(rollout(dir.path(), &["clean", "--preserved"]).status().unwrap().success());
+    let output = attach().output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "what was cleaned cannot be opened");
+}
+
+#[test]
+fn a_shell_without_a_terminal_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(rollout(dir.path(), &["init", "task", "hello"]).status().unwrap().success());
+    let output = rollout(dir.path(), &["shell", "hello"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(
+        (output.status.code(), told.as_str()),
+        (Some(2), "error: a shell needs a terminal, and the standard input is none\n")
+    );
+}
