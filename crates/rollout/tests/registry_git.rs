@@ -212,14 +212,14 @@ async fn what_is_cached_is_not_fetched_again_and_later_jobs_add_to_it() {
     let commit = fixture.git(&["rev-parse", "HEAD"]);
     let task = |path: &str| json!({"name": path.replace('/', "-"), "git_url": fixture.url(), "git_commit_id": commit, "path": path});
     fixture.load(json!([task("one")])).await.unwrap();
-    assert_eq!(fixture.calls("fetch"), 1);
+    assert_eq!(fixture.calls("--depth=1"), 1);
     let calls = fixture.calls("-c");
     let dataset = fixture.load(json!([task("one")])).await.unwrap();
     assert!(dataset.tasks[0].task.is_ok());
     assert_eq!(fixture.calls("-c"), calls, "a cached task needs no git");
     let dataset = fixture.load(json!([task("one"), task("nested/two")])).await.unwrap();
     assert!(dataset.tasks.iter().all(|entry| entry.task.is_ok()));
-    assert_eq!(fixture.calls("fetch"), 1, "the commit is there; only its files are added");
+    assert_eq!(fixture.calls("--depth=1"), 1, "the commit is there; only its files are added");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn loads_at_the_same_time_fetch_once() {
     for load in loads {
         assert!(load.await.unwrap().unwrap()[0].tasks[0].task.is_ok());
     }
-    assert_eq!(fixture.calls("fetch"), 1);
+    assert_eq!(fixture.calls("--depth=1"), 1);
 }
 
 #[tokio::test]
