@@ -69,6 +69,9 @@ pub struct Diagnostic {
     /// Another place that belongs to the problem, and what is there.
     #[serde(skip)]
     related: Option<(Range<usize>, &'static str)>,
+    /// Which of the texts it is about, for the order.
+    #[serde(skip)]
+    source: usize,
     #[serde(skip)]
     text: Arc<str>,
 }
@@ -98,6 +101,7 @@ impl Diagnostic {
             span: Some(first_line(&source.text, span.range())),
             hint: None,
             related: None,
+            source: span.source,
             text: source.text.clone(),
         }
     }
@@ -108,12 +112,13 @@ impl Diagnostic {
             severity: Severity::Error,
             code,
             message: message.into(),
-            file: file.into(),
+            file: printable(&file.into()),
             line: None,
             column: None,
             span: None,
             hint: None,
             related: None,
+            source: 0,
             text: "".into(),
         }
     }
@@ -140,13 +145,24 @@ impl Diagnostic {
             Severity::Warning => Level::WARNING,
         };
         let title = level.primary_title(self.message.as_str());
+        let lines;
         let mut group = match &self.span {
             Some(span) => {
-                let mut snippet = Snippet::source(&*self.text)
+                let others = self.related.iter().map(|(span, _)| span);
+                let window = lines_around(
+                    &self.text,
+                    others
+                        .fold(span.clone(), |all, other| all.start.min(other.start)..all.end.max(other.end)),
+                );
+                let inside = |span: &Range<usize>| span.start - window.start..span.end - window.start;
+                // The renderer replaces other controls itself. This one keeps the length, so spans stay true.
+                lines = self.text[window.clone()].replace(|char| matches!(char, '\u{80}'..='\u{9f}'), "·");
+                let mut snippet = Snippet::source(lines.as_str())
                     .path(self.file.as_str())
-                    .annotation(AnnotationKind::Primary.span(span.clone()));
+                    .line_start(self.text[..window.start].matches('\n').count() + 1)
+                    .annotation(AnnotationKind::Primary.span(inside(span)));
                 if let Some((span, label)) = &self.related {
-                    snippet = snippet.annotation(AnnotationKind::Context.span(span.clone()).label(*label));
+                    snippet = snippet.annotation(AnnotationKind::Context.span(inside(span)).label(*label));
                 }
                 title.element(snippet)
             }
@@ -165,6 +181,18 @@ fn first_line(text: &str, range: Range<usize>) -> Range<usize> {
     range.start..range.start + slice.find(['\n', '\r']).unwrap_or(slice.len())
 }
 
+/// The whole lines that a range touches.
+fn lines_around(text: &str, range: Range<usize>) -> Range<usize> {
+    let start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+    let end = text[range.end..].find('\n').map_or(text.len(), |at| range.end + at);
+    start..end
+}
+
+/// Puts diagnostics into the order of the file, those about other texts last.
+pub(super) fn sort(diagnostics: &mut [Diagnostic]) {
+    diagnostics.sort_by_key(|diagnostic| (diagnostic.source, diagnostic.line, diagnostic.column));
+}
+
 /// Everything that is wrong with a configuration; never empty.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
@@ -172,11 +200,8 @@ pub struct Problems(Vec<Diagnostic>);
 
 impl Problems {
     /// Takes a list with at least one error in it.
-    pub(super) fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
+    pub(super) fn new(diagnostics: Vec<Diagnostic>) -> Self {
         debug_assert!(diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error));
-        diagnostics.sort_by(|a, b| {
-            (&a.file != "--set", a.line, a.column).cmp(&(&b.file != "--set", b.line, b.column))
-        });
         Self(diagnostics)
     }
 
@@ -199,27 +224,23 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// A text from a file, fit for a message: short, in backquotes, nothing in it that a terminal obeys.
+/// A text from a file, fit for a message: in backquotes, not too long, printable.
 pub(super) fn quoted(text: &str) -> String {
-    const MAX_CHARS: usize = 60;
-    let mut out = String::from("`");
-    for (count, char) in text.chars().enumerate() {
-        if count == MAX_CHARS {
-            out.push('…');
-            break;
-        }
-        if char.is_control() || is_bidi_control(char) {
-            out.extend(char.escape_default())
-        } else {
-            out.push(char)
-        }
+    const MAX_CHARS: usize = 120;
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("`{}…`", printable(&text[..end])),
+        None => format!("`{}`", printable(text)),
     }
-    out.push('`');
-    out
 }
 
-fn is_bidi_control(char: char) -> bool {
-    matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// The text with everything escaped that a terminal would obey.
+pub(super) fn printable(text: &str) -> String {
+    let bidi = |char| matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() || bidi(char) { out.extend(char.escape_default()) } else { out.push(char) }
+    }
+    out
 }
 
 /// The nearest of the words, if one is near enough to be what was meant.

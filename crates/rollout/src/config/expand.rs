@@ -37,6 +37,33 @@ pub struct Expanded {
     pub variables: Vec<(String, String)>,
 }
 
+impl Expanded {
+    /// The names of the variables that went into it.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.variables.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether the text must not appear in any output when it is the value of this key.
+    pub fn is_secret(&self, key: &str) -> bool {
+        let names = || std::iter::once(key).chain(self.names());
+        if self.text.is_empty() {
+            return false;
+        }
+        if names().any(names_a_secret) || has_password(&self.text) {
+            return true;
+        }
+        let from_outside = self.variables.iter().any(|(_, value)| value.len() >= MIN_SECRET_BYTES);
+        from_outside && !names().any(names_something_public)
+    }
+
+    /// What to keep out of output if the text is secret: all of it, and each secret variable alone.
+    pub fn secrets(&self) -> impl Iterator<Item = String> {
+        let public = |name: &str| names_something_public(name) && !names_a_secret(name);
+        let variables = self.variables.iter().filter(move |(name, _)| !public(name)).map(|(_, value)| value);
+        variables.chain([&self.text]).filter(|value| !value.is_empty()).cloned()
+    }
+}
+
 enum Piece<'t> {
     Literal(&'t str),
     Variable { name: &'t str, default: Option<&'t str> },
@@ -106,38 +133,49 @@ pub fn env_value(
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<EnvValue, ExpandError> {
     let expanded = expand(written, vars)?;
-    let secret = is_secret(key, &expanded);
+    let secret = expanded.is_secret(key);
     Ok(EnvValue { value: expanded.text, secret })
 }
 
-/// Whether the expanded value of a key must not appear in any output.
-pub(super) fn is_secret(key: &str, expanded: &Expanded) -> bool {
-    let names = || std::iter::once(key).chain(expanded.variables.iter().map(|(name, _)| name.as_str()));
-    if expanded.text.is_empty() {
-        return false;
-    }
-    if names().any(names_a_secret) {
-        return true;
-    }
-    let from_outside = expanded.variables.iter().any(|(_, value)| value.len() >= MIN_SECRET_BYTES);
-    from_outside && (!names().any(names_something_public) || has_password(&expanded.text))
-}
-
 /// The text as a record may keep it: `${VAR}` as written, and what is literal masked where the key
-/// names a secret.
+/// names a secret or a URL carries one.
 pub(super) fn recorded(key: &str, written: &str) -> String {
-    if !names_a_secret(key) || written.is_empty() {
-        return written.to_owned();
+    if written.is_empty() || !names_a_secret(key) {
+        return mask_users(written);
     }
     let mut out = String::new();
     for piece in pieces(written) {
         match piece {
-            Ok(Piece::Variable { name, default: None | Some("") }) => out += &format!("${{{name}}}"),
+            Ok(Piece::Variable { name, default: None }) => out += &format!("${{{name}}}"),
+            Ok(Piece::Variable { name, default: Some("") }) => out += &format!("${{{name}:-}}"),
             Ok(Piece::Variable { name, .. }) => out += &format!("${{{name}:-{MASK}}}"),
             Ok(Piece::Literal(_)) | Err(_) => out += MASK,
         }
     }
     out
+}
+
+/// Masks `user:password@` in URLs, unless it is written as variables.
+fn mask_users(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out += "://";
+        match user_of(part) {
+            Some(user) if !user.contains("${") => {
+                out += MASK;
+                out += &part[user.len()..];
+            }
+            _ => out += part,
+        }
+    }
+    out
+}
+
+/// The `user:password` of what follows `://`.
+fn user_of(rest: &str) -> Option<&str> {
+    let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or_default();
+    authority.rsplit_once('@').map(|(user, _)| user)
 }
 
 fn words(name: &str) -> impl Iterator<Item = String> {
@@ -179,9 +217,124 @@ fn names_something_public(name: &str) -> bool {
 }
 
 /// Whether a URL in the text carries a password.
-fn has_password(text: &str) -> bool {
-    text.split("://").skip(1).any(|rest| {
-        let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or_default();
-        authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
-    })
+pub(super) fn has_password(text: &str) -> bool {
+    text.split("://").skip(1).any(|rest| user_of(rest).is_some_and(|user| user.contains(':')))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn vars(name: &str) -> Option<String> {
+        match name {
+            "OPENAI_API_KEY" => Some("sk-0123456789".to_owned()),
+            "PLAIN" => Some("0123456789".to_owned()),
+            "SHORT" => Some("1234567".to_owned()),
+            "MODEL" => Some("claude-sonnet-4-5".to_owned()),
+            "DATABASE_URL" => Some("postgres://me:hunter22@db/x".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn braces_are_expanded_and_nothing_else_is() {
+        for (text, expected) in [
+            ("${MODEL}", Ok("claude-sonnet-4-5")),
+            ("a ${MODEL} b ${SHORT}", Ok("a claude-sonnet-4-5 b 1234567")),
+            ("${NONE:-fallback}", Ok("fallback")),
+            ("${NONE:-}", Ok("")),
+            ("${EMPTY:-fallback}", Ok("fallback")),
+            ("${EMPTY}", Ok("")),
+            ("${MODEL:-fallback}", Ok("claude-sonnet-4-5")),
+            ("${NONE:-a:-b}", Ok("a:-b")),
+            ("$MODEL $$ $(x) {MODEL}", Ok("$MODEL $$ $(x) {MODEL}")),
+            ("$${MODEL}", Ok("$claude-sonnet-4-5")),
+            ("", Ok("")),
+            ("${NONE}", Err(ExpandError::Missing("NONE".to_owned()))),
+            ("${MODEL", Err(ExpandError::Unclosed)),
+            ("${}", Err(ExpandError::Form(String::new()))),
+            ("${MODEL-x}", Err(ExpandError::Form("MODEL-x".to_owned()))),
+            ("${MODEL:?x}", Err(ExpandError::Form("MODEL:?x".to_owned()))),
+            ("${1X}", Err(ExpandError::Form("1X".to_owned()))),
+        ] {
+            let found = expand(text, &vars).map(|expanded| expanded.text);
+            assert_eq!(found, expected.map(str::to_owned), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_secret_by_where_it_came_from_and_by_its_name() {
+        for (key, written, secret) in [
+            ("OPENAI_API_KEY", "${OPENAI_API_KEY}", true),
+            ("WHATEVER", "${PLAIN}", true),
+            ("WHATEVER", "${SHORT}", false),
+            ("WHATEVER", "prefix-${SHORT}", false),
+            ("WHATEVER", "${NONE:-a-long-default}", false),
+            ("MODEL", "${MODEL}", false),
+            ("AGENT_MODEL_NAME", "${PLAIN}", false),
+            ("BASE_URL", "${PLAIN}", false),
+            ("MODEL", "${OPENAI_API_KEY}", true),
+            ("URL", "${DATABASE_URL}", true),
+            ("URL", "postgres://me:literal@db/x", true),
+            ("URL", "https://example.org/a:b@c", false),
+            ("MAX_TOKENS", "${PLAIN}", false),
+            ("GITHUB_TOKEN", "literal", true),
+            ("githubToken", "literal", true),
+            ("DB_PASSWORD", "x", true),
+            ("DB_PASSWORD", "", false),
+            ("KEYBOARD", "a literal layout", false),
+            ("MONKEY", "a literal animal", false),
+            ("PWD", "/some/directory", false),
+            ("NAME", "a literal name", false),
+        ] {
+            assert_eq!(env_value(key, written, &vars).unwrap().secret, secret, "{key}={written}");
+        }
+    }
+
+    #[test]
+    fn the_record_keeps_variables_and_masks_literals() {
+        for (key, written, expected) in [
+            ("API_KEY", "${OPENAI_API_KEY}", "${OPENAI_API_KEY}"),
+            ("API_KEY", "sk-literal", "[redacted]"),
+            ("API_KEY", "Bearer ${OPENAI_API_KEY}", "[redacted]${OPENAI_API_KEY}"),
+            ("API_KEY", "${X:-sk-literal}", "${X:-[redacted]}"),
+            ("API_KEY", "${X:-}", "${X:-}"),
+            ("API_KEY", "", ""),
+            ("MODEL", "gpt-${X:-5}", "gpt-${X:-5}"),
+            ("url", "https://me:token@host/x@y", "https://[redacted]@host/x@y"),
+            ("url", "https://${USER_TOKEN}@host/", "https://${USER_TOKEN}@host/"),
+        ] {
+            assert_eq!(recorded(key, written), expected, "{key}={written}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_hidden_whole_and_each_variable_alone() {
+        let expanded = expand("Bearer ${OPENAI_API_KEY} ${MODEL}", &vars).unwrap();
+        let secrets: Vec<String> = expanded.secrets().collect();
+        assert_eq!(secrets, ["sk-0123456789", "Bearer sk-0123456789 claude-sonnet-4-5"]);
+    }
+
+    proptest! {
+        #[test]
+        fn text_without_braces_is_left_alone(text in "[^{]*") {
+            prop_assert_eq!(expand(&text, &vars).map(|expanded| expanded.text), Ok(text));
+        }
+
+        #[test]
+        fn any_text_is_expanded_or_refused(text in r"(\$|\{|\}|:-|[A-Z]|\PC){0,30}") {
+            let _ = expand(&text, &vars);
+            let record = recorded("API_KEY", &format!("hunter22-{text}"));
+            prop_assert!(!record.contains("hunter22"));
+        }
+
+        #[test]
+        fn a_value_is_not_expanded_again(value in r"\PC{0,20}") {
+            let found = expand("<${X}>", &|_| Some(value.clone())).map(|expanded| expanded.text);
+            prop_assert_eq!(found, Ok(format!("<{value}>")));
+        }
+    }
 }

@@ -79,7 +79,7 @@ pub enum LogLevel {
 }
 
 /// Where trials run: the `environment` section.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct EnvironmentConfig {
     /// The provider; chosen when the job starts if absent.
     pub kind: Option<EnvironmentKind>,
@@ -95,6 +95,21 @@ pub struct EnvironmentConfig {
     pub override_memory: Option<Bytes>,
     /// Replaces the task's storage.
     pub override_storage: Option<Bytes>,
+}
+
+impl std::fmt::Debug for EnvironmentConfig {
+    /// Shows the settings of the provider by name only: their values may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EnvironmentConfig")
+            .field("kind", &self.kind)
+            .field("force_build", &self.force_build)
+            .field("preserve", &self.preserve)
+            .field("provider_config", &self.provider_config.keys())
+            .field("override_cpus", &self.override_cpus)
+            .field("override_memory", &self.override_memory)
+            .field("override_storage", &self.override_storage)
+            .finish()
+    }
 }
 
 /// The providers that a job file can name.

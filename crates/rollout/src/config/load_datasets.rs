@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use super::{
     DatasetConfig, DatasetSource, RegistryLocation,
     diagnostic::{Code, Diagnostic, quoted},
-    expand::names_a_secret,
+    expand::{has_password, names_a_secret},
     load_job::Loader,
     reader::Section,
 };
@@ -142,8 +142,9 @@ impl Loader<'_> {
 
     fn expanded(&self, section: &Section<'_>, key: &str) -> Option<String> {
         let expanded = self.expand(section.filled_string(key)?, section.node(key)?);
-        let secret = expanded.variables.into_iter().filter(|(name, _)| names_a_secret(name));
-        self.secrets.borrow_mut().extend(secret.map(|(_, value)| value));
+        if expanded.names().any(names_a_secret) || has_password(&expanded.text) {
+            self.secrets.borrow_mut().extend(expanded.secrets());
+        }
         // A variable that is missing has been noted.
         Some(expanded.text).filter(|text| !text.is_empty())
     }

@@ -12,9 +12,9 @@ use super::{
     AfterAgentError, AgentProcesses, Bytes, EnvironmentConfig, EnvironmentKind, JobConfig, LogLevel, Metric,
     Override, PreservePolicy, RetryConfig, VerifierConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
-    expand::{ExpandError, Expanded, expand, is_secret, names_a_secret},
+    expand::{ExpandError, Expanded, expand, names_a_secret},
     overrides,
-    reader::{Least, Reader, Section, scalar_text},
+    reader::{Reader, Section, above_zero},
     record,
     tree::{Node, Sources, Span, Value},
     yaml,
@@ -22,10 +22,17 @@ use super::{
 use crate::{
     config::{Env, EnvValue},
     name::JobName,
+    record::redact::Redactor,
 };
 
 /// The largest job file or script that is read.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
+
+/// Growth beyond this is a slip of the pen, and could overflow the clocks.
+pub(super) const MAX_MULTIPLIER: f64 = 1e6;
+
+/// A day between two tries.
+pub(super) const MAX_DELAY_MS: u64 = 86_400_000;
 
 pub(super) const KEYS: [&str; 14] = [
     "name",
@@ -103,14 +110,13 @@ pub(super) enum Compat {
 }
 
 /// A job that can be started.
-#[derive(Debug)]
 pub struct LoadedJob {
     /// What the job file says.
     pub config: JobConfig,
     /// The job file.
     pub path: PathBuf,
     /// What config.json holds: the job with its defaults filled in, `${VAR}` as written, literal
-    /// secrets masked. [`load_job_text`] reads it again.
+    /// secrets masked. [`load_job_record`] reads it again.
     pub record: serde_json::Value,
     /// What may not be as its author meant.
     pub warnings: Vec<Diagnostic>,
@@ -118,6 +124,15 @@ pub struct LoadedJob {
     pub hash: String,
     /// Values that must not appear in any output.
     pub secrets: Vec<String>,
+}
+
+impl std::fmt::Debug for LoadedJob {
+    /// Shows what the record shows, and no secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("LoadedJob");
+        out.field("path", &self.path).field("hash", &self.hash).field("record", &self.record);
+        out.field("warnings", &self.warnings).finish_non_exhaustive()
+    }
 }
 
 /// Reads and checks a job file, YAML or JSON, and the scripts that it names.
@@ -141,8 +156,34 @@ pub fn load_job_text(
     overrides: &[Override],
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedJob, Problems> {
+    load(path, text, overrides, vars, Origin::Author)
+}
+
+/// Reads a job from its record, for when the job file at `path` is gone. Scripts and datasets are
+/// found beside `path`; a record in which a secret was masked is refused.
+pub fn load_job_record(
+    path: &Path,
+    record: &serde_json::Value,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<LoadedJob, Problems> {
+    load(path, &format!("{record:#}"), &[], vars, Origin::Record)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Author,
+    Record,
+}
+
+fn load(
+    path: &Path,
+    text: &str,
+    overrides: &[Override],
+    vars: &dyn Fn(&str) -> Option<String>,
+    origin: Origin,
+) -> Result<LoadedJob, Problems> {
     let mut sources = Sources::default();
-    let source = sources.add(path.display().to_string(), text);
+    let source = sources.add(&path.display().to_string(), text);
     let mut tree = yaml::parse(text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
         let format =
@@ -160,6 +201,9 @@ pub fn load_job_text(
     let reader = Reader::new(&sources);
     refused.into_iter().for_each(|problem| reader.report(problem));
     reader.check_duplicates(&tree);
+    if origin == Origin::Record {
+        reader.check_masks(&tree);
+    }
     let loader = Loader {
         reader: &reader,
         vars,
@@ -170,7 +214,8 @@ pub fn load_job_text(
     let secrets = loader.secrets.into_inner();
     let (found, failed) = reader.finish();
     let Some((config, compat)) = read.filter(|_| !failed) else { return Err(Problems::new(found)) };
-    let record = record::job(&config, compat, &tree, &sources);
+    let mut record = record::job(&config, compat, &tree, &sources);
+    record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
     Ok(LoadedJob {
         hash: record::hash(&record),
         config,
@@ -209,16 +254,9 @@ pub(super) struct Loader<'a> {
 
 impl Loader<'_> {
     fn job(&self, tree: &Node) -> Option<(JobConfig, Option<Compat>)> {
-        let empty = Node { value: Value::Null, span: Span { end: tree.span.start, ..tree.span } };
         let root = self.reader.section(tree, "", &KEYS)?;
-        let section = |key: &str, keys: &[&str]| {
-            let node = root.node(key).unwrap_or(&empty);
-            self.reader.section(node, key, keys)
-        };
+        let section = |key: &str, keys: &[&str]| root.section(key, keys).unwrap_or_else(|| root.empty(key));
         let compat = root.word("compat", &COMPAT);
-        let retry = section("retry", &RETRY_KEYS).map(|section| self.retry(&section));
-        let environment = section("environment", &ENVIRONMENT_KEYS).map(|section| self.environment(&section));
-        let verifier = section("verifier", &VERIFIER_KEYS).map(|section| self.verifier(&section, compat));
         let config = JobConfig {
             name: root.string("name").and_then(|name| match JobName::new(name) {
                 Ok(name) => Some(name),
@@ -231,15 +269,15 @@ impl Loader<'_> {
             jobs_dir: root.filled_string("jobs_dir").unwrap_or("jobs").into(),
             n_attempts: self.count(&root, "n_attempts", 1),
             n_concurrent_trials: self.count(&root, "n_concurrent_trials", 4),
-            timeout_multiplier: root.number("timeout_multiplier", Least::Above(0.0)).unwrap_or(1.0),
+            timeout_multiplier: root.number("timeout_multiplier", above_zero(MAX_MULTIPLIER)).unwrap_or(1.0),
             log_level: root.word("log_level", &LOG_LEVELS).unwrap_or_default(),
             instruction_path: self.instruction_path(&root),
             metrics: self.metrics(&root),
             agents: self.agents(&root),
             datasets: self.datasets(&root),
-            retry: retry.unwrap_or_default(),
-            environment: environment?,
-            verifier: verifier?,
+            retry: self.retry(&section("retry", &RETRY_KEYS)),
+            environment: self.environment(&section("environment", &ENVIRONMENT_KEYS)),
+            verifier: self.verifier(&section("verifier", &VERIFIER_KEYS), compat),
         };
         Some((config, compat))
     }
@@ -265,8 +303,8 @@ impl Loader<'_> {
 
     fn retry(&self, section: &Section<'_>) -> RetryConfig {
         let default = RetryConfig::default();
-        let initial = section.integer("initial_delay_ms", 0..=u64::MAX);
-        let most = section.integer("max_delay_ms", 0..=u64::MAX);
+        let initial = section.integer("initial_delay_ms", 0..=MAX_DELAY_MS);
+        let most = section.integer("max_delay_ms", 0..=MAX_DELAY_MS);
         let initial_delay_ms = initial.unwrap_or(default.initial_delay_ms);
         let max_delay_ms = most.unwrap_or(default.max_delay_ms);
         if max_delay_ms < initial_delay_ms {
@@ -280,7 +318,7 @@ impl Loader<'_> {
             max_attempts: self.count(section, "max_attempts", default.max_attempts.get()),
             initial_delay_ms,
             max_delay_ms,
-            multiplier: section.number("multiplier", Least::From(1.0)).unwrap_or(default.multiplier),
+            multiplier: section.number("multiplier", 1.0..=MAX_MULTIPLIER).unwrap_or(default.multiplier),
         }
     }
 
@@ -333,13 +371,8 @@ impl Loader<'_> {
         let Some(settings) = section.mapping("provider_config") else { return serde_json::Map::new() };
         let mut text = |key: &str, written: &str, node: &Node| {
             let expanded = self.expand(written, node);
-            for (name, value) in &expanded.variables {
-                if names_a_secret(key) || names_a_secret(name) {
-                    self.secrets.borrow_mut().insert(value.clone());
-                }
-            }
-            if names_a_secret(key) {
-                self.secrets.borrow_mut().insert(expanded.text.clone());
+            if std::iter::once(key).chain(expanded.names()).any(names_a_secret) {
+                self.secrets.borrow_mut().extend(expanded.secrets());
             }
             serde_json::Value::String(expanded.text)
         };
@@ -384,31 +417,11 @@ impl Loader<'_> {
     /// The `env` of a section, expanded.
     pub(super) fn env(&self, section: &Section<'_>) -> Env {
         let mut env = Env::new();
-        let Some(variables) = section.mapping("env") else { return env };
-        for entry in variables.entries {
-            let path = variables.at(&entry.key);
-            if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
-                let message = format!("{} cannot be the name of a variable", quoted(&entry.key));
-                self.reader.error(entry.key_span, Code::InvalidValue, message);
-                continue;
-            }
-            let Some(written) = scalar_text(self.reader.sources, &entry.node) else {
-                self.reader.wrong_type(&entry.node, &path, "a string, a number or a boolean");
-                continue;
-            };
+        for (entry, written) in section.variables() {
             let expanded = self.expand(&written, &entry.node);
-            if expanded.text.contains('\0') {
-                self.reader.error(
-                    entry.node.span,
-                    Code::InvalidValue,
-                    format!("`{path}` holds a NUL character"),
-                );
-            }
-            let secret = is_secret(&entry.key, &expanded);
+            let secret = expanded.is_secret(&entry.key);
             if secret {
-                let mut secrets = self.secrets.borrow_mut();
-                secrets.extend(expanded.variables.into_iter().map(|(_, value)| value));
-                secrets.insert(expanded.text.clone());
+                self.secrets.borrow_mut().extend(expanded.secrets());
             }
             env.insert(entry.key.clone(), EnvValue { value: expanded.text, secret });
         }

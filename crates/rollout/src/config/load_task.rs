@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::{
     Bytes, Cpus, TaskConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
-    reader::{Reader, Section, scalar_text},
+    reader::{Reader, Section},
     toml_file,
     tree::{Node, Sources, Span, Value},
 };
@@ -22,6 +22,13 @@ pub(super) const AGENT_KEYS: [&str; 2] = ["install_timeout_sec", "timeout_sec"];
 pub(super) const ENVIRONMENT_KEYS: [&str; 7] =
     ["build_timeout_sec", "docker_image", "cpus", "memory", "memory_mb", "storage", "storage_mb"];
 
+pub(super) const VERIFIER_TIMEOUT_SEC: f64 = 600.0;
+pub(super) const INSTALL_TIMEOUT_SEC: f64 = 300.0;
+pub(super) const AGENT_TIMEOUT_SEC: f64 = 600.0;
+pub(super) const BUILD_TIMEOUT_SEC: f64 = 600.0;
+pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
+pub(super) const STORAGE: Bytes = Bytes(10_000_000_000);
+
 /// Reads the text of a task.toml, whose path is for messages only.
 ///
 /// Keys without a meaning here are kept; those that mean something to other tools give warnings.
@@ -32,11 +39,16 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
         return Err(Problems::new(vec![Diagnostic::about_file(file, Code::Unreadable, message)]));
     }
     let mut sources = Sources::default();
-    let source = sources.add(file, text);
+    let source = sources.add(&file, text);
     let tree = toml_file::parse(text, source).map_err(|errors| {
         let error = |error: toml_file::TomlError| {
             let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-            Diagnostic::error(&sources, span, Code::Syntax, format!("this is not TOML: {}", error.message))
+            let message = format!("this is not TOML: {}", error.message);
+            let problem = Diagnostic::error(&sources, span, Code::Syntax, message);
+            match error.first {
+                Some(first) => problem.related(&sources, first, "first written here"),
+                None => problem,
+            }
         };
         Problems::new(errors.into_iter().map(error).collect())
     })?;
@@ -50,20 +62,18 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
 }
 
 fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
-    let empty = Node { value: Value::Null, span: tree.span };
     let root = reader.mapping(tree, "")?;
-    let section = |key: &str| reader.mapping(root.node(key).unwrap_or(&empty), key);
+    let section = |key: &str| root.mapping(key).unwrap_or_else(|| root.empty(key));
     let (verifier, agent, environment) = (section("verifier"), section("agent"), section("environment"));
-    let metadata = section("metadata");
 
     let mut unknown = serde_json::Map::new();
-    let known: [(Option<&Section<'_>>, &[&str]); 4] = [
-        (Some(&root), &KEYS),
-        (verifier.as_ref(), &VERIFIER_KEYS),
-        (agent.as_ref(), &AGENT_KEYS),
-        (environment.as_ref(), &ENVIRONMENT_KEYS),
+    let known: [(&Section<'_>, &[&str]); 4] = [
+        (&root, &KEYS),
+        (&verifier, &VERIFIER_KEYS),
+        (&agent, &AGENT_KEYS),
+        (&environment, &ENVIRONMENT_KEYS),
     ];
-    for (section, keys) in known.into_iter().filter_map(|(section, keys)| Some((section?, keys))) {
+    for (section, keys) in known {
         for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             let path = section.at(&entry.key);
             warn_of_changed_meaning(reader, &path, entry.key_span, &entry.node);
@@ -71,24 +81,24 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         }
     }
 
-    let (verifier, agent, environment) = (verifier?, agent?, environment?);
+    let metadata = section("metadata").entries.iter();
     Some(TaskConfig {
         version: version(&root),
         source: root.string("source").map(str::to_owned),
-        metadata: metadata?
-            .entries
-            .iter()
-            .map(|entry| (entry.key.clone(), plain_json(&entry.node)))
+        metadata: metadata.map(|entry| (entry.key.clone(), plain_json(&entry.node))).collect(),
+        verifier_timeout_sec: verifier.timeout("timeout_sec").unwrap_or(VERIFIER_TIMEOUT_SEC),
+        verifier_env: verifier
+            .variables()
+            .into_iter()
+            .map(|(entry, text)| (entry.key.clone(), text))
             .collect(),
-        verifier_timeout_sec: verifier.timeout("timeout_sec").unwrap_or(600.0),
-        verifier_env: verifier_env(&verifier),
-        agent_install_timeout_sec: agent.timeout("install_timeout_sec").unwrap_or(300.0),
-        agent_timeout_sec: agent.timeout("timeout_sec").unwrap_or(600.0),
-        build_timeout_sec: environment.timeout("build_timeout_sec").unwrap_or(600.0),
+        agent_install_timeout_sec: agent.timeout("install_timeout_sec").unwrap_or(INSTALL_TIMEOUT_SEC),
+        agent_timeout_sec: agent.timeout("timeout_sec").unwrap_or(AGENT_TIMEOUT_SEC),
+        build_timeout_sec: environment.timeout("build_timeout_sec").unwrap_or(BUILD_TIMEOUT_SEC),
         docker_image: docker_image(&environment),
         cpus: environment.cpus("cpus").unwrap_or(Cpus { millis: 1000 }),
-        memory: amount(&environment, "memory", "memory_mb").unwrap_or(Bytes(2_000_000_000)),
-        storage: amount(&environment, "storage", "storage_mb").unwrap_or(Bytes(10_000_000_000)),
+        memory: amount(&environment, "memory", "memory_mb").unwrap_or(MEMORY),
+        storage: amount(&environment, "storage", "storage_mb").unwrap_or(STORAGE),
         unknown,
     })
 }
@@ -104,18 +114,6 @@ fn version(root: &Section<'_>) -> String {
         );
     }
     version
-}
-
-fn verifier_env(verifier: &Section<'_>) -> Vec<(String, String)> {
-    let Some(env) = verifier.mapping("env") else { return Vec::new() };
-    let mut values = Vec::new();
-    for entry in env.entries {
-        match scalar_text(env.reader.sources, &entry.node) {
-            Some(text) => values.push((entry.key.clone(), text)),
-            None => env.reader.wrong_type(&entry.node, &env.at(&entry.key), "a string"),
-        }
-    }
-    values
 }
 
 fn docker_image(environment: &Section<'_>) -> Option<String> {
@@ -154,7 +152,7 @@ fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<B
 
 /// What other tools do with a key, for those keys that a task may depend on.
 const CHANGED_MEANING: [(&str, &str); 28] = [
-    ("steps", "the task has several steps, and only its first instruction.md is attempted"),
+    ("steps", "its steps are not attempted, only the task's own instruction.md"),
     ("multi_step_reward_strategy", "rewards of several steps are not combined"),
     ("artifacts", "only /logs is collected"),
     ("environment.gpus", "no GPU is given to the environment"),

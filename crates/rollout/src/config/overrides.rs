@@ -48,15 +48,15 @@ pub(super) fn apply(tree: &mut Node, over: &Override, sources: &mut Sources) -> 
     })?;
     shift(&mut value, prefix);
 
+    if over.key.split('.').any(str::is_empty) {
+        let span = whole(0, over.key.len());
+        return Err(Diagnostic::error(sources, span, Code::InvalidValue, "a part of the key is empty").into());
+    }
     let mut node = tree;
     let mut start = 0;
     for part in over.key.split('.') {
         let span = whole(start, start + part.len());
         start += part.len() + 1;
-        if part.is_empty() {
-            let problem = Diagnostic::error(sources, span, Code::InvalidValue, "a part of the key is empty");
-            return Err(problem.into());
-        }
         if node.is_null() {
             node.value = Value::Map(Vec::new());
         }

@@ -19,7 +19,7 @@ pub struct Bytes(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a number with an optional unit.
-    #[error("this is not a quantity; write a number, with a unit such as 500m, 2G or 512Mi if need be")]
+    #[error("this is not a quantity")]
     Form,
     /// The amount is zero or less.
     #[error("a quantity must be more than 0")]
@@ -36,8 +36,14 @@ const DECIMAL: [(&str, i32); 9] =
 /// Bare numbers below this are taken as mebibytes: nothing runs in less than 1 MiB of memory.
 const SMALLEST_BARE: u64 = 1 << 20;
 
+/// A million cores: what providers multiply it by still fits.
+const MOST_MILLIS: u64 = 1_000_000_000;
+
+/// Providers count bytes in signed numbers.
+const MOST_BYTES: u64 = i64::MAX as u64;
+
 /// Parses a quantity and gives it in units of 10^-`decimals`, rounded up.
-fn parse(text: &str, decimals: i32) -> Result<u64, QuantityError> {
+fn parse(text: &str, decimals: i32, most: u64) -> Result<u64, QuantityError> {
     let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
         Some(rest) => (text.starts_with('-'), rest),
         None => (false, text),
@@ -80,14 +86,15 @@ fn parse(text: &str, decimals: i32) -> Result<u64, QuantityError> {
             Some(10_u128.checked_pow(exponent.unsigned_abs()).map_or(1, |divisor| scaled.div_ceil(divisor)))
         }
     };
-    value.and_then(|value| u64::try_from(value).ok()).ok_or(QuantityError::TooLarge)
+    let value = value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value <= most);
+    value.ok_or(QuantityError::TooLarge)
 }
 
 impl FromStr for Cpus {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        Ok(Self { millis: parse(text, 3)? })
+        Ok(Self { millis: parse(text, 3, MOST_MILLIS)? })
     }
 }
 
@@ -96,7 +103,7 @@ impl FromStr for Bytes {
 
     /// Reads a Kubernetes quantity to the letter: a bare number is bytes.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        Ok(Self(parse(text, 0)?))
+        Ok(Self(parse(text, 0, MOST_BYTES)?))
     }
 }
 
@@ -164,7 +171,8 @@ mod tests {
             ("1e3", Ok(1000)),
             ("1E3", Ok(1000)),
             ("1E", Ok(10_u64.pow(18))),
-            ("15Ei", Ok(15 << 60)),
+            ("7Ei", Ok(7 << 60)),
+            ("8Ei", Err(QuantityError::TooLarge)),
             ("12e-1", Ok(2)),
             ("1n", Ok(1)),
             ("1500m", Ok(2)),
@@ -227,9 +235,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back_as_the_same_amount(amount in 1_u64..) {
+        fn what_is_shown_reads_back_as_the_same_amount(amount in 1..=MOST_BYTES, millis in 1..=MOST_MILLIS) {
             prop_assert_eq!(Bytes::from_file(&Bytes(amount).to_string()), Ok((Bytes(amount), false)));
-            let cpus = Cpus { millis: amount };
+            let cpus = Cpus { millis };
             prop_assert_eq!(cpus.to_string().parse(), Ok(cpus));
         }
 

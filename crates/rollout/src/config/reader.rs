@@ -1,26 +1,49 @@
 //! Typed access to a tree: each reader takes a value out, or notes what is wrong with it and goes on.
 
-use std::{cell::RefCell, ops::RangeInclusive};
+use std::{
+    cell::{Cell, RefCell},
+    ops::{Bound, RangeBounds, RangeInclusive},
+};
 
 use super::{
-    diagnostic::{Code, Diagnostic, Severity, nearest, quoted},
+    diagnostic::{Code, Diagnostic, Severity, nearest, quoted, sort},
     quantity::{Bytes, Cpus, QuantityError},
     tree::{Entry, Node, Sources, Span, Value},
 };
+use crate::record::redact::MASK;
 
 /// Collects what is found while a tree is read.
 pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     found: RefCell<Vec<Diagnostic>>,
+    failed: Cell<bool>,
+    left_out: Cell<usize>,
 }
+
+/// Some thirty years. Scaled by any multiplier it still fits the clocks.
+pub(super) const MAX_TIMEOUT_SEC: f64 = 1e9;
+
+/// As much as fits the signed numbers that providers count bytes in.
+const MAX_MEBIBYTES: f64 = (i64::MAX >> 20) as f64;
+
+/// More than this no person reads; a file made to waste time would have millions.
+const MAX_DIAGNOSTICS: usize = 100;
 
 impl<'a> Reader<'a> {
     pub(super) fn new(sources: &'a Sources) -> Self {
-        Self { sources, found: RefCell::default() }
+        Self { sources, found: RefCell::default(), failed: Cell::new(false), left_out: Cell::new(0) }
     }
 
     pub(super) fn report(&self, diagnostic: Diagnostic) {
-        self.found.borrow_mut().push(diagnostic);
+        if diagnostic.severity == Severity::Error {
+            self.failed.set(true);
+        }
+        let mut found = self.found.borrow_mut();
+        if found.len() < MAX_DIAGNOSTICS {
+            found.push(diagnostic);
+        } else {
+            self.left_out.set(self.left_out.get() + 1);
+        }
     }
 
     pub(super) fn error(&self, span: Span, code: Code, message: impl Into<String>) {
@@ -37,11 +60,19 @@ impl<'a> Reader<'a> {
         self.report(Diagnostic::error(self.sources, span, code, message).hint(hint));
     }
 
-    /// Everything found so far, and whether an error is among it.
+    /// Everything found, in the order of the file, and whether an error is among it.
     pub(super) fn finish(self) -> (Vec<Diagnostic>, bool) {
-        let found = self.found.into_inner();
-        let failed = found.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
-        (found, failed)
+        let mut found = self.found.into_inner();
+        sort(&mut found);
+        if self.left_out.get() > 0 {
+            let message = format!("{} more problems are not shown", self.left_out.get());
+            found.push(Diagnostic::about_file(
+                self.sources.get(0).name.as_str(),
+                Code::InvalidValue,
+                message,
+            ));
+        }
+        (found, self.failed.get())
     }
 
     /// Notes every key that stands twice in one mapping, however deep.
@@ -66,16 +97,46 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
-        let message = format!("`{path}` must be {expected}, not {}", node.kind());
-        let mut diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
-        if let Value::String(text) = &node.value {
-            let unquoted = text.parse::<f64>().is_ok() || text == "true" || text == "false";
-            if unquoted && !expected.contains("list") && !expected.contains("mapping") {
-                diagnostic = diagnostic.hint(format!("write {text} without quotes"));
+    /// Notes every value that a record masks: what it was is not known.
+    pub(super) fn check_masks(&self, node: &Node) {
+        match &node.value {
+            Value::String(text) if text.contains(MASK) => {
+                let message = "a secret was masked here when the job was recorded";
+                let hint = "load the job file instead, and write secrets as `${VAR}`";
+                self.error_with_hint(node.span, Code::InvalidValue, message, hint);
             }
+            Value::List(items) => items.iter().for_each(|item| self.check_masks(item)),
+            Value::Map(entries) => entries.iter().for_each(|entry| self.check_masks(&entry.node)),
+            _ => {}
         }
-        self.report(diagnostic);
+    }
+
+    pub(super) fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
+        let subject = if path.is_empty() { "the file".to_owned() } else { quoted(path) };
+        let message = format!("{subject} must be {expected}, not {}", node.kind());
+        let diagnostic = Diagnostic::error(self.sources, node.span, Code::WrongType, message);
+        self.report(match self.right_form(node, expected) {
+            Some(form) => diagnostic.hint(format!("write {form}")),
+            None => diagnostic,
+        });
+    }
+
+    /// How a value of the wrong type was likely meant.
+    fn right_form(&self, node: &Node, expected: &str) -> Option<String> {
+        match (&node.value, expected) {
+            (Value::String(text), "true or false") => match text.to_lowercase().as_str() {
+                "true" | "yes" | "on" => Some("true".to_owned()),
+                "false" | "no" | "off" => Some("false".to_owned()),
+                _ => None,
+            },
+            (Value::String(text), "a number" | "a whole number") => {
+                text.parse::<f64>().is_ok().then(|| format!("{text} without quotes"))
+            }
+            (Value::Bool(_) | Value::Int(_) | Value::Float(_), "a string") => {
+                Some(format!("\"{}\" with quotes", self.sources.slice(node.span)))
+            }
+            _ => None,
+        }
     }
 
     /// A mapping whose keys are all known.
@@ -95,7 +156,6 @@ impl<'a> Reader<'a> {
             Value::Map(entries) => entries.as_slice(),
             Value::Null => &[],
             _ => {
-                let path = if path.is_empty() { "the file" } else { path };
                 self.wrong_type(node, path, "a mapping of keys to values");
                 return None;
             }
@@ -129,6 +189,11 @@ impl<'r> Section<'r> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
+    /// A section without keys, in place of one that is absent or has been refused.
+    pub(super) fn empty(&self, key: &str) -> Section<'r> {
+        Section { reader: self.reader, path: self.at(key), span: self.span, entries: &[] }
+    }
+
     pub(super) fn entry(&self, key: &str) -> Option<&'r Entry> {
         self.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())
     }
@@ -144,6 +209,29 @@ impl<'r> Section<'r> {
 
     pub(super) fn mapping(&self, key: &str) -> Option<Section<'r>> {
         self.reader.mapping(self.node(key)?, &self.at(key))
+    }
+
+    /// The variables under `env`, as written.
+    pub(super) fn variables(&self) -> Vec<(&'r Entry, String)> {
+        let mut variables = Vec::new();
+        let Some(env) = self.mapping("env") else { return variables };
+        for entry in env.entries {
+            let path = env.at(&entry.key);
+            if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
+                let message = format!("{} cannot be the name of a variable", quoted(&entry.key));
+                self.reader.error(entry.key_span, Code::InvalidValue, message);
+                continue;
+            }
+            match scalar_text(self.reader.sources, &entry.node) {
+                Some(text) if text.contains('\0') => {
+                    let message = format!("{} holds a NUL character", quoted(&path));
+                    self.reader.error(entry.node.span, Code::InvalidValue, message);
+                }
+                Some(text) => variables.push((entry, text)),
+                None => self.reader.wrong_type(&entry.node, &path, "a string, a number or a boolean"),
+            }
+        }
+        variables
     }
 
     pub(super) fn list(&self, key: &str) -> Option<&'r [Node]> {
@@ -209,14 +297,17 @@ impl<'r> Section<'r> {
         };
         let in_range = u64::try_from(value).ok().filter(|value| range.contains(value));
         if in_range.is_none() {
-            let (least, most) = (range.start(), range.end());
-            self.invalid(key, format!("`{}` must be from {least} to {most}, not {value}", self.at(key)));
+            let bound = match value < i128::from(*range.start()) {
+                true => format!("at least {}", range.start()),
+                false => format!("at most {}", range.end()),
+            };
+            self.invalid(key, format!("`{}` must be {bound}, not {value}", self.at(key)));
         }
         in_range
     }
 
-    /// A finite number of at least `least`, or above it.
-    pub(super) fn number(&self, key: &str, least: Least) -> Option<f64> {
+    /// A number within bounds.
+    pub(super) fn number(&self, key: &str, bounds: impl RangeBounds<f64>) -> Option<f64> {
         let node = self.node(key)?;
         let value = match node.value {
             Value::Int(value) => value as f64,
@@ -226,12 +317,18 @@ impl<'r> Section<'r> {
                 return None;
             }
         };
-        let (fits, rule) = match least {
-            Least::From(least) => (value >= least, format!("at least {least}")),
-            Least::Above(least) => (value > least, format!("more than {least}")),
+        let least = match bounds.start_bound() {
+            Bound::Included(least) => Some((value >= *least, format!("at least {least}"))),
+            Bound::Excluded(least) => Some((value > *least, format!("more than {least}"))),
+            Bound::Unbounded => None,
         };
-        if !value.is_finite() || !fits {
-            self.invalid(key, format!("`{}` must be {rule} and finite, not {value}", self.at(key)));
+        let most = match bounds.end_bound() {
+            Bound::Included(most) => Some((value <= *most, format!("at most {most}"))),
+            Bound::Excluded(most) => Some((value < *most, format!("less than {most}"))),
+            Bound::Unbounded => None,
+        };
+        if let Some((_, rule)) = [least, most].into_iter().flatten().find(|(fits, _)| !fits) {
+            self.invalid(key, format!("`{}` must be {rule}, not {value}", self.at(key)));
             return None;
         }
         Some(value)
@@ -239,22 +336,25 @@ impl<'r> Section<'r> {
 
     /// Seconds; 0 means that the key is not set.
     pub(super) fn timeout(&self, key: &str) -> Option<f64> {
-        self.number(key, Least::From(0.0)).filter(|seconds| *seconds > 0.0)
+        self.number(key, 0.0..=MAX_TIMEOUT_SEC).filter(|seconds| *seconds > 0.0)
     }
 
     /// One of a few words.
     pub(super) fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.string(key)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let node = self.node(key)?;
+        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let list = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let Value::String(text) = &node.value else {
+            self.reader.wrong_type(node, &self.at(key), &format!("one of {list}"));
+            return None;
+        };
+        let found = words.iter().find(|(word, _)| word == text).map(|(_, value)| *value);
         if found.is_none() {
-            let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let list = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             let hint = match nearest(text, &names) {
                 Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
                 None => format!("it can be one of {list}"),
             };
-            let message = format!("`{}` cannot be {}", self.at(key), quoted(text));
-            self.invalid_with_hint(key, message, hint);
+            self.invalid_with_hint(key, format!("`{}` cannot be {}", self.at(key), quoted(text)), hint);
         }
         found
     }
@@ -287,7 +387,7 @@ impl<'r> Section<'r> {
 
     /// A whole or fractional number of mebibytes.
     pub(super) fn mebibytes(&self, key: &str) -> Option<Bytes> {
-        let value = self.number(key, Least::Above(0.0))?;
+        let value = self.number(key, above_zero(MAX_MEBIBYTES))?;
         match format!("{value}Mi").parse() {
             Ok(bytes) => Some(bytes),
             Err(error) => {
@@ -320,9 +420,13 @@ impl<'r> Section<'r> {
             let fits = suffix.eq_ignore_ascii_case(unit) && number.parse::<f64>().is_ok();
             fits.then(|| format!("{number}{unit}"))
         });
-        match guess {
-            Some(guess) if error == QuantityError::Form => {
+        match (error, guess) {
+            (QuantityError::Form, Some(guess)) => {
                 self.invalid_with_hint(key, message, format!("did you mean \"{guess}\"?"));
+            }
+            (QuantityError::Form, None) => {
+                let hint = "write a number, with a unit if need be: `500m`, `2G`, `512Mi`";
+                self.invalid_with_hint(key, message, hint);
             }
             _ => self.invalid(key, message),
         }
@@ -351,11 +455,9 @@ impl<'r> Section<'r> {
     }
 }
 
-/// The lower bound of a number.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Least {
-    From(f64),
-    Above(f64),
+/// Numbers above 0, up to `most`.
+pub(super) fn above_zero(most: f64) -> (Bound<f64>, Bound<f64>) {
+    (Bound::Excluded(0.0), Bound::Included(most))
 }
 
 /// A scalar as text: a string's content, a number or boolean as it was written.

@@ -1,5 +1,7 @@
 //! The job as config.json keeps it, and its hash.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
@@ -10,6 +12,7 @@ use super::{
     reader::scalar_text,
     tree::{Node, Sources, Value},
 };
+use crate::record::redact::Redactor;
 
 /// What can differ between two runs of the same work.
 const NOT_HASHED: [&str; 4] = ["name", "jobs_dir", "n_concurrent_trials", "log_level"];
@@ -131,6 +134,20 @@ fn dataset(config: &DatasetConfig, node: &Node) -> Json {
                 "rename": string(Some(node), "rename"),
             })
         }
+    }
+}
+
+/// Masks secrets wherever they stand: an author may have written one into a script as well.
+pub(super) fn redact(record: &mut Json, redactor: &Redactor) {
+    match record {
+        Json::String(text) => {
+            if let Cow::Owned(clean) = redactor.text(text) {
+                *text = clean;
+            }
+        }
+        Json::Array(items) => items.iter_mut().for_each(|item| redact(item, redactor)),
+        Json::Object(entries) => entries.values_mut().for_each(|item| redact(item, redactor)),
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
     }
 }
 

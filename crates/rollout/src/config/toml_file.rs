@@ -7,29 +7,52 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::tree::{Entry, Node, Span, Value};
+use super::{
+    diagnostic::printable,
+    tree::{Entry, Node, Span, Value},
+};
 
 /// Why a text is not TOML.
 #[derive(Debug)]
 pub(super) struct TomlError {
     pub(super) message: String,
     pub(super) span: Option<Span>,
+    /// Where a key was written first that is written again.
+    pub(super) first: Option<Span>,
 }
 
 /// Parses a document, or tells everything that is wrong with its syntax.
 pub(super) fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
     let (tree, errors) = DeTable::parse_recoverable(text);
+    let at = span(tree.span(), source);
+    let root = Node { value: table(tree.into_inner(), source), span: at };
     if errors.is_empty() {
-        let at = span(tree.span(), source);
-        return Ok(Node { value: table(tree.into_inner(), source), span: at });
+        return Ok(root);
     }
-    Err(errors
-        .into_iter()
-        .map(|error| TomlError {
-            message: error.message().trim_end().replace('\n', ", "),
-            span: error.span().map(|range| span(range, source)),
-        })
-        .collect())
+    let error = |error: toml::de::Error| {
+        let span = error.span().map(|range| span(range, source));
+        let again = span.filter(|_| error.message().starts_with("duplicate key"));
+        let key = again.and_then(|again| Some((text.get(again.range())?, again)));
+        TomlError {
+            message: printable(&error.message().trim_end().replace('\n', ", ")),
+            first: key.and_then(|(key, again)| last_before(&root, key, again)),
+            span,
+        }
+    };
+    Err(errors.into_iter().map(error).collect())
+}
+
+/// The nearest place before `again` where the key stands.
+fn last_before(node: &Node, key: &str, again: Span) -> Option<Span> {
+    let (items, entries): (&[Node], &[Entry]) = match &node.value {
+        Value::List(items) => (items, &[]),
+        Value::Map(entries) => (&[], entries),
+        _ => return None,
+    };
+    let here = entries.iter().filter(|entry| entry.key == key).map(|entry| entry.key_span);
+    let inside = items.iter().chain(entries.iter().map(|entry| &entry.node));
+    let inside = inside.filter_map(|node| last_before(node, key, again));
+    here.chain(inside).filter(|span| span.end <= again.start).max_by_key(|span| span.start)
 }
 
 fn span(range: Range<usize>, source: usize) -> Span {

@@ -2,57 +2,59 @@
 
 use std::{ops::Range, sync::Arc};
 
+use super::diagnostic::printable;
+
 /// A place in one of the [`Sources`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) source: usize,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+pub(super) struct Span {
+    pub(super) source: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
 }
 
 impl Span {
-    pub(crate) fn range(self) -> Range<usize> {
+    pub(super) fn range(self) -> Range<usize> {
         self.start..self.end
     }
 }
 
 /// A text that values were read from: a file, or an argument of the command.
 #[derive(Debug, Clone)]
-pub(crate) struct Source {
-    pub(crate) name: String,
-    pub(crate) text: Arc<str>,
+pub(super) struct Source {
+    pub(super) name: String,
+    pub(super) text: Arc<str>,
 }
 
 /// Every text that took part in one configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Sources(Vec<Source>);
+pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
-    pub(crate) fn add(&mut self, name: impl Into<String>, text: &str) -> usize {
-        self.0.push(Source { name: name.into(), text: text.into() });
+    pub(super) fn add(&mut self, name: &str, text: &str) -> usize {
+        self.0.push(Source { name: printable(name), text: text.into() });
         self.0.len() - 1
     }
 
-    pub(crate) fn get(&self, id: usize) -> &Source {
+    pub(super) fn get(&self, id: usize) -> &Source {
         &self.0[id]
     }
 
     /// The text at a span, as it was written.
-    pub(crate) fn slice(&self, span: Span) -> &str {
+    pub(super) fn slice(&self, span: Span) -> &str {
         self.get(span.source).text.get(span.range()).unwrap_or_default()
     }
 }
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
-    pub(crate) span: Span,
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) span: Span,
 }
 
 /// What a node holds.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub(super) enum Value {
     Null,
     Bool(bool),
     Int(i128),
@@ -64,15 +66,15 @@ pub(crate) enum Value {
 
 /// One key of a mapping, in the order of the file.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_span: Span,
-    pub(crate) node: Node,
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_span: Span,
+    pub(super) node: Node,
 }
 
 impl Node {
     /// What the value is, as a reader would call it.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",
@@ -84,18 +86,18 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_null(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
             _ => None,
         }
     }
 
-    pub(crate) fn items(&self) -> &[Node] {
+    pub(super) fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
             _ => &[],
@@ -105,7 +107,7 @@ impl Node {
     /// The value as JSON, each string passed through `text` with the key that it stands under.
     ///
     /// A number that JSON cannot hold becomes the string it was written as.
-    pub(crate) fn to_json(
+    pub(super) fn to_json(
         &self,
         key: &str,
         text: &mut dyn FnMut(&str, &str, &Node) -> serde_json::Value,

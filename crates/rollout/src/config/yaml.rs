@@ -8,7 +8,10 @@ use serde::{
 };
 use serde_saphyr::{Location, Spanned};
 
-use super::tree::{Entry, Node, Span, Value};
+use super::{
+    diagnostic::printable,
+    tree::{Entry, Node, Span, Value},
+};
 
 /// Why a text is not YAML.
 #[derive(Debug)]
@@ -30,7 +33,10 @@ impl YamlError {
         if let Some(at) = message.rfind(" at line ") {
             message.truncate(at);
         }
-        Self { message, span: error.location().map(|location| span(text, source, location)) }
+        Self {
+            message: printable(&message),
+            span: error.location().map(|location| span(text, source, location)),
+        }
     }
 }
 
@@ -50,7 +56,7 @@ pub(super) fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
             max_events: 1_000_000,
             max_aliases: 10_000,
         },
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 250_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 50_000 },
     };
     let tree: Option<Spanned<Tree>> = serde_saphyr::from_str_with_options(text, options)
         .map_err(|error| YamlError::new(text, source, &error))?;

@@ -1,0 +1,390 @@
+//! What a task.toml means, and what people see when it is wrong.
+
+use std::path::Path;
+
+use rollout::config::{Bytes, Code, Cpus, Severity, load_task_config};
+
+fn refused(text: &str) -> String {
+    load_task_config(Path::new("task.toml"), text).unwrap_err().render(false)
+}
+
+fn warned(text: &str) -> String {
+    let (_, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    warnings.iter().map(|warning| warning.render(false)).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_documented_task_is_read() {
+    let text = r#"
+version = "1.0"
+
+[metadata]
+author_name = "Steve Jobs"
+tags = ["trivial"]
+
+[verifier]
+timeout_sec = 120.0
+
+[agent]
+install_timeout_sec = 300.0
+timeout_sec = 120.0
+
+[environment]
+build_timeout_sec = 600.0
+docker_image = "some-org/some-name:some-tag"
+cpus = "1"
+memory = "2048"
+storage = "10240"
+"#;
+    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert_eq!(config.memory, Bytes::mib(2048));
+    assert_eq!(config.storage, Bytes::mib(10240));
+    assert_eq!(config.cpus, Cpus { millis: 1000 });
+    let warnings: Vec<String> = warnings.iter().map(|warning| warning.render(false)).collect();
+    insta::assert_snapshot!(warnings.join("\n\n"), @r#"
+    warning: `environment.memory = 2048` is taken as 2048 MiB
+      --> task.toml:19:10
+       |
+    19 | memory = "2048"
+       |          ^^^^^^
+       |
+       = help: write "2Gi" to say so exactly
+
+    warning: `environment.storage = 10240` is taken as 10240 MiB
+      --> task.toml:20:11
+       |
+    20 | storage = "10240"
+       |           ^^^^^^^
+       |
+       = help: write "10Gi" to say so exactly
+    "#);
+}
+
+#[test]
+fn an_empty_task_has_the_documented_defaults() {
+    let (config, warnings) = load_task_config(Path::new("task.toml"), "").unwrap();
+    assert!(warnings.is_empty());
+    insta::assert_debug_snapshot!(config, @r#"
+    TaskConfig {
+        version: "1.0",
+        source: None,
+        metadata: {},
+        verifier_timeout_sec: 600.0,
+        verifier_env: [],
+        agent_install_timeout_sec: 300.0,
+        agent_timeout_sec: 600.0,
+        build_timeout_sec: 600.0,
+        docker_image: None,
+        cpus: Cpus {
+            millis: 1000,
+        },
+        memory: Bytes(
+            2000000000,
+        ),
+        storage: Bytes(
+            10000000000,
+        ),
+        unknown: {},
+    }
+    "#);
+}
+
+#[test]
+fn a_timeout_of_zero_is_not_set() {
+    let text = "[agent]\ntimeout_sec = 0\ninstall_timeout_sec = 0.0\n[verifier]\ntimeout_sec = 0\n[environment]\nbuild_timeout_sec = 0\n";
+    let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert_eq!((config.agent_timeout_sec, config.agent_install_timeout_sec), (600.0, 300.0));
+    assert_eq!((config.verifier_timeout_sec, config.build_timeout_sec), (600.0, 600.0));
+}
+
+#[test]
+fn unknown_task_keys_are_kept() {
+    let text = "\
+schema_version = \"1.4\"
+extra = 1
+[task]
+name = \"org/name\"
+[environment]
+gpus = 2
+cpus = 2
+memory_mb = 4096
+storage = \"20Gi\"
+docker_image = \"\"
+[verifier.env]
+JUDGE_KEY = \"${JUDGE_KEY}\"
+PORT = 8080
+";
+    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert_eq!(config.version, "1.4");
+    assert_eq!(config.docker_image, None);
+    assert_eq!(config.cpus, Cpus { millis: 2000 });
+    assert_eq!((config.memory, config.storage), (Bytes::mib(4096), Bytes::mib(20 << 10)));
+    let env = [("JUDGE_KEY", "${JUDGE_KEY}"), ("PORT", "8080")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(config.verifier_env, env);
+    assert_eq!(
+        serde_json::Value::Object(config.unknown),
+        serde_json::json!({ "extra": 1, "task": { "name": "org/name" }, "environment.gpus": 2 })
+    );
+    assert_eq!(warnings.len(), 1);
+    assert_eq!((warnings[0].severity, warnings[0].code), (Severity::Warning, Code::Unsupported));
+}
+
+#[test]
+fn a_whole_benchmark_of_tasks_is_read() {
+    let text =
+        "version = \"1.0\"\n[metadata]\ntags = [\"a\", \"b\"]\n[environment]\nmemory = \"2048\"\ngpus = 1\n";
+    for _ in 0..3500 {
+        let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+        assert_eq!((config.memory, warnings.len()), (Bytes::mib(2048), 2));
+    }
+}
+
+#[test]
+fn a_task_is_refused_with_every_problem() {
+    insta::assert_snapshot!(refused("\
+version = true
+source = 1
+metadata = 3
+[verifier]
+timeout_sec = -1
+env = { A = [1], B = \"x\", \"C=D\" = \"y\", E = \"\\u0000\" }
+[agent]
+timeout_sec = \"600\"
+install_timeout_sec = inf
+[environment]
+docker_image = \"--privileged x\"
+cpus = \"two\"
+memory = \"2g\"
+storage = 0
+"), @r#"
+    error: `version` must be a string, not a boolean
+     --> task.toml:1:11
+      |
+    1 | version = true
+      |           ^^^^
+      |
+      = help: write "true" with quotes
+
+    error: `source` must be a string, not a whole number
+     --> task.toml:2:10
+      |
+    2 | source = 1
+      |          ^
+      |
+      = help: write "1" with quotes
+
+    error: `metadata` must be a mapping of keys to values, not a whole number
+     --> task.toml:3:12
+      |
+    3 | metadata = 3
+      |            ^
+
+    error: `verifier.timeout_sec` must be at least 0, not -1
+     --> task.toml:5:15
+      |
+    5 | timeout_sec = -1
+      |               ^^
+
+    error: `verifier.env.A` must be a string, a number or a boolean, not a list
+     --> task.toml:6:13
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |             ^^^
+
+    error: `C=D` cannot be the name of a variable
+     --> task.toml:6:27
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                           ^^^^^
+
+    error: `verifier.env.E` holds a NUL character
+     --> task.toml:6:44
+      |
+    6 | env = { A = [1], B = "x", "C=D" = "y", E = "\u0000" }
+      |                                            ^^^^^^^^
+
+    error: `agent.timeout_sec` must be a number, not a string
+     --> task.toml:8:15
+      |
+    8 | timeout_sec = "600"
+      |               ^^^^^
+      |
+      = help: write 600 without quotes
+
+    error: `agent.install_timeout_sec` must be at most 1000000000, not inf
+     --> task.toml:9:23
+      |
+    9 | install_timeout_sec = inf
+      |                       ^^^
+
+    error: `--privileged x` cannot be the name of an image
+      --> task.toml:11:16
+       |
+    11 | docker_image = "--privileged x"
+       |                ^^^^^^^^^^^^^^^^
+       |
+       = help: write it as `registry/name:tag` or `name@sha256:…`
+
+    error: `environment.cpus` cannot be `two`: this is not a quantity
+      --> task.toml:12:8
+       |
+    12 | cpus = "two"
+       |        ^^^^^
+       |
+       = help: write a number, with a unit if need be: `500m`, `2G`, `512Mi`
+
+    error: `environment.memory` cannot be `2g`: this is not a quantity
+      --> task.toml:13:10
+       |
+    13 | memory = "2g"
+       |          ^^^^
+       |
+       = help: did you mean "2G"?
+
+    error: `environment.storage` cannot be `0`: a quantity must be more than 0
+      --> task.toml:14:11
+       |
+    14 | storage = 0
+       |           ^
+    "#);
+}
+
+#[test]
+fn a_task_that_is_not_toml_is_shown_at_its_place() {
+    insta::assert_snapshot!(refused("[agent\ntimeout_sec = 1\n"), @"
+    error: this is not TOML: unclosed table, expected `]`
+     --> task.toml:1:7
+      |
+    1 | [agent
+      |       ^
+    ");
+    insta::assert_snapshot!(refused("[agent]\ntimeout_sec = 1\ntimeout_sec = 2\n"), @"
+    error: this is not TOML: duplicate key
+     --> task.toml:3:1
+      |
+    2 | timeout_sec = 1
+      | ----------- first written here
+    3 | timeout_sec = 2
+      | ^^^^^^^^^^^
+    ");
+}
+
+#[test]
+fn a_huge_or_deep_task_is_refused() {
+    insta::assert_snapshot!(refused(&"#".repeat(2 << 20)), @"
+    error: the file has 2097152 bytes, more than the 1048576 that are read
+    --> task.toml
+    ");
+    assert!(load_task_config(Path::new("task.toml"), &format!("a = {}", "[".repeat(100_000))).is_err());
+}
+
+#[test]
+fn task_keys_that_change_the_meaning_give_warnings() {
+    insta::assert_snapshot!(warned("\
+schema_version = \"2.0\"
+artifacts = [\"/out\"]
+multi_step_reward_strategy = \"mean\"
+[task]
+name = \"org/name\"
+[[steps]]
+name = \"first\"
+[environment]
+gpus = 1
+os = \"windows\"
+network_mode = \"no-network\"
+allow_internet = false
+memory = \"2G\"
+memory_mb = 4096
+[environment.healthcheck]
+command = \"true\"
+[verifier]
+environment_mode = \"separate\"
+[solution.env]
+X = \"1\"
+"), @r#"
+    warning: version `2.0` of the task format is not known here
+     --> task.toml:1:18
+      |
+    1 | schema_version = "2.0"
+      |                  ^^^^^
+      |
+      = help: the task is read as version 1.0
+    warning: `artifacts` is not supported: only /logs is collected
+     --> task.toml:2:1
+      |
+    2 | artifacts = ["/out"]
+      | ^^^^^^^^^
+    warning: `multi_step_reward_strategy` is not supported: rewards of several steps are not combined
+     --> task.toml:3:1
+      |
+    3 | multi_step_reward_strategy = "mean"
+      | ^^^^^^^^^^^^^^^^^^^^^^^^^^
+    warning: `steps` is not supported: its steps are not attempted, only the task's own instruction.md
+     --> task.toml:6:3
+      |
+    6 | [[steps]]
+      |   ^^^^^
+    warning: `environment.gpus` is not supported: no GPU is given to the environment
+     --> task.toml:9:1
+      |
+    9 | gpus = 1
+      | ^^^^
+    warning: `environment.os` is not supported: only Linux environments exist
+      --> task.toml:10:1
+       |
+    10 | os = "windows"
+       | ^^
+    warning: `environment.network_mode` is not supported: the network is the provider's, whatever the task asks for
+      --> task.toml:11:1
+       |
+    11 | network_mode = "no-network"
+       | ^^^^^^^^^^^^
+    warning: `environment.allow_internet` is not supported: the network is the provider's, whatever the task asks for
+      --> task.toml:12:1
+       |
+    12 | allow_internet = false
+       | ^^^^^^^^^^^^^^
+    warning: `memory_mb` is 4Gi and `memory` is 2G: `memory` is used
+      --> task.toml:14:13
+       |
+    14 | memory_mb = 4096
+       |             ^^^^
+       |
+       = help: keep one of them
+    warning: `environment.healthcheck` is not supported: the agent starts without waiting for a health check
+      --> task.toml:15:14
+       |
+    15 | [environment.healthcheck]
+       |              ^^^^^^^^^^^
+    warning: `verifier.environment_mode` is not supported: the tests run where the agent worked
+      --> task.toml:18:1
+       |
+    18 | environment_mode = "separate"
+       | ^^^^^^^^^^^^^^^^
+    warning: `solution.env` is not supported: the solution runs without these variables
+      --> task.toml:19:11
+       |
+    19 | [solution.env]
+       |           ^^^
+    "#);
+}
+
+#[test]
+fn task_keys_that_ask_for_nothing_give_no_warnings() {
+    insta::assert_snapshot!(warned("\
+schema_version = \"1.4\"
+artifacts = []
+my_own_key = true
+[environment]
+gpus = 0
+os = \"linux\"
+network_mode = \"public\"
+allow_internet = true
+mcp_servers = []
+memory_mb = 2048
+[verifier]
+environment_mode = \"shared\"
+[solution.env]
+"), @"");
+}
