@@ -126,7 +126,10 @@ fn trials() -> Duration {
         .set("n_concurrent_trials", json!(CONCURRENCY));
     let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0);
     let seconds = finished.result()["total_duration_sec"].as_f64().expect("a job has a duration");
-    row("trials, no-op oracle, native, 8 at a time", format!("{:.0} per second", f64::from(TRIALS) / seconds));
+    row(
+        "trials, no-op oracle, native, 8 at a time",
+        format!("{:.0} per second", f64::from(TRIALS) / seconds),
+    );
     let trial = Duration::from_secs_f64(seconds / f64::from(TRIALS));
     row("trial, time per trial", format!("{:.2} ms", trial.as_secs_f64() * 1e3));
     trial
@@ -182,7 +185,8 @@ async fn plan(root: &Path) -> Plan {
     let vars = |_: &str| None;
     let loaded = load_job(&root.join("job.yaml"), &[], &vars).expect("load a job");
     let sources = Sources::new(root.join("cache"));
-    let datasets = sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load a dataset");
+    let datasets =
+        sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load a dataset");
     Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).expect("plan a job")
 }
 

@@ -19,7 +19,10 @@ fn fails(job: &TestJob, kind: &str) -> (Finished, Value) {
     assert_eq!(result["reward"], Value::Null);
     let text = finished.file(&format!("{trial}/error.txt"));
     assert!(text.starts_with(kind), "error.txt names the type: {text}");
-    assert!(text.contains(result["error"]["message"].as_str().unwrap().trim_end()), "error.txt has the message: {text}");
+    assert!(
+        text.contains(result["error"]["message"].as_str().unwrap().trim_end()),
+        "error.txt has the message: {text}"
+    );
     let job = finished.result();
     assert_eq!((&job["failed_trials"], &job["completed_trials"]), (&json!(1), &json!(0)));
     assert_eq!(job["results"][0]["error"], kind);
@@ -48,7 +51,8 @@ fn never_ran(result: &Value, phases: &[&str]) {
 
 #[test]
 fn a_failing_run_instruction_is_environment_build_failed_with_the_end_of_its_output() {
-    let task = TestTask::new("task").dockerfile("FROM test\nRUN echo before\nRUN echo no such luck >&2; exit 7\n");
+    let task =
+        TestTask::new("task").dockerfile("FROM test\nRUN echo before\nRUN echo no such luck >&2; exit 7\n");
     let (finished, result) = fails(&job().task(task).oracle(), "environment_build_failed");
     assert!(message(&result).contains("no such luck"), "{}", message(&result));
     assert!(message(&result).contains('7'), "{}", message(&result));
@@ -165,7 +169,8 @@ fn a_failing_execute_script_is_agent_execution_failed_and_its_logs_are_collected
 
 #[test]
 fn an_agent_killed_by_a_signal_is_agent_execution_failed_naming_the_signal() {
-    let (_, result) = fails(&job().task(TestTask::new("task")).script("kill -TERM $$"), "agent_execution_failed");
+    let (_, result) =
+        fails(&job().task(TestTask::new("task")).script("kill -TERM $$"), "agent_execution_failed");
     assert!(message(&result).contains("signal 15"), "{}", message(&result));
 }
 
@@ -186,7 +191,8 @@ fn a_slow_agent_is_agent_execution_timeout_and_everything_it_started_is_gone() {
 #[test]
 fn an_agent_timeout_skips_the_verifier() {
     let task = TestTask::new("task").config("[agent]\ntimeout_sec = 0.3\n");
-    let (_, result) = fails(&job().task(task).script("touch /app/done; sleep 600"), "agent_execution_timeout");
+    let (_, result) =
+        fails(&job().task(task).script("touch /app/done; sleep 600"), "agent_execution_timeout");
     assert!(message(&result).contains("0.3 seconds"), "{}", message(&result));
     never_ran(&result, &["verifier"]);
 }
@@ -246,10 +252,10 @@ fn what_cannot_be_removed_is_environment_teardown_failed_and_fails_nothing() {
     let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
     let running = job.start();
     let arrival = gate.arrival();
-    let busy = Mounted::below(&job.environments()[0]);
+    let immovable = Immovable::below(&job.environments()[0]);
     arrival.pass();
     let finished = running.finish().expect(0);
-    drop(busy);
+    drop(immovable);
     let result = finished.trial("agent/set/task__1");
     assert_eq!(result["error"]["type"], "environment_teardown_failed", "{result:#}");
     assert_eq!(result["reward"], 1.0);
@@ -258,22 +264,26 @@ fn what_cannot_be_removed_is_environment_teardown_failed_and_fails_nothing() {
     assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new(), "clean removes what was left");
 }
 
-/// A file system mounted where it is in the way.
-struct Mounted(std::path::PathBuf);
+/// A file that nobody can remove.
+struct Immovable(std::path::PathBuf);
 
-impl Mounted {
+impl Immovable {
     fn below(dir: &Path) -> Self {
-        let place = dir.join("busy");
-        fs::create_dir(&place).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&place).status().unwrap();
-        assert!(mounted.success(), "mounting needs root");
-        Self(place)
+        let file = Self(dir.join("immovable"));
+        fs::write(&file.0, "").unwrap();
+        file.attribute("+i");
+        file
+    }
+
+    fn attribute(&self, change: &str) {
+        let changed = Command::new("chattr").arg(change).arg(&self.0).status().unwrap();
+        assert!(changed.success(), "chattr needs root, and a file system that knows attributes");
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Immovable {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        self.attribute("-i");
     }
 }
 
@@ -287,7 +297,9 @@ fn incomplete_tasks_are_task_invalid_without_an_environment_and_the_others_run()
         .oracle();
     let finished = job.run().expect(1);
     assert_eq!(finished.trial("oracle/set/good__1")["reward"], 1.0);
-    for (task, words) in [("no-instruction", "instruction.md"), ("no-tests", "tests/test.sh"), ("bad-toml", "task.toml")] {
+    for (task, words) in
+        [("no-instruction", "instruction.md"), ("no-tests", "tests/test.sh"), ("bad-toml", "task.toml")]
+    {
         let result = finished.trial(&format!("oracle/set/{task}__1"));
         assert_eq!(result["error"]["type"], "task_invalid", "{result:#}");
         assert!(message(&result).contains(words), "{}", message(&result));

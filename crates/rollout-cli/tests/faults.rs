@@ -36,7 +36,12 @@ fn remains(root: &Path, ids: &BTreeSet<String>) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     found.extend(mounts.lines().filter(|line| line.contains(&*root.to_string_lossy())).map(str::to_owned));
     let sandboxes = fs::read_dir(root.join("state/run")).into_iter().flatten().flatten();
-    found.extend(sandboxes.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| path.display().to_string()));
+    found.extend(
+        sandboxes
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir())
+            .map(|path| path.display().to_string()),
+    );
     let mut cgroups = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(dir) = cgroups.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -68,10 +73,14 @@ fn a_job_killed_at_many_moments_loses_nothing_doubles_nothing_and_leaves_nothing
     let mut arguments = vec!["run", "job.yaml", "--output", "json"];
     for moment in moments(if full() { 20 } else { 4 }) {
         let mut running = job.start_with(&arguments);
-        running.until("the first trial", |events| events.iter().any(|event| event["event"] == "trial_started"));
+        running
+            .until("the first trial", |events| events.iter().any(|event| event["event"] == "trial_started"));
         let kill_at = Instant::now() + moment;
         while Instant::now() < kill_at && running.is_running() {
-            let names = job.environments().into_iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+            let names = job
+                .environments()
+                .into_iter()
+                .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
             ids.extend(names);
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -157,7 +166,8 @@ fn hostile_agents_end_as_documented_and_leave_the_others_alone() {
 #[test]
 fn a_flood_of_output_without_a_newline_is_cut_and_counted_in_little_memory() {
     let bytes: u64 = if full() { 1 << 30 } else { 200 << 20 };
-    let job = job().task(TestTask::new("task")).script(&format!("head -c {bytes} /dev/zero; touch /app/done"));
+    let job =
+        job().task(TestTask::new("task")).script(&format!("head -c {bytes} /dev/zero; touch /app/done"));
     let mut running = job.start();
     let mut peak = 0;
     while running.is_running() {

@@ -57,7 +57,10 @@ fn the_first_interrupt_stops_the_job_in_good_order_and_resume_completes_it() {
         .task(TestTask::new("a-quick"))
         .task(TestTask::new("b-slow"))
         .task(TestTask::new("c-queued"))
-        .script(&format!("if [ ! -e /dev/tcp ]; then :; fi; touch /app/done; case $ROLLOUT_TRIAL in *b-slow*) {} ;; esac", gate.wait().trim_end()))
+        .script(&format!(
+            "if [ ! -e /dev/tcp ]; then :; fi; touch /app/done; case $ROLLOUT_TRIAL in *b-slow*) {} ;; esac",
+            gate.wait().trim_end()
+        ))
         .set("n_concurrent_trials", json!(1));
     let running = job.start();
     let waiting = gate.arrival();
@@ -66,11 +69,17 @@ fn the_first_interrupt_stops_the_job_in_good_order_and_resume_completes_it() {
     drop(waiting);
     let result = cancelled.result();
     assert_eq!(result["cancelled"], true);
-    assert_eq!((&result["completed_trials"], &result["skipped_trials"], &result["failed_trials"]), (&json!(1), &json!(2), &json!(0)));
-    assert_eq!(result["results"][1], json!({
-        "task_name": "b-slow", "dataset_name": "set", "agent_name": "agent", "attempt": 1,
-        "task_git_commit_id": null, "reward": null, "error": null, "skipped": true,
-    }));
+    assert_eq!(
+        (&result["completed_trials"], &result["skipped_trials"], &result["failed_trials"]),
+        (&json!(1), &json!(2), &json!(0))
+    );
+    assert_eq!(
+        result["results"][1],
+        json!({
+            "task_name": "b-slow", "dataset_name": "set", "agent_name": "agent", "attempt": 1,
+            "task_git_commit_id": null, "reward": null, "error": null, "skipped": true,
+        })
+    );
     assert!(!job.dir().join("agent/set/b-slow__1/result.json").exists());
     assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new(), "nothing runs on");
 
@@ -82,7 +91,10 @@ fn the_first_interrupt_stops_the_job_in_good_order_and_resume_completes_it() {
     })
     .expect(0);
     let result = resumed.result();
-    assert_eq!((&result["cancelled"], &result["completed_trials"], &result["skipped_trials"]), (&json!(false), &json!(3), &json!(0)));
+    assert_eq!(
+        (&result["cancelled"], &result["completed_trials"], &result["skipped_trials"]),
+        (&json!(false), &json!(3), &json!(0))
+    );
     assert_eq!(resumed.file("agent/set/a-quick__1/result.json"), first, "what was finished is not run again");
 }
 
@@ -110,7 +122,8 @@ fn a_resumed_job_ends_with_the_result_of_an_uninterrupted_one() {
     // What a kill leaves: a journal that ends in the middle of a line, and no aggregate.
     let journal = whole.dir().join("journal.jsonl");
     let text = fs::read(&journal).unwrap();
-    let lines: Vec<usize> = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
+    let lines: Vec<usize> =
+        text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
     fs::write(&journal, &text[..lines[3] + 25]).unwrap();
     fs::remove_file(whole.dir().join("result.json")).unwrap();
     let resumed = whole.rollout(&["resume", "jobs/job"]).expect(0);
@@ -146,8 +159,12 @@ fn resume_runs_again_what_it_is_told_to() {
     let finished_again = |rerun: &str| -> Vec<String> {
         let resumed = job.rollout(&["resume", "jobs/job", "--rerun", rerun, "--output", "json"]).expect(1);
         let events = resumed.stdout();
-        let names = events.lines().map(|line| line.parse::<Value>().unwrap()).filter(|event| event["event"] == "trial_finished");
-        let mut names: Vec<_> = names.map(|event| event["result"]["task_name"].as_str().unwrap().to_owned()).collect();
+        let names = events
+            .lines()
+            .map(|line| line.parse::<Value>().unwrap())
+            .filter(|event| event["event"] == "trial_finished");
+        let mut names: Vec<_> =
+            names.map(|event| event["result"]["task_name"].as_str().unwrap().to_owned()).collect();
         names.sort();
         names
     };
@@ -177,10 +194,22 @@ fn a_selection_runs_a_part_of_the_job() {
         let result = fs::read_to_string(job.root().join(format!("jobs/{name}/result.json"))).unwrap();
         let result: Value = result.parse().unwrap();
         let rows = result["results"].as_array().unwrap();
-        rows.iter().map(|row| format!("{}/{}__{}", row["agent_name"].as_str().unwrap(), row["task_name"].as_str().unwrap(), row["attempt"])).collect()
+        rows.iter()
+            .map(|row| {
+                format!(
+                    "{}/{}__{}",
+                    row["agent_name"].as_str().unwrap(),
+                    row["task_name"].as_str().unwrap(),
+                    row["attempt"]
+                )
+            })
+            .collect()
     };
     assert_eq!(names(&["--agent", "ora*"], "one"), ["oracle/alpha__1", "oracle/beta__1"]);
-    assert_eq!(names(&["--task", "b*", "--attempts", "2"], "two"), ["oracle/beta__1", "oracle/beta__2", "agent/beta__1", "agent/beta__2"]);
+    assert_eq!(
+        names(&["--task", "b*", "--attempts", "2"], "two"),
+        ["oracle/beta__1", "oracle/beta__2", "agent/beta__1", "agent/beta__2"]
+    );
     assert_eq!(names(&["--limit", "1", "--agent", "agent"], "three"), ["agent/alpha__1"]);
     let none = job.rollout(&["run", "job.yaml", "--task", "nothing*"]).expect(2);
     assert!(none.stderr().contains("alpha, beta"), "{}", none.stderr());
@@ -203,7 +232,9 @@ fn fail_under_makes_a_low_pass_rate_fail_the_command() {
 
 #[test]
 fn a_full_disk_stops_the_job_and_loses_nothing_that_was_reported() {
-    let mut job = job().script("head -c 200000 /dev/zero > /logs/agent/bulk; touch /app/done").set("n_concurrent_trials", json!(1));
+    let mut job = job()
+        .script("head -c 200000 /dev/zero > /logs/agent/bulk; touch /app/done")
+        .set("n_concurrent_trials", json!(1));
     for number in 0..20 {
         job = job.task(TestTask::new(&format!("task-{number:02}")));
     }
@@ -231,7 +262,11 @@ fn a_full_disk_stops_the_job_and_loses_nothing_that_was_reported() {
         .collect();
     let _ = std::process::Command::new("umount").arg(job.root().join("jobs")).status();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("rollout resume"), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("rollout resume"),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(!reported.is_empty() && reported.len() < 20, "{} were reported", reported.len());
     assert!(reported.iter().all(|index| kept.contains(index)), "reported {reported:?}, kept {kept:?}");
 }

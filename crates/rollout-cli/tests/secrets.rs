@@ -56,9 +56,9 @@ fn a_secret_is_in_no_file_of_the_job_and_in_no_output() {
 
 #[test]
 fn a_key_written_into_the_job_file_is_masked_in_the_record_and_redacted() {
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .task(TestTask::new("task"))
-        .agent(json!({"name": "agent", "execute": "echo $OPENAI_API_KEY", "env": {"OPENAI_API_KEY": SECRET}}));
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).task(TestTask::new("task")).agent(
+        json!({"name": "agent", "execute": "echo $OPENAI_API_KEY", "env": {"OPENAI_API_KEY": SECRET}}),
+    );
     let finished = job.run().expect(0);
     assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "[redacted]\n");

@@ -16,7 +16,8 @@ fn a_trial_leaves_the_documented_directory_behind() {
         "install": "echo installing; echo careful >&2",
         "execute": "echo working; echo hm >&2; echo trace > /logs/agent/trace.txt; touch /app/done",
     });
-    let task = TestTask::new("task").tests("echo testing; echo ok >&2; echo 0.5 > /logs/verifier/reward.txt\n");
+    let task =
+        TestTask::new("task").tests("echo testing; echo ok >&2; echo 0.5 > /logs/verifier/reward.txt\n");
     let finished = job().task(task).agent(agent).run().expect(0);
     for (path, content) in [
         ("setup/stdout.txt", "installing\n"),
@@ -30,10 +31,14 @@ fn a_trial_leaves_the_documented_directory_behind() {
     ] {
         assert_eq!(finished.file(&format!("agent/set/task__1/{path}")), content, "{path}");
     }
-    let result = finished.trial("agent/set/task__1");
+    let mut result = finished.trial("agent/set/task__1");
+    for section in ["durations", "timestamps"] {
+        for value in result[section].as_object_mut().unwrap().values_mut() {
+            assert!(!value.is_null(), "every phase ran");
+            *value = json!("[time]");
+        }
+    }
     insta::assert_json_snapshot!(result, {
-        ".durations.*" => "[seconds]",
-        ".timestamps.*" => "[time]",
         ".environment.id" => "[id]",
         ".environment.image" => "[image]",
         ".environment.enforced" => "[limits]",
@@ -74,7 +79,10 @@ fn variables_of_the_agent_are_not_those_of_the_verifier() {
         .tests("env | grep -E '^(AGENT_SETTING|JUDGE|LEVEL|EXTRA)=' | sort; echo 1 > /logs/verifier/reward.txt\n");
     let job = job().task(task).agent(agent).set("verifier/env", json!({"LEVEL": "job", "EXTRA": "x"}));
     let finished = job.run().expect(0);
-    assert_eq!(finished.file("agent/set/task__1/logs/verifier/stdout.txt"), "EXTRA=x\nJUDGE=nobody\nLEVEL=job\n");
+    assert_eq!(
+        finished.file("agent/set/task__1/logs/verifier/stdout.txt"),
+        "EXTRA=x\nJUDGE=nobody\nLEVEL=job\n"
+    );
 }
 
 #[test]
@@ -96,9 +104,9 @@ fn tests_and_solution_are_out_of_the_agents_sight() {
 
 #[test]
 fn the_oracle_finds_its_solution_under_both_names() {
-    let task = TestTask::new("task")
-        .file("solution/data/answer.txt", "42\n")
-        .solution("cat /oracle/data/answer.txt /solution/data/answer.txt; readlink /solution; touch /app/done\n");
+    let task = TestTask::new("task").file("solution/data/answer.txt", "42\n").solution(
+        "cat /oracle/data/answer.txt /solution/data/answer.txt; readlink /solution; touch /app/done\n",
+    );
     let finished = job().task(task).oracle().run().expect(0);
     assert_eq!(finished.file("oracle/set/task__1/command/stdout.txt"), "42\n42\n/oracle\n");
     assert_eq!(finished.trial("oracle/set/task__1")["reward"], 1.0);
@@ -153,18 +161,25 @@ fn shell_variables_in_scripts_belong_to_the_shell() {
 #[test]
 fn what_the_agent_reports_to_have_used_goes_into_the_result() {
     let usage = r#"{"input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25, "anything": "else"}"#;
-    let finished =
-        job().task(TestTask::new("task")).script(&format!("echo '{usage}' > /logs/agent/usage.json")).run().expect(0);
+    let finished = job()
+        .task(TestTask::new("task"))
+        .script(&format!("echo '{usage}' > /logs/agent/usage.json"))
+        .run()
+        .expect(0);
     let result = finished.trial("agent/set/task__1");
     assert_eq!(result["usage"]["input_tokens"], 100);
     assert_eq!(result["usage"]["cached_tokens"], Value::Null);
-    assert_eq!((&result["cost"], &result["environment_cost"], &result["model_cost"]), (&json!(0.25), &json!(0.0), &json!(0.25)));
+    assert_eq!(
+        (&result["cost"], &result["environment_cost"], &result["model_cost"]),
+        (&json!(0.25), &json!(0.0), &json!(0.25))
+    );
     assert_eq!(finished.result()["total_cost"], 0.25);
 }
 
 #[test]
 fn without_a_report_the_model_cost_is_unknown_and_not_zero() {
-    let finished = job().task(TestTask::new("task")).script("echo nonsense > /logs/agent/usage.json").run().expect(0);
+    let finished =
+        job().task(TestTask::new("task")).script("echo nonsense > /logs/agent/usage.json").run().expect(0);
     let result = finished.trial("agent/set/task__1");
     assert_eq!((&result["model_cost"], &result["environment_cost"]), (&Value::Null, &json!(0.0)));
     assert!(result["notes"][0].as_str().unwrap().contains("usage.json"), "{result:#}");
@@ -172,7 +187,8 @@ fn without_a_report_the_model_cost_is_unknown_and_not_zero() {
 
 #[test]
 fn reward_json_gives_a_reward_and_named_rewards() {
-    let task = TestTask::new("task").tests("echo '{\"reward\": 0.75, \"speed\": 2}' > /logs/verifier/reward.json\n");
+    let task =
+        TestTask::new("task").tests("echo '{\"reward\": 0.75, \"speed\": 2}' > /logs/verifier/reward.json\n");
     let result = job().task(task).oracle().run().expect(0).trial("oracle/set/task__1");
     assert_eq!(result["reward"], 0.75);
     assert_eq!(result["rewards"], json!({"speed": 2.0}));
@@ -197,13 +213,18 @@ fn a_reward_that_the_agent_forged_is_gone_before_the_tests_run() {
 #[test]
 fn directories_that_the_agent_made_links_are_directories_again() {
     let script = "rm -rf /logs/verifier /tests; mkdir /elsewhere; ln -s /elsewhere /logs/verifier; ln -s /elsewhere /tests";
-    let finished = job().task(TestTask::new("task").tests("ls /elsewhere; echo 1 > /logs/verifier/reward.txt\n")).script(script).run().expect(0);
+    let finished = job()
+        .task(TestTask::new("task").tests("ls /elsewhere; echo 1 > /logs/verifier/reward.txt\n"))
+        .script(script)
+        .run()
+        .expect(0);
     assert_eq!(finished.file("agent/set/task__1/logs/verifier/stdout.txt"), "");
 }
 
 #[test]
 fn a_daemon_that_rewrites_the_reward_is_ended_where_the_job_says_so() {
-    let script = "setsid sh -c 'while :; do echo 1 > /logs/verifier/reward.txt; done' >/dev/null 2>&1 & echo started";
+    let script =
+        "setsid sh -c 'while :; do echo 1 > /logs/verifier/reward.txt; done' >/dev/null 2>&1 & echo started";
     let task = TestTask::new("task").tests("sleep 0.3; echo 0 > /logs/verifier/reward.txt\n");
     let job = job().task(task).script(script).set("verifier", json!({"agent_processes": "kill"}));
     let result = job.run().expect(0).trial("agent/set/task__1");
@@ -252,18 +273,27 @@ fn compat_harbor_grades_failed_agents_and_ignores_the_exit_code_of_tests() {
     let task = TestTask::new("task").tests("echo 0.5 > /logs/verifier/reward.txt; exit 1\n");
     let job = job().task(task).script("exit 1").set("compat", json!("harbor"));
     let result = job.run().expect(0).trial("agent/set/task__1");
-    assert_eq!((&result["reward"], &result["error"]["type"]), (&json!(0.5), &json!("agent_execution_failed")));
+    assert_eq!(
+        (&result["reward"], &result["error"]["type"]),
+        (&json!(0.5), &json!("agent_execution_failed"))
+    );
 }
 
 #[test]
 fn without_a_verifier_a_trial_completes_without_a_reward() {
-    let job = job().task(TestTask::new("task").tests("exit 1\n")).oracle().set("verifier", json!({"disable": true}));
+    let job = job()
+        .task(TestTask::new("task").tests("exit 1\n"))
+        .oracle()
+        .set("verifier", json!({"disable": true}));
     let finished = job.run().expect(0);
     let result = finished.trial("oracle/set/task__1");
     assert_eq!((&result["reward"], &result["error"]), (&Value::Null, &Value::Null));
     assert_eq!(result["durations"]["verifier_sec"], Value::Null);
     let job = finished.result();
-    assert_eq!((&job["completed_trials"], &job["pass_rate"], &job["mean_reward"]), (&json!(1), &json!(0.0), &json!(0.0)));
+    assert_eq!(
+        (&job["completed_trials"], &job["pass_rate"], &job["mean_reward"]),
+        (&json!(1), &json!(0.0), &json!(0.0))
+    );
 }
 
 #[test]
@@ -276,7 +306,11 @@ fn the_verifiers_timeout_is_the_override_under_the_ceiling_times_the_multiplier(
         (json!({"override_timeout_sec": 0.2, "max_timeout_sec": 0.3}), 2.0, "0.4 seconds"),
     ] {
         let task = TestTask::new("task").tests("sleep 600\n").config("[verifier]\ntimeout_sec = 0.4\n");
-        let job = job().task(task).oracle().set("verifier", verifier.clone()).set("timeout_multiplier", json!(multiplier));
+        let job = job()
+            .task(task)
+            .oracle()
+            .set("verifier", verifier.clone())
+            .set("timeout_multiplier", json!(multiplier));
         let result = job.run().expect(1).trial("oracle/set/task__1");
         let message = result["error"]["message"].as_str().unwrap();
         assert!(message.contains(expected), "{verifier} × {multiplier}: {message}");
@@ -302,22 +336,32 @@ fn output_files_grow_while_the_trial_runs() {
 #[test]
 fn an_image_is_built_once_for_all_its_trials_and_again_only_when_forced() {
     let task = TestTask::new("task")
-        .dockerfile("FROM test\nWORKDIR /app\nRUN date +%N > /stamp; cat /proc/sys/kernel/random/uuid >> /stamp\n")
+        .dockerfile(
+            "FROM test\nWORKDIR /app\nRUN date +%N > /stamp; cat /proc/sys/kernel/random/uuid >> /stamp\n",
+        )
         .tests("cat /stamp; echo 1 > /logs/verifier/reward.txt\n");
     let job = job().task(task).oracle().set("n_attempts", json!(4));
     let stamps = |name: &str| -> Vec<String> {
         let finished = job.rollout(&["run", "job.yaml", "--set", &format!("name={name}")]).expect(0);
         drop(finished);
         (1..=4)
-            .map(|n| fs::read_to_string(job.root().join(format!("jobs/{name}/oracle/set/task__{n}/logs/verifier/stdout.txt"))).unwrap())
+            .map(|n| {
+                fs::read_to_string(
+                    job.root().join(format!("jobs/{name}/oracle/set/task__{n}/logs/verifier/stdout.txt")),
+                )
+                .unwrap()
+            })
             .collect()
     };
     let first = stamps("first");
     assert!(first.iter().all(|stamp| stamp == &first[0]), "{first:?}");
     assert_eq!(stamps("second"), first, "the image is kept between jobs");
-    let forced = job.rollout(&["run", "job.yaml", "--set", "name=forced", "--set", "environment.force_build=true"]).expect(0);
+    let forced = job
+        .rollout(&["run", "job.yaml", "--set", "name=forced", "--set", "environment.force_build=true"])
+        .expect(0);
     drop(forced);
-    let anew = fs::read_to_string(job.root().join("jobs/forced/oracle/set/task__1/logs/verifier/stdout.txt")).unwrap();
+    let anew = fs::read_to_string(job.root().join("jobs/forced/oracle/set/task__1/logs/verifier/stdout.txt"))
+        .unwrap();
     assert_ne!(anew, first[0]);
 }
 
@@ -330,7 +374,9 @@ fn force_build_builds_the_dockerfile_even_where_the_task_names_an_image() {
         .tests("ls /from-dockerfile && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n");
     let job = job().task(task).oracle();
     assert_eq!(job.run().expect(0).trial("oracle/set/task__1")["reward"], 0.0, "the image alone is enough");
-    let forced = job.rollout(&["run", "job.yaml", "--set", "name=forced", "--set", "environment.force_build=true"]).expect(0);
+    let forced = job
+        .rollout(&["run", "job.yaml", "--set", "name=forced", "--set", "environment.force_build=true"])
+        .expect(0);
     drop(forced);
     let result = fs::read_to_string(job.root().join("jobs/forced/oracle/set/task__1/result.json")).unwrap();
     assert_eq!(result.parse::<Value>().unwrap()["reward"], 1.0);

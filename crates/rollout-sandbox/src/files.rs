@@ -144,7 +144,8 @@ impl Sandbox {
 
     /// Writes a file with this content and mode, in the place of whatever was there; missing parents are made.
     pub async fn write_file(&self, path: &str, content: &[u8], mode: u32) -> Result<(), CopyError> {
-        let opened = memory_file(content, mode).map_err(|source| CopyError::Host { path: "memory".into(), source })?;
+        let opened =
+            memory_file(content, mode).map_err(|source| CopyError::Host { path: "memory".into(), source })?;
         let request = FileRequest::CopyIn { target: path.to_owned(), replace: true };
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }

@@ -4,8 +4,8 @@ use std::{os::fd::OwnedFd, path::Path};
 
 use async_trait::async_trait;
 use rollout::environment::{
-    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead, ImageRequest,
-    Outcome, PreparedImage, Provider,
+    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
+    ImageRequest, Outcome, PreparedImage, Provider,
 };
 
 /// Makes environments in which every command succeeds at once and every reward is 1.

@@ -31,7 +31,9 @@ impl TestJob {
     pub fn new(command: impl AsRef<Path>) -> Self {
         let root = Arc::new(TempDir::new().expect("make a temporary directory"));
         let link = root.path().join("rollout");
-        fs::hard_link(&command, &link).or_else(|_| fs::copy(&command, &link).map(drop)).expect("link the command");
+        fs::hard_link(&command, &link)
+            .or_else(|_| fs::copy(&command, &link).map(drop))
+            .expect("link the command");
         let config = json!({
             "name": "job",
             "environment": {"type": "native", "provider_config": {"images": {"*": "host"}}},
@@ -107,8 +109,14 @@ impl TestJob {
 
     /// The directories of environments that run, are preserved or were left behind.
     pub fn environments(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.state_dir().join("run")).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+        let below = |dir: PathBuf| {
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).filter(|path| path.is_dir())
+        };
+        below(self.state_dir().join("run"))
+            .flat_map(below)
+            .chain(below(self.state_dir().join("preserved")))
+            .collect()
     }
 
     /// The job's directory.
@@ -118,7 +126,10 @@ impl TestJob {
 
     /// The command with these arguments, in the job's directory, with a clean environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        fs::write(self.root.path().join("job.yaml"), self.config.to_string()).expect("write the job file");
+        // Moved into place, because another command of the same test may be reading it.
+        let written = self.root.path().join("job.yaml.new");
+        fs::write(&written, self.config.to_string()).expect("write the job file");
+        fs::rename(&written, self.root.path().join("job.yaml")).expect("name the job file");
         let mut command = Command::new(&self.command);
         command
             .args(arguments)
@@ -254,13 +265,15 @@ impl Running {
     #[track_caller]
     pub fn until_phase(&mut self, phase: &str, trials: usize) {
         self.until(phase, |events| {
-            events.iter().filter(|event| event["event"] == "phase_started" && event["phase"] == phase).count() >= trials
+            events.iter().filter(|event| event["event"] == "phase_started" && event["phase"] == phase).count()
+                >= trials
         });
     }
 
     /// Sends a signal to the command.
     pub fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("run kill");
+        let status =
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("run kill");
         assert!(status.success(), "kill {signal} failed");
     }
 
@@ -300,7 +313,9 @@ impl Drop for Running {
 fn whole_lines(text: &str) -> Vec<Value> {
     text.split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?} is not an event: {error}")))
+        .map(|line| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?} is not an event: {error}"))
+        })
         .collect()
 }
 

@@ -61,10 +61,12 @@ impl TestTask {
                 continue;
             }
             let path = dir.join(path);
-            fs::create_dir_all(path.parent().expect("a file of a task has a parent")).expect("make a task directory");
+            fs::create_dir_all(path.parent().expect("a file of a task has a parent"))
+                .expect("make a task directory");
             fs::write(&path, content).expect("write a task file");
             if path.extension().is_some_and(|extension| extension == "sh") {
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make a script executable");
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                    .expect("make a script executable");
             }
         }
     }

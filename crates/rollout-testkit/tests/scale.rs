@@ -72,14 +72,16 @@ async fn a_job_of_very_many_trials_runs_and_resumes_in_little_memory() {
     let length = fs::metadata(&journal).unwrap().len();
     fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(length - length / 10).unwrap();
     let resumable = Resumable::open(&dir).unwrap();
-    let again = resumable.resume(plan(root.path()).await, Arc::new(IdleProvider), &[Rerun::Missing]).await.unwrap();
+    let again =
+        resumable.resume(plan(root.path()).await, Arc::new(IdleProvider), &[Rerun::Missing]).await.unwrap();
     let missing = again.remaining() as u64;
     assert!(missing > 0 && missing < trials / 5, "{missing} of {trials} trials are missing");
     let (resumed, finished) = run(again).await;
     assert_eq!(finished, missing);
     assert_eq!(resumed.totals.completed_trials, trials);
 
-    let rows: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("result.json")).unwrap()).unwrap();
+    let rows: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.join("result.json")).unwrap()).unwrap();
     assert_eq!(rows["results"].as_array().unwrap().len() as u64, trials);
     assert!(peak_memory_mb() < 200, "{} MB at the peak", peak_memory_mb());
 }

@@ -21,8 +21,8 @@ use tokio::sync::OnceCell;
 
 use self::output::Pumps;
 use super::{
-    ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
-    ImageRequest, Outcome, Place, PreparedImage, Provider,
+    ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
+    FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider,
 };
 use crate::trial::blocking;
 
@@ -30,7 +30,8 @@ use crate::trial::blocking;
 const DEFAULT_PIDS: u64 = 4096;
 
 /// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
-const LOG_LIMITS: CopyLimits = CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
+const LOG_LIMITS: CopyLimits =
+    CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
 
 /// Scripts of any user inside write their logs there.
 const SHARED_DIR_MODE: u32 = 0o777;
@@ -46,15 +47,18 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads the settings; an error is a sentence about the first wrong one.
     pub(super) fn read(config: &serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
-        let mut settings =
-            Self { network: Network::Host, images: Vec::new(), pids: DEFAULT_PIDS };
+        let mut settings = Self { network: Network::Host, images: Vec::new(), pids: DEFAULT_PIDS };
         for (key, value) in config {
             match key.as_str() {
                 "network" => {
                     settings.network = match value.as_str() {
                         Some("host") => Network::Host,
                         Some("none") => Network::None,
-                        _ => return Err(format!("network is {value}; the native environment knows host and none")),
+                        _ => {
+                            return Err(format!(
+                                "network is {value}; the native environment knows host and none"
+                            ));
+                        }
                     };
                 }
                 "pids" => {
@@ -64,17 +68,23 @@ impl Settings {
                         .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
                 }
                 "images" => {
-                    let map = value
-                        .as_object()
-                        .ok_or_else(|| "images maps image names to host, as in {\"python:3.13-slim\": host}".to_owned())?;
+                    let map = value.as_object().ok_or_else(|| {
+                        "images maps image names to host, as in {\"python:3.13-slim\": host}".to_owned()
+                    })?;
                     for (name, target) in map {
                         if target.as_str() != Some("host") {
-                            return Err(format!("images maps {name:?} to {target}; the one possible target is host"));
+                            return Err(format!(
+                                "images maps {name:?} to {target}; the one possible target is host"
+                            ));
                         }
                         settings.images.push(name.clone());
                     }
                 }
-                _ => return Err(format!("unknown key {key:?}; the native environment knows network, images and pids")),
+                _ => {
+                    return Err(format!(
+                        "unknown key {key:?}; the native environment knows network, images and pids"
+                    ));
+                }
             }
         }
         Ok(settings)
@@ -155,7 +165,6 @@ impl Native {
         self.images.lock().unwrap_or_else(PoisonError::into_inner).insert(reference.clone(), image);
         PreparedImage { reference }
     }
-
 }
 
 #[async_trait]
@@ -202,8 +211,11 @@ impl Provider for Native {
     }
 
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
-        let sandbox =
-            self.engine.reopen(Path::new(place)).await.map_err(|error| EnvironmentError::Start(chain(&error)))?;
+        let sandbox = self
+            .engine
+            .reopen(Path::new(place))
+            .await
+            .map_err(|error| EnvironmentError::Start(chain(&error)))?;
         Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
     }
 }
@@ -257,8 +269,13 @@ impl Environment for NativeEnvironment {
 
     async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
         let report = self.sandbox.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
-        let skipped = report.skipped.into_iter().map(|skipped| format!("{}: {}", skipped.path, skipped.reason));
-        Ok(CopyReport { skipped: skipped.collect() })
+        let target = target.to_owned();
+        let skipped = blocking(move || {
+            // What the host has already is no loss: it was put there to take the place of the other.
+            let missing = report.skipped.into_iter().filter(|skipped| !target.join(&skipped.path).exists());
+            Ok(missing.map(|skipped| format!("{}: {}", skipped.path, skipped.reason)).collect())
+        });
+        Ok(CopyReport { skipped: skipped.await.unwrap_or_default() })
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
@@ -283,8 +300,10 @@ impl Environment for NativeEnvironment {
     }
 
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
-        let (stdout, stdout_end) = output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
-        let (stderr, stderr_end) = output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let (stdout, stdout_end) =
+            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let (stderr, stderr_end) =
+            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
         let request = self.command(command.argv, command.env, [stdout_end, stderr_end]);
         let process = self.sandbox.exec(request).await.map_err(exec_error)?;
         let stdout = self.pumps.start(stdout, command.stdout);
@@ -324,7 +343,8 @@ impl Environment for NativeEnvironment {
     }
 
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
-        let place = self.sandbox.preserve().await.map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        let place =
+            self.sandbox.preserve().await.map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
         self.pumps.finish().await;
         Ok(place.display().to_string())
     }

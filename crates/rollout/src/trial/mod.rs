@@ -11,7 +11,7 @@ mod verify;
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -185,12 +185,14 @@ struct Clock {
 
 impl Clock {
     fn start() -> Self {
-        Self { started_at: Timestamp::now(), started: Instant::now() }
+        let now = Timestamp::now();
+        Self { started_at: now.round(Unit::Microsecond).unwrap_or(now), started: Instant::now() }
     }
 
     fn at(&self, moment: Instant) -> Timestamp {
         let elapsed = moment.duration_since(self.started);
-        self.started_at.checked_add(elapsed).unwrap_or(Timestamp::MAX)
+        let exact = self.started_at.checked_add(elapsed).unwrap_or(Timestamp::MAX);
+        exact.round(Unit::Microsecond).unwrap_or(exact)
     }
 
     fn without_environment(self, trial: &Trial, kind: ErrorType, message: String) -> TrialEnd {

@@ -65,7 +65,12 @@ impl Pump {
     }
 }
 
-async fn pump(pipe: Receiver, mut log: LogWriter, mut on_exit: oneshot::Receiver<()>, tell: oneshot::Sender<()>) {
+async fn pump(
+    pipe: Receiver,
+    mut log: LogWriter,
+    mut on_exit: oneshot::Receiver<()>,
+    tell: oneshot::Sender<()>,
+) {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut broken = false;
     let mut keep = async |log: &mut LogWriter, bytes: &[u8]| {
