@@ -26,6 +26,6 @@ pub use files::{CopyError, CopyIn, CopyLimits, CopyReport, FileRead, Skipped};
 pub use helper::{HELPER_ARG, helper_main};
 pub use image::{Image, ImageConfig, ImageError, Layer};
 pub use limits::{Enforced, LimitBacking, Limits};
-pub use process::{Command, ExecError, Exit, ExitStatus, Process, Stdio, Survivor};
+pub use process::{Command, ExecError, Exit, ExitStatus, Process, Stdio, Survivor, Terminal};
 pub use sandbox::{DestroyError, KeepError, Sandbox};
 pub use sweep::{SweepReport, sweep};

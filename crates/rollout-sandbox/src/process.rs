@@ -2,6 +2,8 @@
 
 use std::{io, os::fd::OwnedFd};
 
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
 use crate::{
     answer::{AnswerPipe, RequestSocket},
     sys::RawStatus,
@@ -36,6 +38,27 @@ pub enum Stdio {
     Null,
     /// This file, pipe or terminal.
     Fd(OwnedFd),
+}
+
+/// A terminal for an interactive command: pass `command_end` as all three of its streams, with `tty`.
+#[derive(Debug)]
+pub struct Terminal {
+    /// The end at which a person, or what stands for one, types and reads.
+    pub person_end: OwnedFd,
+    /// The end that the command gets.
+    pub command_end: OwnedFd,
+}
+
+impl Terminal {
+    /// Makes a new pseudo-terminal.
+    pub fn open() -> io::Result<Terminal> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let person_end = openpt(flags)?;
+        grantpt(&person_end)?;
+        unlockpt(&person_end)?;
+        let command_end = ioctl_tiocgptpeer(&person_end, flags)?;
+        Ok(Terminal { person_end, command_end })
+    }
 }
 
 /// How a command ended.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io};
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    apply_filter,
+    apply_filter, sock_filter,
 };
 
 /// Calls that are refused whatever their arguments.
@@ -66,10 +66,18 @@ const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
+/// The bit that marks a call by its number of the x32 ABI.
+const X32: u32 = 0x4000_0000;
+
+// The few instructions of the classic BPF that the start of the filter needs.
+const LOAD_ABSOLUTE: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
+const RETURN: u16 = 0x06;
+const RETURN_ERRNO: u32 = 0x0005_0000;
+
 /// The compiled filter.
-pub(super) struct Filter {
-    programs: Vec<BpfProgram>,
-}
+pub(super) struct Filter(BpfProgram);
 
 impl Filter {
     pub(super) fn compile() -> io::Result<Filter> {
@@ -92,20 +100,32 @@ impl Filter {
             terminal.push(argument(1, SeccompCmpOp::Eq, request)?);
         }
         refused.insert(libc::SYS_ioctl, terminal);
-        // The arguments of clone3 lie in memory that a filter cannot read; with ENOSYS the C library uses clone.
-        let missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        let programs = [(refused, libc::EPERM), (missing, libc::ENOSYS)]
-            .into_iter()
-            .map(|(rules, errno)| program(rules, errno.unsigned_abs()))
-            .collect::<Result<_, _>>()
-            .map_err(io::Error::other)?;
-        Ok(Filter { programs })
+        let mut program = start();
+        program.extend(rest(refused).map_err(io::Error::other)?);
+        Ok(Filter(program))
     }
 
     /// Installs the filter for the calling process and everything it will start.
     pub(super) fn apply(&self) -> io::Result<()> {
-        self.programs.iter().try_for_each(|program| apply_filter(program)).map_err(io::Error::other)
+        apply_filter(&self.0).map_err(io::Error::other)
     }
+}
+
+/// What has another answer than "not permitted", or is a range: one program is half the cost of two.
+fn start() -> BpfProgram {
+    let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let refuse = |errno: i32| instruction(RETURN, 0, 0, RETURN_ERRNO | errno.unsigned_abs());
+    let clone3 = u32::try_from(libc::SYS_clone3).expect("call numbers are small");
+    vec![
+        // The call's number is the first field of what a filter sees.
+        instruction(LOAD_ABSOLUTE, 0, 0, 0),
+        // Nothing uses the x32 ABI, whose numbers would get around every rule.
+        instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, X32),
+        refuse(libc::EPERM),
+        // The arguments of clone3 lie in memory that a filter cannot read; with ENOSYS the C library uses clone.
+        instruction(JUMP_IF_EQUAL, 0, 1, clone3),
+        refuse(libc::ENOSYS),
+    ]
 }
 
 fn argument(index: u8, compare: SeccompCmpOp, value: u64) -> io::Result<SeccompRule> {
@@ -114,15 +134,8 @@ fn argument(index: u8, compare: SeccompCmpOp, value: u64) -> io::Result<SeccompR
         .map_err(io::Error::other)
 }
 
-fn program(
-    mut rules: BTreeMap<i64, Vec<SeccompRule>>,
-    errno: u32,
-) -> Result<BpfProgram, seccompiler::BackendError> {
-    if cfg!(target_arch = "x86_64") {
-        // The same calls by their numbers of the x32 ABI, which the architecture check lets through.
-        let x32: Vec<_> = rules.iter().map(|(call, rule)| (call | 0x4000_0000, rule.clone())).collect();
-        rules.extend(x32);
-    }
+fn rest(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, seccompiler::BackendError> {
     let architecture = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno), architecture)?.try_into()
+    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, architecture)?.try_into()
 }
