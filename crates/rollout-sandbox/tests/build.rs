@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use common::{Host, out};
 use rollout_sandbox::build::{BuildError, BuildRequest, Built, HostImages, LogSink, build};
-use rollout_sandbox::{Engine, Limits, Network, SandboxSpec};
+use rollout_sandbox::{Engine, EngineOptions, Limits, Network, SandboxSpec};
 
 /// A build context beside a log.
 struct Project {
@@ -277,7 +277,9 @@ async fn copy_puts_files_where_docker_puts_them() {
 #[tokio::test]
 async fn add_unpacks_archives_and_copies_everything_else() {
     let host = Host::start().await;
-    let project = Project::new("FROM base\nADD in.tar.gz in.tar /t/\nADD not.gz plain /c/\n");
+    let project = Project::new(
+        "FROM base\nADD in.tar.gz in.tar /t/\nADD not.gz plain /c/\nADD --chown=nobody in.tar /o\n",
+    );
     project.write("in/deep/file", "packed");
     project.write("plain", "p");
     let tar = |args: &[&str]| {
@@ -289,8 +291,8 @@ async fn add_unpacks_archives_and_copies_everything_else() {
     tar(&["-cf", "in.tar", "plain"]);
     fs::write(project.context().join("not.gz"), b"\x1f\x8bnot really").unwrap();
     assert_eq!(
-        project.look(&host, "cat /t/in/deep/file /t/plain; ls /t /c").await,
-        "packedp/c:\nnot.gz\nplain\n\n/t:\nin\nplain\n"
+        project.look(&host, "cat /t/in/deep/file /t/plain; ls /t /c; stat -c %U /o/plain").await,
+        "packedp/c:\nnot.gz\nplain\n\n/t:\nin\nplain\nnobody\n"
     );
 }
 
@@ -456,6 +458,16 @@ async fn what_run_leaves_in_the_background_does_not_hold_up_the_build() {
 }
 
 #[tokio::test]
+async fn a_flood_of_output_ends_in_a_log_of_bounded_size() {
+    let host = Host::start().await;
+    let project = Project::new("FROM base\nRUN head -c 100000000 /dev/zero; echo; echo end; exit 1\n");
+    let error = project.build(&host).await.unwrap_err();
+    let BuildError::RunFailed { output, .. } = &error else { panic!("{error:?}") };
+    assert!(output.ends_with("\nend") && output.len() <= 4096, "{} bytes", output.len());
+    assert!(fs::metadata(project.dir.path().join("log")).unwrap().len() < (64 << 20) + 200);
+}
+
+#[tokio::test]
 async fn stages_hand_files_on_and_only_needed_ones_are_built() {
     let host = Host::start().await;
     let project = Project::new(
@@ -496,4 +508,55 @@ async fn a_dockerfile_that_leads_out_of_its_directory_is_not_read() {
     let error = chain(&project.build(&host).await.unwrap_err());
     assert!(error.ends_with("it is a link that leads out of its directory"), "{error}");
     assert!(!error.contains("root:"), "{error}");
+}
+
+const AS_NOBODY: &str = "ROLLOUT_BUILD_TEST_DIR";
+
+/// Runs the named test again as `nobody`, from copies of the programs that `nobody` may read.
+fn again_as_nobody(test: &str) {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    for (from, name) in [
+        (std::env::current_exe().unwrap(), "test"),
+        (PathBuf::from(env!("CARGO_BIN_EXE_rollout-sandbox-helper")), "helper"),
+    ] {
+        fs::copy(from, dir.path().join(name)).unwrap();
+        fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let status = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(dir.path().join("test"))
+        .args([test, "--exact", "--nocapture"])
+        .env(AS_NOBODY, dir.path())
+        .env("TMPDIR", dir.path())
+        .current_dir("/")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn an_ordinary_user_can_build_what_needs_no_other_user() {
+    if rustix::process::geteuid().is_root() {
+        return again_as_nobody("an_ordinary_user_can_build_what_needs_no_other_user");
+    }
+    let state = tempfile::tempdir().unwrap();
+    let helper = match std::env::var_os(AS_NOBODY) {
+        Some(dir) => Path::new(&dir).join("helper"),
+        None => env!("CARGO_BIN_EXE_rollout-sandbox-helper").into(),
+    };
+    let options = EngineOptions { helper, state_dir: state.path().to_owned() };
+    let host = Host { engine: Engine::start(options).await.unwrap(), state };
+    let project = Project::new(
+        "FROM base AS one\nWORKDIR /w\nCOPY --chmod=700 d d\nRUN cat d/f > made && rm -r /var/spool\n\
+         FROM base\nADD a.tar /a/\nCOPY --from=one --chown=root /w /w\n",
+    );
+    project.write("d/f", "f");
+    let mut tar = std::process::Command::new("tar");
+    assert!(tar.current_dir(project.context()).args(["-cf", "a.tar", "d"]).status().unwrap().success());
+    assert_eq!(project.look(&host, "cat /w/made /a/d/f; stat -c ' %a %U' /w/d/f").await, "ff 700 root\n");
+
+    let other = Project::new("FROM base\nUSER nobody\nRUN true\n");
+    let error = chain(&other.build(&host).await.unwrap_err());
+    assert!(error.contains("run as root to use others"), "{error}");
 }

@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A job with its tasks. It is run from the directory it lies in.
 pub struct TestJob {
     command: PathBuf,
-    root: TempDir,
+    root: Arc<TempDir>,
     config: Value,
     env: Vec<(String, String)>,
 }
@@ -28,7 +29,7 @@ impl TestJob {
     ///
     /// The command is run from a link of its own, so that its processes can be told from those of other tests.
     pub fn new(command: impl AsRef<Path>) -> Self {
-        let root = TempDir::new().expect("make a temporary directory");
+        let root = Arc::new(TempDir::new().expect("make a temporary directory"));
         let link = root.path().join("rollout");
         fs::hard_link(&command, &link).or_else(|_| fs::copy(&command, &link).map(drop)).expect("link the command");
         let config = json!({
@@ -128,7 +129,7 @@ impl TestJob {
     /// Runs the command to its end.
     pub fn rollout(&self, arguments: &[&str]) -> Finished {
         let output = self.command(arguments).output().expect("run the command");
-        Finished { output, dir: self.dir() }
+        Finished { output, dir: self.dir(), _root: Arc::clone(&self.root) }
     }
 
     /// Runs the job to its end.
@@ -147,7 +148,7 @@ impl TestJob {
         let stdout = fs::File::create(self.root.path().join("stdout")).expect("make a file for the output");
         let stderr = fs::File::create(self.root.path().join("stderr")).expect("make a file for the errors");
         let child = command.stdout(stdout).stderr(stderr).spawn().expect("start the command");
-        Running { child, root: self.root.path().to_owned(), dir: self.dir() }
+        Running { child, root: Arc::clone(&self.root), dir: self.dir() }
     }
 }
 
@@ -155,6 +156,8 @@ impl TestJob {
 pub struct Finished {
     output: Output,
     dir: PathBuf,
+    /// Keeps the files until the last one who may look at them is done.
+    _root: Arc<TempDir>,
 }
 
 impl Finished {
@@ -211,14 +214,14 @@ impl Finished {
 pub struct Running {
     /// The process.
     pub child: Child,
-    root: PathBuf,
+    root: Arc<TempDir>,
     dir: PathBuf,
 }
 
 impl Running {
     /// The events told so far, one JSON object each.
     pub fn events(&self) -> Vec<Value> {
-        whole_lines(&fs::read_to_string(self.root.join("stdout")).unwrap_or_default())
+        whole_lines(&fs::read_to_string(self.root.path().join("stdout")).unwrap_or_default())
     }
 
     /// Whether it has not ended yet.
@@ -231,7 +234,7 @@ impl Running {
     pub fn until(&mut self, what: &str, mut condition: impl FnMut(&[Value]) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !condition(&self.events()) {
-            let stderr = || fs::read_to_string(self.root.join("stderr")).unwrap_or_default();
+            let stderr = || fs::read_to_string(self.root.path().join("stderr")).unwrap_or_default();
             assert!(Instant::now() < deadline, "no {what} in time; stderr:\n{}", stderr());
             if let Some(status) = self.child.try_wait().expect("look at the command") {
                 assert!(condition(&self.events()), "ended ({status}) before {what}; stderr:\n{}", stderr());
@@ -271,10 +274,10 @@ impl Running {
         };
         let output = Output {
             status,
-            stdout: fs::read(self.root.join("stdout")).unwrap_or_default(),
-            stderr: fs::read(self.root.join("stderr")).unwrap_or_default(),
+            stdout: fs::read(self.root.path().join("stdout")).unwrap_or_default(),
+            stderr: fs::read(self.root.path().join("stderr")).unwrap_or_default(),
         };
-        Finished { output, dir: self.dir.clone() }
+        Finished { output, dir: self.dir.clone(), _root: Arc::clone(&self.root) }
     }
 }
 

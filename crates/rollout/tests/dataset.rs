@@ -350,10 +350,16 @@ fn local_tasks_carry_the_commit_of_their_repository() {
 
 #[tokio::test]
 async fn thousands_of_tasks_load_in_order_each_with_its_own_outcome() {
-    let all: Vec<String> = (0..3500).map(|number| format!("set/task-{number:04}")).collect();
-    let tasks = Tasks::new(&all.iter().map(String::as_str).collect::<Vec<_>>());
-    for number in (0..3500).step_by(100) {
-        tasks.remove(&format!("set/task-{number:04}/instruction.md"));
+    // Links to the files of one task, because making files takes far longer than reading them.
+    let tasks = Tasks::new(&["template"]);
+    for number in 0..3500 {
+        let dir = tasks.path(&format!("set/task-{number:04}"));
+        fs::create_dir_all(dir.join("tests")).unwrap();
+        for file in ["instruction.md", "tests/test.sh"] {
+            if file == "tests/test.sh" || number % 100 != 0 {
+                fs::hard_link(tasks.path("template").join(file), dir.join(file)).unwrap();
+            }
+        }
     }
     let dataset = tasks.load("set").await.unwrap();
     assert_eq!(dataset.tasks.len(), 3500);

@@ -212,14 +212,14 @@ async fn what_is_cached_is_not_fetched_again_and_later_jobs_add_to_it() {
     let commit = fixture.git(&["rev-parse", "HEAD"]);
     let task = |path: &str| json!({"name": path.replace('/', "-"), "git_url": fixture.url(), "git_commit_id": commit, "path": path});
     fixture.load(json!([task("one")])).await.unwrap();
-    assert_eq!(fixture.calls("fetch"), 1);
+    assert_eq!(fixture.calls("--depth=1"), 1);
     let calls = fixture.calls("-c");
     let dataset = fixture.load(json!([task("one")])).await.unwrap();
     assert!(dataset.tasks[0].task.is_ok());
     assert_eq!(fixture.calls("-c"), calls, "a cached task needs no git");
     let dataset = fixture.load(json!([task("one"), task("nested/two")])).await.unwrap();
     assert!(dataset.tasks.iter().all(|entry| entry.task.is_ok()));
-    assert_eq!(fixture.calls("fetch"), 1, "the commit is there; only its files are added");
+    assert_eq!(fixture.calls("--depth=1"), 1, "the commit is there; only its files are added");
 }
 
 #[tokio::test]
@@ -237,7 +237,41 @@ async fn loads_at_the_same_time_fetch_once() {
     for load in loads {
         assert!(load.await.unwrap().unwrap()[0].tasks[0].task.is_ok());
     }
-    assert_eq!(fixture.calls("fetch"), 1);
+    assert_eq!(fixture.calls("--depth=1"), 1);
+}
+
+#[tokio::test]
+async fn waiting_for_another_process_is_told() {
+    let fixture = Fixture::new();
+    let commit = fixture.git(&["rev-parse", "HEAD"]);
+    let task = |path: &str| json!([{"name": "task", "git_url": fixture.url(), "git_commit_id": commit, "path": path}]);
+    fixture.load(task("one")).await.unwrap();
+    let repository = fs::read_dir(fixture.path("cache/git")).unwrap().next().unwrap().unwrap().path();
+    let lock = fs::File::open(repository.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let (told, mut messages) = tokio::sync::mpsc::unbounded_channel();
+    let (sources, config) = (fixture.sources(), fixture.dataset(task("nested/two")));
+    let load = tokio::spawn(async move {
+        sources.load(&[config], &Pins::new(), &move |message| told.send(message).unwrap()).await
+    });
+    assert_eq!(
+        messages.recv().await.unwrap(),
+        format!("waiting for another process that fetches {}", fixture.url())
+    );
+    assert!(!load.is_finished());
+    drop(lock);
+    assert!(load.await.unwrap().unwrap()[0].tasks[0].task.is_ok());
+}
+
+#[tokio::test]
+async fn a_git_that_is_too_old_is_refused() {
+    let fixture = Fixture::new();
+    fixture.wrap_git("echo git version 2.20.1");
+    let error = fixture.load(json!([{"name": "a", "git_url": fixture.url()}])).await.unwrap_err();
+    insta::assert_snapshot!(chain(&error), @"
+    dataset `set` (datasets[0] of the job) cannot be loaded
+      git is too old: git version 2.20.1; tasks from repositories need git 2.29 or newer
+    ");
 }
 
 #[tokio::test]

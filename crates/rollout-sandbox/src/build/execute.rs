@@ -102,7 +102,7 @@ impl Execution<'_> {
     async fn copy(&self, copy: &Copy) -> Result<(), CopyFailure> {
         let (mut selected, archives) = self.select(copy).await?;
         for archive in archives {
-            if !self.extract(&archive, &copy.target).await? {
+            if !self.extract(&archive, copy).await? {
                 selected.push(archive.selected);
             }
         }
@@ -182,8 +182,8 @@ impl Execution<'_> {
         .await
     }
 
-    /// Unpacks an archive into a directory; `false` if it turns out not to be one.
-    async fn extract(&self, archive: &Archive, dir: &str) -> Result<bool, CopyFailure> {
+    /// Unpacks an archive into the target; `false` if it turns out not to be one.
+    async fn extract(&self, archive: &Archive, copy: &Copy) -> Result<bool, CopyFailure> {
         let path = &archive.selected.path;
         let open = || open_regular(path).map(|file| Stdio::Fd(file.into())).map_err(CopyFailure::io(path));
         let mut probe = Job::script(r#"exec tar "-t$1" - >/dev/null"#, &[archive.flags]);
@@ -191,11 +191,13 @@ impl Execution<'_> {
         if !transfer::succeeds(self.sandbox, probe).await? {
             return Ok(false);
         }
-        self.make_dirs(&[dir.to_owned()], None).await?;
+        self.sandbox.make_dir(transfer::LANDING, 0o700, true).await.map_err(target)?;
         let owners = if self.keep_owners { "--same-owner" } else { "--no-same-owner" };
-        let mut unpack = Job::script(r#"exec tar "-xp$1" - "$2" -C "$3""#, &[archive.flags, owners, dir]);
+        let arguments = [archive.flags, owners, transfer::LANDING];
+        let mut unpack = Job::script(r#"exec tar "-xp$1" - "$2" -C "$3""#, &arguments);
         unpack.stdin = open()?;
         transfer::must_succeed(self.sandbox, unpack).await?;
+        transfer::place(self.sandbox, Placement::Into(&copy.target), copy.chown.as_deref()).await?;
         Ok(true)
     }
 

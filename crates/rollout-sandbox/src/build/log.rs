@@ -1,6 +1,5 @@
 //! The log of a build: what commands print goes to a file as it comes, and only a short tail stays in memory.
 
-use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -70,14 +69,9 @@ impl Tail {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Everything that is kept.
-    pub(crate) fn all(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
-    }
-
     /// The last lines; bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&self) -> String {
-        let text = self.all();
+        let text = String::from_utf8_lossy(&self.0);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         lines[lines.len().saturating_sub(MAX_TAIL_LINES)..].join("\n")
     }

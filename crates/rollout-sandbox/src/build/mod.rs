@@ -39,7 +39,7 @@ use parse::Dockerfile;
 use plan::{Action, Origin, Plan, Step};
 use stages::Base;
 
-use crate::{Engine, Image, Layer, Limits, Mode, Network, Sandbox, SandboxSpec};
+use crate::{Engine, Image, KeepError, Layer, Limits, Mode, Network, Sandbox, SandboxSpec};
 
 /// Largest Dockerfile that is read.
 const MAX_DOCKERFILE: u64 = 1 << 20;
@@ -223,6 +223,10 @@ impl<I: BaseImages> Builder<'_, I> {
             && let Some(layer) = slot.finished()
         {
             return Ok((layer, true));
+        }
+        if !self.engine.support().changes_on_disk {
+            let state_dir = self.engine.state_dir().to_owned();
+            return Err(KeepError::InMemory { state_dir }.into());
         }
         let lock = slot.lock().await.map_err(io_error("lock", slot.dir()))?;
         // Whoever held the lock may have built it meanwhile.

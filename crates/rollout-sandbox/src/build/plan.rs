@@ -274,6 +274,10 @@ impl Planner<'_> {
                 }),
             }
         }
+        if from != Origin::Context && !inline.is_empty() {
+            let message = "a here-document comes from the Dockerfile, not from --from".to_owned();
+            return Err(BuildError::Syntax { at: at.clone(), message });
+        }
         let target = self.word(at, target)?;
         let into_dir = target.is_empty()
             || target.ends_with('/')
@@ -496,6 +500,7 @@ mod tests {
             "FROM x\nCOPY --parents a b\n",
             "FROM x\nCOPY --chmod=u+x a b\n",
             "FROM x\nCOPY a b c\n",
+            "FROM x\nCOPY --from=y <<E /e\nE\n",
             "FROM x\nENV A\n",
             "FROM x\nENV A=\"b\n",
             "FROM --platform=windows/mips x\n",
@@ -515,6 +520,7 @@ mod tests {
         Dockerfile line 2 `COPY --parents a b`: COPY --parents is not supported; remove the flag
         Dockerfile line 2 `COPY --chmod=u+x a b`: --chmod=u+x is not supported; write the mode as an octal number such as 755
         Dockerfile line 2 `COPY a b c`: with more than one source, the target must end with a slash
+        Dockerfile line 2 `COPY --from=y <<E /e`: a here-document comes from the Dockerfile, not from --from
         Dockerfile line 2 `ENV A`: `A` is not of the form key=value
         Dockerfile line 2 `ENV A="b`: a " quote is not closed
         Dockerfile line 1 `FROM --platform=windows/mips x`: the platform windows/mips is not supported; this machine runs linux/ARCH

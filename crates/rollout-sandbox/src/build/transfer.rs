@@ -11,10 +11,14 @@ use super::context::CopyFailure;
 use super::job::Job;
 use super::pattern;
 use super::plan::Copy;
-use crate::{Sandbox, Stdio};
+use crate::{FileRead, Sandbox, Stdio};
 
 /// Where files lie in the sandbox before they get their owner and place.
 pub(crate) const LANDING: &str = "/.rollout-copy";
+
+/// Where the names that a pattern matched are listed.
+const LIST: &str = "/.rollout-list";
+const MAX_LIST: u64 = 1 << 20;
 
 /// What becomes of the files in the landing directory.
 pub(crate) enum Placement<'a> {
@@ -117,10 +121,17 @@ async fn stream(
 /// Finds the files that a pattern names in a sandbox.
 async fn expand(sandbox: &Sandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
     // Without field splitting, so that a name with spaces stays one.
-    let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\n' "$file"; done"#;
-    let ended =
-        Job::script(list, &[source]).run(sandbox, None).await.map_err(|e| CopyFailure::Target(e.into()))?;
-    let found: Vec<String> = ended.tail.all().lines().map(str::to_owned).collect();
+    let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\0' "$file"; done > "$2""#;
+    must_succeed(sandbox, Job::script(list, &[source, LIST])).await?;
+    let found = match sandbox.read_file(LIST, MAX_LIST).await {
+        Ok(FileRead::Content(bytes)) => bytes,
+        Ok(_) => {
+            return Err(CopyFailure::Inside(format!("{source} names too many files; copy their directory")));
+        }
+        Err(error) => return Err(CopyFailure::Target(error.into())),
+    };
+    let names = found.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let found: Vec<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     if found.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(found) }
 }
 

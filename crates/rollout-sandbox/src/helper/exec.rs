@@ -1,16 +1,21 @@
 //! Starting a command: the shepherd that keeps its descendants together, and the command's own process.
 
 use std::{
+    convert::Infallible,
     ffi::CString,
     fs::{self, File},
     io::{self, Read},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use rustix::{
     fs::{FileType, Mode, fchown, fstat},
     pipe::{PipeFlags, pipe_with},
-    process::{Resource, Rlimit, chdir, ioctl_tiocsctty, set_child_subreaper, setrlimit, setsid, umask},
+    process::{
+        DumpableBehavior, Resource, Rlimit, chdir, ioctl_tiocsctty, set_child_subreaper,
+        set_dumpable_behavior, setrlimit, setsid, umask,
+    },
+    stdio::{stderr, stdin, stdout},
 };
 
 use super::users::{self, Identity};
@@ -61,7 +66,7 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     let main = match sys::fork() {
         Ok(Fork::Parent(pid)) => pid,
         Ok(Fork::Child) => {
-            let failure = become_command(&shepherd);
+            let failure = become_command(&shepherd, command_errors.as_raw_fd());
             // The shepherd reads the reason; without it, the closed pipe would look like a start.
             let _ = wire::answer(File::from(command_errors), &failure);
             sys::exit_now(127)
@@ -99,14 +104,14 @@ fn tell(shepherd: &Shepherd<'_>, answer: &ExecAnswer) {
 }
 
 /// Turns the calling process into the command; returns only if that fails.
-fn become_command(shepherd: &Shepherd<'_>) -> ExecFailure {
-    match try_become_command(shepherd) {
+fn become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> ExecFailure {
+    match try_become_command(shepherd, errors) {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
 }
 
-fn try_become_command(shepherd: &Shepherd<'_>) -> Result<std::convert::Infallible, ExecFailure> {
+fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallible, ExecFailure> {
     let request = &shepherd.request;
     let step = |step: &'static str| {
         move |error: io::Error| ExecFailure::Setup {
@@ -122,6 +127,13 @@ fn try_become_command(shepherd: &Shepherd<'_>) -> Result<std::convert::Infallibl
         ioctl_tiocsctty(&shepherd.stdio[0]).map_err(|error| step("taking the terminal")(error.into()))?;
     }
     shepherd.membership.join().map_err(step("joining the cgroup"))?;
+    // From here on nothing is open that the command could misuse, so in a user namespace, where the
+    // process's own settings belong to nobody otherwise, it may become readable to its like.
+    sys::close_all_except(&[errors]);
+    if !shepherd.root {
+        set_dumpable_behavior(DumpableBehavior::Dumpable)
+            .map_err(|error| step("opening the process's settings")(error.into()))?;
+    }
     // When memory runs out the commands go before the host's own processes.
     fs::write("/proc/self/oom_score_adj", "500").map_err(step("setting the OOM score"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
@@ -135,7 +147,7 @@ fn try_become_command(shepherd: &Shepherd<'_>) -> Result<std::convert::Infallibl
     chdir(cwd).map_err(|error| ExecFailure::Directory { errno: error.raw_os_error() })?;
     let environment = environment(&request.env, &identity);
     if !identity.is_root() {
-        give_pipes(&shepherd.stdio, &identity);
+        give_pipes(&identity);
         identity.assume().map_err(step("changing the user"))?;
     }
     sys::reset_signals();
@@ -144,11 +156,11 @@ fn try_become_command(shepherd: &Shepherd<'_>) -> Result<std::convert::Infallibl
 }
 
 /// Lets a command of another user reopen its own streams by way of /dev/stdout.
-fn give_pipes(stdio: &[OwnedFd; 3], identity: &Identity) {
-    for fd in stdio {
+fn give_pipes(identity: &Identity) {
+    for fd in [stdin(), stdout(), stderr()] {
         if fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
             // A refusal costs only the reopening.
-            let _ = fchown(fd.as_fd(), Some(identity.uid), None);
+            let _ = fchown(fd, Some(identity.uid), None);
         }
     }
 }

@@ -51,7 +51,7 @@ pub enum RegistryError {
         source: serde_json::Error,
     },
     /// The file, or the dataset in it, is not of the right shape: every problem, with its place.
-    #[error("the registry {registry} cannot be used:{}", problems.iter().map(|p| format!("\n- {p}")).collect::<String>())]
+    #[error("the registry {registry} cannot be used:{}", listed(problems))]
     Invalid {
         /// The registry.
         registry: String,
@@ -85,6 +85,16 @@ pub enum RegistryError {
     },
 }
 
+/// The problems one per line, as many as somebody would read.
+fn listed(problems: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let mut text: String = problems.iter().take(SHOWN).map(|problem| format!("\n- {problem}")).collect();
+    if problems.len() > SHOWN {
+        text.push_str(&format!("\n- and {} more", problems.len() - SHOWN));
+    }
+    text
+}
+
 /// The known names, nearest first, few enough to read.
 fn available(known: &[String], wanted: &str) -> String {
     const SHOWN: usize = 8;
@@ -97,7 +107,8 @@ fn available(known: &[String], wanted: &str) -> String {
     if known.is_empty() {
         return "it has none".to_owned();
     }
-    let names: Vec<String> = known.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let names: Vec<String> =
+        known.iter().take(SHOWN).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
     match known.len().saturating_sub(SHOWN) {
         0 => format!("it has {}", names.join(", ")),
         more => format!("it has {} and {more} more", names.join(", ")),

@@ -35,6 +35,9 @@ use crate::task::{content::hex, sources::notice};
 /// How often a lock that another process holds is tried again.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
+/// Leaves files out until they are asked for.
+const FILTER: &str = "--filter=blob:none";
+
 /// The directories of a commit, by their path in the repository; none where the commit lacks one.
 pub(in crate::task) type Directories = BTreeMap<RepoPath, Option<PathBuf>>;
 
@@ -182,39 +185,34 @@ impl Place<'_> {
         Ok(added)
     }
 
-    /// Fetches the commit and its trees, without history and without files.
+    /// Fetches the commit and its trees, without history and without files where the server can do so.
     async fn fetch(&self) -> Result<(), GitError> {
         let work = self.work_dir().await?;
-        let repository = work.path().join("repository");
-        let mut init = self.git.command(self.url);
-        init.args(["init", "--quiet", "--bare", "--template=", "--"]).arg(&repository);
-        self.run(&mut init, "prepare to fetch").await?;
-
+        let mut repository = work.path().join("partial");
+        self.init(&repository).await?;
         let mut fetch = self.command(&repository);
-        fetch.args([
-            "fetch",
-            "--quiet",
-            "--no-tags",
-            "--filter=blob:none",
-            "--depth=1",
-            "origin",
-            self.commit.as_str(),
-        ]);
+        fetch.args(["fetch", "--quiet", "--no-tags", FILTER, "--depth=1", "origin", self.commit.as_str()]);
         if let Err(failure) = self.git.run(&mut fetch, self.url).await? {
             if failure.stderr.contains("not our ref") {
                 return Err(self.no_commit());
             }
             // An old server gives out only the tips of branches and tags, and a plain file server
             // knows neither depth nor filters. The commit is in the history of some branch.
-            if !["unadvertised object", "shallow", "dumb http"]
-                .iter()
-                .any(|sign| failure.stderr.contains(sign))
-            {
+            let signs = ["unadvertised object", "shallow", "dumb http"];
+            if !signs.iter().any(|sign| failure.stderr.contains(sign)) {
                 return Err(failure.during("fetch from", self.url));
             }
+            // The failed try has marked its repository as partial, which this one is not.
+            repository = work.path().join("whole");
+            self.init(&repository).await?;
             let mut fetch = self.command(&repository);
-            fetch.args(["fetch", "--quiet", "--filter=blob:none", "origin"]);
-            fetch.args(["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]);
+            fetch.args([
+                "fetch",
+                "--quiet",
+                "origin",
+                "+refs/heads/*:refs/heads/*",
+                "+refs/tags/*:refs/tags/*",
+            ]);
             self.run(&mut fetch, "fetch from").await?;
         }
         let mut verify = self.command(&repository);
@@ -231,15 +229,23 @@ impl Place<'_> {
         .await
     }
 
+    async fn init(&self, repository: &Path) -> Result<(), GitError> {
+        let mut init = self.git.command(self.url);
+        init.args(["init", "--quiet", "--bare", "--template=", "--"]).arg(repository);
+        self.run(&mut init, "prepare to fetch").await.map(drop)
+    }
+
     /// Checks out directories, none inside of another, and moves them to their places.
     ///
-    /// The commit is first narrowed to a tree that holds nothing else, because git then asks the
-    /// server for all missing files at once, and writes no other.
+    /// The commit is first narrowed to a tree that holds nothing else, so that git writes no other
+    /// file, and all files of the tree are fetched at once.
     async fn check_out(&self, paths: BTreeSet<RepoPath>) -> Result<Directories, GitError> {
         let work = self.work_dir().await?;
         let tree_dir = work.path().join("tree");
-        let present = self.narrow(&work.path().join("selection"), &paths).await?;
+        let files = work.path().join("files");
+        let present = self.narrow(&work.path().join("selection"), &files, &paths).await?;
         if !present.is_empty() {
+            self.fetch_files(files).await?;
             let mut write = self.command(&self.repository());
             write.env("GIT_INDEX_FILE", work.path().join("selection")).args(["write-tree", "--missing-ok"]);
             let tree = self.run(&mut write, "select tasks of").await?;
@@ -272,10 +278,37 @@ impl Place<'_> {
         .await
     }
 
-    /// Writes an index of all files under some directories, and tells which of the directories exist.
+    /// Fetches the files whose ids are listed, if the repository is one that lacks them.
+    ///
+    /// Git would fetch them by itself, but a server that changes its protocol in between can make it
+    /// call itself without end.
+    async fn fetch_files(&self, list: PathBuf) -> Result<(), GitError> {
+        let config = self.repository().join("config");
+        let list = self
+            .blocking(move || {
+                let partial = fs::read_to_string(config)?.contains("promisor");
+                partial.then(|| File::open(list)).transpose()
+            })
+            .await?;
+        let Some(list) = list else { return Ok(()) };
+        let mut fetch = self.command(&self.repository());
+        fetch
+            .args(["-c", "fetch.negotiationAlgorithm=noop"])
+            .args(["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", FILTER, "--stdin", "origin"])
+            .stdin(list);
+        self.run(&mut fetch, "fetch files from").await.map(drop)
+    }
+
+    /// Writes an index of all files under some directories and a list of their ids, and tells which of
+    /// the directories exist.
     ///
     /// Submodules are left out: their files are in other repositories, which no registry named.
-    async fn narrow(&self, index: &Path, paths: &BTreeSet<RepoPath>) -> Result<BTreeSet<RepoPath>, GitError> {
+    async fn narrow(
+        &self,
+        index: &Path,
+        files: &Path,
+        paths: &BTreeSet<RepoPath>,
+    ) -> Result<BTreeSet<RepoPath>, GitError> {
         let mut list = self.command(&self.repository());
         list.args(["ls-tree", "-r", "-z", "--full-tree", self.commit.as_str()]);
         let mut select = self.command(&self.repository());
@@ -291,22 +324,29 @@ impl Place<'_> {
             let mut present = BTreeSet::new();
             let (Some(stdout), Some(stdin)) = (stdout, stdin) else { return Ok(present) };
             let (mut entries, mut selected) = (BufReader::new(stdout), BufWriter::new(stdin));
-            let mut entry = Vec::new();
-            while entries.read_until(0, &mut entry).await? > 0 {
-                if let Some(path) = owner(&entry, paths) {
-                    selected.write_all(&entry).await?;
+            let mut ids = BufWriter::new(tokio::fs::File::create(files).await?);
+            let mut line = Vec::new();
+            while entries.read_until(0, &mut line).await? > 0 {
+                if let Some(entry) = Entry::parse(&line)
+                    && let Some(path) = entry.owner(paths)
+                {
+                    selected.write_all(&line).await?;
+                    ids.write_all(entry.id).await?;
+                    ids.write_all(b"\n").await?;
                     if !present.contains(path) {
                         present.insert(path.clone());
                     }
                 }
-                entry.clear();
+                line.clear();
             }
             selected.shutdown().await?;
+            ids.shutdown().await?;
             io::Result::Ok(present)
         };
         let (present, list_tail, select_tail, listed, selected) =
             tokio::join!(copy, tail(list_stderr), tail(select_stderr), list.wait(), select.wait());
-        for (status, stderr) in [(listed, list_tail), (selected, select_tail)] {
+        // When the second dies, the first has nobody to write to: the reason is with the second.
+        for (status, stderr) in [(selected, select_tail), (listed, list_tail)] {
             if !status.is_ok_and(|status| status.success()) {
                 let detail = presentable(&stderr, self.url);
                 return Err(GitError::Failed {
@@ -355,16 +395,26 @@ impl Place<'_> {
     }
 }
 
-/// The wanted directory that an entry of `git ls-tree -r -z` lies in.
-fn owner<'a>(entry: &[u8], wanted: &'a BTreeSet<RepoPath>) -> Option<&'a RepoPath> {
-    const SUBMODULE: &[u8] = b"160000 ";
-    if entry.starts_with(SUBMODULE) {
-        return None;
+/// A file in the answer of `git ls-tree -r -z`.
+struct Entry<'a> {
+    id: &'a [u8],
+    path: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// Reads `<mode> <kind> <id>\t<path>`; there is none for a submodule.
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let tab = line.iter().position(|byte| *byte == b'\t')?;
+        let mut words = line[..tab].split(|byte| *byte == b' ');
+        let (_mode, kind, id) = (words.next()?, words.next()?, words.next()?);
+        (kind == b"blob").then_some(Self { id, path: &line[tab + 1..] })
     }
-    let path = &entry[entry.iter().position(|byte| *byte == b'\t')? + 1..];
-    let ancestors = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-    std::iter::once(0).chain(ancestors).find_map(|end| {
-        let ancestor = std::str::from_utf8(&path[..end]).ok()?;
-        wanted.get(ancestor)
-    })
+
+    /// The wanted directory that the file lies in.
+    fn owner<'w>(&self, wanted: &'w BTreeSet<RepoPath>) -> Option<&'w RepoPath> {
+        let ends = self.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+        std::iter::once(0)
+            .chain(ends)
+            .find_map(|end| wanted.get(std::str::from_utf8(&self.path[..end]).ok()?))
+    }
 }

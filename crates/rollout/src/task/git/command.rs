@@ -15,8 +15,8 @@ use tokio::{
 use super::address::{CommitId, GitUrl};
 use crate::task::shown;
 
-/// The oldest git with partial clones that can be relied on.
-const MIN_VERSION: (u32, u32) = (2, 25);
+/// The oldest git that fetches a list of files.
+const MIN_VERSION: (u32, u32) = (2, 29);
 
 /// How much of git's messages is kept: the end, where the reason stands.
 const STDERR_TAIL_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ const KEPT: [&str; 6] =
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     /// There is no git.
-    #[error("`{}` cannot be started; tasks from repositories need git 2.25 or newer", shown(program))]
+    #[error("`{}` cannot be started; tasks from repositories need git 2.29 or newer", shown(program))]
     Missing {
         /// The command.
         program: PathBuf,
@@ -41,7 +41,7 @@ pub enum GitError {
         source: io::Error,
     },
     /// Git cannot fetch parts of repositories.
-    #[error("git is too old: {found}; tasks from repositories need git 2.25 or newer")]
+    #[error("git is too old: {found}; tasks from repositories need git 2.29 or newer")]
     TooOld {
         /// What it says of itself.
         found: String,
@@ -132,6 +132,7 @@ impl Git {
             .env("GIT_ASKPASS", "")
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_LFS_SKIP_SMUDGE", "1")
+            .env("GIT_NO_LAZY_FETCH", "1")
             .env("GIT_ALLOW_PROTOCOL", if url.is_local() { "file" } else { "https:http:ssh:git" })
             .args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"])
             .args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"])
@@ -255,7 +256,7 @@ mod tests {
         let error = Git::find(Path::new("/nowhere/git")).await.unwrap_err();
         insta::assert_snapshot!(
             error,
-            @"`/nowhere/git` cannot be started; tasks from repositories need git 2.25 or newer"
+            @"`/nowhere/git` cannot be started; tasks from repositories need git 2.29 or newer"
         );
     }
 }

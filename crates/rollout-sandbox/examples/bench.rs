@@ -1,0 +1,194 @@
+//! Measures the engine: `cargo run --release -p rollout-sandbox --example bench [cycles] [concurrency]`.
+//!
+//! One cycle is what a short trial asks of an environment: create, two commands of bash, three small
+//! copies in, one copy out, destroy. Printed are the times of each, cycles per second, and processor
+//! time per cycle, which is the whole machine's: measure on a quiet one.
+
+use std::{
+    fs::{self, File},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rollout_sandbox::{
+    Command, CopyIn, CopyLimits, Engine, EngineOptions, HELPER_ARG, Image, Limits, Network, Sandbox,
+    SandboxSpec, Stdio, helper_main,
+};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const STEPS: [&str; 6] = ["create", "exec bash", "copy in", "copy out", "destroy", "cycle"];
+
+fn main() -> Result<()> {
+    if std::env::args().nth(1).is_some_and(|argument| argument == HELPER_ARG) {
+        helper_main();
+    }
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run())
+}
+
+async fn run() -> Result<()> {
+    let number = |index, default| {
+        std::env::args().nth(index).and_then(|argument| argument.parse().ok()).unwrap_or(default)
+    };
+    let (cycles, concurrency): (usize, usize) = (number(1, 1000), number(2, 8));
+    let work = std::env::temp_dir().join(format!("rollout-bench-{}", std::process::id()));
+    let source = work.join("source");
+    fs::create_dir_all(&source)?;
+    fs::write(source.join("test.sh"), "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n")?;
+    let started = Instant::now();
+    let engine =
+        Engine::start(EngineOptions { helper: std::env::current_exe()?, state_dir: work.join("state") })
+            .await?;
+    println!("engine start      {:8.2} ms", millis(started.elapsed()));
+    let started = Instant::now();
+    let image = engine.host_image().await?;
+    println!("host image        {:8.2} ms", millis(started.elapsed()));
+    single(&engine, &image).await?;
+
+    let (cpu, started) = (cpu_time()?, Instant::now());
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut workers = Vec::new();
+    for _ in 0..concurrency {
+        let (engine, image, next, work) = (engine.clone(), image.clone(), next.clone(), work.clone());
+        workers.push(tokio::spawn(async move {
+            let mut times: [Vec<Duration>; STEPS.len()] = Default::default();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= cycles {
+                    return Ok::<_, Box<dyn std::error::Error + Send + Sync>>(times);
+                }
+                cycle(&engine, &image, &work, number, &mut times).await?;
+            }
+        }));
+    }
+    let mut times: [Vec<Duration>; STEPS.len()] = Default::default();
+    for worker in workers {
+        for (all, more) in times.iter_mut().zip(worker.await??) {
+            all.extend(more);
+        }
+    }
+    let (elapsed, cpu) = (started.elapsed(), cpu_time()? - cpu);
+    println!("{cycles} cycles at concurrency {concurrency}");
+    for (step, times) in STEPS.iter().zip(&mut times) {
+        report(step, times);
+    }
+    let count = f64::from(u32::try_from(cycles)?);
+    println!("cycles per second {:8.1}", count / elapsed.as_secs_f64());
+    println!("cpu per cycle     {:8.2} ms", millis(cpu) / count);
+    drop(engine);
+    fs::remove_dir_all(&source)?;
+    // The zygote removes its own part of the directory at the same time.
+    let _ = fs::remove_dir_all(&work);
+    Ok(())
+}
+
+/// The times of single steps with nothing else running.
+async fn single(engine: &Engine, image: &Image) -> Result<()> {
+    let (mut creates, mut execs, mut destroys) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..100 {
+        let started = Instant::now();
+        let sandbox = engine.create(spec(image)).await?;
+        creates.push(started.elapsed());
+        for _ in 0..3 {
+            let started = Instant::now();
+            exec(&sandbox, &["/bin/true"]).await?;
+            execs.push(started.elapsed());
+        }
+        let started = Instant::now();
+        sandbox.destroy().await?;
+        destroys.push(started.elapsed());
+    }
+    println!("one at a time");
+    report("create", &mut creates);
+    report("exec /bin/true", &mut execs);
+    report("destroy", &mut destroys);
+    Ok(())
+}
+
+async fn cycle(
+    engine: &Engine,
+    image: &Image,
+    work: &Path,
+    number: usize,
+    times: &mut [Vec<Duration>; STEPS.len()],
+) -> Result<()> {
+    let begun = Instant::now();
+    let mut last = begun;
+    let mut lap = |step: usize| {
+        let now = Instant::now();
+        times[step].push(now - last);
+        last = now;
+    };
+    let sandbox = engine.create(spec(image)).await?;
+    lap(0);
+    for target in ["/oracle", "/tests", "/agent"] {
+        sandbox.copy_in(&work.join("source"), target, CopyIn::default()).await?;
+        lap(2);
+    }
+    exec(&sandbox, &["/bin/bash", "-c", "mkdir -p /logs/verifier"]).await?;
+    lap(1);
+    exec(&sandbox, &["/bin/bash", "/tests/test.sh"]).await?;
+    lap(1);
+    let limits = CopyLimits { max_bytes: 1 << 20, max_entries: 100, max_file_bytes: 1 << 20 };
+    let target = work.join(format!("logs-{number}"));
+    sandbox.copy_out("/logs", &target, limits).await?;
+    lap(3);
+    sandbox.destroy().await?;
+    lap(4);
+    times[5].push(begun.elapsed());
+    Ok(())
+}
+
+fn spec(image: &Image) -> SandboxSpec {
+    SandboxSpec {
+        name: "bench".into(),
+        image: image.clone(),
+        network: Network::Host,
+        limits: Limits::default(),
+    }
+}
+
+async fn exec(sandbox: &Sandbox, argv: &[&str]) -> Result<()> {
+    let null = || File::options().write(true).open("/dev/null");
+    let command = Command {
+        argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        cwd: "/".into(),
+        user: None,
+        stdin: Stdio::Null,
+        stdout: null()?.into(),
+        stderr: null()?.into(),
+        tty: false,
+    };
+    sandbox.exec(command).await?.wait().await;
+    Ok(())
+}
+
+fn report(step: &str, times: &mut [Duration]) {
+    times.sort();
+    let at = |percent: usize| millis(times[(times.len() - 1) * percent / 100]);
+    println!("{step:17} p50 {:8.2} ms   p99 {:8.2} ms", at(50), at(99));
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+/// Processor time of the whole machine in user and kernel mode, since zygote and sandboxes count too.
+fn cpu_time() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    let busy: u64 = fields.iter().take(7).sum::<u64>() - fields[3] - fields[4];
+    Ok(Duration::from_millis(busy * 10))
+}
