@@ -98,7 +98,7 @@ impl Oddities {
 
 /// A warning about something that has no source line.
 pub(crate) fn line(about: &str, message: &str) -> String {
-    format!("{}{} {about}: {message}", paint(ODD, "warning"), paint(BOLD, ":"))
+    format!("{} {about}: {message}", paint(ODD, "warning:"))
 }
 
 /// The tasks of a plan that cannot be run, each with its problems.
