@@ -171,9 +171,9 @@ fn an_agent_killed_by_a_signal_is_agent_execution_failed_naming_the_signal() {
 
 #[test]
 fn a_slow_agent_is_agent_execution_timeout_and_everything_it_started_is_gone() {
-    let script = "setsid sh -c 'while :; do i=$((i + 1)); echo $i > /logs/agent/alive; done' & sleep 600";
+    let script = "setsid sh -c 'while :; do i=$((i + 1)); echo $i >> /logs/agent/alive; done' & sleep 600";
     let task = TestTask::new("task").config("[agent]\ntimeout_sec = 0.5\n").tests(
-        "a=$(cat /logs/agent/alive); sleep 0.3; b=$(cat /logs/agent/alive)\n\
+        "a=$(stat -c %s /logs/agent/alive); sleep 0.3; b=$(stat -c %s /logs/agent/alive)\n\
          if [ -n \"$a\" ] && [ \"$a\" = \"$b\" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
     );
     let job = job().task(task).script(script).set("verifier", json!({"after_agent_error": "run"}));
@@ -246,7 +246,7 @@ fn what_cannot_be_removed_is_environment_teardown_failed_and_fails_nothing() {
     let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
     let running = job.start();
     let arrival = gate.arrival();
-    let busy = Mounted::below(&one_entry(&job.state_dir().join("sandboxes")));
+    let busy = Mounted::below(&job.environments()[0]);
     arrival.pass();
     let finished = running.finish().expect(0);
     drop(busy);
@@ -255,7 +255,7 @@ fn what_cannot_be_removed_is_environment_teardown_failed_and_fails_nothing() {
     assert_eq!(result["reward"], 1.0);
     assert_eq!(finished.result()["completed_trials"], 1);
     job.rollout(&["clean"]).expect(0);
-    assert_eq!(fs::read_dir(job.state_dir().join("sandboxes")).unwrap().count(), 0, "clean removes what was left");
+    assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new(), "clean removes what was left");
 }
 
 /// A file system mounted where it is in the way.
@@ -275,12 +275,6 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
     }
-}
-
-fn one_entry(dir: &Path) -> std::path::PathBuf {
-    let entries: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
-    assert_eq!(entries.len(), 1, "{entries:?}");
-    entries[0].clone()
 }
 
 #[test]

@@ -35,8 +35,8 @@ fn remains(root: &Path, ids: &BTreeSet<String>) -> Vec<String> {
     let mut found = processes_of(root);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     found.extend(mounts.lines().filter(|line| line.contains(&*root.to_string_lossy())).map(str::to_owned));
-    let sandboxes = fs::read_dir(root.join("state/sandboxes")).into_iter().flatten().flatten();
-    found.extend(sandboxes.map(|entry| entry.path().display().to_string()));
+    let sandboxes = fs::read_dir(root.join("state/run")).into_iter().flatten().flatten();
+    found.extend(sandboxes.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| path.display().to_string()));
     let mut cgroups = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(dir) = cgroups.pop() {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -71,8 +71,8 @@ fn a_job_killed_at_many_moments_loses_nothing_doubles_nothing_and_leaves_nothing
         running.until("the first trial", |events| events.iter().any(|event| event["event"] == "trial_started"));
         let kill_at = Instant::now() + moment;
         while Instant::now() < kill_at && running.is_running() {
-            let sandboxes = fs::read_dir(job.state_dir().join("sandboxes")).into_iter().flatten().flatten();
-            ids.extend(sandboxes.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+            let names = job.environments().into_iter().filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+            ids.extend(names);
             std::thread::sleep(Duration::from_millis(2));
         }
         running.signal("-KILL");
@@ -150,7 +150,7 @@ fn hostile_agents_end_as_documented_and_leave_the_others_alone() {
     let message = trial("no-bin")["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("bash"), "{message}");
     assert!(Path::new("/usr/bin/env").exists(), "the host keeps its programs");
-    assert!(["agent_execution_failed"].contains(&error("kills-all").as_str().unwrap()), "{}", trial("kills-all"));
+    assert_eq!((&trial("kills-all")["reward"], &error("kills-all")), (&json!(0.0), &Value::Null));
     assert_eq!(remains(job.root(), &BTreeSet::new()), Vec::<String>::new());
 }
 
@@ -194,13 +194,10 @@ fn a_pipe_in_the_place_of_a_log_does_not_block_the_job() {
 
 #[test]
 fn the_host_is_out_of_sight() {
-    let script = "ls -A /root /home /var/lib /run /mnt /srv 2>/dev/null; cat /etc/shadow /proc/1/environ 2>/dev/null
-                  ls /dev | sort | tr '\\n' ' '; echo; id -u; hostname; touch /usr/local/rollout-was-here";
+    let script = "ls -A /root /home /mnt /srv | grep -v ':$'; cat /etc/shadow /proc/1/environ 2>/dev/null
+                  find /run /var -type f -o -type s; ls /dev | sort | tr '\\n' ' '; echo; id -u; hostname; touch /usr/local/rollout-was-here";
     let finished = job().task(TestTask::new("task")).script(script).run().expect(0);
     let output = finished.file("agent/set/task__1/command/stdout.txt");
     assert!(!Path::new("/usr/local/rollout-was-here").exists());
-    assert!(!output.contains("root:"), "{output}");
-    for device in ["sda", "vda", "kmsg", "mem", "kvm", "fuse"] {
-        assert!(!output.split_whitespace().any(|word| word == device), "{device} is visible: {output}");
-    }
+    insta::assert_snapshot!(output.trim_start(), @"");
 }

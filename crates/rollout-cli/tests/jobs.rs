@@ -72,7 +72,7 @@ fn the_first_interrupt_stops_the_job_in_good_order_and_resume_completes_it() {
         "task_git_commit_id": null, "reward": null, "error": null, "skipped": true,
     }));
     assert!(!job.dir().join("agent/set/b-slow__1/result.json").exists());
-    assert_eq!(fs::read_dir(job.state_dir().join("sandboxes")).unwrap().count(), 0, "nothing runs on");
+    assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new(), "nothing runs on");
 
     let first = cancelled.file("agent/set/a-quick__1/result.json");
     let resumed = std::thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn the_second_interrupt_stops_at_once() {
     running.signal("-INT");
     running.finish().expect(130);
     job.rollout(&["clean"]).expect(0);
-    assert_eq!(fs::read_dir(job.state_dir().join("sandboxes")).unwrap().count(), 0);
+    assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]

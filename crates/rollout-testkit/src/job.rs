@@ -105,6 +105,12 @@ impl TestJob {
         self.root.path().join("state")
     }
 
+    /// The directories of environments that run, are preserved or were left behind.
+    pub fn environments(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.state_dir().join("run")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
     /// The job's directory.
     pub fn dir(&self) -> PathBuf {
         self.root.path().join("jobs/job")
