@@ -30,6 +30,10 @@ fn seen(dir: &Path, args: &[&str]) -> String {
     format!("{seen}--- exit {}", output.status.code().unwrap())
 }
 
+fn stderr(dir: &Path, args: &[&str]) -> String {
+    String::from_utf8_lossy(&rollout(dir, args).stderr).into_owned()
+}
+
 fn temporary() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -348,17 +352,27 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     rollout(dir.path(), &["init", "job", "."]);
     rollout(dir.path(), &["init", "task", "tasks/broken"]);
     fs::remove_file(dir.path().join("tasks/broken/tests/test.sh")).unwrap();
+    fs::write(dir.path().join("tasks/hello/task.toml"), "[environment]\ngpus = 1\n").unwrap();
+    rollout(dir.path(), &["init", "task", "tasks/fine"]);
+    fs::write(dir.path().join("tasks/fine/task.toml"), "[environment]\nmemory = \"2048\"\n").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--strict"]), @"
     --- stderr
+    warning: `environment.gpus` is not supported: no GPU is given to the environment
+     --> [DIR]/tasks/hello/task.toml:2:1
+      |
+    2 | gpus = 1
+      | ^^^^
+
     task tasks/broken
     [DIR]/tasks/broken is not a complete task:
     - tests/test.sh is missing
 
-    error: the job was refused: --strict, and it has 1 problem
+    error: the job was refused: --strict, and its tasks have 2 problems
     --- exit 2
     ");
-    let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "hello", "--dry-run"]);
-    assert!(other.status.success(), "a task that does not run does not matter");
+    let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "fine", "--dry-run"]);
+    assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
+    insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @"warning: task fine and 1 other: not all of task.toml means here what it says; `rollout validate` shows what");
 }
 
 #[test]

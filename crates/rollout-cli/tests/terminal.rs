@@ -78,6 +78,21 @@ fn attach_opens_what_a_trial_left_and_keeps_what_is_changed_there() {
 }
 
 #[test]
+fn a_job_on_a_terminal_is_shown_live_and_without_colours_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(rollout(dir.path(), &["init", "job", "."]).status().unwrap().success());
+    let mut command = rollout(dir.path(), &["job.yaml"]);
+    command.env("NO_COLOR", "1");
+    let seen = typed(command, "");
+    assert!(seen.contains("0/3 · 0 completed · 0 failed · 0:00"), "{seen}");
+    assert!(seen.contains("3 completed, 0 failed"), "{seen}");
+    assert!(!seen.contains("[1/3]"), "a finished trial needs no line: {seen}");
+    assert!(!seen.contains("\u{1b}[32m") && !seen.contains("\u{1b}[1m"), "a colour: {seen}");
+    let seen = typed(rollout(dir.path(), &["job.yaml"]), "");
+    assert!(seen.contains("\u{1b}[32m"), "{seen}");
+}
+
+#[test]
 fn a_shell_without_a_terminal_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(rollout(dir.path(), &["init", "task", "hello"]).status().unwrap().success());

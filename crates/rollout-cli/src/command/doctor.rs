@@ -123,16 +123,14 @@ fn limits(support: &Support) -> Finding {
         .map(|(limits, name)| format!("{limits} by {name}"))
         .collect();
     let text = if held.is_empty() { "none can be enforced".to_owned() } else { held.join("; ") };
-    let lost = by(LimitBacking::None);
-    if lost.is_empty() {
+    if by(LimitBacking::None).is_empty() {
         return Finding { name: "limits", standing: Standing::Good, text, notes: Vec::new() };
     }
-    let mut notes = vec![format!("not enforced: {lost}. Trials run all the same, and their results say so")];
-    if support.mode == Mode::User {
-        let own = "systemd-run --user --scope -p Delegate=yes rollout …";
-        notes.push(format!("run as root, or in a cgroup of your own: {own}"));
-    }
-    Finding { name: "limits", standing: Standing::Partly, text, notes }
+    // What is not enforced is among the engine's own notes.
+    let own = "systemd-run --user --scope -p Delegate=yes rollout …";
+    let advice =
+        (support.mode == Mode::User).then(|| format!("run as root, or in a cgroup of your own: {own}"));
+    Finding { name: "limits", standing: Standing::Partly, text, notes: advice.into_iter().collect() }
 }
 
 fn disk(state_dir: &Path) -> Finding {
@@ -226,7 +224,6 @@ mod tests {
         ! native  works, as an ordinary user in user namespaces
                   programs of the host are read-only
         ! limits  cpus, processes by cgroup v1
-                  not enforced: memory. Trials run all the same, and their results say so
                   run as root, or in a cgroup of your own: systemd-run --user --scope -p Delegate=yes rollout …
         ✗ native  making a user namespace failed
         ");

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, io::Write as _, path::Path};
 
 use rollout::{
-    config::{Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
+    config::{Code, Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
     job::Plan,
     name::{DatasetName, TaskName},
     task::{Dataset, Pins, Sources, TaskProblem},
@@ -78,19 +78,27 @@ impl Oddities {
         self.datasets.iter().cloned().chain(tasks.map(|warning| warning.render(true))).collect()
     }
 
+    /// Those that change what a task means.
+    pub(crate) fn unsupported(&self) -> Vec<String> {
+        let tasks = self.tasks.iter().flat_map(|(_, _, warnings)| warnings);
+        tasks
+            .filter(|warning| warning.code == Code::Unsupported)
+            .map(|warning| warning.render(true))
+            .collect()
+    }
+
     /// A line for each dataset, and one for all tasks: thousands of them may be odd in the same way.
     pub(crate) fn short(&self) -> Vec<String> {
         let mut lines = self.datasets.clone();
         if let [(_, task, _), rest @ ..] = &self.tasks[..] {
-            let tasks = if rest.is_empty() {
-                format!("task {task} asks")
-            } else {
-                format!("{} (such as {task}) ask", count(self.tasks.len() as u64, "task"))
+            let tasks = match rest.len() as u64 {
+                0 => format!("task {task}"),
+                others => format!("task {task} and {}", count(others, "other")),
             };
-            let message = format!(
-                "{tasks} for something that means something else here; `rollout validate` shows what"
-            );
-            lines.push(format!("{} {message}", paint(ODD, "warning:")));
+            lines.push(line(
+                &tasks,
+                "not all of task.toml means here what it says; `rollout validate` shows what",
+            ));
         }
         lines
     }
@@ -98,7 +106,7 @@ impl Oddities {
 
 /// A warning about something that has no source line.
 pub(crate) fn line(about: &str, message: &str) -> String {
-    format!("{}{} {about}: {message}", paint(ODD, "warning"), paint(BOLD, ":"))
+    format!("{} {about}: {message}", paint(ODD, "warning:"))
 }
 
 /// The tasks of a plan that cannot be run, each with its problems.

@@ -63,12 +63,13 @@ async fn plan(args: &Run) -> Result<Plan, Failure> {
     let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?;
     let oddities = oddities.within(&plan);
     if args.strict {
-        warnings.extend(oddities.render());
-        warnings.extend(load::invalid(&plan));
-        if !warnings.is_empty() {
-            let problems = count(warnings.len() as u64, "problem");
-            let failure = Failure::from(format!("the job was refused: --strict, and it has {problems}"));
-            return Err(failure.details(warnings.join("\n\n")));
+        let mut problems = oddities.unsupported();
+        problems.extend(load::invalid(&plan));
+        if !problems.is_empty() {
+            let number = count(problems.len() as u64, "problem");
+            let failure =
+                Failure::from(format!("the job was refused: --strict, and its tasks have {number}"));
+            return Err(failure.details(problems.join("\n\n")));
         }
     }
     warnings.extend(oddities.short());

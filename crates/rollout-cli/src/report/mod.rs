@@ -113,7 +113,13 @@ impl Reporter {
             match next {
                 Next::Event(event) => self.show(&event)?,
                 Next::Draw => {}
-                Next::End => return Ok(self.junit),
+                Next::End => {
+                    // A job that fails ends without a last event.
+                    if let Screen::Live { bar, .. } = &self.screen {
+                        bar.finish_and_clear();
+                    }
+                    return Ok(self.junit);
+                }
             }
             self.draw();
         }
