@@ -1,4 +1,5 @@
 //! Every way a trial can fail, each with the behaviour that is documented for it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{fs, path::Path, process::Command};
 

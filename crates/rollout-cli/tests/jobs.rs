@@ -27,7 +27,128 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
         .set("n_attempts", json!(2))
         .set("metrics", json!([{"type": "mean"}, {"type": "sum"}, {"type": "min"}, {"type": "max"}]));
     let finished = job.run().expect(1);
-    insta::assert_json_snapshot!(timeless(finished.result()), @"");
+    insta::assert_json_snapshot!(timeless(finished.result()), @r#"
+    {
+      "job_name": "job",
+      "cancelled": false,
+      "total_trials": 8,
+      "completed_trials": 4,
+      "failed_trials": 4,
+      "skipped_trials": 0,
+      "pass_rate": 0.5,
+      "mean_reward": 0.5,
+      "total_cost": 0.0,
+      "total_duration_sec": "[time]",
+      "started_at": "[time]",
+      "ended_at": "[time]",
+      "agents": {
+        "oracle": {
+          "total_trials": 4,
+          "completed_trials": 2,
+          "failed_trials": 2,
+          "skipped_trials": 0,
+          "pass_rate": 1.0,
+          "mean_reward": 1.0,
+          "total_cost": 0.0,
+          "metrics": {
+            "mean": 1.0,
+            "sum": 2.0,
+            "min": 1.0,
+            "max": 1.0
+          }
+        },
+        "agent": {
+          "total_trials": 4,
+          "completed_trials": 2,
+          "failed_trials": 2,
+          "skipped_trials": 0,
+          "pass_rate": 0.0,
+          "mean_reward": 0.0,
+          "total_cost": 0.0,
+          "metrics": {
+            "mean": 0.0,
+            "sum": 0.0,
+            "min": 0.0,
+            "max": 0.0
+          }
+        }
+      },
+      "results": [
+        {
+          "task_name": "a-task",
+          "dataset_name": "set",
+          "agent_name": "oracle",
+          "attempt": 1,
+          "task_git_commit_id": null,
+          "reward": null,
+          "error": "verifier_failed"
+        },
+        {
+          "task_name": "a-task",
+          "dataset_name": "set",
+          "agent_name": "oracle",
+          "attempt": 2,
+          "task_git_commit_id": null,
+          "reward": null,
+          "error": "verifier_failed"
+        },
+        {
+          "task_name": "b-task",
+          "dataset_name": "set",
+          "agent_name": "oracle",
+          "attempt": 1,
+          "task_git_commit_id": null,
+          "reward": 1.0,
+          "error": null
+        },
+        {
+          "task_name": "b-task",
+          "dataset_name": "set",
+          "agent_name": "oracle",
+          "attempt": 2,
+          "task_git_commit_id": null,
+          "reward": 1.0,
+          "error": null
+        },
+        {
+          "task_name": "a-task",
+          "dataset_name": "set",
+          "agent_name": "agent",
+          "attempt": 1,
+          "task_git_commit_id": null,
+          "reward": null,
+          "error": "verifier_failed"
+        },
+        {
+          "task_name": "a-task",
+          "dataset_name": "set",
+          "agent_name": "agent",
+          "attempt": 2,
+          "task_git_commit_id": null,
+          "reward": null,
+          "error": "verifier_failed"
+        },
+        {
+          "task_name": "b-task",
+          "dataset_name": "set",
+          "agent_name": "agent",
+          "attempt": 1,
+          "task_git_commit_id": null,
+          "reward": 0.0,
+          "error": null
+        },
+        {
+          "task_name": "b-task",
+          "dataset_name": "set",
+          "agent_name": "agent",
+          "attempt": 2,
+          "task_git_commit_id": null,
+          "reward": 0.0,
+          "error": null
+        }
+      ]
+    }
+    "#);
 }
 
 #[test]

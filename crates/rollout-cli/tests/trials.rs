@@ -42,7 +42,47 @@ fn a_trial_leaves_the_documented_directory_behind() {
         ".environment.id" => "[id]",
         ".environment.image" => "[image]",
         ".environment.enforced" => "[limits]",
-    }, @"");
+    }, @r#"
+    {
+      "task_name": "task",
+      "dataset_name": "set",
+      "agent_name": "agent",
+      "attempt": 1,
+      "task_git_commit_id": null,
+      "reward": 0.5,
+      "cost": 0.0,
+      "environment_cost": 0.0,
+      "model_cost": null,
+      "error": null,
+      "durations": {
+        "total_sec": "[time]",
+        "environment_setup_sec": "[time]",
+        "agent_setup_sec": "[time]",
+        "agent_execution_sec": "[time]",
+        "verifier_sec": "[time]"
+      },
+      "timestamps": {
+        "started_at": "[time]",
+        "environment_setup_started_at": "[time]",
+        "environment_setup_ended_at": "[time]",
+        "agent_setup_started_at": "[time]",
+        "agent_setup_ended_at": "[time]",
+        "agent_execution_started_at": "[time]",
+        "agent_execution_ended_at": "[time]",
+        "verifier_started_at": "[time]",
+        "verifier_ended_at": "[time]",
+        "ended_at": "[time]"
+      },
+      "environment": {
+        "provider": "native",
+        "id": "[id]",
+        "image": "[image]",
+        "network": "host",
+        "enforced": "[limits]"
+      },
+      "tries": 1
+    }
+    "#);
     assert_eq!(finished.result()["mean_reward"], 0.5);
     assert_eq!(finished.file("config.json").parse::<Value>().unwrap()["n_attempts"], 1);
 }

@@ -91,14 +91,17 @@ impl Settings {
     }
 }
 
+/// The one preparation of a task's image. A build that failed for good has failed for every trial.
+type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
+
 /// Makes native environments.
 pub(super) struct Native {
     engine: Engine,
     bases: HostImages,
     network: Network,
     pids: u64,
-    /// What was prepared in this process, by task directory: a build that failed for good fails once.
-    prepared: Mutex<HashMap<PathBuf, Arc<OnceCell<Result<PreparedImage, EnvironmentError>>>>>,
+    /// What was prepared in this process, by task directory.
+    prepared: Mutex<HashMap<PathBuf, Arc<Preparation>>>,
     images: Mutex<HashMap<String, Image>>,
 }
 
