@@ -13,19 +13,23 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, Semaphore, oneshot};
 
 use crate::{
     answer::{AnswerPipe, RequestSocket},
     helper::HELPER_ARG,
     host_image,
     image::{Image, ImageError},
-    limits::{Controllers, LimitBacking, Limits},
+    limits::{Controllers, Limits},
     remove::remove_tree,
     sandbox::{SPEC_FILE, Sandbox},
+    support::{Support, advice, check_resources, support},
     sweep,
     wire::{Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
 };
+
+/// How many sandboxes' files may be in removal at once.
+const MAX_REMOVALS: usize = 16;
 
 /// What an engine needs to start.
 #[derive(Debug, Clone)]
@@ -57,33 +61,6 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-}
-
-/// How sandboxes are made on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// By the super-user.
-    Root,
-    /// By an ordinary user, in a user namespace where that user is root.
-    User,
-}
-
-/// What the engine can do on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Support {
-    /// How sandboxes are made.
-    pub mode: Mode,
-    /// Whether a sandbox's changes lie on the disk; if not they are in memory.
-    pub changes_on_disk: bool,
-    /// What enforces the limit on processors.
-    pub cpus: LimitBacking,
-    /// What enforces the limit on memory.
-    pub memory: LimitBacking,
-    /// What enforces the limit on processes.
-    pub pids: LimitBacking,
-    /// What cannot be done or enforced here, for people to read.
-    pub notes: Vec<String>,
 }
 
 /// Why an engine could not start.
@@ -175,6 +152,7 @@ pub(crate) struct Inner {
     controllers: Controllers,
     host_image: OnceCell<Image>,
     counter: AtomicU64,
+    removals: Arc<Semaphore>,
 }
 
 impl Engine {
@@ -194,6 +172,7 @@ impl Engine {
             controllers,
             host_image: OnceCell::new(),
             counter: AtomicU64::new(0),
+            removals: Arc::new(Semaphore::new(MAX_REMOVALS)),
         };
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -254,6 +233,30 @@ impl Engine {
         };
         let connection = self.launch(&create).await?;
         Ok(Sandbox::new(self.clone(), (id, dir), spec, enforced, connection, preserved))
+    }
+
+    /// Takes a sandbox's directory out of sight and removes it in the background.
+    ///
+    /// A disk can take longer to free files than a sandbox takes to live, so only so many removals may
+    /// be behind before the next has to wait.
+    pub(crate) async fn discard(&self, dir: PathBuf) -> io::Result<()> {
+        let permit = self.inner.removals.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (renamed, out_of_sight) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let trash = dir.with_extension("trash");
+            let result = match fs::rename(&dir, &trash) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            };
+            // Whoever stopped waiting does not mind.
+            let _ = renamed.send(result);
+            // The zygote or a sweep tries again when this engine is gone.
+            if let Err(error) = remove_tree(&trash) {
+                tracing::warn!("cannot remove {}: {error}", trash.display());
+            }
+        });
+        out_of_sight.await.map_err(io::Error::other)?
     }
 
     fn next_id(&self) -> String {
@@ -371,74 +374,6 @@ fn not_allowed(failure: SetupFailure) -> EngineError {
     let (step, source) = failure.into_io();
     let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     EngineError::NotAllowed { step, advice: advice(setting), source }
-}
-
-/// Which setting of the machine stands in the way of an ordinary user's sandboxes.
-fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
-    let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
-    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-        "run as root, or allow user namespaces with `sysctl -w kernel.unprivileged_userns_clone=1`".into()
-    } else if is("/proc/sys/user/max_user_namespaces", "0") {
-        "run as root, or allow user namespaces with `sysctl -w user.max_user_namespaces=10000`".into()
-    } else if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        "AppArmor restricts user namespaces: run as root, give this program an AppArmor profile with `userns,`, \
-         or lift the restriction with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
-            .into()
-    } else {
-        "run as root, or where this is itself a container start that one with more privileges \
-         (docker run --privileged)"
-            .into()
-    }
-}
-
-fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path) -> Support {
-    let mut notes = Vec::new();
-    if !probe.root {
-        notes.push(
-            "without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it"
-                .to_owned(),
-        );
-    }
-    if !probe.upper_on_disk {
-        notes.push(format!(
-            "{} cannot hold an overlay, so what environments write is kept in memory; put the state directory on a \
-             disk file system",
-            state_dir.display()
-        ));
-    }
-    let [cpus, memory, pids] = controllers.backing();
-    for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
-        if backing == LimitBacking::None {
-            notes.push(format!("limits on {what} are not enforced: no cgroup for them can be made here"));
-        }
-    }
-    let mode = if probe.root { Mode::Root } else { Mode::User };
-    Support { mode, changes_on_disk: probe.upper_on_disk, cpus, memory, pids, notes }
-}
-
-/// Refuses limits that the machine can never reach, which would only hide that it is too small.
-fn check_resources(limits: Limits) -> Result<(), CreateError> {
-    let processors = std::thread::available_parallelism()
-        .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
-    if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {
-        let text = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
-        return Err(CreateError::Resources {
-            what: "processors",
-            asked: text(asked),
-            available: text(processors),
-        });
-    }
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    if let Some(asked) = limits.memory_bytes.filter(|asked| *asked > memory) {
-        let text = |bytes: u64| format!("{} MiB", bytes >> 20);
-        return Err(CreateError::Resources {
-            what: "of memory",
-            asked: text(asked),
-            available: text(memory),
-        });
-    }
-    Ok(())
 }
 
 /// Makes a host name of any text.
