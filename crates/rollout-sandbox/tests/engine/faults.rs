@@ -117,6 +117,39 @@ async fn a_killed_engine_leaves_no_process_mount_cgroup_or_directory() {
 }
 
 #[tokio::test]
+async fn an_engine_killed_at_any_moment_leaves_nothing() {
+    let marker = "1005.25";
+    if let Some(state_dir) = std::env::var_os(STATE_DIR) {
+        churn(Path::new(&state_dir), marker).await;
+    }
+    let state = tempfile::tempdir().unwrap();
+    for moment in 0..8 {
+        let (mut child, run_dir) =
+            engine_process("faults::an_engine_killed_at_any_moment_leaves_nothing", state.path());
+        tokio::time::sleep(Duration::from_millis(3 * moment)).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("the removal of the run directory", || !run_dir.exists()).await;
+        nothing_is_left(&run_dir, marker);
+    }
+}
+
+/// Makes, uses and destroys sandboxes for ever.
+async fn churn(state_dir: &Path, marker: &str) {
+    let engine = engine(state_dir).await;
+    let image = engine.host_image().await.unwrap();
+    let limits = Limits { pids: Some(50), ..Limits::default() };
+    loop {
+        let spec = SandboxSpec { name: "test".into(), image: image.clone(), network: Network::None, limits };
+        let sandbox = engine.create(spec).await.unwrap();
+        println!("\nrun dir {}", sandbox.root_dir().parent().unwrap().display());
+        std::io::stdout().flush().unwrap();
+        start(&sandbox, &format!("setsid sleep {marker} & echo x > /root/file")).await.wait().await;
+        sandbox.destroy().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn what_a_killed_engine_and_its_zygote_leave_is_swept() {
     let marker = "1002.25";
     hold_sandboxes_if_child(marker).await;
