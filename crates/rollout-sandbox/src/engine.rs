@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -13,7 +13,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, OnceCell, Semaphore, oneshot};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, Semaphore, oneshot};
 
 use crate::{
     answer::{AnswerPipe, RequestSocket},
@@ -147,7 +147,7 @@ pub(crate) struct Inner {
     id: String,
     /// Says that this engine is alive, to whoever sweeps the state directory.
     lock: OwnedFd,
-    zygote: Mutex<RequestSocket>,
+    zygote: Arc<Mutex<RequestSocket>>,
     support: Support,
     controllers: Controllers,
     host_image: OnceCell<Image>,
@@ -167,7 +167,7 @@ impl Engine {
             run_dir,
             id,
             lock,
-            zygote: Mutex::new(zygote),
+            zygote: Arc::new(Mutex::new(zygote)),
             support,
             controllers,
             host_image: OnceCell::new(),
@@ -231,8 +231,50 @@ impl Engine {
             parts: spec.image.mounts(),
             cgroups,
         };
-        let connection = self.launch(&create).await?;
-        Ok(Sandbox::new(self.clone(), (id, dir), spec, enforced, connection, preserved))
+        let setup = |step: &'static str| move |source| CreateError::Setup { step: step.to_owned(), source };
+        let (lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(setup("making a socket"))?;
+        let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
+        // From here on, whoever fails or stops waiting drops the sandbox, which cleans up after itself.
+        let mut sandbox =
+            Sandbox::new(self.clone(), (id, dir), spec, enforced, (lifetime, control), preserved);
+        self.ask_zygote(&create, &[lifetime_end.as_fd(), theirs.as_fd()]).await?;
+        drop((lifetime_end, theirs));
+        match sandbox.started().await.map_err(setup("waiting for the sandbox"))? {
+            CreateAnswer::Ready => Ok(sandbox),
+            CreateAnswer::Failed(failure) => {
+                let (step, source) = failure.into_io();
+                Err(CreateError::Setup { step, source })
+            }
+        }
+    }
+
+    /// Sends a request to the zygote, or if it was killed to a new one.
+    async fn ask_zygote(&self, create: &Create, fds: &[BorrowedFd<'_>]) -> Result<(), CreateError> {
+        let zygote = self.inner.zygote.clone().lock_owned().await;
+        if zygote.send(create, fds).await.is_ok() {
+            return Ok(());
+        }
+        let zygote = self.restart(zygote).await?;
+        let sent = zygote.send(create, fds).await;
+        sent.map_err(|source| CreateError::Setup { step: "reaching the sandbox helper".into(), source })
+    }
+
+    /// Replaces the zygote, even if the caller stops waiting: one that is started and not kept would take
+    /// the engine for dead and remove its directory.
+    async fn restart(
+        &self,
+        mut zygote: OwnedMutexGuard<RequestSocket>,
+    ) -> Result<OwnedMutexGuard<RequestSocket>, EngineError> {
+        let inner = self.inner.clone();
+        let restart = tokio::spawn(async move {
+            let Inner { options, run_dir, id, lock, controllers, .. } = &*inner;
+            *zygote = start_zygote(options, run_dir, id, lock, controllers).await?.0;
+            Ok(zygote)
+        });
+        let helper = &self.inner.options.helper;
+        let failed = |error| EngineError::Helper { helper: helper.clone(), source: io::Error::other(error) };
+        restart.await.map_err(failed)?
     }
 
     /// Takes a sandbox's directory out of sight and removes it in the background.
@@ -261,36 +303,6 @@ impl Engine {
 
     fn next_id(&self) -> String {
         format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed))
-    }
-
-    async fn launch(&self, create: &Create) -> Result<(AnswerPipe, RequestSocket), CreateError> {
-        let setup = |step: &str| {
-            let step = step.to_owned();
-            move |source| CreateError::Setup { step, source }
-        };
-        let (mut lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(setup("making a socket"))?;
-        let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
-        {
-            let mut zygote = self.inner.zygote.lock().await;
-            let fds = [lifetime_end.as_fd(), theirs.as_fd()];
-            if zygote.send(create, &fds).await.is_err() {
-                let inner = &self.inner;
-                *zygote =
-                    start_zygote(&inner.options, &inner.run_dir, &inner.id, &inner.lock, &inner.controllers)
-                        .await?
-                        .0;
-                zygote.send(create, &fds).await.map_err(setup("reaching the sandbox helper"))?;
-            }
-        }
-        drop((lifetime_end, theirs));
-        match lifetime.expect().await.map_err(setup("waiting for the sandbox"))? {
-            CreateAnswer::Ready => Ok((lifetime, control)),
-            CreateAnswer::Failed(failure) => {
-                let (step, source) = failure.into_io();
-                Err(CreateError::Setup { step, source })
-            }
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     image::Layer,
     limits::Enforced,
     process::{Command, ExecError, Process, Survivor, call},
-    wire::{Done, Request, WireSurvivor},
+    wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
 
 /// The file of a preserved sandbox that says how it was made.
@@ -87,6 +87,14 @@ impl Sandbox {
     ) -> Sandbox {
         let commands = AtomicU64::new(0);
         Sandbox { engine, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
+    }
+
+    /// Waits for the supervisor's first word.
+    pub(crate) async fn started(&mut self) -> io::Result<CreateAnswer> {
+        match &mut self.lifetime {
+            Some(lifetime) => lifetime.expect().await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// A name that no other sandbox has.

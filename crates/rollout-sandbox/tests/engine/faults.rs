@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::common::{Host, engine, out, start};
-use rollout_sandbox::{Limits, Network, SandboxSpec, sweep};
+use rollout_sandbox::{CreateError, Image, ImageConfig, Layer, Limits, Network, SandboxSpec, sweep};
 
 const STATE_DIR: &str = "ROLLOUT_SANDBOX_TEST_STATE_DIR";
 
@@ -244,5 +244,38 @@ async fn a_committed_sandbox_is_a_layer_for_others() {
         out(&sandbox, "cat /root/file /usr/bin/tool; ls /etc | grep -c '^issue$' || true").await,
         "built\ntool\n0\n"
     );
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_sandbox_that_could_not_be_made_leaves_no_directory() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let run_dir = sandbox.root_dir().parent().unwrap().to_owned();
+    sandbox.destroy().await.unwrap();
+    let layer = Layer::open(host.state.path()).unwrap();
+    let mut spec = host.spec().await;
+    spec.image = Image::from_layers(&[layer], ImageConfig::default(), "no such part");
+    let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
+    assert!(matches!(error, CreateError::Setup { .. }), "{error:?}");
+    let sandboxes =
+        || fs::read_dir(&run_dir).unwrap().filter(|it| it.as_ref().unwrap().path().join("upper").exists());
+    eventually("the removal of the directory", || sandboxes().count() == 0).await;
+}
+
+#[tokio::test]
+async fn a_creation_that_nobody_waits_for_leaves_no_sandbox() {
+    let host = Host::start().await;
+    let run_dir = host.sandbox().await.root_dir().parent().unwrap().to_owned();
+    for microseconds in (0..3000).step_by(100) {
+        let creation = host.engine.create(host.spec().await);
+        // Whether it came to be or not, nobody holds it afterwards.
+        let _ = tokio::time::timeout(Duration::from_micros(microseconds), creation).await;
+    }
+    let sandboxes =
+        || fs::read_dir(&run_dir).unwrap().filter(|it| it.as_ref().unwrap().path().join("upper").exists());
+    eventually("the removal of all directories", || sandboxes().count() == 0).await;
+    let sandbox = host.sandbox().await;
+    assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
     sandbox.destroy().await.unwrap();
 }
