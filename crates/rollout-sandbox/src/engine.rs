@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -13,19 +13,23 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, Semaphore, oneshot};
 
 use crate::{
     answer::{AnswerPipe, RequestSocket},
     helper::HELPER_ARG,
     host_image,
     image::{Image, ImageError},
-    limits::{Controllers, LimitBacking, Limits},
+    limits::{Controllers, Limits},
     remove::remove_tree,
     sandbox::{SPEC_FILE, Sandbox},
+    support::{Support, advice, check_resources, support},
     sweep,
     wire::{Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
 };
+
+/// How many sandboxes' files may be in removal at once.
+const MAX_REMOVALS: usize = 16;
 
 /// What an engine needs to start.
 #[derive(Debug, Clone)]
@@ -57,33 +61,6 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-}
-
-/// How sandboxes are made on this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// By the super-user.
-    Root,
-    /// By an ordinary user, in a user namespace where that user is root.
-    User,
-}
-
-/// What the engine can do on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Support {
-    /// How sandboxes are made.
-    pub mode: Mode,
-    /// Whether a sandbox's changes lie on the disk; if not they are in memory.
-    pub changes_on_disk: bool,
-    /// What enforces the limit on processors.
-    pub cpus: LimitBacking,
-    /// What enforces the limit on memory.
-    pub memory: LimitBacking,
-    /// What enforces the limit on processes.
-    pub pids: LimitBacking,
-    /// What cannot be done or enforced here, for people to read.
-    pub notes: Vec<String>,
 }
 
 /// Why an engine could not start.
@@ -170,11 +147,12 @@ pub(crate) struct Inner {
     id: String,
     /// Says that this engine is alive, to whoever sweeps the state directory.
     lock: OwnedFd,
-    zygote: Mutex<RequestSocket>,
+    zygote: Arc<Mutex<RequestSocket>>,
     support: Support,
     controllers: Controllers,
     host_image: OnceCell<Image>,
     counter: AtomicU64,
+    removals: Arc<Semaphore>,
 }
 
 impl Engine {
@@ -189,11 +167,12 @@ impl Engine {
             run_dir,
             id,
             lock,
-            zygote: Mutex::new(zygote),
+            zygote: Arc::new(Mutex::new(zygote)),
             support,
             controllers,
             host_image: OnceCell::new(),
             counter: AtomicU64::new(0),
+            removals: Arc::new(Semaphore::new(MAX_REMOVALS)),
         };
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -252,42 +231,78 @@ impl Engine {
             parts: spec.image.mounts(),
             cgroups,
         };
-        let connection = self.launch(&create).await?;
-        Ok(Sandbox::new(self.clone(), (id, dir), spec, enforced, connection, preserved))
-    }
-
-    fn next_id(&self) -> String {
-        format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed))
-    }
-
-    async fn launch(&self, create: &Create) -> Result<(AnswerPipe, RequestSocket), CreateError> {
-        let setup = |step: &str| {
-            let step = step.to_owned();
-            move |source| CreateError::Setup { step, source }
-        };
-        let (mut lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
+        let setup = |step: &'static str| move |source| CreateError::Setup { step: step.to_owned(), source };
+        let (lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(setup("making a socket"))?;
         let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
-        {
-            let mut zygote = self.inner.zygote.lock().await;
-            let fds = [lifetime_end.as_fd(), theirs.as_fd()];
-            if zygote.send(create, &fds).await.is_err() {
-                let inner = &self.inner;
-                *zygote =
-                    start_zygote(&inner.options, &inner.run_dir, &inner.id, &inner.lock, &inner.controllers)
-                        .await?
-                        .0;
-                zygote.send(create, &fds).await.map_err(setup("reaching the sandbox helper"))?;
-            }
-        }
+        // From here on, whoever fails or stops waiting drops the sandbox, which cleans up after itself.
+        let mut sandbox =
+            Sandbox::new(self.clone(), (id, dir), spec, enforced, (lifetime, control), preserved);
+        self.ask_zygote(&create, &[lifetime_end.as_fd(), theirs.as_fd()]).await?;
         drop((lifetime_end, theirs));
-        match lifetime.expect().await.map_err(setup("waiting for the sandbox"))? {
-            CreateAnswer::Ready => Ok((lifetime, control)),
+        match sandbox.started().await.map_err(setup("waiting for the sandbox"))? {
+            CreateAnswer::Ready => Ok(sandbox),
             CreateAnswer::Failed(failure) => {
                 let (step, source) = failure.into_io();
                 Err(CreateError::Setup { step, source })
             }
         }
+    }
+
+    /// Sends a request to the zygote, or if it was killed to a new one.
+    async fn ask_zygote(&self, create: &Create, fds: &[BorrowedFd<'_>]) -> Result<(), CreateError> {
+        let zygote = self.inner.zygote.clone().lock_owned().await;
+        if zygote.send(create, fds).await.is_ok() {
+            return Ok(());
+        }
+        let zygote = self.restart(zygote).await?;
+        let sent = zygote.send(create, fds).await;
+        sent.map_err(|source| CreateError::Setup { step: "reaching the sandbox helper".into(), source })
+    }
+
+    /// Replaces the zygote, even if the caller stops waiting: one that is started and not kept would take
+    /// the engine for dead and remove its directory.
+    async fn restart(
+        &self,
+        mut zygote: OwnedMutexGuard<RequestSocket>,
+    ) -> Result<OwnedMutexGuard<RequestSocket>, EngineError> {
+        let inner = self.inner.clone();
+        let restart = tokio::spawn(async move {
+            let Inner { options, run_dir, id, lock, controllers, .. } = &*inner;
+            *zygote = start_zygote(options, run_dir, id, lock, controllers).await?.0;
+            Ok(zygote)
+        });
+        let helper = &self.inner.options.helper;
+        let failed = |error| EngineError::Helper { helper: helper.clone(), source: io::Error::other(error) };
+        restart.await.map_err(failed)?
+    }
+
+    /// Takes a sandbox's directory out of sight and removes it in the background.
+    ///
+    /// A disk can take longer to free files than a sandbox takes to live, so only so many removals may
+    /// be behind before the next has to wait.
+    pub(crate) async fn discard(&self, dir: PathBuf) -> io::Result<()> {
+        let permit = self.inner.removals.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (renamed, out_of_sight) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let trash = dir.with_extension("trash");
+            let result = match fs::rename(&dir, &trash) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            };
+            // Whoever stopped waiting does not mind.
+            let _ = renamed.send(result);
+            // The zygote or a sweep tries again when this engine is gone.
+            if let Err(error) = remove_tree(&trash) {
+                tracing::warn!("cannot remove {}: {error}", trash.display());
+            }
+        });
+        out_of_sight.await.map_err(io::Error::other)?
+    }
+
+    fn next_id(&self) -> String {
+        format!("{}-{}", self.inner.id, self.inner.counter.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -371,74 +386,6 @@ fn not_allowed(failure: SetupFailure) -> EngineError {
     let (step, source) = failure.into_io();
     let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     EngineError::NotAllowed { step, advice: advice(setting), source }
-}
-
-/// Which setting of the machine stands in the way of an ordinary user's sandboxes.
-fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
-    let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
-    if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-        "run as root, or allow user namespaces with `sysctl -w kernel.unprivileged_userns_clone=1`".into()
-    } else if is("/proc/sys/user/max_user_namespaces", "0") {
-        "run as root, or allow user namespaces with `sysctl -w user.max_user_namespaces=10000`".into()
-    } else if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        "AppArmor restricts user namespaces: run as root, give this program an AppArmor profile with `userns,`, \
-         or lift the restriction with `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
-            .into()
-    } else {
-        "run as root, or where this is itself a container start that one with more privileges \
-         (docker run --privileged)"
-            .into()
-    }
-}
-
-fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path) -> Support {
-    let mut notes = Vec::new();
-    if !probe.root {
-        notes.push(
-            "without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it"
-                .to_owned(),
-        );
-    }
-    if !probe.upper_on_disk {
-        notes.push(format!(
-            "{} cannot hold an overlay, so what environments write is kept in memory; put the state directory on a \
-             disk file system",
-            state_dir.display()
-        ));
-    }
-    let [cpus, memory, pids] = controllers.backing();
-    for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
-        if backing == LimitBacking::None {
-            notes.push(format!("limits on {what} are not enforced: no cgroup for them can be made here"));
-        }
-    }
-    let mode = if probe.root { Mode::Root } else { Mode::User };
-    Support { mode, changes_on_disk: probe.upper_on_disk, cpus, memory, pids, notes }
-}
-
-/// Refuses limits that the machine can never reach, which would only hide that it is too small.
-fn check_resources(limits: Limits) -> Result<(), CreateError> {
-    let processors = std::thread::available_parallelism()
-        .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
-    if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {
-        let text = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
-        return Err(CreateError::Resources {
-            what: "processors",
-            asked: text(asked),
-            available: text(processors),
-        });
-    }
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    if let Some(asked) = limits.memory_bytes.filter(|asked| *asked > memory) {
-        let text = |bytes: u64| format!("{} MiB", bytes >> 20);
-        return Err(CreateError::Resources {
-            what: "of memory",
-            asked: text(asked),
-            available: text(memory),
-        });
-    }
-    Ok(())
 }
 
 /// Makes a host name of any text.

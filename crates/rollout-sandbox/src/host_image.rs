@@ -159,9 +159,13 @@ fn key() -> io::Result<String> {
     hash.update(b"host image 1\0");
     walk_etc::<io::Error>(|path, metadata| {
         hash.update(path.as_os_str().as_bytes());
-        for number in
-            [u64::from(metadata.mode()), metadata.len(), metadata.mtime().unsigned_abs(), metadata.ino()]
-        {
+        for number in [
+            u64::from(metadata.mode()),
+            metadata.len(),
+            metadata.mtime().unsigned_abs(),
+            metadata.mtime_nsec().unsigned_abs(),
+            metadata.ino(),
+        ] {
             hash.update(number.to_le_bytes());
         }
         Ok(())

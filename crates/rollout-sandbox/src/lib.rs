@@ -17,15 +17,17 @@ mod process;
 mod remove;
 mod sandbox;
 mod shared;
+mod support;
 mod sweep;
 mod sys;
 mod wire;
 
-pub use engine::{CreateError, Engine, EngineError, EngineOptions, Mode, Network, SandboxSpec, Support};
+pub use engine::{CreateError, Engine, EngineError, EngineOptions, Network, SandboxSpec};
 pub use files::{CopyError, CopyIn, CopyLimits, CopyReport, FileRead, Skipped};
 pub use helper::{HELPER_ARG, helper_main};
 pub use image::{Image, ImageConfig, ImageError, Layer};
 pub use limits::{Enforced, LimitBacking, Limits};
 pub use process::{Command, ExecError, Exit, ExitStatus, Process, Stdio, Survivor, Terminal};
 pub use sandbox::{DestroyError, KeepError, Sandbox};
+pub use support::{Mode, Support};
 pub use sweep::{SweepReport, sweep};

@@ -12,8 +12,7 @@ use crate::{
     image::Layer,
     limits::Enforced,
     process::{Command, ExecError, Process, Survivor, call},
-    remove::remove_tree,
-    wire::{Done, Request, WireSurvivor},
+    wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
 
 /// The file of a preserved sandbox that says how it was made.
@@ -90,6 +89,14 @@ impl Sandbox {
         Sandbox { engine, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
     }
 
+    /// Waits for the supervisor's first word.
+    pub(crate) async fn started(&mut self) -> io::Result<CreateAnswer> {
+        match &mut self.lifetime {
+            Some(lifetime) => lifetime.expect().await,
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// A name that no other sandbox has.
     pub fn id(&self) -> &str {
         &self.id
@@ -139,15 +146,15 @@ impl Sandbox {
     }
 
     /// Ends everything inside, waits until it is gone, and removes the sandbox's files (but not preserved ones).
+    ///
+    /// The directory is gone when this returns; freeing what it held goes on in the background.
     pub async fn destroy(mut self) -> Result<(), DestroyError> {
         self.stop().await?;
         if self.preserved.is_some() {
             return Ok(());
         }
-        let dir = self.dir.clone();
-        blocking(move || remove_tree(&dir))
-            .await
-            .map_err(|source| DestroyError::Directory { path: self.dir.clone(), source })
+        let removed = self.engine.discard(self.dir.clone()).await;
+        removed.map_err(|source| DestroyError::Directory { path: self.dir.clone(), source })
     }
 
     /// Stops the sandbox and makes its changes a layer in `layer_dir`, which must be on the state directory's disk.
@@ -213,8 +220,7 @@ impl Drop for Sandbox {
             runtime.spawn(async move {
                 // What cannot be removed now is removed with the engine's directory.
                 let _ = lifetime.closed().await;
-                let _ = blocking(move || remove_tree(&dir)).await;
-                drop(engine);
+                let _ = engine.discard(dir).await;
             });
         }
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::common::{Host, engine, out, start};
-use rollout_sandbox::{Limits, Network, SandboxSpec, sweep};
+use rollout_sandbox::{CreateError, Image, ImageConfig, Layer, Limits, Network, SandboxSpec, sweep};
 
 const STATE_DIR: &str = "ROLLOUT_SANDBOX_TEST_STATE_DIR";
 
@@ -117,6 +117,39 @@ async fn a_killed_engine_leaves_no_process_mount_cgroup_or_directory() {
 }
 
 #[tokio::test]
+async fn an_engine_killed_at_any_moment_leaves_nothing() {
+    let marker = "1005.25";
+    if let Some(state_dir) = std::env::var_os(STATE_DIR) {
+        churn(Path::new(&state_dir), marker).await;
+    }
+    let state = tempfile::tempdir().unwrap();
+    for moment in 0..8 {
+        let (mut child, run_dir) =
+            engine_process("faults::an_engine_killed_at_any_moment_leaves_nothing", state.path());
+        tokio::time::sleep(Duration::from_millis(3 * moment)).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("the removal of the run directory", || !run_dir.exists()).await;
+        nothing_is_left(&run_dir, marker);
+    }
+}
+
+/// Makes, uses and destroys sandboxes for ever.
+async fn churn(state_dir: &Path, marker: &str) {
+    let engine = engine(state_dir).await;
+    let image = engine.host_image().await.unwrap();
+    let limits = Limits { pids: Some(50), ..Limits::default() };
+    loop {
+        let spec = SandboxSpec { name: "test".into(), image: image.clone(), network: Network::None, limits };
+        let sandbox = engine.create(spec).await.unwrap();
+        println!("\nrun dir {}", sandbox.root_dir().parent().unwrap().display());
+        std::io::stdout().flush().unwrap();
+        start(&sandbox, &format!("setsid sleep {marker} & echo x > /root/file")).await.wait().await;
+        sandbox.destroy().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn what_a_killed_engine_and_its_zygote_leave_is_swept() {
     let marker = "1002.25";
     hold_sandboxes_if_child(marker).await;
@@ -211,5 +244,38 @@ async fn a_committed_sandbox_is_a_layer_for_others() {
         out(&sandbox, "cat /root/file /usr/bin/tool; ls /etc | grep -c '^issue$' || true").await,
         "built\ntool\n0\n"
     );
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_sandbox_that_could_not_be_made_leaves_no_directory() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let run_dir = sandbox.root_dir().parent().unwrap().to_owned();
+    sandbox.destroy().await.unwrap();
+    let layer = Layer::open(host.state.path()).unwrap();
+    let mut spec = host.spec().await;
+    spec.image = Image::from_layers(&[layer], ImageConfig::default(), "no such part");
+    let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
+    assert!(matches!(error, CreateError::Setup { .. }), "{error:?}");
+    let sandboxes =
+        || fs::read_dir(&run_dir).unwrap().filter(|it| it.as_ref().unwrap().path().join("upper").exists());
+    eventually("the removal of the directory", || sandboxes().count() == 0).await;
+}
+
+#[tokio::test]
+async fn a_creation_that_nobody_waits_for_leaves_no_sandbox() {
+    let host = Host::start().await;
+    let run_dir = host.sandbox().await.root_dir().parent().unwrap().to_owned();
+    for microseconds in (0..3000).step_by(100) {
+        let creation = host.engine.create(host.spec().await);
+        // Whether it came to be or not, nobody holds it afterwards.
+        let _ = tokio::time::timeout(Duration::from_micros(microseconds), creation).await;
+    }
+    let sandboxes =
+        || fs::read_dir(&run_dir).unwrap().filter(|it| it.as_ref().unwrap().path().join("upper").exists());
+    eventually("the removal of all directories", || sandboxes().count() == 0).await;
+    let sandbox = host.sandbox().await;
+    assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
     sandbox.destroy().await.unwrap();
 }
