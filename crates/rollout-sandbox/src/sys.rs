@@ -182,3 +182,42 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// The Landlock interface that can keep processes from sockets without a file, by its number.
+const LANDLOCK_WITH_SCOPES: libc::c_long = 6;
+
+/// Whether [`hide_outer_abstract_sockets`] works on this kernel.
+pub(crate) fn can_hide_abstract_sockets() -> bool {
+    const VERSION: u32 = 1;
+    let nothing = std::ptr::null::<u64>();
+    // SAFETY: with this flag the call takes no attributes and only returns a number.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) >= LANDLOCK_WITH_SCOPES }
+}
+
+/// Keeps the calling process and all it will start from abstract sockets that others made.
+///
+/// Such sockets belong to the network namespace, so on the host's network they would be reachable.
+pub(crate) fn hide_outer_abstract_sockets() -> io::Result<()> {
+    /// Accesses to files and to the network, which are not restricted here, and the scopes, which are.
+    #[repr(C)]
+    struct Attributes {
+        files: u64,
+        network: u64,
+        scopes: u64,
+    }
+    const ABSTRACT_SOCKETS: u64 = 1;
+    let attributes = Attributes { files: 0, network: 0, scopes: ABSTRACT_SOCKETS };
+    // SAFETY: the attributes outlive the call and their size is given; the new descriptor has no other owner.
+    let ruleset = unsafe {
+        let fd = libc::syscall(libc::SYS_landlock_create_ruleset, &attributes, size_of::<Attributes>(), 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("descriptors are small"))
+    };
+    // SAFETY: the descriptor is a ruleset, and the call touches no memory.
+    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -45,6 +45,7 @@ pub(crate) enum HelloAnswer {
 pub(crate) struct Probe {
     pub(crate) root: bool,
     pub(crate) upper_on_disk: bool,
+    pub(crate) hides_abstract_sockets: bool,
 }
 
 /// A step of setting up that did not work.
