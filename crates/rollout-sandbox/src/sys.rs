@@ -150,6 +150,26 @@ pub(crate) fn reap(pid: i32, wait: bool) -> io::Result<Option<(i32, RawStatus)>>
     }
 }
 
+/// Waits until any child has ended, and leaves it to be reaped.
+pub(crate) fn wait_for_any() -> io::Result<(i32, RawStatus)> {
+    loop {
+        // SAFETY: info is plain data that the call fills when it succeeds, with the fields of a child's end.
+        let (done, pid, code, status) = unsafe {
+            let mut info = std::mem::zeroed::<libc::siginfo_t>();
+            let done = libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT);
+            (done, info.si_pid(), info.si_code, info.si_status())
+        };
+        if done == 0 {
+            let status = if code == libc::CLD_EXITED { (status & 0xff) << 8 } else { status & 0x7f };
+            return Ok((pid, RawStatus(status)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Whether `pid` is a child of the caller, ended or not.
 pub(crate) fn is_child(pid: i32) -> bool {
     let Ok(id) = libc::id_t::try_from(pid) else { return false };
