@@ -70,6 +70,12 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
             state_dir.display()
         ));
     }
+    if !probe.hides_abstract_sockets {
+        notes.push(
+            "on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them"
+                .to_owned(),
+        );
+    }
     let [cpus, memory, pids] = controllers.backing();
     for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
         if backing == LimitBacking::None {
@@ -125,11 +131,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_enforced_is_noted_once_each() {
-        let probe = Probe { root: false, upper_on_disk: false };
+        let probe = Probe { root: false, upper_on_disk: false, hides_abstract_sockets: false };
         let support = support(&probe, &Controllers::default(), Path::new("/state"));
         insta::assert_snapshot!(support.notes.join("\n"), @"
         without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it
         /state cannot hold an overlay, so what environments write is kept in memory; put the state directory on a disk file system
+        on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them
         limits on processors are not enforced: no cgroup for them can be made here
         limits on memory are not enforced: no cgroup for them can be made here
         limits on processes are not enforced: no cgroup for them can be made here

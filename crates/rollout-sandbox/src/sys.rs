@@ -150,6 +150,26 @@ pub(crate) fn reap(pid: i32, wait: bool) -> io::Result<Option<(i32, RawStatus)>>
     }
 }
 
+/// Waits until any child has ended, and leaves it to be reaped.
+pub(crate) fn wait_for_any() -> io::Result<(i32, RawStatus)> {
+    loop {
+        // SAFETY: info is plain data that the call fills when it succeeds, with the fields of a child's end.
+        let (done, pid, code, status) = unsafe {
+            let mut info = std::mem::zeroed::<libc::siginfo_t>();
+            let done = libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT);
+            (done, info.si_pid(), info.si_code, info.si_status())
+        };
+        if done == 0 {
+            let status = if code == libc::CLD_EXITED { (status & 0xff) << 8 } else { status & 0x7f };
+            return Ok((pid, RawStatus(status)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 /// Whether `pid` is a child of the caller, ended or not.
 pub(crate) fn is_child(pid: i32) -> bool {
     let Ok(id) = libc::id_t::try_from(pid) else { return false };
@@ -181,4 +201,43 @@ pub(crate) fn loopback_up() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The Landlock interface that can keep processes from sockets without a file, by its number.
+const LANDLOCK_WITH_SCOPES: libc::c_long = 6;
+
+/// Whether [`hide_outer_abstract_sockets`] works on this kernel.
+pub(crate) fn can_hide_abstract_sockets() -> bool {
+    const VERSION: u32 = 1;
+    let nothing = std::ptr::null::<u64>();
+    // SAFETY: with this flag the call takes no attributes and only returns a number.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) >= LANDLOCK_WITH_SCOPES }
+}
+
+/// Keeps the calling process and all it will start from abstract sockets that others made.
+///
+/// Such sockets belong to the network namespace, so on the host's network they would be reachable.
+pub(crate) fn hide_outer_abstract_sockets() -> io::Result<()> {
+    /// Accesses to files and to the network, which are not restricted here, and the scopes, which are.
+    #[repr(C)]
+    struct Attributes {
+        files: u64,
+        network: u64,
+        scopes: u64,
+    }
+    const ABSTRACT_SOCKETS: u64 = 1;
+    let attributes = Attributes { files: 0, network: 0, scopes: ABSTRACT_SOCKETS };
+    // SAFETY: the attributes outlive the call and their size is given; the new descriptor has no other owner.
+    let ruleset = unsafe {
+        let fd = libc::syscall(libc::SYS_landlock_create_ruleset, &attributes, size_of::<Attributes>(), 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(RawFd::try_from(fd).expect("descriptors are small"))
+    };
+    // SAFETY: the descriptor is a ruleset, and the call touches no memory.
+    match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

@@ -45,6 +45,7 @@ pub(crate) enum HelloAnswer {
 pub(crate) struct Probe {
     pub(crate) root: bool,
     pub(crate) upper_on_disk: bool,
+    pub(crate) hides_abstract_sockets: bool,
 }
 
 /// A step of setting up that did not work.
@@ -304,4 +305,50 @@ pub(crate) fn read_answer<T: DeserializeOwned>(mut pipe: impl Read) -> io::Resul
     let mut body = vec![0; frame_length(header)?];
     pipe.read_exact(&mut body)?;
     Ok(serde_json::from_slice(&body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_request_arrives_with_its_descriptors() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (reading, writing) = std::io::pipe().unwrap();
+        let frame = encode(&Request::KillTree(7)).unwrap();
+        assert_eq!(send_with_fds(&ours, &frame, &[writing.as_fd()]).unwrap(), frame.len());
+        drop((ours, writing));
+        let (request, mut fds) = receive::<Request>(&theirs).unwrap().unwrap();
+        assert!(matches!(request, Request::KillTree(7)));
+        answer(std::fs::File::from(fds.pop().unwrap()), &Done).unwrap();
+        let Done = read_answer(&reading).unwrap();
+        assert!(receive::<Request>(&theirs).unwrap().is_none(), "the stream has ended");
+    }
+
+    #[test]
+    fn a_frame_that_announces_too_much_is_refused_unread() {
+        let announced = u32::MAX.to_le_bytes();
+        assert!(read_answer::<Done>(&announced[..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut frame = u32::try_from(bytes.len()).unwrap().to_le_bytes().to_vec();
+            frame.extend(bytes);
+            // Reaching the end without a panic is the property.
+            let _ = read_answer::<ExecAnswer>(&frame[..]);
+        }
+
+        #[test]
+        fn what_is_encoded_is_read_back(program in ".{0,40}", id in any::<u64>()) {
+            let request = ExecRequest { id, argv: vec![program.clone()], env: vec![], cwd: "/".into(), user: None, tty: false };
+            let read: ExecRequest = read_answer(&encode(&request).unwrap()[..]).unwrap();
+            prop_assert_eq!((read.id, &read.argv[0]), (id, &program));
+        }
+    }
 }

@@ -66,6 +66,8 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     let main = match sys::fork() {
         Ok(Fork::Parent(pid)) => pid,
         Ok(Fork::Child) => {
+            // Noted by the command itself: it could kill its shepherd before that runs again.
+            shepherd.progress.started(rustix::process::getpid().as_raw_pid());
             let failure = become_command(&shepherd, command_errors.as_raw_fd());
             // The shepherd reads the reason; without it, the closed pipe would look like a start.
             let _ = wire::answer(File::from(command_errors), &failure);
@@ -73,7 +75,6 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
         }
         Err(error) => failed(setup("starting a process", error)),
     };
-    shepherd.progress.started(main);
     keep.push(errors.as_raw_fd());
     sys::close_all_except(&keep);
     let mut errors = File::from(errors);
@@ -87,12 +88,15 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     }
     drop(errors);
     tell(&shepherd, &ExecAnswer::Started);
-    while let Ok(Some((pid, status))) = sys::reap(-1, true) {
+    // Told before it is reaped: were the shepherd killed in between, the supervisor could still reap it.
+    while let Ok((pid, status)) = sys::wait_for_any() {
         if pid == main {
             let oom_killed = shepherd.membership.oom_kills() > shepherd.oom_kills_before;
             tell(&shepherd, &ExecAnswer::Exited { status, oom_killed });
             shepherd.progress.told();
         }
+        // It has ended, so this cannot wait.
+        let _ = sys::reap(pid, true);
     }
     sys::exit_now(0)
 }

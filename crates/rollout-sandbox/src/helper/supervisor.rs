@@ -27,6 +27,7 @@ use crate::{
 pub(super) struct Setup<'a> {
     pub(super) create: &'a Create,
     pub(super) root: bool,
+    pub(super) hide_abstract_sockets: bool,
     pub(super) mount_point: &'a Path,
     pub(super) filter: &'a Filter,
     pub(super) membership: Membership,
@@ -78,6 +79,9 @@ fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
     }
     privileges::reduce(setup.create.own_network)
         .map_err(|error| SetupFailure::new("dropping privileges", error))?;
+    if setup.hide_abstract_sockets {
+        sys::hide_outer_abstract_sockets().map_err(step("hiding the host's abstract sockets"))?;
+    }
     setup.filter.apply().map_err(step("installing the system call filter"))?;
     Ok(signals)
 }

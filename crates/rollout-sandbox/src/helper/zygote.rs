@@ -139,6 +139,7 @@ impl Zygote {
             Ok(Fork::Child) => supervisor::run(supervisor::Setup {
                 create,
                 root: self.probe.root,
+                hide_abstract_sockets: self.probe.hides_abstract_sockets && !create.own_network,
                 mount_point: &self.mount_point,
                 filter: &self.filter,
                 membership,
@@ -192,7 +193,7 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     let upper_on_disk = mounts::probe_overlay(&hello.run_dir, &mount_point, root)?;
     let filter =
         Filter::compile().map_err(|error| SetupFailure::new("compiling the system call filter", error))?;
-    Ok((filter, Probe { root, upper_on_disk }))
+    Ok((filter, Probe { root, upper_on_disk, hides_abstract_sockets: sys::can_hide_abstract_sockets() }))
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {

@@ -195,3 +195,26 @@ async fn the_filter_cannot_be_passed_by_other_call_numbers() {
     assert_eq!(call(0x4000_0000 | getpid).await, "-1 1\n", "the x32 numbers");
     sandbox.destroy().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_hosts_network_does_not_open_its_abstract_sockets() {
+    use std::os::linux::net::SocketAddrExt;
+    let host = Host::start().await;
+    let name = format!("rollout-test-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+    let mut spec = host.spec().await;
+    spec.network = Network::Host;
+    let sandbox = host.engine.create(spec).await.unwrap();
+    let connect =
+        |name: &str| format!("import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + \"{name}\")");
+    let reached = sh(&sandbox, &format!("python3 -c '{}'", connect(&name))).await;
+    let noted = host.engine.support().notes.iter().any(|note| note.contains("abstract unix sockets"));
+    assert_eq!(reached.exit.status == ExitStatus::Code(0), noted, "{}", reached.stderr);
+    let own = format!(
+        "python3 -c 'import socket; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + \"own-{name}\"); s.listen(); {}'",
+        connect(&format!("own-{name}"))
+    );
+    out(&sandbox, &own).await;
+    sandbox.destroy().await.unwrap();
+}

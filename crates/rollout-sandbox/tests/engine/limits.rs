@@ -1,5 +1,7 @@
 //! Limits, as far as the machine has cgroups for them.
 
+use std::path::Path;
+
 use crate::common::{Host, out, sh, start};
 use rollout_sandbox::{CreateError, Enforced, ExitStatus, LimitBacking, Limits};
 
@@ -75,4 +77,23 @@ async fn more_than_the_machine_has_is_refused_with_both_numbers() {
     let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
     assert!(matches!(error, CreateError::Resources { .. }), "{error:?}");
     assert!(error.to_string().contains("1073741824 MiB of memory"), "{error}");
+}
+
+#[tokio::test]
+async fn a_destroyed_sandbox_leaves_no_cgroup() {
+    let host = Host::start().await;
+    let mut spec = host.spec().await;
+    spec.limits = Limits { cpus_millis: Some(500), memory_bytes: Some(64 << 20), pids: Some(20) };
+    let sandbox = host.engine.create(spec).await.unwrap();
+    let id = sandbox.id().to_owned();
+    let cgroups = || {
+        let hierarchies =
+            ["", "cpu", "memory", "pids"].map(|it| Path::new("/sys/fs/cgroup").join(it).join("rollout"));
+        hierarchies.into_iter().filter(|parent| parent.join(&id).exists()).count()
+    };
+    out(&sandbox, "true").await;
+    let Enforced { cpus, memory, pids } = *sandbox.enforced();
+    assert_eq!(cgroups() > 0, cpus || memory || pids);
+    sandbox.destroy().await.unwrap();
+    assert_eq!(cgroups(), 0);
 }

@@ -76,6 +76,11 @@ async fn check(engine: &Engine) {
     process.kill_tree().await.unwrap();
     assert_eq!(sandbox.survivors().await.unwrap(), []);
 
+    let on_host_network =
+        engine.create(SandboxSpec { network: Network::Host, ..spec.clone() }).await.unwrap();
+    assert_eq!(out(&on_host_network, "echo fine").await, "fine\n");
+    on_host_network.destroy().await.unwrap();
+
     let layer = sandbox.commit(&engine.state_dir().join("layers/one")).await.unwrap();
     let image = spec.image.with_layer(&layer, "one");
     let sandbox = engine.create(SandboxSpec { image, ..spec }).await.unwrap();
