@@ -4,7 +4,6 @@
 //! next, so the number of syncs does not grow with the number of trials.
 
 use std::{
-    fs,
     sync::{Arc, mpsc as blocking_mpsc},
     thread::JoinHandle,
 };
@@ -84,13 +83,18 @@ fn write_all(
     journal
 }
 
-/// Writes the files of a finished trial.
-pub(super) fn write_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
-    let path = dir.path();
-    fs::create_dir_all(path).map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
+/// Writes the files of a finished trial, whose directory is there.
+fn write_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
     if let Some(error) = &result.error {
         atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
     }
     atomic::write_json(&dir.result(), result)?;
     Ok(())
+}
+
+/// Writes the files of a trial again of which the journal knows and the disk does not.
+pub(super) fn restore_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
+    let path = dir.path();
+    std::fs::create_dir_all(path).map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
+    write_trial(dir, result)
 }

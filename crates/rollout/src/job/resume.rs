@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     Difference, History, Job, JobError, Plan, difference, planned_tasks,
-    recorder::write_trial,
+    recorder::restore_trial,
     summary::{Row, Rows},
 };
 use crate::{
@@ -154,7 +154,7 @@ impl Resumable {
                 {
                     let trial = dir.trial(&plan.trial(*index));
                     if !trial.result().exists() {
-                        repaired = write_trial(&trial, result);
+                        repaired = restore_trial(&trial, result);
                     }
                 }
             })

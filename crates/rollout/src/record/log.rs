@@ -135,12 +135,10 @@ impl LogTail {
     }
 }
 
-/// Opens an empty file for captured output, making its directory.
-pub fn create_log_file(path: &Path) -> io::Result<std::fs::File> {
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    std::fs::File::create(path)
+/// Opens empty files for the two captured streams of a command, making their directory.
+pub fn create_log_files(dir: &Path) -> io::Result<[std::fs::File; 2]> {
+    std::fs::create_dir_all(dir)?;
+    Ok([std::fs::File::create(dir.join("stdout.txt"))?, std::fs::File::create(dir.join("stderr.txt"))?])
 }
 
 #[cfg(test)]
@@ -150,8 +148,9 @@ mod tests {
     #[tokio::test]
     async fn output_beyond_the_cap_is_dropped_and_the_cut_is_marked() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("out.txt");
-        let mut log = LogWriter::new(create_log_file(&path).unwrap(), &Redactor::default());
+        let [stdout, _] = create_log_files(dir.path()).unwrap();
+        let path = dir.path().join("stdout.txt");
+        let mut log = LogWriter::new(stdout, &Redactor::default());
         let chunk = vec![b'x'; 1 << 20];
         for _ in 0..65 {
             log.write(&chunk).await.unwrap();

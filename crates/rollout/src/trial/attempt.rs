@@ -19,7 +19,7 @@ use crate::{
     },
     event::Phase,
     record::{
-        log::{LogTail, LogWriter, create_log_file},
+        log::{LogTail, LogWriter, create_log_files},
         redact::Redactor,
     },
     result::{EnvironmentRecord, ErrorType, TrialError, TrialResult, Usage},
@@ -433,10 +433,7 @@ async fn until_cancelled<T>(trial: &Trial, work: impl Future<Output = T>) -> Res
 }
 
 async fn open_logs(dir: PathBuf, redactor: &Redactor) -> io::Result<(LogWriter, LogWriter)> {
-    let (stdout, stderr) = blocking(move || {
-        Ok((create_log_file(&dir.join("stdout.txt"))?, create_log_file(&dir.join("stderr.txt"))?))
-    })
-    .await?;
+    let [stdout, stderr] = blocking(move || create_log_files(&dir)).await?;
     Ok((LogWriter::new(stdout, redactor), LogWriter::new(stderr, redactor)))
 }
 

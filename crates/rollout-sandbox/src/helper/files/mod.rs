@@ -1,6 +1,6 @@
-//! File operations inside a sandbox, each in a process of its own that has the sandbox's root.
+//! File operations inside a sandbox: short ones by the supervisor, others in a process of their own.
 //!
-//! Paths are resolved by the kernel with that root, so no link can lead to the host; links of /proc
+//! Paths are resolved by the kernel with the sandbox's root, so no link can lead to the host; links of /proc
 //! that lead to open descriptors are refused, because one of those is the host's.
 
 mod copy_in;
@@ -15,7 +15,7 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, mkdirat, openat, openat2,
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, mkdirat, openat, openat2,
         readlinkat, statat, symlinkat, unlinkat,
     },
     io::Errno,
@@ -33,13 +33,92 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 type Result<T, E = FileFailure> = std::result::Result<T, E>;
 
+/// What is copied or read without a process of its own: at most this many bytes,
+const SHORT_BYTES: u64 = 256 << 10;
+/// in at most this many entries.
+const SHORT_ENTRIES: usize = 64;
+
 /// Serves one file operation in a forked process and ends it.
-pub(super) fn serve(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>) -> ! {
+pub(super) fn serve(request: FileRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> ! {
     let mut keep = vec![answer.as_raw_fd()];
     keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
     sys::close_all_except(&keep);
+    let told = perform(request, answer, fds);
+    sys::exit_now(i32::from(told.is_err()))
+}
+
+/// Whether an operation is over so soon that a process of its own would cost more than it.
+///
+/// What grows in the moment between this look and the copy is bounded by the copy's own limits.
+pub(super) fn is_short(request: &FileRequest, fds: &[OwnedFd]) -> bool {
+    match request {
+        FileRequest::MakeDir { empty: false, .. } | FileRequest::Symlink { .. } => true,
+        FileRequest::MakeDir { path, empty: true, .. } => is_soon_removed(path),
+        FileRequest::Read { max_bytes, .. } => *max_bytes <= SHORT_BYTES,
+        FileRequest::CopyIn { target, replace } => {
+            fds.first().is_some_and(|source| is_small(source.as_fd()))
+                && (!replace || is_soon_removed(target))
+        }
+        FileRequest::CopyOut { source, .. } => {
+            let Ok(Some((parent, name))) = locate(source) else { return true };
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            openat(&parent, &name, flags, Mode::empty()).is_ok_and(|source| is_small(source.as_fd()))
+        }
+        FileRequest::Remove { .. } => false,
+    }
+}
+
+/// Whether a file or tree holds so little that it is copied in a moment.
+fn is_small(source: BorrowedFd<'_>) -> bool {
+    let (mut bytes, mut entries) = (0, 0);
+    let mut count = |size: i64| {
+        bytes += u64::try_from(size).unwrap_or(u64::MAX);
+        entries += 1;
+        bytes <= SHORT_BYTES && entries <= SHORT_ENTRIES
+    };
+    let Ok(stat) = fstat(source) else { return false };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return count(stat.st_size);
+    }
+    let Ok(top) = Dir::read_from(source) else { return false };
+    let mut pending = vec![top];
+    while let Some(mut dir) = pending.pop() {
+        while let Some(entry) = dir.read() {
+            let Ok(entry) = entry else { return false };
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let Ok(parent) = dir.fd() else { return false };
+            let Ok(stat) = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+            if !count(stat.st_size) {
+                return false;
+            }
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let Ok(Ok(below)) = openat(parent, name, flags, Mode::empty()).map(Dir::new) else {
+                    return false;
+                };
+                pending.push(below);
+            }
+        }
+    }
+    true
+}
+
+/// Whether there is nothing at a path, or a single entry: anything but a directory that holds others.
+fn is_soon_removed(path: &str) -> bool {
+    let Ok(Some((parent, name))) = locate(path) else { return true };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(dir) = openat(&parent, &name, flags, Mode::empty()) else { return true };
+    let Ok(mut entries) = Dir::new(dir) else { return false };
+    entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
+}
+
+/// Carries out one file operation and tells how it went.
+pub(super) fn perform(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<()> {
     let answer = File::from(answer);
-    let told = match (request, fds.pop()) {
+    match (request, fds.pop()) {
         (FileRequest::CopyIn { target, replace }, Some(source)) => {
             tell(&answer, &copy_in::copy_in(source, &target, replace))
         }
@@ -51,8 +130,7 @@ pub(super) fn serve(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>
         (FileRequest::MakeDir { path, mode, empty }, _) => tell(&answer, &make_dir(&path, mode, empty)),
         (FileRequest::Symlink { target, link }, _) => tell(&answer, &symlink(&target, &link)),
         (FileRequest::Remove { path }, _) => tell(&answer, &remove(&path)),
-    };
-    sys::exit_now(i32::from(told.is_err()))
+    }
 }
 
 fn tell<T: Serialize>(answer: &File, result: &Result<T>) -> io::Result<()> {
