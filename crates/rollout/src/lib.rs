@@ -1,4 +1,43 @@
 //! Rollout runs agents against tasks in isolated environments and returns rewards that can be trusted.
+//!
+//! ```text
+//! job.yaml ─ config ─▶ plan ─▶ job ─▶ trial ─▶ result
+//!                       ▲       │       ├─ environment   where
+//!              tasks, agents    │       ├─ agent         who
+//!                               │       └─ verifier      how good
+//!                               └─ events ─▶ record and report
+//! ```
+//!
+//! The tour, from a job file to its result:
+//!
+//! 1. [`config::load_job`] reads a job file into a [`config::LoadedJob`], or tells every problem at once.
+//! 2. [`task::Sources`] turns the job's datasets into tasks on this machine.
+//! 3. [`job::Plan`] enumerates the trials: agents × tasks × attempts.
+//! 4. [`environment::connect`] finds the [`environment::Provider`] of the job's environments.
+//! 5. [`job::Job`] makes the directory; [`job::Job::run`] runs the trials and tells [`event::Event`]s.
+//! 6. [`trial`] is one trial: image, start, install, execute, verify, collect, teardown.
+//! 7. [`result`] is what comes out, and [`record`] is how it gets to the disk.
+//!
+//! The library prints nothing, ends no process and reads neither `$HOME` nor the environment: whoever calls it says
+//! where things lie. This is the whole of `rollout job.yaml`, without its terminal:
+//!
+//! ```no_run
+//! use rollout::{config, environment, job, task};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let vars = |name: &str| std::env::var(name).ok();
+//! let loaded = config::load_job("job.yaml".as_ref(), &[], &vars)?;
+//! let sources = task::Sources::new("/var/cache/rollout");
+//! let datasets = sources.load(&loaded.config.datasets, &task::Pins::new(), &|_| ()).await?;
+//! let place = environment::Place { state_dir: "/var/cache/rollout".into(), helper: "/usr/bin/rollout".into() };
+//! let provider = environment::connect(&loaded.config.environment, &place).await?;
+//! let plan = job::Plan::new(loaded, Vec::new(), datasets, &job::Selection::default(), &vars)?;
+//! let (events, _) = tokio::sync::mpsc::unbounded_channel();
+//! let result = job::Job::create(plan, provider).await?.run(events, job::Cancel::default()).await?;
+//! assert_eq!(result.totals.failed_trials, 0);
+//! # Ok(())
+//! # }
+//! ```
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod agent;
