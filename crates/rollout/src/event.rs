@@ -5,12 +5,13 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     config::Metric,
     name::{AgentName, DatasetName, TaskName},
-    result::{JobResult, TrialError, TrialResult},
+    result::{JobResult, Totals, TrialError, TrialResult},
 };
 
 /// One trial of a plan: its place in the enumeration, from 0.
@@ -93,6 +94,8 @@ pub enum Event {
         concurrency: u32,
         /// What is computed while it runs.
         metrics: Vec<Metric>,
+        /// What trials of an earlier run came to, by agent.
+        earlier: IndexMap<AgentName, Totals>,
     },
     /// Something the reader should know once.
     Warning {

@@ -49,4 +49,5 @@ pub mod name;
 pub mod record;
 pub mod result;
 pub mod task;
+mod text;
 pub mod trial;

@@ -321,7 +321,66 @@ pub struct Totals {
     pub errors: IndexMap<ErrorType, u64>,
 }
 
+/// What totals need of a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrialSummary {
+    /// How it counts.
+    pub standing: Standing,
+    /// Its score, where it has one.
+    pub reward: Option<f64>,
+    /// The kind of its error, where it has one.
+    pub error: Option<ErrorType>,
+    /// What is known of its costs.
+    pub cost: f64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl TrialSummary {
+    /// A trial that a cancelled job never finished.
+    pub const SKIPPED: Self =
+        Self { standing: Standing::Skipped, reward: None, error: None, cost: 0.0, seconds: 0.0 };
+}
+
+impl From<&TrialResult> for TrialSummary {
+    fn from(result: &TrialResult) -> Self {
+        Self {
+            standing: result.standing(),
+            reward: result.reward,
+            error: result.error.as_ref().map(|error| error.kind),
+            cost: result.cost,
+            seconds: result.durations.total_sec,
+        }
+    }
+}
+
 impl Totals {
+    /// Counts one more trial.
+    pub fn add(&mut self, trial: TrialSummary) {
+        self.total_trials += 1;
+        self.total_cost += trial.cost;
+        self.trial_seconds += trial.seconds;
+        match trial.standing {
+            Standing::Completed => {
+                self.completed_trials += 1;
+                if let Some(reward) = trial.reward {
+                    self.rewarded_trials += 1;
+                    self.passed_trials += u64::from(reward == 1.0);
+                    self.reward_sum += reward;
+                    self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
+                    self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));
+                }
+            }
+            Standing::Failed => {
+                self.failed_trials += 1;
+                if let Some(kind) = trial.error {
+                    *self.errors.entry(kind).or_default() += 1;
+                }
+            }
+            Standing::Skipped => self.skipped_trials += 1,
+        }
+    }
+
     /// The share of completed trials with reward 1; 0 when none completed.
     pub fn pass_rate(&self) -> f64 {
         ratio(self.passed_trials as f64, self.completed_trials)

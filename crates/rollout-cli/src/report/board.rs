@@ -35,7 +35,7 @@ pub(crate) struct Board {
     pub running: BTreeMap<TrialIndex, Running>,
     /// What is computed while the job runs.
     pub metrics: Vec<Metric>,
-    /// The rewards of this run by agent.
+    /// What the finished trials came to, by agent, those of earlier runs included.
     pub agents: BTreeMap<AgentName, Totals>,
     /// The first trials that failed.
     pub failures: Vec<(TrialId, ErrorType)>,
@@ -58,11 +58,12 @@ impl Board {
     /// Takes an event into account. `now` counts from the start of the reporter.
     pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
         match event {
-            Event::JobStarted { directory, total_trials, resumed_trials, metrics, .. } => {
+            Event::JobStarted { directory, total_trials, resumed_trials, metrics, earlier, .. } => {
                 self.directory.clone_from(directory);
                 self.total = *total_trials;
                 self.resumed = *resumed_trials;
                 self.metrics.clone_from(metrics);
+                self.agents = earlier.iter().map(|(agent, totals)| (agent.clone(), totals.clone())).collect();
             }
             Event::TrialStarted { index, trial } => {
                 self.running.insert(*index, Running { trial: trial.clone(), phase: None, since: now });
@@ -93,13 +94,7 @@ impl Board {
             Standing::Failed => self.failed += 1,
             Standing::Skipped => self.skipped += 1,
         }
-        if let Some(reward) = result.reward {
-            let totals = self.agents.entry(result.agent_name.clone()).or_default();
-            totals.rewarded_trials += 1;
-            totals.reward_sum += reward;
-            totals.reward_min = Some(totals.reward_min.map_or(reward, |least| least.min(reward)));
-            totals.reward_max = Some(totals.reward_max.map_or(reward, |most| most.max(reward)));
-        }
+        self.agents.entry(result.agent_name.clone()).or_default().add(result.into());
         if let Some(error) = &result.error
             && result.standing() == Standing::Failed
             && self.failures.len() < POINTED_FAILURES

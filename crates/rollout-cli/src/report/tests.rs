@@ -43,18 +43,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         usage: None,
         error: outcome.err().map(|(kind, message)| TrialError { kind, message: message.to_owned() }),
         durations: Durations { total_sec: 2.1, ..Durations::default() },
-        timestamps: Timestamps {
-            started_at: moment,
-            environment_setup_started_at: None,
-            environment_setup_ended_at: None,
-            agent_setup_started_at: None,
-            agent_setup_ended_at: None,
-            agent_execution_started_at: None,
-            agent_execution_ended_at: None,
-            verifier_started_at: None,
-            verifier_ended_at: None,
-            ended_at: moment,
-        },
+        timestamps: Timestamps::empty(moment),
         environment: None,
         tries: 1,
         survivors: Vec::new(),
@@ -115,6 +104,7 @@ fn a_job() -> Vec<Event> {
             resumed_trials: 0,
             concurrency: 2,
             metrics: vec![Metric::Mean, Metric::Max],
+            earlier: Default::default(),
         },
         Event::Warning { message: "memory limits are not enforced here".into() },
         started(0, &oracle),
@@ -244,7 +234,7 @@ fn a_program_gets_every_event_as_a_line_of_json() {
     let lines: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(format!("{lines:?}"), format!("{events:?}"));
     insta::assert_snapshot!(text.lines().take(3).collect::<Vec<_>>().join("\n"), @r#"
-    {"event":"job_started","job":"my-eval","directory":"jobs/my-eval","provider":"native","total_trials":5,"resumed_trials":0,"concurrency":2,"metrics":["mean","max"]}
+    {"event":"job_started","job":"my-eval","directory":"jobs/my-eval","provider":"native","total_trials":5,"resumed_trials":0,"concurrency":2,"metrics":["mean","max"],"earlier":{}}
     {"event":"warning","message":"memory limits are not enforced here"}
     {"event":"trial_started","index":0,"trial":{"agent":"oracle","dataset":"quickstart","task":"hello","attempt":1}}
     "#);

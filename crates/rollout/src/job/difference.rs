@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::text::excerpt;
+
 /// One setting that is not the same in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
@@ -58,13 +60,7 @@ fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut
 }
 
 fn short(value: &Value) -> String {
-    const MAX_CHARS: usize = 60;
-    let text = value.to_string();
-    let mut short: String = text.chars().take(MAX_CHARS).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    excerpt(&value.to_string())
 }
 
 #[cfg(test)]

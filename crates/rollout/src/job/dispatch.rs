@@ -49,6 +49,7 @@ impl Job {
             resumed_trials: plan.len() - todo.len() as u64,
             concurrency: plan.config().n_concurrent_trials.get(),
             metrics: plan.config().metrics.clone(),
+            earlier: summary::earlier(&plan, &rows, &todo),
         });
         for message in provider.notes() {
             let _ = events.send(Event::Warning { message });

@@ -8,9 +8,8 @@ use std::{
 };
 
 use super::{
-    Difference, History, Job, JobError, Plan, difference, planned_tasks,
-    recorder::restore_trial,
-    summary::{Row, Rows},
+    Difference, History, Job, JobError, Plan, difference, planned_tasks, recorder::restore_trial,
+    summary::Rows,
 };
 use crate::{
     config::LoadedJob,
@@ -19,6 +18,7 @@ use crate::{
         journal::{self, Entry, Header, Journal, JournalError},
         layout::JobDir,
     },
+    result::TrialSummary,
 };
 
 /// Which finished trials a resume does again. Missing ones are always done.
@@ -33,7 +33,7 @@ pub enum Rerun {
 }
 
 impl Rerun {
-    fn wants(self, row: Row) -> bool {
+    fn wants(self, row: TrialSummary) -> bool {
         match self {
             Self::Missing => false,
             Self::Error => row.error.is_some() && row.reward.is_none(),

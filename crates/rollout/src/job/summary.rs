@@ -1,5 +1,7 @@
 //! What the trials of a job come to, and the result.json that says it.
 
+use std::collections::HashSet;
+
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
@@ -9,43 +11,41 @@ use crate::{
     config::Metric,
     event::TrialIndex,
     name::{AgentName, DatasetName},
-    result::{ErrorType, JobResult, Standing, Totals, TrialResult},
+    result::{ErrorType, JobResult, Totals, TrialResult, TrialSummary},
 };
 
 /// What is kept of each trial while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
-pub(super) struct Rows(Vec<Option<Row>>);
-
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Row {
-    standing: Standing,
-    pub(super) reward: Option<f64>,
-    pub(super) error: Option<ErrorType>,
-    cost: f64,
-    seconds: f64,
-}
+pub(super) struct Rows(Vec<Option<TrialSummary>>);
 
 impl Rows {
     pub(super) fn new(trials: u64) -> Self {
         Self(vec![None; trials as usize])
     }
 
-    pub(super) fn get(&self, index: TrialIndex) -> Option<Row> {
+    pub(super) fn get(&self, index: TrialIndex) -> Option<TrialSummary> {
         self.0.get(index.0 as usize).copied().flatten()
     }
 
     /// Keeps what matters of a result. False: the plan has no such trial.
     pub(super) fn set(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
         let Some(slot) = self.0.get_mut(index.0 as usize) else { return false };
-        *slot = Some(Row {
-            standing: result.standing(),
-            reward: result.reward,
-            error: result.error.as_ref().map(|error| error.kind),
-            cost: result.cost,
-            seconds: result.durations.total_sec,
-        });
+        *slot = Some(result.into());
         true
     }
+}
+
+/// The totals of each agent over the trials that are not to be run.
+pub(super) fn earlier(plan: &Plan, rows: &Rows, todo: &[TrialIndex]) -> IndexMap<AgentName, Totals> {
+    let todo: HashSet<_> = todo.iter().collect();
+    let mut agents = IndexMap::new();
+    for index in plan.indexes().filter(|index| !todo.contains(index)) {
+        if let Some(row) = rows.get(index) {
+            let agent = &plan.parts(index).0.name;
+            agents.entry(agent.clone()).or_insert_with(Totals::default).add(row);
+        }
+    }
+    agents
 }
 
 /// When a job ran, over all its runs.
@@ -69,14 +69,10 @@ pub(super) fn aggregate(
     let mut groups: IndexMap<(AgentName, DatasetName), Totals> = IndexMap::new();
     for index in plan.indexes() {
         let (agent, task, _) = plan.parts(index);
-        let row = rows.get(index);
-        add(&mut totals, row);
-        // Cloning names only for the first trial of a group keeps this linear and cheap.
-        match agents.get_mut(&agent.name) {
-            Some(totals) => add(totals, row),
-            None => add(agents.entry(agent.name.clone()).or_default(), row),
-        }
-        add(groups.entry((agent.name.clone(), task.dataset.clone())).or_default(), row);
+        let row = rows.get(index).unwrap_or(TrialSummary::SKIPPED);
+        totals.add(row);
+        agents.entry(agent.name.clone()).or_default().add(row);
+        groups.entry((agent.name.clone(), task.dataset.clone())).or_default().add(row);
     }
     let groups = groups.into_iter().map(|((agent, dataset), totals)| (agent, dataset, totals)).collect();
     JobResult {
@@ -88,35 +84,6 @@ pub(super) fn aggregate(
         ended_at: times.ended_at,
         agents,
         groups,
-    }
-}
-
-fn add(totals: &mut Totals, row: Option<Row>) {
-    totals.total_trials += 1;
-    let Some(row) = row else {
-        totals.skipped_trials += 1;
-        return;
-    };
-    totals.total_cost += row.cost;
-    totals.trial_seconds += row.seconds;
-    match row.standing {
-        Standing::Completed => {
-            totals.completed_trials += 1;
-            if let Some(reward) = row.reward {
-                totals.rewarded_trials += 1;
-                totals.passed_trials += u64::from(reward == 1.0);
-                totals.reward_sum += reward;
-                totals.reward_min = Some(totals.reward_min.map_or(reward, |least| least.min(reward)));
-                totals.reward_max = Some(totals.reward_max.map_or(reward, |most| most.max(reward)));
-            }
-        }
-        Standing::Failed => {
-            totals.failed_trials += 1;
-            if let Some(kind) = row.error {
-                *totals.errors.entry(kind).or_default() += 1;
-            }
-        }
-        Standing::Skipped => totals.skipped_trials += 1,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use indexmap::IndexMap;
 
+use crate::text::excerpt;
+
 /// The largest file that is read as a reward.
 pub(super) const MAX_REWARD_BYTES: u64 = 64 << 10;
 
@@ -75,15 +77,6 @@ impl Reward {
             other => Err(not_a_reward(other.to_string())),
         }
     }
-}
-
-fn excerpt(text: &str) -> String {
-    const MAX_CHARS: usize = 60;
-    let mut short: String = text.chars().take(MAX_CHARS).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
 }
 
 #[cfg(test)]
