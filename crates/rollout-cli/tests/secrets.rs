@@ -74,3 +74,15 @@ fn values_that_are_no_secrets_stay_readable() {
     let finished = job.run().expect(0);
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "a-model-of-some-name\n");
 }
+
+#[test]
+fn a_secret_given_on_the_command_line_is_not_recorded_and_resume_says_so() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "agent", "execute": "true", "env": {"API_KEY": "x"}}));
+    let set = format!("agents.0.env.API_KEY={SECRET}");
+    job.rollout(&["run", "job.yaml", "--set", &set]).expect(0);
+    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
+    assert!(refused.stderr().contains("agents.0.env.API_KEY"), "{}", refused.stderr());
+}

@@ -1,6 +1,6 @@
 //! `rollout run`: a job from its file to its end.
 
-use std::{io::Write as _, sync::Arc};
+use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 use globset::{Glob, GlobMatcher};
 use rollout::{
@@ -101,7 +101,10 @@ async fn create(plan: Plan) -> Result<Job, Failure> {
 
 /// Starts the provider that an `environment` section asks for.
 pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
-    let place = Place { state_dir: state_dir()?, helper: std::env::current_exe()? };
+    // For those who wrap the command in another program.
+    let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
+    let helper = helper.map_or_else(std::env::current_exe, Ok)?;
+    let place = Place { state_dir: state_dir()?, helper };
     connect(config, &place).await.map_err(|error| {
         let hint = error.hint();
         Failure::from(error).hint(hint)

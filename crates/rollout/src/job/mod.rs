@@ -118,12 +118,13 @@ impl Job {
             let dir = make_directory(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().record)?;
+            let redacted = |text: &String| for_disk.redactor().text(text).into_owned();
             let header = Header {
                 version: journal::VERSION,
                 job_name: name.clone(),
                 job_file: std::path::absolute(&for_disk.loaded().path)
                     .unwrap_or_else(|_| for_disk.loaded().path.clone()),
-                overrides: for_disk.overrides().to_vec(),
+                overrides: for_disk.overrides().iter().map(redacted).collect(),
                 config_hash: for_disk.loaded().hash.clone(),
                 provider: provider_name,
                 agents: for_disk.agents().map(ToString::to_string).collect(),

@@ -17,6 +17,7 @@ use crate::{
     record::{
         journal::{self, Entry, Header, Journal, JournalError},
         layout::JobDir,
+        redact,
     },
     result::TrialSummary,
 };
@@ -51,6 +52,9 @@ pub enum ResumeError {
     /// The journal cannot be read.
     #[error("the job cannot be read")]
     Journal(#[source] JournalError),
+    /// A secret was given beside the job file, where it is not kept.
+    #[error("{0} was set to a secret on the command line, which is recorded nowhere")]
+    SecretOverride(String),
     /// The configuration is not the one the job was started with.
     #[error("the configuration has changed since the job was started:\n{}", lines(.0))]
     ConfigChanged(Vec<Difference>),
@@ -70,6 +74,10 @@ impl ResumeError {
                 Some("undo the change to continue this job, or start a new one under another name".to_owned())
             }
             Self::Job(error) => error.hint(),
+            Self::SecretOverride(_) => Some(
+                "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again"
+                    .to_owned(),
+            ),
             Self::NotAJob(_) => Some("give the directory that the run printed, <jobs_dir>/<name>".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it".to_owned())
@@ -94,6 +102,10 @@ impl Resumable {
             return Err(ResumeError::NotAJob(dir.path().to_owned()));
         }
         let (header, _) = journal::read(&dir.journal(), |_| ()).map_err(ResumeError::Journal)?;
+        if let Some(masked) = header.overrides.iter().find(|text| text.contains(redact::MASK)) {
+            let key = masked.split('=').next().unwrap_or_default();
+            return Err(ResumeError::SecretOverride(key.to_owned()));
+        }
         Ok(Self { dir, header })
     }
 
@@ -125,6 +137,13 @@ impl Resumable {
         rerun: &[Rerun],
     ) -> Result<Job, ResumeError> {
         let Self { dir, header } = self;
+        if header.provider != provider.name() {
+            return Err(ResumeError::ConfigChanged(vec![Difference {
+                key: "environment.type".to_owned(),
+                before: Some(header.provider),
+                after: Some(provider.name().to_owned()),
+            }]));
+        }
         let plan = Arc::new(restrict(plan, &header).map_err(ResumeError::TasksChanged)?);
         let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let changed: Vec<_> = header
