@@ -29,7 +29,12 @@ impl TestJob {
     ///
     /// The command is run from a link of its own, so that its processes can be told from those of other tests.
     pub fn new(command: impl AsRef<Path>) -> Self {
-        let root = Arc::new(TempDir::new().expect("make a temporary directory"));
+        Self::new_in(command, &std::env::temp_dir())
+    }
+
+    /// The same below a directory of choice, and so on its file system.
+    pub fn new_in(command: impl AsRef<Path>, dir: &Path) -> Self {
+        let root = Arc::new(TempDir::new_in(dir).expect("make a temporary directory"));
         let link = root.path().join("rollout");
         fs::hard_link(&command, &link)
             .or_else(|_| fs::copy(&command, &link).map(drop))
