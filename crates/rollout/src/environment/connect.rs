@@ -46,8 +46,7 @@ pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dy
     match config.kind.unwrap_or(EnvironmentKind::Native) {
         #[cfg(feature = "native")]
         EnvironmentKind::Native => {
-            let settings =
-                super::native::Settings::read(&config.provider_config).map_err(ConnectError::Config)?;
+            let settings = super::native::Settings::read(config).map_err(ConnectError::Config)?;
             Ok(Arc::new(super::native::Native::start(settings, place).await?))
         }
         other => Err(ConnectError::Unsupported(other.as_str())),

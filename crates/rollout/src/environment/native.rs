@@ -24,7 +24,7 @@ use super::{
     ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
     FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider,
 };
-use crate::trial::blocking;
+use crate::{config::EnvironmentConfig, trial::blocking};
 
 /// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
 const DEFAULT_PIDS: u64 = 4096;
@@ -42,13 +42,20 @@ pub(super) struct Settings {
     /// References that stand for the host; `*` stands for any text.
     images: Vec<String>,
     pids: u64,
+    /// The job itself asks for storage, and should know what comes of it.
+    wants_storage: bool,
 }
 
 impl Settings {
     /// Reads the settings; an error is a sentence about the first wrong one.
-    pub(super) fn read(config: &serde_json::Map<String, serde_json::Value>) -> Result<Self, String> {
-        let mut settings = Self { network: Network::Host, images: Vec::new(), pids: DEFAULT_PIDS };
-        for (key, value) in config {
+    pub(super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
+        let mut settings = Self {
+            network: Network::Host,
+            images: Vec::new(),
+            pids: DEFAULT_PIDS,
+            wants_storage: config.override_storage.is_some(),
+        };
+        for (key, value) in &config.provider_config {
             match key.as_str() {
                 "network" => {
                     settings.network = match value.as_str() {
@@ -100,6 +107,7 @@ pub(super) struct Native {
     bases: HostImages,
     network: Network,
     pids: u64,
+    notes: Vec<String>,
     /// What was prepared in this process, by task directory.
     prepared: Mutex<HashMap<PathBuf, Arc<Preparation>>>,
     images: Mutex<HashMap<String, Image>>,
@@ -110,8 +118,12 @@ impl Native {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
         let engine = Engine::start(options).await.map_err(ConnectError::Native)?;
         let bases = HostImages::new(engine.clone(), settings.images);
+        let mut notes = engine.support().notes.clone();
+        if settings.wants_storage {
+            notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
+        }
         let (network, pids) = (settings.network, settings.pids);
-        Ok(Self { engine, bases, network, pids, prepared: Mutex::default(), images: Mutex::default() })
+        Ok(Self { engine, bases, network, pids, notes, prepared: Mutex::default(), images: Mutex::default() })
     }
 
     async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -177,7 +189,7 @@ impl Provider for Native {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.engine.support().notes.clone()
+        self.notes.clone()
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -257,7 +269,8 @@ impl Environment for NativeEnvironment {
             Network::Host => "host",
             Network::None => "none",
         };
-        let enforced = serde_json::to_value(self.sandbox.enforced()).unwrap_or_default();
+        let mut enforced = serde_json::to_value(self.sandbox.enforced()).unwrap_or_default();
+        enforced["storage"] = false.into();
         Facts { network: network.to_owned(), enforced }
     }
 
