@@ -84,7 +84,7 @@ pub enum Event {
         job: String,
         /// Its directory.
         directory: PathBuf,
-        /// The provider of its environments, and why that one.
+        /// The provider of its environments, with the choices that were made.
         provider: String,
         /// Trials in the plan.
         total_trials: u64,

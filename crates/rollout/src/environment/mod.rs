@@ -26,6 +26,11 @@ pub trait Provider: Send + Sync {
     /// The word for it in job files and records.
     fn name(&self) -> &'static str;
 
+    /// Its name with the choices that were made for the job, for people.
+    fn description(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// What a reader should know once about this provider on this machine, such as limits that it
     /// cannot enforce.
     fn notes(&self) -> Vec<String> {

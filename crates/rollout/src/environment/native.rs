@@ -188,6 +188,10 @@ impl Provider for Native {
         "native"
     }
 
+    fn description(&self) -> String {
+        format!("native, network {}", network_name(self.network))
+    }
+
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
     }
@@ -265,10 +269,7 @@ impl Environment for NativeEnvironment {
     }
 
     fn facts(&self) -> Facts {
-        let network = match self.sandbox.spec().network {
-            Network::Host => "host",
-            Network::None => "none",
-        };
+        let network = network_name(self.sandbox.spec().network);
         let mut enforced = serde_json::to_value(self.sandbox.enforced()).unwrap_or_default();
         enforced["storage"] = false.into();
         Facts { network: network.to_owned(), enforced }
@@ -382,6 +383,13 @@ async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, 
         ExitStatus::Signal(signal) => Outcome::Signal(signal),
     };
     Ok(Exit { outcome, oom_killed: exit.oom_killed })
+}
+
+fn network_name(network: Network) -> &'static str {
+    match network {
+        Network::Host => "host",
+        Network::None => "none",
+    }
 }
 
 /// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.

@@ -44,7 +44,7 @@ impl Job {
         let _ = events.send(Event::JobStarted {
             job: name.to_string(),
             directory: dir.path().to_owned(),
-            provider: provider.name().to_owned(),
+            provider: provider.description(),
             total_trials: plan.len(),
             resumed_trials: plan.len() - todo.len() as u64,
             concurrency: plan.config().n_concurrent_trials.get(),
