@@ -293,3 +293,46 @@ fn the_next_start_sweeps_what_a_killed_job_left() {
     other.run().expect(0);
     nothing_remains(&job);
 }
+
+/// A directory that nobody can change or move, until it is dropped.
+struct Immutable(PathBuf);
+
+impl Immutable {
+    fn new(dir: PathBuf) -> Self {
+        assert!(Self::attribute("+i", &dir), "chattr needs root, and a file system that knows attributes");
+        Self(dir)
+    }
+
+    fn attribute(change: &str, dir: &Path) -> bool {
+        Command::new("chattr").arg(change).arg(dir).status().unwrap().success()
+    }
+}
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        Self::attribute("-i", &self.0);
+    }
+}
+
+#[test]
+fn an_environment_that_cannot_be_taken_away_is_a_teardown_error_that_fails_nothing() {
+    let gate = Gate::new();
+    let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let immutable = Immutable::new(job.environments().remove(0));
+    arrival.pass();
+    let finished = running.finish().expect(0);
+    drop(immutable);
+    let result = finished.trial("agent/set/task__1");
+    assert_eq!(
+        (&result["error"]["type"], &result["reward"]),
+        (&json!("environment_teardown_failed"), &json!(1.0))
+    );
+    assert_eq!(
+        (&finished.result()["completed_trials"], &finished.result()["failed_trials"]),
+        (&json!(1), &json!(0))
+    );
+    job.rollout(&["clean"]).expect(0);
+    nothing_remains(&job);
+}
