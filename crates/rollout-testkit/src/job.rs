@@ -120,6 +120,8 @@ impl TestJob {
         };
         below(self.state_dir().join("run"))
             .flat_map(below)
+            // The place where a run's helper mounts what it needs itself.
+            .filter(|path| !path.ends_with("mnt"))
             .chain(below(self.state_dir().join("preserved")))
             .collect()
     }

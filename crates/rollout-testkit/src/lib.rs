@@ -3,9 +3,13 @@
 mod gate;
 mod idle;
 mod job;
+mod repo;
+mod server;
 mod task;
 
 pub use gate::{Arrival, Gate};
 pub use idle::IdleProvider;
 pub use job::{Finished, Running, TestJob};
+pub use repo::TestRepo;
+pub use server::FileServer;
 pub use task::TestTask;

@@ -1,0 +1,243 @@
+//! What a job file and a task file mean, and which are refused before anything runs.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+
+use rollout_testkit::{TestJob, TestTask};
+use serde_json::{Value, json};
+
+fn job() -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+}
+
+/// The job is refused with these words, and nothing is made.
+#[track_caller]
+fn refused(job: &TestJob, words: &[&str]) -> String {
+    let stderr = job.run().expect(2).stderr();
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} is not in:\n{stderr}");
+    }
+    assert!(!job.root().join("jobs").exists(), "a refused job makes nothing");
+    stderr
+}
+
+#[test]
+fn names_that_cannot_be_directories_are_refused() {
+    for name in
+        ["", " ", ".", "..", "a/b", "../up", "/abs", "a\nb", "config.json", "result.json", "journal.jsonl"]
+    {
+        let job = || job().task(TestTask::new("task"));
+        let script = |name: &str| json!({"name": name, "execute": "true"});
+        refused(&job().agent(script(name)), &["job.yaml:1:", "name"]);
+        refused(&job().oracle().set("name", json!(name)), &["job.yaml:1:", "name"]);
+        refused(
+            &job().oracle().set("datasets", json!([{"path": "set", "name": name}])),
+            &["job.yaml:1:", "name"],
+        );
+    }
+}
+
+#[test]
+fn a_hidden_or_strange_name_that_is_a_directory_is_fine() {
+    let job = job()
+        .task(TestTask::new("täsk 1"))
+        .agent(json!({"name": "Äg ent $(x)", "execute": "touch /app/done"}));
+    assert_eq!(job.run().expect(0).trial("Äg ent $(x)/set/täsk 1__1")["reward"], 1.0);
+}
+
+#[test]
+fn two_agents_of_one_name_are_refused_with_how_to_rename() {
+    let job = job().task(TestTask::new("task")).script("true").script("false");
+    refused(&job, &["two agents are named", "agent", "name"]);
+}
+
+#[test]
+fn two_datasets_of_one_name_are_refused_with_how_to_rename_and_can_be_renamed() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let job = job.set("datasets", json!([{"path": "set"}, {"path": "./set"}]));
+    refused(&job, &["two datasets are named `set`", "`name:`"]);
+    let job = job.set("datasets", json!([{"path": "set"}, {"path": "set", "name": "other"}]));
+    assert_eq!(job.run().expect(0).trial("oracle/other/task__1")["reward"], 1.0);
+}
+
+#[test]
+fn every_problem_is_shown_at_once_with_its_line_and_column() {
+    let job = job().task(TestTask::new("task")).file(
+        "wrong.yaml",
+        "n_atempts: 2\nretry:\n  max_attempts: many\nenvironment:\n  type: podman\nagents:\n  - name: ../up\n    execute: x\n  - name: a\n    env: {KEY: \"${ROLLOUT_TEST_ABSENT}\"}\n    execute: x\ndatasets:\n  - path: absent\n",
+    );
+    let stderr = job.rollout(&["run", "wrong.yaml"]).expect(2).stderr();
+    for part in [
+        "wrong.yaml:1:1",
+        "did you mean `n_attempts`",
+        "wrong.yaml:3:17",
+        "wrong.yaml:5:9",
+        "`native`",
+        "wrong.yaml:7:11",
+        "wrong.yaml:10:17",
+        "ROLLOUT_TEST_ABSENT",
+        "wrong.yaml:13:11",
+        "has 6 problems",
+    ] {
+        assert!(stderr.contains(part), "{part:?} is not in:\n{stderr}");
+    }
+    assert!(!job.root().join("jobs").exists());
+}
+
+#[test]
+fn empty_lists_and_absent_ones_are_problems() {
+    refused(&job().task(TestTask::new("task")), &["`agents` is empty"]);
+    refused(&job().task(TestTask::new("task")).oracle().set("datasets", json!([])), &["`datasets` is empty"]);
+    let job = job().file("bare.yaml", "name: bare\n");
+    let stderr = job.rollout(&["run", "bare.yaml"]).expect(2).stderr();
+    assert!(stderr.contains("agents") && stderr.contains("datasets"), "{stderr}");
+}
+
+#[test]
+fn a_missing_variable_is_refused_and_a_default_takes_its_place() {
+    let task = || TestTask::new("task");
+    let agent =
+        |value: &str| json!({"name": "agent", "execute": "echo $GREETING", "env": {"GREETING": value}});
+    refused(
+        &job().task(task()).agent(agent("${ROLLOUT_TEST_ABSENT}")),
+        &["ROLLOUT_TEST_ABSENT", "job.yaml:1:"],
+    );
+    let said = |value: &str, set: Option<&str>| {
+        let job = job().task(task()).agent(agent(value));
+        let job = if let Some(set) = set { job.env("ROLLOUT_TEST_GREETING", set) } else { job };
+        job.run().expect(0).file("agent/set/task__1/command/stdout.txt")
+    };
+    assert_eq!(said("${ROLLOUT_TEST_GREETING:-hello}", None), "hello\n");
+    assert_eq!(said("${ROLLOUT_TEST_GREETING:-hello}", Some("welcome")), "welcome\n");
+    assert_eq!(said("<${ROLLOUT_TEST_GREETING}>", Some("welcome")), "<welcome>\n");
+}
+
+#[test]
+fn inputs_lie_beside_the_job_file_and_jobs_in_the_working_directory() {
+    let job = job()
+        .task(TestTask::new("task"))
+        .file("agent.sh", "touch /app/done")
+        .agent(json!({"name": "agent", "execute_file": "agent.sh"}));
+    let elsewhere = job.root().join("elsewhere/deep");
+    fs::create_dir_all(&elsewhere).unwrap();
+    let output = job.command(&["run", "../../job.yaml"]).current_dir(&elsewhere).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let result = fs::read_to_string(elsewhere.join("jobs/job/agent/set/task__1/result.json")).unwrap();
+    assert_eq!(result.parse::<Value>().unwrap()["reward"], 1.0);
+    assert!(!job.root().join("jobs").exists());
+    let resumed = job.command(&["resume", "elsewhere/deep/jobs/job", "--rerun", "missing"]).output().unwrap();
+    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
+}
+
+#[test]
+fn jobs_dir_is_relative_to_the_working_directory_too() {
+    let job = job().task(TestTask::new("task")).oracle().set("jobs_dir", json!("out/here"));
+    fs::create_dir(job.root().join("elsewhere")).unwrap();
+    let elsewhere = job.root().join("elsewhere");
+    assert!(job.command(&["run", "../job.yaml"]).current_dir(&elsewhere).output().unwrap().status.success());
+    assert!(elsewhere.join("out/here/job/result.json").is_file());
+}
+
+#[test]
+fn a_job_can_be_json() {
+    let config = json!({"name": "job", "agents": [{"name": "oracle"}], "datasets": [{"path": "set"}],
+        "environment": {"type": "native", "provider_config": {"images": {"*": "host"}}}});
+    let job = job().task(TestTask::new("task")).file("job.json", &config.to_string());
+    assert_eq!(job.rollout(&["run", "job.json"]).expect(0).trial("oracle/set/task__1")["reward"], 1.0);
+}
+
+#[test]
+fn the_environment_that_was_chosen_is_printed_and_recorded() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let job = job.set("environment", json!({"provider_config": {"images": {"*": "host"}}}));
+    let finished = job.run().expect(0);
+    assert!(finished.stdout().contains("on native"), "{}", finished.stdout());
+    assert_eq!(finished.trial("oracle/set/task__1")["environment"]["provider"], "native");
+    assert!(finished.file("journal.jsonl").contains(r#""provider":"native""#));
+}
+
+#[test]
+fn a_provider_outside_of_this_build_is_refused_with_one_that_is_in_it() {
+    for kind in ["docker", "kubernetes", "modal", "fly"] {
+        let job = job().task(TestTask::new("task")).oracle().set("environment", json!({"type": kind}));
+        refused(&job, &[kind, "hint: write `type: native`"]);
+    }
+}
+
+#[test]
+fn settings_that_the_provider_does_not_know_are_refused() {
+    for (key, value) in [
+        ("netwrok", json!("none")),
+        ("network", json!("bridge")),
+        ("pids", json!(0)),
+        ("images", json!({"a": "b"})),
+    ] {
+        let job = job()
+            .task(TestTask::new("task"))
+            .oracle()
+            .set(&format!("environment/provider_config/{key}"), value);
+        refused(&job, &["provider_config", key]);
+    }
+}
+
+#[test]
+fn amounts_are_read_in_every_form_and_a_bare_number_is_warned_of() {
+    for (toml, warned) in [
+        ("memory = \"64Mi\"\nstorage = \"1Gi\"\ncpus = \"500m\"", None),
+        ("memory_mb = 64\nstorage_mb = 1024\ncpus = 0.5", None),
+        ("memory = 67108864", None),
+        ("memory = \"64\"", Some("64Mi")),
+        ("memory = 64", Some("64Mi")),
+        ("storage = \"1024\"", Some("1Gi")),
+    ] {
+        let task = TestTask::new("task").config(&format!("[environment]\n{toml}\n"));
+        let job = job().task(task).script("tail /dev/zero");
+        let validated = job.rollout(&["validate", "set/task"]).expect(0);
+        let said = validated.stdout() + &validated.stderr();
+        assert_eq!(said.contains("warning"), warned.is_some(), "{toml}: {said}");
+        assert!(said.contains(warned.unwrap_or_default()), "{toml}: {said}");
+        if !toml.starts_with("storage") {
+            let result = job.run().expect(1).trial("agent/set/task__1");
+            let message = result["error"]["message"].as_str().unwrap();
+            assert!(message.contains("ran out of memory"), "{toml}: {message}");
+        }
+    }
+    let wrong = TestTask::new("task").config("[environment]\nmemory = \"2 gigs\"\n");
+    let validated = job().task(wrong).rollout(&["validate", "set"]).expect(2);
+    let said = validated.stdout() + &validated.stderr();
+    assert!(said.contains("task.toml:2:10"), "{said}");
+}
+
+#[test]
+fn unknown_keys_of_a_task_are_no_error_and_those_that_change_its_meaning_are_refused_when_strict() {
+    let harmless = TestTask::new("task")
+        .config("colour = \"red\"\n[metadata]\nauthor = \"me\"\n[environment]\nshape = 1\n");
+    job().task(harmless).oracle().rollout(&["run", "job.yaml", "--strict"]).expect(0);
+
+    let task = TestTask::new("task").config("[environment]\nallow_internet = false\n");
+    let job = job().task(task).oracle();
+    let refused = job.rollout(&["run", "job.yaml", "--strict"]).expect(2);
+    assert!(refused.stderr().contains("allow_internet"), "{}", refused.stderr());
+    assert!(!job.dir().exists());
+    let finished = job.run().expect(0);
+    assert!(finished.stderr().contains("warning: task task"), "{}", finished.stderr());
+}
+
+#[test]
+fn a_timeout_of_zero_and_an_absent_task_toml_mean_the_defaults() {
+    let zero = TestTask::new("zero").config("[agent]\ntimeout_sec = 0\n[verifier]\ntimeout_sec = 0\n");
+    let job = job().task(zero).task(TestTask::new("bare").without("task.toml")).oracle();
+    let finished = job.run().expect(0);
+    assert_eq!(finished.result()["mean_reward"], 1.0);
+    let plan = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0).stdout();
+    let timeouts =
+        |task: &str| plan.lines().find(|line| line.contains(task)).unwrap().matches("10m 00s").count();
+    assert_eq!((timeouts("oracle/set/zero__1"), timeouts("oracle/set/bare__1")), (3, 3), "{plan}");
+}
+
+#[test]
+fn overrides_of_the_job_take_the_place_of_what_tasks_ask_for() {
+    let task = TestTask::new("task").config("[environment]\nmemory = \"900Ti\"\ncpus = 1\n");
+    let job = job().task(task).oracle().set("environment/override_memory", json!("256Mi"));
+    assert_eq!(job.run().expect(0).trial("oracle/set/task__1")["reward"], 1.0);
+}

@@ -1,0 +1,230 @@
+//! What a job leaves and tells: events, reports, logs, and a journal that can be continued.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{collections::BTreeMap, fs};
+
+use rollout_testkit::{Gate, TestJob, TestTask};
+use serde_json::{Value, json};
+
+fn job() -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+}
+
+#[test]
+fn events_come_in_the_order_in_which_things_happen() {
+    let agent = json!({"name": "agent", "install": "true", "execute": "touch /app/done"});
+    let job = job()
+        .task(TestTask::new("a"))
+        .task(TestTask::new("b").tests("exit 1\n"))
+        .oracle()
+        .agent(agent)
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(3));
+    let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(1);
+    let events = finished.events();
+    let (first, last) = (&events[0], &events[events.len() - 1]);
+    assert_eq!(
+        (&first["event"], &first["total_trials"], &first["provider"]),
+        (&json!("job_started"), &json!(8), &json!("native"))
+    );
+    assert_eq!(last["event"], "job_finished");
+    assert_eq!(last["result"]["totals"]["completed_trials"], 4);
+
+    let mut trials: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let mut running = 0;
+    for event in &events {
+        let name = event["event"].as_str().unwrap();
+        running += i32::from(name == "trial_started") - i32::from(event["phase"] == "teardown");
+        assert!(running <= 3, "more trials at once than the job allows");
+        if let Some(index) = event["index"].as_u64() {
+            trials.entry(index).or_default().push(event["phase"].as_str().unwrap_or(name).to_owned());
+        }
+    }
+    assert_eq!(trials.len(), 8);
+    for (index, told) in trials {
+        let install: &[&str] = if index < 4 { &[] } else { &["install"] };
+        let expected = [
+            &["trial_started", "image", "start"],
+            install,
+            &["execute", "verify", "collect", "teardown", "trial_finished"],
+        ]
+        .concat();
+        assert_eq!(told, expected, "trial {index}");
+    }
+    for event in events.iter().filter(|event| event["event"] == "trial_finished") {
+        let row = &event["result"];
+        let path =
+            ["agent_name", "dataset_name", "task_name"].map(|key| row[key].as_str().unwrap()).join("/");
+        assert_eq!(*row, finished.trial(&format!("{path}__{}", row["attempt"])), "the event holds the file");
+    }
+}
+
+#[test]
+fn a_junit_report_tells_passed_failed_and_broken_trials_apart() {
+    let job = job()
+        .task(TestTask::new("passed"))
+        .task(TestTask::new("failed").solution("true\n"))
+        .task(TestTask::new("broken").tests("echo '<&]]>' >&2; exit 1\n"))
+        .oracle();
+    job.rollout(&["run", "job.yaml", "--junit", "report.xml"]).expect(1);
+    let report = fs::read_to_string(job.root().join("report.xml")).unwrap();
+    let cases: Vec<&str> = report.split("<testcase").collect();
+    assert!(cases[0].contains(r#"tests="3" failures="1" errors="1" skipped="0""#), "{report}");
+    assert!(
+        cases[1].contains("broken__1") && cases[1].contains(r#"<error type="verifier_failed""#),
+        "{report}"
+    );
+    assert!(!report.contains("<&]]>"), "text is escaped: {report}");
+    assert!(cases[2].contains("failed__1") && cases[2].contains("<failure"), "{report}");
+    assert!(
+        cases[3].contains("passed__1") && !cases[3].contains("<error") && !cases[3].contains("<failure"),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_junit_report_that_cannot_be_written_is_refused_before_anything_runs() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let refused = job.rollout(&["run", "job.yaml", "--junit", "absent/report.xml"]).expect(2);
+    assert!(refused.stderr().contains("absent/report.xml"), "{}", refused.stderr());
+    assert!(!job.dir().exists());
+}
+
+#[test]
+fn the_log_level_decides_what_the_jobs_log_holds() {
+    let log = |level: &str| {
+        let job = job().task(TestTask::new("task")).oracle().set("log_level", json!(level));
+        let finished = job.run().expect(0);
+        assert_eq!(
+            finished.stderr().contains("trial starts"),
+            level == "info",
+            "piped: {}",
+            finished.stderr()
+        );
+        finished.file("rollout.log")
+    };
+    assert_eq!(log("error"), "");
+    assert!(log("info").contains("oracle/set/task__1"));
+}
+
+#[test]
+fn resume_is_refused_while_the_job_runs() {
+    let gate = Gate::new();
+    let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
+    assert!(refused.stderr().contains("hint: wait for the other process"), "{}", refused.stderr());
+    arrival.pass();
+    assert_eq!(running.finish().expect(0).trial("agent/set/task__1")["reward"], 1.0);
+}
+
+#[test]
+fn a_journal_torn_at_any_byte_resumes_to_the_same_result() {
+    let mut job = job().oracle().script("true").set("n_attempts", json!(2));
+    for task in ["a", "b"] {
+        job = job.task(TestTask::new(task));
+    }
+    let whole = job.run().expect(0);
+    let journal = fs::read(job.dir().join("journal.jsonl")).unwrap();
+    let rewards = |result: &Value| result["results"].clone();
+    let expected = rewards(&whole.result());
+    let header = journal.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let rest = journal.len() - header;
+    for part in 0..=7 {
+        let cut = header + rest * part / 7;
+        fs::write(job.dir().join("journal.jsonl"), &journal[..cut]).unwrap();
+        let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+        assert_eq!(rewards(&resumed.result()), expected, "cut at {cut}");
+        let again = resumed.events().iter().filter(|event| event["event"] == "trial_finished").count();
+        let kept = journal[..cut].split_inclusive(|byte| *byte == b'\n');
+        let kept =
+            kept.filter(|line| line.starts_with(br#"{"entry":"trial""#) && line.ends_with(b"\n")).count();
+        assert_eq!(again + kept, 8, "cut at {cut}: what was kept is not run again");
+    }
+}
+
+#[test]
+fn a_journal_torn_in_its_first_line_is_refused_and_kept() {
+    let job = job().task(TestTask::new("task")).oracle();
+    job.run().expect(0);
+    let path = job.dir().join("journal.jsonl");
+    let torn = fs::read(&path).unwrap()[..40].to_vec();
+    fs::write(&path, &torn).unwrap();
+    let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
+    assert!(refused.stderr().contains("journal"), "{}", refused.stderr());
+    assert_eq!(fs::read(&path).unwrap(), torn);
+}
+
+#[test]
+fn a_damaged_line_in_the_middle_is_refused_and_named() {
+    let job = job().task(TestTask::new("a")).task(TestTask::new("b")).oracle();
+    job.run().expect(0);
+    let path = job.dir().join("journal.jsonl");
+    let mut lines: Vec<String> = fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+    lines[2].truncate(30);
+    fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
+    assert!(refused.stderr().contains("line 3 of the journal"), "{}", refused.stderr());
+}
+
+#[test]
+fn the_evidence_of_every_try_is_kept_and_told() {
+    let gate = Gate::new();
+    let job = job()
+        .task(TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nRUN touch /built\n"))
+        .script(&(gate.wait() + "touch /app/done"))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set("retry", json!({"max_attempts": 3, "initial_delay_ms": 5}));
+    let running = job.start();
+    let first = gate.arrival();
+    fs::rename(job.state_dir().join("layers"), job.root().join("gone")).unwrap();
+    first.pass();
+    let finished = running.finish().expect(1);
+    let trial = "agent/set/task__2";
+    assert_eq!(finished.trial(trial)["tries"], 3);
+    for number in [1, 2] {
+        assert!(
+            finished
+                .file(&format!("{trial}/tries/{number}/error.txt"))
+                .starts_with("environment_start_failed")
+        );
+    }
+    assert!(finished.file(&format!("{trial}/error.txt")).starts_with("environment_start_failed"));
+    let retried: Vec<Value> = finished
+        .events()
+        .into_iter()
+        .filter(|event| event["event"] == "trial_retried")
+        .map(|event| json!([event["failed_try"], event["delay_ms"], event["error"]["type"]]))
+        .collect();
+    assert_eq!(
+        retried,
+        [json!([1, 5, "environment_start_failed"]), json!([2, 10, "environment_start_failed"])]
+    );
+}
+
+#[test]
+fn the_outcome_of_agent_and_tests_is_never_tried_again() {
+    let job = job()
+        .task(TestTask::new("a-agent").solution("exit 1\n"))
+        .task(TestTask::new("b-tests").tests("exit 1\n"))
+        .oracle()
+        .set("retry", json!({"max_attempts": 5, "initial_delay_ms": 1}));
+    let finished = job.run().expect(1);
+    for task in ["a-agent", "b-tests"] {
+        assert_eq!(finished.trial(&format!("oracle/set/{task}__1"))["tries"], 1, "{task}");
+        assert!(!job.dir().join(format!("oracle/set/{task}__1/tries")).exists());
+    }
+}
+
+#[test]
+fn a_job_that_failed_everywhere_has_rates_of_zero_and_a_dash_in_the_table() {
+    let job = job().task(TestTask::new("task").tests("exit 1\n")).oracle();
+    let finished = job.run().expect(1);
+    let result = finished.result();
+    assert_eq!((&result["pass_rate"], &result["mean_reward"]), (&json!(0.0), &json!(0.0)));
+    let table = finished.stdout();
+    let row = table.lines().find(|line| line.starts_with("oracle ")).unwrap();
+    insta::assert_snapshot!(row.split_whitespace().take(8).collect::<Vec<_>>().join(" "), @"oracle set 1 0 1 — 0.0% —");
+}
