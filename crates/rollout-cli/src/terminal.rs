@@ -9,7 +9,7 @@ use std::{
 
 use rustix::{
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{self, OptionalActions, Termios},
+    termios::{self, LocalModes, OptionalActions, Termios},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,7 +40,7 @@ impl Session {
     /// Opens a terminal and joins it to this process's input and output. The second value is its inner side.
     pub(crate) fn open() -> Result<(Self, OwnedFd), TerminalError> {
         let (outer, inner) = open_pty()?;
-        let raw = Raw::set()?;
+        let raw = Mode::raw()?;
         copy_size(&outer);
         let output = pump(File::from(outer.try_clone()?), io::stdout());
         // Reading this process's input cannot be interrupted, so that thread is left to end with the process.
@@ -109,20 +109,30 @@ fn pump(mut from: impl Read + Send + 'static, mut to: impl Write + Send + 'stati
     })
 }
 
-/// Keeps this process's terminal raw, so that every key reaches the inner one, and puts it back.
-struct Raw(Termios);
+/// Keeps this process's terminal in another mode, and puts it back.
+pub(crate) struct Mode(Termios);
 
-impl Raw {
-    fn set() -> io::Result<Self> {
+impl Mode {
+    /// Raw, so that every key reaches the inner terminal.
+    fn raw() -> io::Result<Self> {
+        Self::set(Termios::make_raw)
+    }
+
+    /// Without the `^C` that Ctrl-C prints, which would move the lines of a live display.
+    pub(crate) fn quiet() -> io::Result<Self> {
+        Self::set(|mode| mode.local_modes.remove(LocalModes::ECHOCTL))
+    }
+
+    fn set(change: impl FnOnce(&mut Termios)) -> io::Result<Self> {
         let before = termios::tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
+        let mut after = before.clone();
+        change(&mut after);
+        termios::tcsetattr(io::stdin(), OptionalActions::Now, &after)?;
         Ok(Self(before))
     }
 }
 
-impl Drop for Raw {
+impl Drop for Mode {
     fn drop(&mut self) {
         // There is nobody to tell: the terminal is what failed.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);

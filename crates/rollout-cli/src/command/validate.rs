@@ -58,6 +58,10 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     let datasets = load::datasets(&loaded, &Pins::new()).await?;
     let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
+    if let Err(error) = rollout::environment::check(&loaded.config.environment) {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        found.problems.push(load::line(&path.display().to_string(), &format!("{error}{hint}")));
+    }
     found.warnings.extend(Oddities::of(&datasets).render());
     let oracle = loaded.config.agents.iter().any(|agent| agent.kind == AgentKind::Oracle);
     let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;

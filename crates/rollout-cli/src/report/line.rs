@@ -11,7 +11,7 @@ use super::{
 };
 
 /// How much of an error's message a line holds.
-const MESSAGE_CHARS: usize = 200;
+const MESSAGE_CHARS: usize = 400;
 
 /// Whether each finished trial gets a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,8 @@ use board::Board;
 pub(crate) use board::shown;
 pub(crate) use junit::Junit;
 use line::Detail;
+
+use crate::terminal::Mode;
 pub(crate) use table::{Align, lines as table};
 
 /// The form in which a job's events are shown.
@@ -60,7 +62,13 @@ pub(crate) struct Reporter {
 }
 
 enum Screen {
-    Live { bar: ProgressBar, color: bool, due: Instant },
+    Live {
+        bar: ProgressBar,
+        color: bool,
+        due: Instant,
+        /// Held while there is a display. Without a terminal to read from there is nothing to quieten.
+        _quiet: Option<Mode>,
+    },
     Plain(Box<dyn Write + Send>),
     Json(Box<dyn Write + Send>),
 }
@@ -79,7 +87,7 @@ impl Reporter {
                 let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout_with_hz(10));
                 bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a single key"));
                 let color = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
-                Screen::Live { bar, color, due: Instant::now() }
+                Screen::Live { bar, color, due: Instant::now(), _quiet: Mode::quiet().ok() }
             }
             Form::Plain => Screen::Plain(Box::new(AutoStream::auto(io::stdout()))),
             Form::Json => Screen::Json(Box::new(io::stdout())),
@@ -169,7 +177,7 @@ impl Reporter {
     /// Draws the live display again, if there is one and it is time.
     fn draw(&mut self) {
         let now = Instant::now();
-        if let Screen::Live { bar, color, due } = &mut self.screen
+        if let Screen::Live { bar, color, due, .. } = &mut self.screen
             && *due <= now
             && self.board.total > 0
             && !bar.is_finished()

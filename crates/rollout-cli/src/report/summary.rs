@@ -132,6 +132,10 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
         let path = board.trial_dir(trial).join("error.txt");
         pointers.push(("failure", format!("{}  {}", path.display(), paint(DIM, kind.as_str()))));
     }
+    let more = board.failed.saturating_sub(board.failures.len() as u64);
+    if more > 0 {
+        pointers.push(("", format!("and {more} more, each with its error.txt")));
+    }
     if let Some(trial) = &board.preserved {
         pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(trial)))));
     }

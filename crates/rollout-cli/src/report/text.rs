@@ -82,12 +82,18 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// The first line that says something, without the characters that would move a terminal's cursor or
-/// turn the text around.
+/// The first line that says something, with the next where it only announces that, without the characters
+/// that would move a terminal's cursor or turn the text around.
 pub(crate) fn first_line(text: &str) -> String {
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut first = lines.next().unwrap_or_default().to_owned();
+    if first.ends_with(':')
+        && let Some(next) = lines.next()
+    {
+        first = format!("{first} {next}");
+    }
     let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    line.trim().chars().filter(|c| !c.is_control() && !turns(*c)).collect()
+    first.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
 }
 
 /// The text in at most `width` characters, with an ellipsis where it was cut.

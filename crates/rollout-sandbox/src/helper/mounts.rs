@@ -3,7 +3,7 @@
 use std::{
     ffi::CString,
     fs, io,
-    os::unix::ffi::OsStrExt,
+    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
     path::{Path, PathBuf},
 };
 
@@ -39,9 +39,8 @@ const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 pub(super) fn probe_overlay(run_dir: &Path, mount_point: &Path, root: bool) -> Result<bool, SetupFailure> {
     let probe = run_dir.join("probe");
     let attempt = |base: &Path| {
-        for dir in ["lower", "upper/root", "work/root"] {
-            fs::create_dir_all(base.join(dir))?;
-        }
+        fs::create_dir_all(base.join("lower"))?;
+        backing_dirs(base, "root")?;
         let part = PartMount { name: "root".into(), target: String::new(), lower: vec![base.join("lower")] };
         overlay(&part, base, mount_point, root)?;
         // A whiteout is what some file systems refuse only when it is needed.
@@ -94,15 +93,21 @@ pub(super) fn enter_root(create: &Create, mount_point: &Path, root: bool) -> Res
     chdir("/").map_err(|error| SetupFailure::new("entering the root", error))
 }
 
+/// Makes the upper and work directories of an overlay part, private to the engine's user but for the
+/// upper directory itself: its mode is that of the root or of /usr inside.
+pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
+    let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    private(&base.join("upper"))?;
+    private(&base.join("work").join(part))?;
+    fs::DirBuilder::new().mode(0o755).create(base.join("upper").join(part))
+}
+
 /// Puts upper and work directories on a tmpfs that only this sandbox's mount namespace holds.
 fn tmpfs_backing(create: &Create, mount_point: &Path) -> Result<PathBuf, SetupFailure> {
     let scratch = mount_point.with_file_name("scratch");
     let made = fs::create_dir_all(&scratch).and_then(|()| {
         mount("tmpfs", &scratch, "tmpfs", PLAIN, None)?;
-        create.parts.iter().try_for_each(|part| {
-            fs::create_dir_all(scratch.join("upper").join(&part.name))?;
-            fs::create_dir_all(scratch.join("work").join(&part.name))
-        })
+        create.parts.iter().try_for_each(|part| backing_dirs(&scratch, &part.name))
     });
     made.map_err(|error| SetupFailure::new("mounting a tmpfs for the overlay", error))?;
     Ok(scratch)

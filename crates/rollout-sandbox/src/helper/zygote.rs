@@ -94,11 +94,8 @@ impl Zygote {
     fn create(&mut self, create: &Create, lifetime: &OwnedFd, control: OwnedFd) -> Result<(), SetupFailure> {
         for part in &create.parts {
             if create.upper_on_disk {
-                for kind in ["upper", "work"] {
-                    let dir = create.dir.join(kind).join(&part.name);
-                    fs::create_dir_all(&dir)
-                        .map_err(|error| SetupFailure::new(format!("making {}", dir.display()), error))?;
-                }
+                mounts::backing_dirs(&create.dir, &part.name)
+                    .map_err(|error| SetupFailure::new("making the sandbox's directories", error))?;
             }
         }
         let cgroups: Vec<PathBuf> = create.cgroups.iter().map(|spec| spec.dir.clone()).collect();

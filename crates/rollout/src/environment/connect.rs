@@ -41,6 +41,17 @@ impl ConnectError {
     }
 }
 
+/// Tells what [`connect`] would refuse, without starting anything.
+pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+    match config.kind.unwrap_or(EnvironmentKind::Native) {
+        #[cfg(feature = "native")]
+        EnvironmentKind::Native => {
+            super::native::Settings::read(config).map(drop).map_err(ConnectError::Config)
+        }
+        other => Err(ConnectError::Unsupported(other.as_str())),
+    }
+}
+
 /// Finds the provider that a job asks for, and makes sure that it answers.
 pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind.unwrap_or(EnvironmentKind::Native) {

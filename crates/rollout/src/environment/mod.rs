@@ -12,7 +12,7 @@ use std::{os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 
-pub use connect::{ConnectError, Place, connect};
+pub use connect::{ConnectError, Place, check, connect};
 
 use crate::{
     config::{Bytes, Cpus},

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use rollout_sandbox::{
     Command, CopyError, CopyIn, CopyLimits, CreateError, Engine, EngineOptions, ExecError, ExitStatus, Image,
     Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
-    build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, LogSink, build},
+    build::{BaseImageError, BaseImages as _, BuildError, BuildRequest, HostImages, LogSink, build},
 };
 use tokio::sync::OnceCell;
 
@@ -161,12 +161,10 @@ impl Native {
             dockerfile: &dockerfile,
             no_cache: request.force_build,
             network: self.network,
-            limits: Limits::default(),
+            limits: Limits { pids: Some(self.pids), ..Limits::default() },
             log: sink.await.map_err(log_error)?,
         };
-        let built = build(&self.engine, wanted, &self.bases)
-            .await
-            .map_err(|error| EnvironmentError::Build(chain(&error)))?;
+        let built = build(&self.engine, wanted, &self.bases).await.map_err(build_error)?;
         if built.cached {
             // Nothing was built, so there is no log; that its empty file stays would be no harm.
             let log = request.log.to_owned();
@@ -203,7 +201,7 @@ impl Provider for Native {
         };
         let outcome = cell.get_or_try_init(|| async {
             match self.image_of(request).await {
-                Err(error @ EnvironmentError::BuildNetwork(_)) => Err(error),
+                Err(error @ (EnvironmentError::BuildNetwork(_) | EnvironmentError::Pull(_))) => Err(error),
                 outcome => Ok(outcome),
             }
         });
@@ -383,6 +381,27 @@ async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, 
         ExitStatus::Signal(signal) => Outcome::Signal(signal),
     };
     Ok(Exit { outcome, oom_killed: exit.oom_killed })
+}
+
+/// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
+fn build_error(error: BuildError) -> EnvironmentError {
+    const NETWORK_TROUBLE: [&str; 6] = [
+        "Temporary failure resolving",
+        "Temporary failure in name resolution",
+        "Could not resolve host",
+        "Connection timed out",
+        "Connection reset by peer",
+        "Network is unreachable",
+    ];
+    let text = chain(&error);
+    match error {
+        BuildError::RunFailed { output, .. }
+            if NETWORK_TROUBLE.iter().any(|words| output.contains(words)) =>
+        {
+            EnvironmentError::BuildNetwork(text)
+        }
+        _ => EnvironmentError::Build(text),
+    }
 }
 
 fn network_name(network: Network) -> &'static str {

@@ -139,6 +139,7 @@ impl Dispatcher {
                 self.start(index);
             }
             if self.running.is_empty() && self.in_recorder == 0 {
+                self.cancelled |= queue.len() > 0 && cancel.graceful.is_cancelled();
                 return;
             }
             // In this order, what a trial told is heard before its end.

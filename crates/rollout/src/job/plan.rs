@@ -29,10 +29,18 @@ pub struct Selection {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// No agent, dataset or task matches.
-    #[error("no {what} matches the selection; there are: {available}")]
+    #[error("the selection leaves no task; there are: {available}")]
     Empty {
-        /// What is missing.
+        /// What could have been selected.
+        available: String,
+    },
+    /// One of several patterns selects nothing: most likely a slip.
+    #[error("no {what} matches {pattern:?}; there are: {available}")]
+    NoMatch {
+        /// What it was to select.
         what: &'static str,
+        /// The pattern.
+        pattern: String,
         /// What could have been selected.
         available: String,
     },
@@ -102,20 +110,15 @@ impl Plan {
             .filter(|agent| selects(&selection.agents, agent.name.as_str()))
             .map(|agent| Arc::new(agent.clone()))
             .collect();
-        if agents.is_empty() {
-            let available = listed(config.agents.iter().map(|agent| agent.name.as_str()));
-            return Err(PlanError::Empty { what: "agent", available });
-        }
-        let names = listed(datasets.iter().map(|dataset| dataset.name.as_str()));
+        check("agent", &selection.agents, config.agents.iter().map(|agent| agent.name.as_str()))?;
+        check("dataset", &selection.datasets, datasets.iter().map(|dataset| dataset.name.as_str()))?;
         let chosen: Vec<_> = datasets
             .into_iter()
             .filter(|dataset| selects(&selection.datasets, dataset.name.as_str()))
             .collect();
-        if chosen.is_empty() {
-            return Err(PlanError::Empty { what: "dataset", available: names });
-        }
-        let available =
-            listed(chosen.iter().flat_map(|dataset| &dataset.tasks).map(|entry| entry.name.as_str()));
+        let names = || chosen.iter().flat_map(|dataset| &dataset.tasks).map(|entry| entry.name.as_str());
+        check("task", &selection.tasks, names())?;
+        let available = listed(names());
         let mut tasks = Vec::new();
         let mut pins = Pins::new();
         for dataset in chosen {
@@ -140,7 +143,7 @@ impl Plan {
             }
         }
         if tasks.is_empty() {
-            return Err(PlanError::Empty { what: "task", available });
+            return Err(PlanError::Empty { available });
         }
         let redactor = Arc::new(redactor(&loaded, &tasks));
         Ok(Self { loaded, overrides, config, agents, tasks, pins, redactor })
@@ -225,7 +228,9 @@ fn verifier_env(
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Env, TaskProblem> {
     let mut env = Env::new();
-    for (key, written) in &task.config.verifier_env {
+    // What the job sets anyway, or nobody will read, needs no value here.
+    let wanted = task.config.verifier_env.iter().filter(|(key, _)| !config.verifier.env.contains_key(key));
+    for (key, written) in wanted.filter(|_| !config.verifier.disable) {
         let value = env_value(key, written, vars).map_err(|error| {
             TaskProblem::Invalid(format!(
                 "{}: [verifier.env] {key}: {error}",
@@ -241,6 +246,20 @@ fn verifier_env(
 fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
     let of_tasks = tasks.iter().flat_map(|task| task.verifier_env.values()).filter(|value| value.secret);
     Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks.map(|value| value.value.as_str())))
+}
+
+/// Refuses a pattern that selects nothing, even where another one does.
+fn check<'a>(
+    what: &'static str,
+    globs: &[GlobMatcher],
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), PlanError> {
+    match globs.iter().find(|glob| !names.clone().any(|name| glob.is_match(name))) {
+        None => Ok(()),
+        Some(glob) => {
+            Err(PlanError::NoMatch { what, pattern: glob.glob().to_string(), available: listed(names) })
+        }
+    }
 }
 
 fn selects(globs: &[GlobMatcher], name: &str) -> bool {

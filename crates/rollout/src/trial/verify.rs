@@ -45,7 +45,7 @@ pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment
             Some(content) => ("reward.json", content),
             None => {
                 let message = format!(
-                    "tests/test.sh left no /logs/verifier/reward.txt{}",
+                    "tests/test.sh left no /logs/verifier/reward.txt, where it writes one number{}",
                     failure::TESTS.quote(&stdout, &stderr)
                 );
                 return Err(Failure::new(ErrorType::VerifierRewardMissing, message));
