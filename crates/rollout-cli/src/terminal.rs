@@ -33,7 +33,7 @@ pub(crate) fn require() -> Result<(), TerminalError> {
 pub(crate) struct Session {
     outer: OwnedFd,
     output: JoinHandle<()>,
-    _raw: Raw,
+    _raw: Mode,
 }
 
 impl Session {
