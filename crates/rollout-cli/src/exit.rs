@@ -91,15 +91,10 @@ impl Failure {
         text
     }
 
+    /// Whether the reader of the output went away. Only an error of writing it stands by itself: one that causes
+    /// another has to do with something else.
     fn is_broken_pipe(&self) -> bool {
-        let mut error: Option<&(dyn Error + 'static)> = Some(self.error.as_ref());
-        while let Some(current) = error {
-            if current.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
-                return true;
-            }
-            error = current.source();
-        }
-        false
+        self.error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 

@@ -86,3 +86,43 @@ fn a_secret_given_on_the_command_line_is_not_recorded_and_resume_says_so() {
     let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
     assert!(refused.stderr().contains("agents.0.env.API_KEY"), "{}", refused.stderr());
 }
+
+#[test]
+fn names_and_links_with_secrets_stay_inside_and_planted_links_are_not_followed() {
+    let script = "cd /logs/agent; touch $API_KEY.txt; ln -s $API_KEY target; echo $API_KEY > a; echo fine > b
+                  mkdir dir; echo key=$API_KEY > dir/c; ln -s ../verifier/reward.txt a.redacting; touch /app/done";
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "agent", "execute": script, "env": {"API_KEY": "${THE_KEY}"}}))
+        .env("THE_KEY", SECRET);
+    let finished = job.run().expect(0);
+    let mut names: Vec<_> = fs::read_dir(job.dir().join("agent/set/task__1/logs/agent"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a", "a.redacting", "b", "dir"]);
+    assert_eq!(finished.file("agent/set/task__1/logs/agent/a"), "[redacted]\n");
+    assert_eq!(finished.file("agent/set/task__1/logs/agent/dir/c"), "key=[redacted]\n");
+    assert_eq!(finished.file("agent/set/task__1/logs/verifier/reward.txt"), "1\n");
+    let result = finished.trial("agent/set/task__1");
+    assert!(result["notes"].to_string().contains("2 entries"), "{result:#}");
+    assert!(!job.dir().join("agent/set/task__1/logs.unredacted").exists());
+}
+
+#[test]
+fn a_secret_that_a_service_prints_in_two_writes_is_redacted() {
+    let (start, end) = SECRET.split_at(10);
+    let script = format!(
+        "(sleep 0.2; printf '{start}'; sleep 0.2; printf '{end}\\n'; touch /app/printed) & touch /app/done"
+    );
+    let job =
+        TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+            .task(TestTask::new("task").tests(
+                "until [ -e /app/printed ]; do sleep 0.05; done; echo 1 > /logs/verifier/reward.txt\n",
+            ))
+            .agent(json!({"name": "agent", "execute": script, "env": {"API_KEY": "${THE_KEY}"}}))
+            .env("THE_KEY", SECRET);
+    let finished = job.run().expect(0);
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "[redacted]\n");
+}

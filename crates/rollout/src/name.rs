@@ -43,7 +43,9 @@ fn check(text: &str) -> Result<(), NameError> {
     if text.chars().any(char::is_control) {
         return Err(NameError::Control);
     }
-    if RESERVED.iter().any(|reserved| text.eq_ignore_ascii_case(reserved)) {
+    // Files are written beside their place under a name that ends so.
+    let place = text.strip_suffix(".tmp").unwrap_or(text);
+    if RESERVED.iter().any(|reserved| place.eq_ignore_ascii_case(reserved)) {
         return Err(NameError::Reserved);
     }
     if text.len() > MAX_BYTES {
@@ -129,6 +131,7 @@ mod tests {
             ("result.json", Some(NameError::Reserved)),
             ("Config.JSON", Some(NameError::Reserved)),
             ("journal.jsonl", Some(NameError::Reserved)),
+            ("result.json.tmp", Some(NameError::Reserved)),
         ] {
             assert_eq!(TaskName::new(text).err(), expected, "{text:?}");
         }

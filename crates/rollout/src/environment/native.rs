@@ -29,6 +29,9 @@ use crate::{config::EnvironmentConfig, trial::blocking};
 /// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
 const DEFAULT_PIDS: u64 = 4096;
 
+/// A command that was killed has ended long before this; what became of it matters less than going on.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
 const LOG_LIMITS: CopyLimits =
     CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
@@ -149,7 +152,7 @@ impl Native {
             )));
         }
         let log_error = |error: io::Error| {
-            EnvironmentError::Build(format!("cannot write the build log {}: {error}", request.log.display()))
+            EnvironmentError::Start(format!("cannot write the build log {}: {error}", request.log.display()))
         };
         let log = request.log.to_owned();
         let sink = blocking(move || {
@@ -201,8 +204,10 @@ impl Provider for Native {
         };
         let outcome = cell.get_or_try_init(|| async {
             match self.image_of(request).await {
-                Err(error @ (EnvironmentError::BuildNetwork(_) | EnvironmentError::Pull(_))) => Err(error),
-                outcome => Ok(outcome),
+                Ok(image) => Ok(Ok(image)),
+                // These come out the same however often they are tried.
+                Err(error @ (EnvironmentError::Build(_) | EnvironmentError::NoImage(_))) => Ok(Err(error)),
+                Err(error) => Err(error),
             }
         });
         outcome.await?.clone()
@@ -373,8 +378,8 @@ async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, 
     };
     let Some(exit) = in_time else {
         process.kill_tree().await.map_err(exec_error)?;
-        let exit = process.wait().await;
-        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.oom_killed });
+        let exit = tokio::time::timeout(KILL_TIMEOUT, process.wait()).await;
+        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.is_ok_and(|exit| exit.oom_killed) });
     };
     let outcome = match exit.status {
         ExitStatus::Code(code) => Outcome::Code(code),
@@ -399,6 +404,9 @@ fn build_error(error: BuildError) -> EnvironmentError {
             if NETWORK_TROUBLE.iter().any(|words| output.contains(words)) =>
         {
             EnvironmentError::BuildNetwork(text)
+        }
+        BuildError::Create(_) | BuildError::Keep(_) | BuildError::Io { .. } | BuildError::Log(_) => {
+            EnvironmentError::Start(text)
         }
         _ => EnvironmentError::Build(text),
     }

@@ -55,7 +55,7 @@ impl Job {
             let _ = events.send(Event::Warning { message });
         }
 
-        let (recorder, recorded) = Recorder::start(Arc::clone(&plan), dir.clone(), journal);
+        let (recorder, mut recorded) = Recorder::start(Arc::clone(&plan), dir.clone(), journal);
         let (progress, reports) = mpsc::unbounded_channel();
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
@@ -72,13 +72,17 @@ impl Job {
             cancelled: false,
             failure: None,
         };
-        dispatcher.run(todo, &recorder, recorded, reports, &cancel).await;
-        let Dispatcher { rows, cancelled, failure, running, .. } = dispatcher;
+        dispatcher.run(todo, &recorder, &mut recorded, reports, &cancel).await;
         // What still runs after a cancel at once ends with its environment's connection.
-        drop(running);
+        dispatcher.running = JoinSet::new();
         let Some(mut journal) = recorder.finish().await else {
             return Err(panicked_recorder(&dir));
         };
+        // Results that were on their way to the disk when the job was cancelled at once.
+        while let Ok(done) = recorded.try_recv() {
+            dispatcher.recorded(done);
+        }
+        let Dispatcher { rows, cancelled, failure, .. } = dispatcher;
         if let Some(error) = failure {
             return Err(error);
         }
@@ -125,7 +129,7 @@ impl Dispatcher {
         &mut self,
         todo: Vec<TrialIndex>,
         recorder: &Recorder,
-        mut recorded: UnboundedReceiver<Recorded>,
+        recorded: &mut UnboundedReceiver<Recorded>,
         mut reports: UnboundedReceiver<(TrialIndex, Progress)>,
         cancel: &Cancel,
     ) {
@@ -224,18 +228,17 @@ impl Dispatcher {
     }
 
     fn recorded(&mut self, done: Recorded) {
+        self.in_recorder -= 1;
         match done {
-            Ok((index, result)) => {
-                self.in_recorder -= 1;
+            Recorded::Written(index, result) => {
                 self.rows.set(index, &result);
                 tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
                 self.tell(Event::TrialFinished { index, result });
             }
-            Err(error) => {
+            Recorded::Lost(reason) => {
                 // Nothing more can be recorded: what is under way would only be lost.
                 self.stop.cancel();
-                self.in_recorder = 0;
-                self.failure.get_or_insert(error);
+                self.failure = self.failure.take().or(reason);
             }
         }
     }

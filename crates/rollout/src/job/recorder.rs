@@ -22,8 +22,13 @@ use crate::{
     trial::error_text,
 };
 
-/// A result that is on the disk, or why it is not.
-pub(super) type Recorded = Result<(TrialIndex, Arc<TrialResult>), JobError>;
+/// What became of one result that was handed over.
+pub(super) enum Recorded {
+    /// It is on the disk.
+    Written(TrialIndex, Arc<TrialResult>),
+    /// It is not. The reason comes with the first of those that share it.
+    Lost(Option<JobError>),
+}
 
 /// Hands results to the thread that writes them.
 pub(super) struct Recorder {
@@ -71,13 +76,15 @@ fn write_all(
         for (index, result) in &group {
             journal.push(&Entry::Trial { index: *index, result: Box::new(result.as_ref().clone()) });
         }
-        if let Err(error) = journal.sync() {
-            let _ = done.send(Err(error.into()));
-            continue;
-        }
+        let mut failure = journal.sync().err().map(JobError::from);
+        let durable = failure.is_none();
         for (index, result) in group {
-            let written = write_trial(&dir.trial(&plan.trial(index)), &result);
-            let _ = done.send(written.map(|()| (index, result)));
+            let outcome = match durable.then(|| write_trial(&dir.trial(&plan.trial(index)), &result)) {
+                Some(Ok(())) => Recorded::Written(index, result),
+                Some(Err(error)) => Recorded::Lost(Some(error)),
+                None => Recorded::Lost(failure.take()),
+            };
+            let _ = done.send(outcome);
         }
     }
     journal
@@ -89,12 +96,15 @@ fn write_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
         atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
     }
     atomic::write_json(&dir.result(), result)?;
+    // What stays of an earlier run is only clutter.
+    let _ = dir.settle();
     Ok(())
 }
 
 /// Writes the files of a trial again of which the journal knows and the disk does not.
 pub(super) fn restore_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
     let path = dir.path();
-    std::fs::create_dir_all(path).map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
+    let made = std::fs::create_dir_all(path).and_then(|()| dir.put_back());
+    made.map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
     write_trial(dir, result)
 }

@@ -16,7 +16,7 @@ use crate::{
     environment::Provider,
     record::{
         journal::{self, Entry, Header, Journal, JournalError},
-        layout::JobDir,
+        layout::{JobDir, TrialDir},
         redact,
     },
     result::TrialSummary,
@@ -164,21 +164,21 @@ impl Resumable {
             let mut rows = Rows::new(plan.len());
             let mut history = History::default();
             let mut run = None;
-            let mut repaired = Ok(());
+            let mut missing = HashMap::new();
             let (journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
-                if let Entry::Trial { index, result } = &entry
-                    && rows.set(*index, result)
-                    && repaired.is_ok()
+                if let Entry::Trial { index, result } = entry
+                    && rows.set(index, &result)
+                    && !is_written(&dir.trial(&plan.trial(index)))
                 {
-                    let trial = dir.trial(&plan.trial(*index));
-                    if !trial.result().exists() {
-                        repaired = restore_trial(&trial, result);
-                    }
+                    // A later entry takes the place of an earlier one here, too.
+                    missing.insert(index, result);
                 }
             })
             .map_err(ResumeError::Journal)?;
-            repaired?;
+            for (index, result) in missing {
+                restore_trial(&dir.trial(&plan.trial(index)), &result)?;
+            }
             let todo = plan
                 .indexes()
                 .filter(|index| rows.get(*index).is_none_or(|row| rerun.iter().any(|rerun| rerun.wants(row))))
@@ -188,6 +188,11 @@ impl Resumable {
         });
         opened.await.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?
     }
+}
+
+/// Whether a trial's result is there. A crash of the machine can leave its file empty.
+fn is_written(trial: &TrialDir) -> bool {
+    fs::metadata(trial.result()).is_ok_and(|file| file.len() > 0)
 }
 
 /// Brings a plan down to the agents and tasks that the job was started with, in their order.

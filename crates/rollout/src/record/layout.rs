@@ -1,6 +1,9 @@
 //! Where everything lies in a job directory.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use crate::event::TrialId;
 
@@ -93,6 +96,67 @@ impl TrialDir {
     /// What `/logs/verifier` held inside, beside the output of the tests.
     pub fn verifier(&self) -> PathBuf {
         self.0.join("logs/verifier")
+    }
+
+    /// What an earlier run left, while the trial is run again.
+    fn earlier(&self) -> PathBuf {
+        self.0.join("earlier")
+    }
+
+    /// Makes the directory ready for a trial. A result that is there is set aside until the new one takes its place;
+    /// what an unfinished run left is removed.
+    pub fn make(&self) -> io::Result<()> {
+        match fs::create_dir(&self.0) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return fs::create_dir_all(&self.0),
+            Err(error) => return Err(error),
+        }
+        self.put_back()?;
+        if !self.result().exists() {
+            fs::remove_dir_all(&self.0)?;
+            return fs::create_dir(&self.0);
+        }
+        let entries: Vec<_> = fs::read_dir(&self.0)?.collect::<io::Result<_>>()?;
+        fs::create_dir(self.earlier())?;
+        entries
+            .into_iter()
+            .try_for_each(|entry| fs::rename(entry.path(), self.earlier().join(entry.file_name())))
+    }
+
+    /// Drops what was set aside: the new result is on the disk.
+    pub fn settle(&self) -> io::Result<()> {
+        match fs::remove_dir_all(self.earlier()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Brings back what was set aside, in the place of what an unfinished run left.
+    pub fn put_back(&self) -> io::Result<()> {
+        if !self.earlier().is_dir() {
+            return Ok(());
+        }
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            if entry.file_name() != "earlier" {
+                if entry.file_type()?.is_dir() {
+                    fs::remove_dir_all(entry.path())
+                } else {
+                    fs::remove_file(entry.path())
+                }?;
+            }
+        }
+        for entry in fs::read_dir(self.earlier())? {
+            let entry = entry?;
+            fs::rename(entry.path(), self.0.join(entry.file_name()))?;
+        }
+        fs::remove_dir(self.earlier())
+    }
+
+    /// Where `/logs` waits for its secrets to be masked.
+    pub fn unredacted_logs(&self) -> PathBuf {
+        self.0.join("logs.unredacted")
     }
 
     /// What is left of a try that the infrastructure failed.

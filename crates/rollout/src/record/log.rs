@@ -66,11 +66,9 @@ impl LogWriter {
         self.append().await
     }
 
-    /// Puts everything taken so far into the file, so that a reader sees it.
+    /// Puts what was taken so far into the file, so that a reader sees it. What may be the start of a secret
+    /// stays back until the stream goes on or ends.
     pub async fn flush(&mut self) -> io::Result<()> {
-        self.clean.clear();
-        self.redactor.flush(&mut self.clean);
-        self.append().await?;
         match &mut self.file {
             Some(file) => file.flush().await,
             None => Ok(()),
@@ -79,7 +77,9 @@ impl LogWriter {
 
     /// Ends the file, with a mark where it was cut.
     pub async fn finish(&mut self) -> io::Result<()> {
-        self.flush().await?;
+        self.clean.clear();
+        self.redactor.flush(&mut self.clean);
+        self.append().await?;
         if self.discarded > 0
             && let Some(file) = &mut self.file
         {
@@ -90,9 +90,8 @@ impl LogWriter {
             );
             self.discarded = 0;
             file.write_all(mark.as_bytes()).await?;
-            file.flush().await?;
         }
-        Ok(())
+        self.flush().await
     }
 
     async fn append(&mut self) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeSet,
+    ffi::OsStr,
     fs,
     io::{self, Read as _},
     path::Path,
@@ -66,39 +67,57 @@ impl Redactor {
         }
     }
 
-    /// Masks secrets in every file under a directory of copied logs.
-    ///
-    /// On an error the directory's files may hold secrets still, so the one at fault is removed.
-    pub fn tree(&self, dir: &Path) -> io::Result<()> {
-        let mut pending = vec![dir.to_owned()];
-        while let Some(dir) = pending.pop() {
-            for entry in fs::read_dir(&dir)? {
+    /// Moves a tree of copied logs to its place, with the secrets in its files masked. What is there already stays.
+    /// Entries with a secret in their name, links with one in their target, and files that cannot be read are left
+    /// out: returns how many.
+    pub fn move_tree(&self, from: &Path, to: &Path) -> io::Result<u64> {
+        let mut left_out = 0;
+        let mut pending = vec![(from.to_owned(), to.to_owned())];
+        while let Some((from, to)) = pending.pop() {
+            match fs::create_dir(&to) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            for entry in fs::read_dir(&from)? {
                 let entry = entry?;
+                let (source, target) = (entry.path(), to.join(entry.file_name()));
                 let kind = entry.file_type()?;
-                if kind.is_dir() {
-                    pending.push(entry.path());
-                } else if kind.is_file()
-                    && let Err(error) = self.file(&entry.path())
-                {
-                    fs::remove_file(entry.path())?;
-                    tracing::warn!(path = %entry.path().display(), %error, "a log that could not be redacted was removed");
+                let link = if kind.is_symlink() { Some(fs::read_link(&source)?) } else { None };
+                let shown = |text: &OsStr| text.to_string_lossy().into_owned();
+                let words = link.as_ref().map(|link| shown(link.as_os_str())).unwrap_or_default();
+                if self.finds(&shown(&entry.file_name())) || self.finds(&words) {
+                    left_out += 1;
+                } else if kind.is_dir() {
+                    pending.push((source, target));
+                } else if fs::symlink_metadata(&target).is_err() {
+                    match if kind.is_file() { self.mask(&source) } else { Ok(()) } {
+                        Ok(()) => fs::rename(source, target)?,
+                        // One that its owner made unreadable must not cost the others.
+                        Err(_) => left_out += 1,
+                    }
                 }
             }
         }
-        Ok(())
+        fs::remove_dir_all(from)?;
+        Ok(left_out)
     }
 
-    fn file(&self, path: &Path) -> io::Result<()> {
+    fn finds(&self, text: &str) -> bool {
+        self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(text))
+    }
+
+    /// Masks the secrets of one file.
+    fn mask(&self, path: &Path) -> io::Result<()> {
         // Most logs hold no secret and are read once instead of written again.
         if self.pour(path, &mut io::sink())? == 0 {
             return Ok(());
         }
-        let mut clean_path = path.as_os_str().to_owned();
-        clean_path.push(".redacting");
-        let mut target = fs::File::create(&clean_path)?;
-        target.set_permissions(fs::metadata(path)?.permissions())?;
-        self.pour(path, &mut target)?;
-        fs::rename(&clean_path, path)
+        // A name that nobody could foresee: the directory is full of an agent's own files and links.
+        let mut target = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
+        target.as_file().set_permissions(fs::metadata(path)?.permissions())?;
+        self.pour(path, target.as_file_mut())?;
+        target.persist(path)?;
+        Ok(())
     }
 
     /// Copies a file with every secret masked. Returns how many there were.

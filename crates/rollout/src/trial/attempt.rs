@@ -15,7 +15,8 @@ use crate::{
     agent,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
     environment::{
-        CopyMode, Environment, EnvironmentSpec, Exec, FileRead, ImageRequest, Outcome, PreparedImage,
+        CopyMode, Environment, EnvironmentError, EnvironmentSpec, Exec, FileRead, ImageRequest, Outcome,
+        PreparedImage,
     },
     event::Phase,
     record::{
@@ -24,10 +25,14 @@ use crate::{
     },
     result::{EnvironmentRecord, ErrorType, TrialError, TrialResult, Usage},
     task::Task,
+    text::excerpt,
 };
 
 /// Getting logs out of a broken environment must not hold up the job.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A call that an environment does not answer within this time, it never will.
+const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Neither must removing it.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -217,13 +222,14 @@ impl<'a> Attempt<'a> {
 
     /// Puts the instruction and the log directories where scripts expect them.
     async fn furnish(&self, environment: &dyn Environment) -> Result<(), Failure> {
-        let failed = |error| Failure::environment(Phase::Start, &error);
-        environment.make_dirs(&["/logs/agent", "/logs/verifier"], false).await.map_err(failed)?;
+        bounded(Phase::Start, environment.make_dirs(&["/logs/agent", "/logs/verifier"], false)).await?;
         let instruction = self.task.dir.join("instruction.md");
-        environment
-            .copy_to(&instruction, &self.trial.config.instruction_path, CopyMode::Merge)
-            .await
-            .map_err(failed)
+        // A link within the task is as good as a file, and environments follow none.
+        let instruction = blocking(move || std::fs::canonicalize(instruction)).await.map_err(|error| {
+            Failure::new(ErrorType::TaskInvalid, format!("instruction.md cannot be read: {error}"))
+        })?;
+        let target = &self.trial.config.instruction_path;
+        bounded(Phase::Start, environment.copy_to(&instruction, target, CopyMode::Merge)).await
     }
 
     async fn install(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
@@ -233,8 +239,7 @@ impl<'a> Attempt<'a> {
         self.phase(Phase::Install);
         self.install.begin();
         let result = async {
-            let failed = |error| Failure::environment(Phase::Install, &error);
-            environment.write_file(agent::INSTALL_SCRIPT, script.as_bytes()).await.map_err(failed)?;
+            bounded(Phase::Install, environment.write_file(agent::INSTALL_SCRIPT, script.as_bytes())).await?;
             let env = self.agent_env();
             self.run_script(environment, failure::INSTALL, agent::INSTALL_SCRIPT, &env, self.timeouts.install)
                 .await
@@ -254,17 +259,18 @@ impl<'a> Attempt<'a> {
     }
 
     async fn execute_agent(&self, environment: &dyn Environment) -> Result<(), Failure> {
-        let failed = |error| Failure::environment(Phase::Execute, &error);
         let (script, path) = match &self.trial.agent.kind {
             AgentKind::Nop => return Ok(()),
             AgentKind::Oracle => {
                 let solution = self.task.dir.join("solution");
-                environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace).await.map_err(failed)?;
-                environment.link(agent::ORACLE_DIR, agent::SOLUTION_LINK).await.map_err(failed)?;
+                let copy = environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace);
+                bounded(Phase::Execute, copy).await?;
+                bounded(Phase::Execute, environment.link(agent::ORACLE_DIR, agent::SOLUTION_LINK)).await?;
                 (failure::ORACLE, "/oracle/solve.sh")
             }
             AgentKind::Script { execute, .. } => {
-                environment.write_file(agent::EXECUTE_SCRIPT, execute.as_bytes()).await.map_err(failed)?;
+                bounded(Phase::Execute, environment.write_file(agent::EXECUTE_SCRIPT, execute.as_bytes()))
+                    .await?;
                 (failure::EXECUTE, agent::EXECUTE_SCRIPT)
             }
         };
@@ -311,7 +317,11 @@ impl<'a> Attempt<'a> {
         })?;
         let tails = (stdout.tail(), stderr.tail());
         let command = Exec { argv: &["bash", path], env, deadline: Some(limit), stdout, stderr };
-        let exit = environment.exec(command).await.map_err(|error| Failure::environment(phase, &error))?;
+        // The environment keeps the deadline; this is for one that does not.
+        let exec = tokio::time::timeout(limit + CALL_TIMEOUT, environment.exec(command)).await;
+        let exit = exec
+            .unwrap_or_else(|_| Err(unanswered()))
+            .map_err(|error| Failure::environment(phase, &error))?;
         let ignored = script.failed == ErrorType::VerifierFailed
             && self.trial.config.verifier.ignore_exit_code
             && exit.outcome != Outcome::TimedOut;
@@ -323,7 +333,8 @@ impl<'a> Attempt<'a> {
 
     /// What the agent says it used. A file that makes no sense is a note, not an error.
     async fn read_usage(&mut self, environment: &dyn Environment) -> Option<Usage> {
-        match environment.read_file("/logs/agent/usage.json", MAX_USAGE_BYTES).await {
+        match bounded(Phase::Execute, environment.read_file("/logs/agent/usage.json", MAX_USAGE_BYTES)).await
+        {
             Ok(FileRead::Content(bytes)) => match serde_json::from_slice::<Usage>(&bytes) {
                 Ok(usage) if usage.cost_usd.is_none_or(|cost| cost.is_finite() && cost >= 0.0) => Some(usage),
                 Ok(_) => {
@@ -344,24 +355,51 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Brings `/logs` out, also when the agent failed.
+    /// Brings `/logs` out, also when the agent failed. Where there are secrets, nothing is in its place before
+    /// they are masked.
     async fn collect(&mut self, environment: &dyn Environment) {
         let logs = self.trial.dir.logs();
-        let copied = tokio::time::timeout(COLLECT_TIMEOUT, environment.copy_from("/logs", &logs)).await;
-        match copied {
+        let secrets = !self.trial.redactor.is_empty();
+        let target = if secrets { self.trial.dir.unredacted_logs() } else { logs.clone() };
+        let copied = tokio::time::timeout(COLLECT_TIMEOUT, environment.copy_from("/logs", &target)).await;
+        let failed = match copied {
             Ok(Ok(report)) => {
                 let skipped = report.skipped.into_iter().map(|what| format!("not copied from /logs: {what}"));
                 self.notes.extend(skipped);
+                None
             }
-            Ok(Err(error)) => self.notes.push(format!("/logs could not be copied: {error}")),
-            Err(_) => self.notes.push("/logs could not be copied in time".to_owned()),
-        }
-        if !self.trial.redactor.is_empty() {
+            Ok(Err(error)) => Some(format!("/logs could not be copied: {error}")),
+            Err(_) => Some("/logs could not be copied in time".to_owned()),
+        };
+        // A copy that was cut off may still be going on, behind the back of whoever masks it.
+        let whole = failed.is_none();
+        self.notes.extend(failed);
+        if secrets && whole {
             let redactor = Arc::clone(&self.trial.redactor);
-            if let Err(error) = blocking(move || redactor.tree(&logs)).await {
-                self.notes
-                    .push(format!("the copy of /logs was removed, for it could not be redacted: {error}"));
+            match blocking(move || redactor.move_tree(&target, &logs)).await {
+                Ok(0) => {}
+                Ok(left_out) => self.notes.push(format!(
+                    "{left_out} entries of /logs had secrets in their names, or could not be read, and were left out"
+                )),
+                Err(error) => {
+                    self.notes.push(format!("/logs could not be redacted, so it was not kept: {error}"))
+                }
             }
+        }
+    }
+
+    /// Removes what was not redacted. Called when nothing inside can write there any more.
+    async fn drop_unredacted(&self) {
+        let logs = self.trial.dir.unredacted_logs();
+        if self.trial.redactor.is_empty() {
+            return;
+        }
+        let removed = blocking(move || match std::fs::remove_dir_all(&logs) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        });
+        if let Err(error) = removed.await {
+            tracing::error!(trial = %self.trial.id, %error, "logs that may hold secrets could not be removed");
         }
     }
 
@@ -374,7 +412,9 @@ impl<'a> Attempt<'a> {
                 environment.destroy().await.map(|()| None)
             }
         });
-        let message = match ended.await {
+        let ended = ended.await;
+        self.drop_unredacted().await;
+        let message = match ended {
             Ok(Ok(place)) => return place,
             Ok(Err(error)) => error.to_string(),
             Err(_) => {
@@ -414,7 +454,7 @@ impl<'a> Attempt<'a> {
         result.timestamps.verifier_started_at = at(self.verification.began);
         result.timestamps.verifier_ended_at = at(self.verification.ended);
         result.environment = environment;
-        result.survivors = self.survivors.into_iter().map(redact).collect();
+        result.survivors = self.survivors.into_iter().map(|command| excerpt(&redact(command))).collect();
         result.notes = self.notes.into_iter().map(redact).collect();
         let transient = self.failure.as_ref().is_some_and(|failure| failure.transient);
         result.error = self
@@ -430,6 +470,22 @@ async fn until_cancelled<T>(trial: &Trial, work: impl Future<Output = T>) -> Res
         () = trial.cancel.cancelled() => Err(Cut),
         done = work => Ok(done),
     }
+}
+
+/// Waits for a call to an environment, but not for ever.
+pub(super) async fn bounded<T>(
+    phase: Phase,
+    call: impl Future<Output = Result<T, EnvironmentError>>,
+) -> Result<T, Failure> {
+    let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| Err(unanswered())).map_err(|error| Failure::environment(phase, &error))
+}
+
+fn unanswered() -> EnvironmentError {
+    EnvironmentError::Lost(format!(
+        "the environment did not answer within {} seconds",
+        CALL_TIMEOUT.as_secs()
+    ))
 }
 
 async fn open_logs(dir: PathBuf, redactor: &Redactor) -> io::Result<(LogWriter, LogWriter)> {

@@ -9,7 +9,7 @@ mod reward;
 mod timeouts;
 mod verify;
 
-use std::{fs, io, path::Path, sync::Arc, time::Duration};
+use std::{fs, io, sync::Arc, time::Duration};
 
 use jiff::{Timestamp, Unit};
 use tokio::time::Instant;
@@ -82,8 +82,8 @@ pub enum TrialEnd {
 /// Runs a trial to its end.
 pub async fn run(trial: Trial) -> TrialEnd {
     let clock = Clock::start();
-    let dir = trial.dir.path().to_owned();
-    if let Err(error) = blocking(move || fresh_dir(&dir)).await {
+    let dir = trial.dir.clone();
+    if let Err(error) = blocking(move || dir.make()).await {
         let message = format!("cannot prepare the trial's directory {}: {error}", trial.dir.path().display());
         return clock.without_environment(&trial, ErrorType::InternalError, message);
     }
@@ -105,7 +105,7 @@ pub async fn run(trial: Trial) -> TrialEnd {
     loop {
         let (result, transient) = match Attempt::new(&trial, &task, clock).run().await {
             AttemptEnd::Finished { result, transient } => (result, transient),
-            AttemptEnd::Cancelled => return TrialEnd::Cancelled,
+            AttemptEnd::Cancelled => return cancelled(&trial).await,
         };
         let delay = match (&result.error, transient) {
             (Some(error), true) => {
@@ -124,10 +124,19 @@ pub async fn run(trial: Trial) -> TrialEnd {
         }
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
-            () = trial.cancel.cancelled() => return TrialEnd::Cancelled,
+            () = trial.cancel.cancelled() => return cancelled(&trial).await,
         }
         number += 1;
     }
+}
+
+/// Ends a trial without a result. One that it had from an earlier run stays.
+async fn cancelled(trial: &Trial) -> TrialEnd {
+    let dir = trial.dir.clone();
+    if let Err(error) = blocking(move || dir.put_back()).await {
+        tracing::warn!(trial = %trial.id, %error, "the earlier result could not be brought back; resume does");
+    }
+    TrialEnd::Cancelled
 }
 
 /// How long to wait after a failed try; none when it was the last one.
@@ -140,24 +149,13 @@ fn retry_delay(retry: &RetryConfig, failed_try: u32) -> Option<Duration> {
     Some(Duration::from_millis(millis as u64))
 }
 
-/// Makes the trial's directory, without what an earlier, unfinished run may have left there.
-fn fresh_dir(dir: &Path) -> io::Result<()> {
-    match fs::create_dir(dir) {
-        Ok(()) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::remove_dir_all(dir)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    fs::create_dir_all(dir)
-}
-
 /// Moves what a failed try left behind out of the way of the next one.
 fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -> io::Result<()> {
     let kept = dir.failed_try(number);
     fs::create_dir_all(&kept)?;
     for entry in fs::read_dir(dir.path())? {
         let entry = entry?;
-        if entry.file_name() != "tries" {
+        if entry.file_name() != "tries" && entry.file_name() != "earlier" {
             fs::rename(entry.path(), kept.join(entry.file_name()))?;
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{
-    attempt::{Attempt, flat},
+    attempt::{Attempt, bounded, flat},
     blocking,
     failure::{self, Failure},
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
@@ -52,6 +52,11 @@ pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment
             }
         },
     };
+    // Masked before anything is quoted or kept; a number has nothing to mask.
+    let content = match String::from_utf8(content) {
+        Ok(text) => attempt.trial.redactor.text(&text).into_owned().into_bytes(),
+        Err(error) => error.into_bytes(),
+    };
     keep(attempt.trial.dir.verifier().join(name).as_path(), &content).await;
     let reward = match name {
         "reward.txt" => Reward::from_text(&content),
@@ -66,10 +71,7 @@ pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment
 /// Reads a reward file. None: there is nothing of that name.
 async fn read(environment: &dyn Environment, name: &str) -> Result<Option<Vec<u8>>, Failure> {
     let path = format!("/logs/verifier/{name}");
-    let found = environment
-        .read_file(&path, MAX_REWARD_BYTES)
-        .await
-        .map_err(|error| Failure::environment(Phase::Verify, &error))?;
+    let found = bounded(Phase::Verify, environment.read_file(&path, MAX_REWARD_BYTES)).await?;
     match found {
         FileRead::Content(bytes) => Ok(Some(bytes)),
         FileRead::Missing => Ok(None),

@@ -110,12 +110,12 @@ async fn pump(
             Err(_) => open = false,
         }
     }
-    let _ = log.flush().await;
     if !open {
         let _ = log.finish().await;
         let _ = tell.send(());
         return;
     }
+    let _ = log.flush().await;
     let _ = tell.send(());
     while pipe.readable().await.is_ok() {
         match pipe.try_read(&mut chunk) {
