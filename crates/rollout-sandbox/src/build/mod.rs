@@ -18,6 +18,7 @@ mod parse;
 mod pattern;
 mod plan;
 mod stages;
+mod staging;
 mod transfer;
 
 use std::collections::BTreeMap;
