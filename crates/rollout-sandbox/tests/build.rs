@@ -560,3 +560,37 @@ async fn an_ordinary_user_can_build_what_needs_no_other_user() {
     let error = chain(&other.build(&host).await.unwrap_err());
     assert!(error.contains("run as root to use others"), "{error}");
 }
+
+#[tokio::test]
+async fn a_here_document_writes_no_file_on_the_host() {
+    let host = Host::start().await;
+    let outside = tempfile::tempdir().unwrap();
+    let absolute = outside.path().join("victim").display().to_string();
+    let climbing = format!("{}{absolute}", "../".repeat(20));
+    for name in [absolute, climbing] {
+        let error = failure(&host, &format!("FROM base\nCOPY <<\"{name}\" /t/\nowned\n{name}\n")).await;
+        assert!(error.starts_with("Dockerfile line 2 "), "{error}");
+        assert!(error.contains("cannot be the name of its file"), "{error}");
+    }
+    assert_eq!(entries(outside.path()), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_link_of_one_source_does_not_lead_the_next_out() {
+    let host = Host::start().await;
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("kept"), "kept").unwrap();
+    fs::set_permissions(outside.path(), fs::Permissions::from_mode(0o701)).unwrap();
+    let project = Project::new("FROM base\nCOPY d1 d2 f /t/\nCOPY d1 <<f /u/\ntext\nf\n");
+    project.write("d2/x/kept", "from d2");
+    project.write("f", "from f");
+    fs::create_dir(project.context().join("d1")).unwrap();
+    symlink(outside.path(), project.context().join("d1/x")).unwrap();
+    symlink(outside.path().join("kept"), project.context().join("d1/f")).unwrap();
+    let seen =
+        project.look(&host, "cd /t && [ ! -L x ] && [ ! -L f ] && cat x/kept f /u/f && [ -L /u/x ]").await;
+    assert_eq!(seen, "from d2from ftext\n");
+    assert_eq!(entries(outside.path()), ["kept"]);
+    assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept");
+    assert_eq!(outside.path().metadata().unwrap().permissions().mode() & 0o7777, 0o701);
+}

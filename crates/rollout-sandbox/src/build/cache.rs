@@ -9,9 +9,9 @@
 //!
 //! A layer is finished when `current` points to it, and only the rename of that link makes it so.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +22,9 @@ use crate::remove::remove_tree;
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
+/// The mode of the directory of all layers.
+const PRIVATE: u32 = 0o700;
+
 static BUILDS: AtomicU64 = AtomicU64::new(0);
 
 /// The place of one key.
@@ -31,8 +34,21 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(state_dir: &Path, key: &str) -> Slot {
-        Slot { dir: state_dir.join("layers").join(key) }
+    /// Opens the place of a key. The directory of all layers is made private to the user, also one that was not:
+    /// layers hold set-user-ID programs, and whoever could change one would be in every image built on it.
+    pub(crate) fn open(state_dir: &Path, key: &str) -> io::Result<Slot> {
+        let layers = state_dir.join("layers");
+        fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(&layers)?;
+        let opened = File::open(&layers)?;
+        let metadata = opened.metadata()?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            let message = "it belongs to another user, who could change what is built; remove it";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        if metadata.mode() & 0o7777 != PRIVATE {
+            opened.set_permissions(Permissions::from_mode(PRIVATE))?;
+        }
+        Ok(Slot { dir: layers.join(key) })
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -152,10 +168,34 @@ mod tests {
         fs::write(unfinished.layer().join("file"), text).unwrap();
     }
 
+    #[test]
+    fn only_the_user_can_enter_the_directory_of_layers() {
+        let state = tempfile::tempdir().unwrap();
+        let layers = state.path().join("layers");
+        let mode = || layers.metadata().unwrap().mode() & 0o7777;
+        Slot::open(state.path(), "key").unwrap();
+        assert_eq!(mode(), 0o700);
+        fs::set_permissions(&layers, Permissions::from_mode(0o777)).unwrap();
+        Slot::open(state.path(), "key").unwrap();
+        assert_eq!(mode(), 0o700);
+    }
+
+    #[test]
+    fn layers_of_another_user_are_not_used() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let state = tempfile::tempdir().unwrap();
+        let layers = state.path().join("layers");
+        fs::create_dir(&layers).unwrap();
+        std::os::unix::fs::chown(&layers, Some(65534), None).unwrap();
+        assert_eq!(Slot::open(state.path(), "key").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
     #[tokio::test]
     async fn a_layer_counts_only_when_it_is_finished() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::new(state.path(), "key");
+        let slot = Slot::open(state.path(), "key").unwrap();
         assert_eq!(slot.finished(), None);
         let unfinished = slot.lock().await.unwrap().begin().unwrap();
         write_layer(&unfinished, "1");
@@ -168,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_build_leaves_the_layer_that_sandboxes_use() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::new(state.path(), "key");
+        let slot = Slot::open(state.path(), "key").unwrap();
         let mut layers = Vec::new();
         for text in ["old", "new"] {
             let unfinished = slot.lock().await.unwrap().begin().unwrap();
@@ -182,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_killed_build_left_is_removed_and_never_used() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::new(state.path(), "key");
+        let slot = Slot::open(state.path(), "key").unwrap();
         let left = slot.dir().join("building-1-0/layer");
         fs::create_dir_all(&left).unwrap();
         assert_eq!(slot.finished(), None);
@@ -193,7 +233,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_build_frees_the_lock_once_its_files_are_gone() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::new(state.path(), "key");
+        let slot = Slot::open(state.path(), "key").unwrap();
         let unfinished = slot.lock().await.unwrap().begin().unwrap();
         write_layer(&unfinished, "torn");
         drop(unfinished);

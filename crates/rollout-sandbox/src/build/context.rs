@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::pattern::{self, Ignore};
+use super::staging::Staging;
 
 /// Most of a `.dockerignore` that is read.
 const MAX_IGNORE: u64 = 1 << 20;
@@ -228,33 +229,24 @@ impl Context {
         Ok(())
     }
 
-    /// Copies a selected file to `target`, or the content of a selected directory into the directory `target`.
+    /// Copies a selected file to `target` in a staging directory, or the content of a selected directory into it.
     pub(crate) fn stage(
         &self,
         selected: &Selected,
+        staging: &mut Staging,
         target: &Path,
         chmod: Option<u32>,
     ) -> Result<(), CopyFailure> {
-        let entries = self.walk(&selected.path)?;
-        for entry in &entries {
+        for entry in self.walk(&selected.path)? {
             let to = join(target, &entry.path);
             let from = join(&selected.path, &entry.path);
-            match &entry.kind {
-                EntryKind::Dir => fs::create_dir_all(&to).map_err(CopyFailure::io(&from))?,
-                EntryKind::Link(link) => {
-                    remove_file_if_there(&to).map_err(CopyFailure::io(&from))?;
-                    std::os::unix::fs::symlink(link, &to).map_err(CopyFailure::io(&from))?;
-                }
-                EntryKind::File => {
-                    copy_file(&from, &to, chmod.unwrap_or(entry.mode)).map_err(CopyFailure::io(&from))?
-                }
-            }
-        }
-        // Children before parents, and only after the files: a directory may be without write permission.
-        for entry in entries.iter().rev().filter(|entry| entry.kind == EntryKind::Dir) {
-            let to = join(target, &entry.path);
-            fs::set_permissions(&to, Permissions::from_mode(chmod.unwrap_or(entry.mode)))
-                .map_err(CopyFailure::io(&to))?;
+            let mode = chmod.unwrap_or(entry.mode);
+            let staged = match &entry.kind {
+                EntryKind::Dir => staging.dir(&to, mode),
+                EntryKind::Link(link) => staging.link(&to, link),
+                EntryKind::File => copy_file(&from, staging, &to, mode),
+            };
+            staged.map_err(CopyFailure::io(&from))?;
         }
         Ok(())
     }
@@ -271,20 +263,12 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
 
-fn copy_file(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+fn copy_file(from: &Path, staging: &Staging, to: &Path, mode: u32) -> io::Result<()> {
     let mut source = open_regular(from)?;
-    remove_file_if_there(to)?;
-    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut target = staging.file(to)?;
     io::copy(&mut source, &mut target)?;
     target.set_modified(source.metadata()?.modified()?)?;
     target.set_permissions(Permissions::from_mode(mode))
-}
-
-fn remove_file_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Hashes a field with its length, so that neighbouring fields cannot run into each other.
@@ -330,11 +314,18 @@ mod tests {
         Ok(selected.iter().map(|s| s.name.to_string_lossy().into_owned()).collect())
     }
 
+    /// Stages a directory's content as a directory, or a file in it.
+    fn stage(context: &Context, selected: &Selected, to: &Path, chmod: Option<u32>) {
+        let mut staging = Staging::create(to).unwrap();
+        let target = if selected.is_dir { Path::new("") } else { Path::new(&selected.name) };
+        context.stage(selected, &mut staging, target, chmod).unwrap();
+        staging.finish(0o755).unwrap();
+    }
+
     fn staged(context: &Context, source: &str) -> Vec<String> {
         let out = tempfile::tempdir().unwrap();
         for selected in context.select(source).unwrap() {
-            let to = if selected.is_dir { out.path().join("t") } else { out.path().join(&selected.name) };
-            context.stage(&selected, &to, None).unwrap();
+            stage(context, &selected, &out.path().join("t"), None);
         }
         let mut found = Vec::new();
         let mut pending = vec![out.path().to_owned()];
@@ -383,7 +374,7 @@ mod tests {
         for source in ["../secret", "sub/../../secret", "absolute", "climbing", "up", "up/secret", "abs*"] {
             assert!(matches!(context.select(source), Err(CopyFailure::OutsideContext(_))), "{source}");
         }
-        assert_eq!(staged(&context, "inside"), ["inside"]);
+        assert_eq!(staged(&context, "inside"), ["t", "t/inside"]);
     }
 
     #[test]
@@ -391,7 +382,7 @@ mod tests {
         let (_dir, context) = context(&[("d/f", "")]);
         symlink("/etc/passwd", context.root.join("d/link")).unwrap();
         let out = tempfile::tempdir().unwrap();
-        context.stage(&context.select("d").unwrap()[0], &out.path().join("t"), None).unwrap();
+        stage(&context, &context.select("d").unwrap()[0], &out.path().join("t"), None);
         assert_eq!(fs::read_link(out.path().join("t/link")).unwrap(), Path::new("/etc/passwd"));
     }
 
@@ -432,17 +423,17 @@ mod tests {
 
     #[test]
     fn times_and_modes_are_kept_or_modes_set() {
-        let (_dir, context) = context(&[("d/f", "x")]);
+        let (_dir, context) = context(&[("d/f", "x"), ("d/sub/g", "")]);
         fs::set_permissions(context.root.join("d/f"), Permissions::from_mode(0o750)).unwrap();
         let out = tempfile::tempdir().unwrap();
         let selected = &context.select("d").unwrap()[0];
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o7777;
-        context.stage(selected, &out.path().join("kept"), None).unwrap();
+        stage(&context, selected, &out.path().join("kept"), None);
         assert_eq!(mode(&out.path().join("kept/f")), 0o750);
         let modified = |path: &Path| path.metadata().unwrap().modified().unwrap();
         assert_eq!(modified(&out.path().join("kept/f")), modified(&context.root.join("d/f")));
-        context.stage(selected, &out.path().join("set"), Some(0o700)).unwrap();
-        assert_eq!((mode(&out.path().join("set")), mode(&out.path().join("set/f"))), (0o700, 0o700));
+        stage(&context, selected, &out.path().join("set"), Some(0o700));
+        assert_eq!((mode(&out.path().join("set/sub")), mode(&out.path().join("set/f"))), (0o700, 0o700));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Carries out the steps of a planned stage in a sandbox.
 
-use std::fs;
-use std::io::{self, Read};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use super::job::{Job, JobError};
 use super::log::Log;
 use super::parse::Location;
 use super::plan::{Action, Copy, Invocation, Run, Step};
+use super::staging::Staging;
 use super::transfer::{self, Placement};
 use crate::remove::remove_tree;
 use crate::{CopyIn, Sandbox, Stdio};
@@ -162,22 +163,25 @@ impl Execution<'_> {
         let (context, chmod, staging) = (self.context.clone(), copy.chmod, staging.to_owned());
         let inline: Vec<_> = copy.inline.iter().map(|file| (file.name.clone(), file.text.clone())).collect();
         blocking(move || {
-            fs::create_dir(&staging).map_err(CopyFailure::io(&staging))?;
+            let mut staged = Staging::create(&staging).map_err(CopyFailure::io(&staging))?;
             for one in &selected {
                 let to = match (one.is_dir, into_dir) {
-                    (true, _) => staging.clone(),
-                    (false, true) => staging.join(&one.name),
-                    (false, false) => staging.join(ONE),
+                    (true, _) => Path::new(""),
+                    (false, true) => Path::new(&one.name),
+                    (false, false) => Path::new(ONE),
                 };
-                context.stage(one, &to, chmod)?;
+                context.stage(one, &mut staged, to, chmod)?;
             }
             for (name, text) in inline {
-                let to = staging.join(if into_dir { &name } else { ONE });
-                write_file(&to, text.as_bytes(), chmod.unwrap_or(0o644)).map_err(CopyFailure::io(&to))?;
+                let to = Path::new(if into_dir { name.as_str() } else { ONE });
+                let write = |mut file: File| {
+                    file.write_all(text.as_bytes())?;
+                    file.set_permissions(Permissions::from_mode(chmod.unwrap_or(0o644)))
+                };
+                staged.file(to).and_then(write).map_err(CopyFailure::io(&staging.join(to)))?;
             }
             // A copied directory's own mode must not become that of the target.
-            let mode = fs::Permissions::from_mode(chmod.unwrap_or(0o755));
-            fs::set_permissions(&staging, mode).map_err(CopyFailure::io(&staging))
+            staged.finish(chmod.unwrap_or(0o755)).map_err(CopyFailure::io(&staging))
         })
         .await
     }
@@ -239,7 +243,7 @@ fn target(error: impl std::error::Error + Send + Sync + 'static) -> CopyFailure 
 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     fs::write(path, bytes)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Does file work on a thread where it may wait.

@@ -18,6 +18,7 @@ mod parse;
 mod pattern;
 mod plan;
 mod stages;
+mod staging;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -186,7 +187,8 @@ impl<I: BaseImages> Builder<'_, I> {
         if plan.steps.iter().all(|step| step.action == Action::Nothing) {
             return Ok(Built { image: base.with_config(config), cached: true, key });
         }
-        let slot = Slot::new(self.engine.state_dir(), &key);
+        let state_dir = self.engine.state_dir();
+        let slot = Slot::open(state_dir, &key).map_err(io_error("use", &state_dir.join("layers")))?;
         let (layer, cached) = self.layer(&slot, &base, &plan, &others).await?;
         if cached {
             let line = format!("Using layer {key}, built before\n");

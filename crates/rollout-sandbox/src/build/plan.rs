@@ -269,7 +269,7 @@ impl Planner<'_> {
                     paths.push(path);
                 }
                 Source::Inline { name, text, expand } => inline.push(Inline {
-                    name: name.clone(),
+                    name: file_name(at, name)?,
                     text: if *expand { self.body(at, text)? } else { text.clone() },
                 }),
             }
@@ -341,6 +341,16 @@ impl Planner<'_> {
 
 fn is_remote(source: &str) -> bool {
     ["http://", "https://", "git://", "ssh://", "git@"].iter().any(|scheme| source.starts_with(scheme))
+}
+
+/// Checks that the word that ends a here-document can be the name of its file, and of no file elsewhere.
+fn file_name(at: &Location, name: &str) -> Result<String, BuildError> {
+    if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        let message =
+            format!("`{name}` ends a here-document, but cannot be the name of its file; use a plain word");
+        return Err(BuildError::Syntax { at: at.clone(), message });
+    }
+    Ok(name.to_owned())
 }
 
 fn octal_mode(at: &Location, value: &str) -> Result<u32, BuildError> {
@@ -501,6 +511,10 @@ mod tests {
             "FROM x\nCOPY --chmod=u+x a b\n",
             "FROM x\nCOPY a b c\n",
             "FROM x\nCOPY --from=y <<E /e\nE\n",
+            "FROM x\nCOPY <<\"/tmp/victim\" /t/\n/tmp/victim\n",
+            "FROM x\nCOPY <<../../victim /t/\n../../victim\n",
+            "FROM x\nCOPY <<\"..\" /t/\n..\n",
+            "FROM x\nADD <<a/b /t\na/b\n",
             "FROM x\nENV A\n",
             "FROM x\nENV A=\"b\n",
             "FROM --platform=windows/mips x\n",
@@ -521,6 +535,10 @@ mod tests {
         Dockerfile line 2 `COPY --chmod=u+x a b`: --chmod=u+x is not supported; write the mode as an octal number such as 755
         Dockerfile line 2 `COPY a b c`: with more than one source, the target must end with a slash
         Dockerfile line 2 `COPY --from=y <<E /e`: a here-document comes from the Dockerfile, not from --from
+        Dockerfile line 2 `COPY <<"/tmp/victim" /t/`: `/tmp/victim` ends a here-document, but cannot be the name of its file; use a plain word
+        Dockerfile line 2 `COPY <<../../victim /t/`: `../../victim` ends a here-document, but cannot be the name of its file; use a plain word
+        Dockerfile line 2 `COPY <<".." /t/`: `..` ends a here-document, but cannot be the name of its file; use a plain word
+        Dockerfile line 2 `ADD <<a/b /t`: `a/b` ends a here-document, but cannot be the name of its file; use a plain word
         Dockerfile line 2 `ENV A`: `A` is not of the form key=value
         Dockerfile line 2 `ENV A="b`: a " quote is not closed
         Dockerfile line 1 `FROM --platform=windows/mips x`: the platform windows/mips is not supported; this machine runs linux/ARCH
