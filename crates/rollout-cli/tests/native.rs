@@ -336,3 +336,31 @@ fn an_environment_that_cannot_be_taken_away_is_a_teardown_error_that_fails_nothi
     job.rollout(&["clean"]).expect(0);
     nothing_remains(&job);
 }
+
+#[test]
+fn doctor_says_what_this_machine_can_run() {
+    let finished = job().rollout(&["doctor"]).expect(0);
+    assert!(finished.stdout().contains("native  works, as root"), "{}", finished.stdout());
+}
+
+#[test]
+fn where_namespaces_are_forbidden_the_job_is_refused_with_what_to_change() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
+    for (arguments, code) in [(["run", "job.yaml"].as_slice(), 2), (["doctor"].as_slice(), 2)] {
+        let command = job.command(arguments);
+        let output = Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", forbid, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(job.root())
+            .env_clear()
+            .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("namespace"), "{said}");
+    }
+    assert!(!job.root().join("jobs").exists());
+}
