@@ -1,5 +1,4 @@
 //! What a job file and a task file mean, and which are refused before anything runs.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 

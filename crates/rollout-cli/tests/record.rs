@@ -1,5 +1,4 @@
 //! What a job leaves and tells: events, reports, logs, and a journal that can be continued.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{collections::BTreeMap, fs};
 

@@ -1,5 +1,4 @@
 //! Cancelling and continuing jobs.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
 
