@@ -1,44 +1,13 @@
 //! Awkward and hostile contents of an environment, as root and as an ordinary user.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{
-    fs,
-    os::unix::fs::{PermissionsExt as _, lchown},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio};
 
 use rollout_testkit::{Gate, TestJob, TestTask};
 use serde_json::{Value, json};
 
-const NOBODY: u32 = 65534;
-
 fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-}
-
-/// The command as an ordinary user, to whom everything of the job but the command itself belongs.
-fn as_nobody(job: &TestJob, arguments: &[&str]) -> Command {
-    let command = job.command(arguments);
-    let mut pending = vec![job.root().to_owned()];
-    while let Some(path) = pending.pop() {
-        lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
-        if path.symlink_metadata().unwrap().is_dir() {
-            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-        // The command is a link to the one of all tests.
-        pending.retain(|path| path.file_name() != Some("rollout".as_ref()));
-    }
-    let mut lowered = Command::new("setpriv");
-    lowered
-        .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .current_dir(job.root())
-        .env_clear()
-        .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))))
-        .stdin(Stdio::null());
-    lowered
 }
 
 #[track_caller]
@@ -46,28 +15,6 @@ fn trial(job: &TestJob, path: &str) -> Value {
     let path = job.dir().join(path).join("result.json");
     serde_json::from_slice(&fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
         .unwrap()
-}
-
-fn remains(job: &TestJob) -> Vec<String> {
-    let root = job.root().to_string_lossy().into_owned();
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let processes = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    let processes = processes.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    let runs = fs::read_dir(job.state_dir().join("run")).into_iter().flatten().flatten();
-    let runs = runs.map(|entry| entry.path()).filter(|path| path.is_dir());
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let mounts = mounts.lines().filter(|line| line.contains(&root)).map(str::to_owned);
-    let lines = processes.filter(|line| line.contains(&root));
-    lines.chain(mounts).chain(runs.map(|path| path.display().to_string())).collect()
-}
-
-#[track_caller]
-fn nothing_remains(job: &TestJob) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !remains(job).is_empty() {
-        assert!(Instant::now() < deadline, "left behind: {:#?}", remains(job));
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// What an agent may do to make collecting and removing hard.
@@ -90,17 +37,17 @@ fn a_mess_is_collected_as_far_as_possible_and_removed_altogether() {
     assert!(result["notes"].to_string().contains("sparse"), "{result:#}");
     assert_eq!(finished.file("agent/set/task__1/logs/agent/new\nline"), "x\n");
     assert!(!job.dir().join("agent/set/task__1/logs/agent/sparse").exists());
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
 fn a_mess_is_removed_by_an_ordinary_user_too() {
     let job = job().task(TestTask::new("task")).script(MESS);
-    let output = as_nobody(&job, &["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let result = trial(&job, "agent/set/task__1");
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
@@ -110,29 +57,25 @@ fn a_kill_of_an_ordinary_users_job_leaves_nothing_and_resume_completes_it() {
         .task(TestTask::new("task"))
         .script(&(gate.wait() + "touch /app/done"))
         .set("n_attempts", json!(2));
-    let mut child = as_nobody(&job, &["run", "job.yaml"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = job.command_as_nobody(&["run", "job.yaml"]).stdout(Stdio::null()).spawn().unwrap();
     let waiting = [gate.arrival(), gate.arrival()];
     child.kill().unwrap();
     child.wait().unwrap();
     drop(waiting);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while remains(&job).iter().any(|line| !line.starts_with(&*job.state_dir().to_string_lossy())) {
-        assert!(Instant::now() < deadline, "{:#?}", remains(&job));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let mut resumed = as_nobody(&job, &["resume", "jobs/job"]).stdout(Stdio::null()).spawn().unwrap();
+    job.expect_nothing_running();
+    let mut resumed = job.command_as_nobody(&["resume", "jobs/job"]).stdout(Stdio::null()).spawn().unwrap();
     for _ in 0..2 {
         gate.arrival().pass();
     }
     assert!(resumed.wait().unwrap().success());
     assert_eq!(trial(&job, "agent/set/task__2")["reward"], 1.0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
 fn an_ordinary_user_is_told_which_limits_do_not_hold() {
     let job = job().task(TestTask::new("task")).oracle();
-    let output = as_nobody(&job, &["run", "job.yaml"]).output().unwrap();
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
     let result = trial(&job, "oracle/set/task__1");
     let enforced = result["environment"]["enforced"].as_object().unwrap();
     assert_eq!(enforced.keys().collect::<Vec<_>>(), ["cpus", "memory", "pids"]);
@@ -162,7 +105,7 @@ fn a_job_killed_while_it_builds_leaves_nothing_and_the_next_one_builds() {
     })
     .expect(0);
     assert_eq!(resumed.trial("oracle/set/task__1")["reward"], 1.0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
@@ -177,7 +120,7 @@ fn an_interrupt_while_it_builds_stops_the_build() {
     running.signal("-INT");
     let cancelled = running.finish().expect(130);
     assert_eq!(cancelled.result()["skipped_trials"], 1);
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
@@ -217,7 +160,7 @@ fn a_process_that_the_tests_leave_does_not_hold_up_the_trial() {
     let task = TestTask::new("task").tests("(sleep 600; echo never) & echo 1 > /logs/verifier/reward.txt\n");
     let job = job().task(task).oracle();
     assert_eq!(job.run().expect(0).trial("oracle/set/task__1")["reward"], 1.0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
