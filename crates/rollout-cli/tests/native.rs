@@ -132,7 +132,9 @@ fn a_tests_link_of_the_image_leads_nowhere() {
 fn a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial() {
     let gate = Gate::new();
     let task = TestTask::new("task").tests(&(gate.wait() + "echo 1 > /logs/verifier/reward.txt\n"));
-    let job = job().task(task).script("echo before; (sleep 600; echo never) & echo after");
+    let started = "until grep -qx sleep /proc/[0-9]*/comm 2>/dev/null; do :; done";
+    let job =
+        job().task(task).script(&format!("echo before; (sleep 600; echo never) & {started}; echo after"));
     let running = job.start();
     gate.arrival().pass();
     let finished = running.finish().expect(0);
