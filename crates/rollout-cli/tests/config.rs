@@ -240,3 +240,9 @@ fn overrides_of_the_job_take_the_place_of_what_tasks_ask_for() {
     let job = job().task(task).oracle().set("environment/override_memory", json!("256Mi"));
     assert_eq!(job.run().expect(0).trial("oracle/set/task__1")["reward"], 1.0);
 }
+
+#[test]
+fn a_task_directory_of_a_reserved_name_is_refused_with_what_to_do() {
+    let job = job().task(TestTask::new("result.json")).task(TestTask::new("good")).oracle();
+    refused(&job, &["set/result.json", "rename the directory"]);
+}

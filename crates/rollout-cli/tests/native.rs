@@ -5,69 +5,15 @@ use std::{
     collections::BTreeSet,
     fs,
     net::TcpListener,
-    os::unix::fs::lchown,
     path::{Path, PathBuf},
-    process::{Command, Output},
-    time::{Duration, Instant},
+    process::Command,
 };
 
 use rollout_testkit::{Gate, TestJob, TestTask};
 use serde_json::{Value, json};
 
-const NOBODY: u32 = 65534;
-
 fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-}
-
-/// Processes and mounts that name a directory, and environments below it.
-fn remains(job: &TestJob) -> Vec<String> {
-    let root = job.root().to_string_lossy().into_owned();
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let processes = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-    let mut found: Vec<String> = processes
-        .map(|line| String::from_utf8_lossy(&line).replace('\0', " "))
-        .filter(|line| line.contains(&root))
-        .collect();
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    found.extend(mounts.lines().filter(|line| line.contains(&root)).map(str::to_owned));
-    let runs = fs::read_dir(job.state_dir().join("run")).into_iter().flatten().flatten();
-    let runs = runs.map(|entry| entry.path()).filter(|path| path.is_dir());
-    found.extend(runs.chain(job.environments()).map(|path| path.display().to_string()));
-    found
-}
-
-/// Waits until the kernel has ended what it has to end.
-#[track_caller]
-fn nothing_remains(job: &TestJob) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !remains(job).is_empty() {
-        assert!(Instant::now() < deadline, "left behind: {:#?}", remains(job));
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Runs the command as an ordinary user, to whom everything of the job but the command itself belongs.
-fn as_nobody(job: &TestJob, arguments: &[&str]) -> Output {
-    let command = job.command(arguments);
-    let mut pending = vec![job.root().to_owned()];
-    while let Some(path) = pending.pop() {
-        lchown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
-        if path.symlink_metadata().unwrap().is_dir() {
-            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-        // The command is a link to the one of all tests.
-        pending.retain(|path| path.file_name() != Some("rollout".as_ref()));
-    }
-    let mut lowered = Command::new("setpriv");
-    lowered
-        .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .current_dir(job.root())
-        .env_clear()
-        .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
-    lowered.output().unwrap()
 }
 
 fn trial(job: &TestJob, path: &str) -> Value {
@@ -83,26 +29,26 @@ fn an_ordinary_user_runs_a_whole_job_and_nothing_is_left() {
         .file("environment/data/x", "x\n")
         .solution("cat /app/built /data/x && id -u && mkdir -p /opt/new && touch /app/done\n");
     let job = job().task(task).oracle().script("sleep 600 & touch /app/done").set("n_attempts", json!(2));
-    let output = as_nobody(&job, &["run", "job.yaml"]);
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for path in ["oracle/set/task__1", "oracle/set/task__2", "agent/set/task__1", "agent/set/task__2"] {
         assert_eq!(trial(&job, path)["reward"], 1.0, "{path}");
     }
     let said = fs::read_to_string(job.dir().join("oracle/set/task__1/command/stdout.txt")).unwrap();
     assert_eq!(said, "built\nx\n0\n");
-    nothing_remains(&job);
-    assert!(as_nobody(&job, &["clean", "--preserved"]).status.success());
+    job.expect_nothing_left();
+    assert!(job.command_as_nobody(&["clean", "--preserved"]).output().unwrap().status.success());
 }
 
 #[test]
 fn without_root_another_user_of_a_dockerfile_is_a_clear_error_and_nothing_is_left() {
     let task = TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nUSER daemon\n");
     let job = job().task(task).oracle();
-    let output = as_nobody(&job, &["run", "job.yaml"]);
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let message = trial(&job, "oracle/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("cannot run as daemon") && message.contains("run as root"), "{message}");
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
@@ -186,7 +132,9 @@ fn a_tests_link_of_the_image_leads_nowhere() {
 fn a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial() {
     let gate = Gate::new();
     let task = TestTask::new("task").tests(&(gate.wait() + "echo 1 > /logs/verifier/reward.txt\n"));
-    let job = job().task(task).script("echo before; (sleep 600; echo never) & echo after");
+    let started = "until grep -qx sleep /proc/[0-9]*/comm 2>/dev/null; do :; done";
+    let job =
+        job().task(task).script(&format!("echo before; (sleep 600; echo never) & {started}; echo after"));
     let running = job.start();
     gate.arrival().pass();
     let finished = running.finish().expect(0);
@@ -194,7 +142,7 @@ fn a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial() {
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null));
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "before\nafter\n");
     assert!(result.to_string().contains("sleep 600"), "survivors are recorded: {result:#}");
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 #[test]
@@ -215,7 +163,7 @@ fn jobs_at_the_same_time_do_not_sweep_each_other() {
     assert_eq!(first.environments(), alive, "only that of the first job is there, and it still is");
     arrival.pass();
     assert_eq!(running.finish().expect(0).trial("agent/set/task__1")["reward"], 1.0);
-    nothing_remains(&first);
+    first.expect_nothing_left();
 }
 
 /// The processes below one, deepest last.
@@ -271,7 +219,7 @@ fn after_a_kill_of_the_command_and_all_its_helpers_clean_leaves_nothing() {
     }
     assert_eq!(running.finish().code(), -1);
     job.rollout(&["clean"]).expect(0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
     assert_eq!(cgroups_named(&ids), Vec::<PathBuf>::new());
 }
 
@@ -291,7 +239,7 @@ fn the_next_start_sweeps_what_a_killed_job_left() {
     let other = self::job().task(TestTask::new("task")).oracle();
     let other = other.env("ROLLOUT_STATE_DIR", &job.state_dir().to_string_lossy());
     other.run().expect(0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
 }
 
 /// A directory that nobody can change or move, until it is dropped.
@@ -334,5 +282,33 @@ fn an_environment_that_cannot_be_taken_away_is_a_teardown_error_that_fails_nothi
         (&json!(1), &json!(0))
     );
     job.rollout(&["clean"]).expect(0);
-    nothing_remains(&job);
+    job.expect_nothing_left();
+}
+
+#[test]
+fn doctor_says_what_this_machine_can_run() {
+    let finished = job().rollout(&["doctor"]).expect(0);
+    assert!(finished.stdout().contains("native  works, as root"), "{}", finished.stdout());
+}
+
+#[test]
+fn where_namespaces_are_forbidden_the_job_is_refused_with_what_to_change() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
+    for (arguments, code) in [(["run", "job.yaml"].as_slice(), 2), (["doctor"].as_slice(), 2)] {
+        let command = job.command(arguments);
+        let output = Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", forbid, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(job.root())
+            .env_clear()
+            .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("namespace"), "{said}");
+    }
+    assert!(!job.root().join("jobs").exists());
 }

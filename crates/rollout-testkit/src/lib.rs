@@ -3,9 +3,11 @@
 mod gate;
 mod idle;
 mod job;
+mod leftover;
 mod repo;
 mod server;
 mod task;
+mod user;
 
 pub use gate::{Arrival, Gate};
 pub use idle::IdleProvider;

@@ -1,0 +1,38 @@
+//! Commands run by somebody who is not root.
+
+use std::{
+    fs,
+    os::unix::fs::lchown,
+    process::{Command, Stdio},
+};
+
+use crate::TestJob;
+
+/// The user and group `nobody`.
+const NOBODY: u32 = 65534;
+
+impl TestJob {
+    /// The command as an ordinary user, to whom everything of the job but the command itself belongs.
+    pub fn command_as_nobody(&self, arguments: &[&str]) -> Command {
+        let command = self.command(arguments);
+        let mut pending = vec![self.root().to_owned()];
+        while let Some(path) = pending.pop() {
+            lchown(&path, Some(NOBODY), Some(NOBODY)).expect("give the job away, which needs root");
+            if path.symlink_metadata().expect("look at a file of the job").is_dir() {
+                let entries = fs::read_dir(&path).expect("list a directory of the job").flatten();
+                // The command is a link to the one that all tests run.
+                pending.extend(entries.map(|entry| entry.path()).filter(|path| !path.ends_with("rollout")));
+            }
+        }
+        let mut lowered = Command::new("setpriv");
+        lowered
+            .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(self.root())
+            .env_clear()
+            .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .stdin(Stdio::null());
+        lowered
+    }
+}
