@@ -13,11 +13,14 @@ use crate::sys;
 const MAX_ROUNDS: u32 = 2000;
 const PAUSE: Duration = Duration::from_micros(500);
 
+/// How many fields of a stat line lie between the parent and the number of threads.
+const THREADS_AFTER_PARENT: usize = 15;
+
 /// A process as /proc shows it.
 struct Entry {
     pid: i32,
     parent: i32,
-    zombie: bool,
+    dead: bool,
 }
 
 /// Kills every descendant of `ancestor` and waits until they are dead; `false` when they outran it.
@@ -54,7 +57,7 @@ fn living_descendants(ancestor: i32) -> Vec<i32> {
     while let Some(parent) = pending.pop() {
         for entry in children.remove(&parent).unwrap_or_default() {
             pending.push(entry.pid);
-            if !entry.zombie {
+            if !entry.dead {
                 living.push(entry.pid);
             }
         }
@@ -64,7 +67,7 @@ fn living_descendants(ancestor: i32) -> Vec<i32> {
 
 /// The pids of all living processes but the supervisor.
 pub(super) fn living() -> Vec<i32> {
-    scan().into_iter().filter(|entry| entry.pid != 1 && !entry.zombie).map(|entry| entry.pid).collect()
+    scan().into_iter().filter(|entry| entry.pid != 1 && !entry.dead).map(|entry| entry.pid).collect()
 }
 
 /// The start of a process's command line; empty when it is gone.
@@ -86,13 +89,16 @@ fn scan() -> Vec<Entry> {
     pids.filter_map(|pid| parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)).collect()
 }
 
-/// Reads state and parent from a stat line; the name before them may hold anything, parentheses included.
+/// Reads what an [`Entry`] holds from a stat line; the name before it may hold anything, parentheses included.
+///
+/// A process whose first thread has ended shows that thread's state, while its other threads may still run.
 fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    Some(Entry { pid, parent, zombie: matches!(state, "Z" | "X") })
+    let threads: u32 = fields.nth(THREADS_AFTER_PARENT)?.parse().ok()?;
+    Some(Entry { pid, parent, dead: matches!(state, "Z" | "X") && threads <= 1 })
 }
 
 #[cfg(test)]
@@ -101,20 +107,28 @@ mod tests {
 
     use super::*;
 
+    fn stat(name: &[u8], state: char, parent: i32, threads: u32) -> Vec<u8> {
+        let rest = format!(") {state} {parent} 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 99 0");
+        [b"7 (", name, rest.as_bytes()].concat()
+    }
+
     #[test]
     fn a_name_cannot_forge_the_parent() {
-        let entry = parse(9, b"9 (x) Z 1 (y) S 42 9 9 0 -1").unwrap();
-        assert_eq!((entry.parent, entry.zombie), (42, false));
+        let entry = parse(7, &stat(b"x) Z 1 (y", 'S', 42, 1)).unwrap();
+        assert_eq!((entry.parent, entry.dead), (42, false));
+    }
+
+    #[test]
+    fn a_process_lives_until_its_last_thread_ends() {
+        assert!(!parse(7, &stat(b"x", 'Z', 1, 2)).unwrap().dead);
+        assert!(parse(7, &stat(b"x", 'Z', 1, 1)).unwrap().dead);
     }
 
     proptest! {
         #[test]
         fn any_name_leaves_state_and_parent_readable(name in prop::collection::vec(any::<u8>(), 0..15), parent in 0..100_000) {
-            let mut stat = b"7 (".to_vec();
-            stat.extend(&name);
-            stat.extend(format!(") Z {parent} 1 1 0 -1").bytes());
-            let entry = parse(7, &stat).unwrap();
-            prop_assert_eq!((entry.parent, entry.zombie), (parent, true));
+            let entry = parse(7, &stat(&name, 'Z', parent, 1)).unwrap();
+            prop_assert_eq!((entry.parent, entry.dead), (parent, true));
         }
     }
 }

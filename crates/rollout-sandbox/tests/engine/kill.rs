@@ -105,3 +105,20 @@ async fn a_wait_that_was_dropped_can_be_begun_again() {
     assert_eq!(process.wait().await.status, ExitStatus::Code(4));
     sandbox.destroy().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_process_whose_first_thread_ended_is_found_and_killed() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let script = "exec python3 -c '
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(1001,)).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)'";
+    let mut process = start(&sandbox, script).await;
+    // With its first thread a process loses its command line, and only the name is left.
+    survivors(&sandbox, &["python3"]).await;
+    process.kill_tree().await.unwrap();
+    assert_eq!(process.wait().await.status, ExitStatus::Signal(9));
+    nothing_runs(&sandbox).await;
+    sandbox.destroy().await.unwrap();
+}
