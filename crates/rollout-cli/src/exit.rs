@@ -117,8 +117,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_error() {
-        let failure = Failure::from(Outer(io::ErrorKind::BrokenPipe.into()));
-        assert_eq!(failure.report(), Exit::Success);
+    fn a_reader_that_went_away_is_no_error_and_any_other_broken_pipe_is() {
+        let of_the_output = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(of_the_output.report(), Exit::Success);
+        let of_something_else = Failure::from(Outer(io::ErrorKind::BrokenPipe.into()));
+        assert_eq!(of_something_else.report(), Exit::Wrong);
     }
 }

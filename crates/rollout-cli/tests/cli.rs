@@ -248,11 +248,11 @@ fn a_dry_run_shows_the_plan_and_makes_nothing() {
     --- exit 0
     ");
     assert!(!dir.path().join("jobs").exists());
-    insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--dry-run", "--task", "sort-*"]), @"
+    insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--dry-run", "--task", "sort-*"]), @r#"
     --- stderr
-    error: no task matches the selection; there are: hello
+    error: no task matches "sort-*"; there are: hello
     --- exit 2
-    ");
+    "#);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Every way a trial can fail, each with the behaviour that is documented for it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
 
 use rollout_testkit::{Finished, Gate, TestJob, TestTask};
 use serde_json::{Value, json};
@@ -244,47 +244,6 @@ fn what_is_not_one_finite_number_in_a_regular_file_is_verifier_reward_invalid() 
         let result = finished.trial(&format!("oracle/set/{name}__1"));
         assert_eq!(result["error"]["type"], "verifier_reward_invalid", "{name}: {result:#}");
         assert_eq!(result["reward"], Value::Null);
-    }
-}
-
-#[test]
-fn what_cannot_be_removed_is_environment_teardown_failed_and_fails_nothing() {
-    let gate = Gate::new();
-    let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
-    let running = job.start();
-    let arrival = gate.arrival();
-    let immovable = Immovable::below(&job.environments()[0]);
-    arrival.pass();
-    let finished = running.finish().expect(0);
-    drop(immovable);
-    let result = finished.trial("agent/set/task__1");
-    assert_eq!(result["error"]["type"], "environment_teardown_failed", "{result:#}");
-    assert_eq!(result["reward"], 1.0);
-    assert_eq!(finished.result()["completed_trials"], 1);
-    job.rollout(&["clean"]).expect(0);
-    assert_eq!(job.environments(), Vec::<std::path::PathBuf>::new(), "clean removes what was left");
-}
-
-/// A file that nobody can remove.
-struct Immovable(std::path::PathBuf);
-
-impl Immovable {
-    fn below(dir: &Path) -> Self {
-        let file = Self(dir.join("immovable"));
-        fs::write(&file.0, "").unwrap();
-        file.attribute("+i");
-        file
-    }
-
-    fn attribute(&self, change: &str) {
-        let changed = Command::new("chattr").arg(change).arg(&self.0).status().unwrap();
-        assert!(changed.success(), "chattr needs root, and a file system that knows attributes");
-    }
-}
-
-impl Drop for Immovable {
-    fn drop(&mut self) {
-        self.attribute("-i");
     }
 }
 

@@ -103,7 +103,7 @@ fn limits_are_enforced_and_the_result_says_so() {
     let job = job().task(task).script(script);
     let finished = job.run().expect(0);
     let enforced = finished.trial("agent/set/task__1")["environment"]["enforced"].clone();
-    assert_eq!(enforced, json!({"cpus": true, "memory": true, "pids": true}));
+    assert_eq!(enforced, json!({"cpus": true, "memory": true, "pids": true, "storage": false}));
     // Two seconds of a fifth of a processor are forty ticks; all of it would be two hundred.
     let ticks: u32 = finished.file("agent/set/task__1/command/stdout.txt").trim().parse().unwrap();
     assert!(ticks < 100, "{ticks} ticks of processor time");

@@ -24,7 +24,7 @@ fn events_come_in_the_order_in_which_things_happen() {
     let (first, last) = (&events[0], &events[events.len() - 1]);
     assert_eq!(
         (&first["event"], &first["total_trials"], &first["provider"]),
-        (&json!("job_started"), &json!(8), &json!("native"))
+        (&json!("job_started"), &json!(8), &json!("native, network host"))
     );
     assert_eq!(last["event"], "job_finished");
     assert_eq!(last["result"]["totals"]["completed_trials"], 4);

@@ -99,7 +99,11 @@ pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
     let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     private(&base.join("upper"))?;
     private(&base.join("work").join(part))?;
-    fs::DirBuilder::new().mode(0o755).create(base.join("upper").join(part))
+    match fs::DirBuilder::new().mode(0o755).create(base.join("upper").join(part)) {
+        // A sandbox that is opened again has its own.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 /// Puts upper and work directories on a tmpfs that only this sandbox's mount namespace holds.
