@@ -6,10 +6,10 @@ use serde_json::Value as Json;
 
 use super::{
     Bytes, Cpus, TaskConfig,
-    diagnostic::{Code, Diagnostic, Problems, quoted},
+    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
     reader::{Reader, Section},
     toml_file,
-    tree::{Node, Sources, Span, Value},
+    tree::{Entry, Node, Sources, Span, Value},
 };
 
 /// The largest task.toml that is read.
@@ -77,6 +77,7 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
         for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             let path = section.at(&entry.key);
             warn_of_changed_meaning(reader, &path, entry.key_span, &entry.node);
+            warn_of_slip(section, entry, keys);
             unknown.insert(path, plain_json(&entry.node));
         }
     }
@@ -202,6 +203,21 @@ fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node
         Code::Unsupported,
         format!("`{path}` is not supported: {effect}"),
     ));
+}
+
+/// Warns of an unknown key that is almost a known one: unknown keys are kept and ignored, so a slip of the pen
+/// would silently give the default.
+fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
+    let path = section.at(&entry.key);
+    let Some(meant) = nearest(&entry.key, keys).filter(|meant| section.node(meant).is_none()) else { return };
+    if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
+        return;
+    }
+    let message = format!("unknown key {}, which is ignored", quoted(&path));
+    section.reader.report(
+        Diagnostic::warning(section.reader.sources, entry.key_span, Code::UnknownKey, message)
+            .hint(format!("did you mean `{meant}`?")),
+    );
 }
 
 /// Whether a value says what is the case anyway.

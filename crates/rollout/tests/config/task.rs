@@ -388,3 +388,14 @@ environment_mode = \"shared\"
 [solution.env]
 "), @"");
 }
+
+#[test]
+fn a_key_that_is_almost_a_known_one_is_warned_of() {
+    let text = "[verifier]\ntimeout_secs = 60\n\n[enviroment]\ncpus = 3\n\n[environment]\ngpus = 0\n";
+    let (config, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+    assert_eq!(config.verifier_timeout_sec, 600.0);
+    let hints: Vec<_> = warnings.iter().filter_map(|warning| warning.hint.clone()).collect();
+    assert_eq!(hints, ["did you mean `timeout_sec`?"]);
+    let (_, warnings) = load_task_config(Path::new("task.toml"), "[enviroment]\ncpus = 3\n").unwrap();
+    assert_eq!(warnings[0].hint.as_deref(), Some("did you mean `environment`?"));
+}
