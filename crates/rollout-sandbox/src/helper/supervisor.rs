@@ -42,16 +42,16 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
     keep.extend(setup.membership.raw_fds());
     sys::close_all_except(&keep);
     let prepared = prepare(&setup);
-    let failed = prepared.is_err();
-    let (answer, signals) = match prepared {
-        Ok(signals) => (CreateAnswer::Ready, Some(signals)),
+    let (answer, prepared) = match prepared {
+        Ok(prepared) => (CreateAnswer::Ready, Some(prepared)),
         Err(failure) => (CreateAnswer::Failed(failure), None),
     };
     let told = wire::answer(FdWriter(setup.lifetime), &answer);
-    let Some(signals) = signals.filter(|_| told.is_ok() && !failed) else { sys::exit_now(1) };
+    let Some((signals, null)) = prepared.filter(|_| told.is_ok()) else { sys::exit_now(1) };
     let mut supervisor = Supervisor {
         control: setup.control,
         signals,
+        null,
         root: setup.root,
         membership: setup.membership,
         commands: Vec::new(),
@@ -63,7 +63,8 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
     sys::exit_now(code)
 }
 
-fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
+/// Sets the sandbox up; returns what tells of its children, and its own /dev/null.
+fn prepare(setup: &Setup<'_>) -> Result<(OwnedFd, OwnedFd), SetupFailure> {
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
     sys::dup_onto(&null, 2).map_err(step("closing the standard error"))?;
@@ -72,6 +73,8 @@ fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
     // A session of its own keeps the terminal's signals away.
     rustix::process::setsid().map_err(|error| SetupFailure::new("making a session", error))?;
     mounts::enter_root(setup.create, setup.mount_point, setup.root)?;
+    // Opened before any command can put something else in its place.
+    let null = File::open("/dev/null").map_err(step("opening the sandbox's /dev/null"))?;
     rustix::system::sethostname(setup.create.hostname.as_bytes())
         .map_err(|error| SetupFailure::new("setting the host name", error))?;
     if setup.create.own_network {
@@ -83,7 +86,7 @@ fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
         sys::hide_outer_abstract_sockets().map_err(step("hiding the host's abstract sockets"))?;
     }
     setup.filter.apply().map_err(step("installing the system call filter"))?;
-    Ok(signals)
+    Ok((signals, null.into()))
 }
 
 /// Writes to a borrowed descriptor.
@@ -111,6 +114,8 @@ struct Running {
 struct Supervisor<'a> {
     control: BorrowedFd<'a>,
     signals: OwnedFd,
+    /// The sandbox's own: a command's root may change the mode of what it is given.
+    null: OwnedFd,
     root: bool,
     membership: Membership,
     commands: Vec<Running>,
@@ -161,8 +166,11 @@ impl Supervisor<'_> {
         }
     }
 
-    fn exec(&mut self, request: ExecRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<()> {
-        let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else { return Ok(()) };
+    fn exec(&mut self, request: ExecRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<()> {
+        if fds.len() == 2 {
+            fds.push(self.null.try_clone()?);
+        }
+        let Ok([stdout, stderr, stdin]) = <[OwnedFd; 3]>::try_from(fds) else { return Ok(()) };
         let id = request.id;
         let oom_kills_before = self.membership.oom_kills();
         let started = SharedProgress::new().and_then(|progress| Ok((sys::fork()?, progress)));
