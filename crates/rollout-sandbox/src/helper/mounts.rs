@@ -99,7 +99,8 @@ pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
     let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     private(&base.join("upper"))?;
     private(&base.join("work").join(part))?;
-    fs::DirBuilder::new().mode(0o755).create(base.join("upper").join(part))
+    // A reopened sandbox has it already.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(base.join("upper").join(part))
 }
 
 /// Puts upper and work directories on a tmpfs that only this sandbox's mount namespace holds.
