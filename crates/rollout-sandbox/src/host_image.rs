@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     image::{Image, ImageError},
+    private::private_dir,
     remove::remove_tree,
 };
 
@@ -95,12 +96,12 @@ const MAX_FILE: u64 = 8 << 20;
 pub(crate) fn prepare(images: &Path) -> Result<Image, ImageError> {
     let key = key().map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
     let skeleton = images.join(format!("host-{key}"));
+    let fail = |step| {
+        let path = skeleton.clone();
+        move |source| ImageError { step, path, source }
+    };
+    private_dir(images).map_err(fail("making the parent of"))?;
     if !skeleton.is_dir() {
-        let fail = |step| {
-            let path = skeleton.clone();
-            move |source| ImageError { step, path, source }
-        };
-        fs::create_dir_all(images).map_err(fail("making the parent of"))?;
         let building = images.join(format!("host-{key}.{}", std::process::id()));
         remove_tree(&building).map_err(fail("clearing the way for"))?;
         build(&building)?;

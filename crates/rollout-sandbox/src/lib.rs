@@ -13,6 +13,7 @@ mod helper;
 mod host_image;
 mod image;
 mod limits;
+mod private;
 mod process;
 mod remove;
 mod sandbox;

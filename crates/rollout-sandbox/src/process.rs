@@ -181,8 +181,8 @@ impl Process {
     ) -> Result<Process, ExecError> {
         let (mut answers, answer) = AnswerPipe::new().map_err(ExecError::Gone)?;
         let stdin = match command.stdin {
-            Stdio::Fd(fd) => fd,
-            Stdio::Null => std::fs::File::open("/dev/null").map_err(ExecError::Gone)?.into(),
+            Stdio::Fd(fd) => Some(fd),
+            Stdio::Null => None,
         };
         let request = wire::ExecRequest {
             id,
@@ -195,7 +195,8 @@ impl Process {
         let request = Request::Exec(request);
         {
             use std::os::fd::AsFd;
-            let fds = [answer.as_fd(), stdin.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
+            let mut fds = vec![answer.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
+            fds.extend(stdin.as_ref().map(AsFd::as_fd));
             control.send(&request, &fds).await.map_err(ExecError::Gone)?;
         }
         // Only the command may hold these now: its readers wait for their end.

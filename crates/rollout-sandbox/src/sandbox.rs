@@ -11,6 +11,7 @@ use crate::{
     engine::{Engine, SandboxSpec},
     image::Layer,
     limits::Enforced,
+    private::private_dir,
     process::{Command, ExecError, Process, Survivor, call},
     wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
@@ -181,7 +182,7 @@ impl Sandbox {
         let kept = self.engine.state_dir().join("preserved").join(&self.id);
         let (from, to, spec) = (self.dir.clone(), kept.clone(), self.spec.clone());
         let moved = blocking(move || {
-            fs::create_dir_all(to.parent().unwrap_or(&to))?;
+            private_dir(to.parent().unwrap_or(&to))?;
             fs::write(from.join(SPEC_FILE), serde_json::to_vec(&spec)?)?;
             fs::rename(from, to)
         });

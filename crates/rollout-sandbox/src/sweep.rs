@@ -5,13 +5,12 @@
 
 use std::{
     fs, io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
-use crate::{cgroup, limits::Controllers, remove::remove_tree};
+use crate::{cgroup, limits::Controllers, private::private_dir, remove::remove_tree};
 
 const LOCK: &str = "lock";
 
@@ -73,7 +72,7 @@ fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
 /// Makes an engine's directory and the lock that says it is alive.
 pub(crate) fn claim(run_dir: &Path) -> io::Result<fs::File> {
     let run = run_dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(run)?;
+    private_dir(run)?;
     let _guard = guard(run)?;
     fs::create_dir(run_dir)?;
     spread(run_dir);

@@ -180,6 +180,42 @@ pub(crate) fn is_child(pid: i32) -> bool {
     }
 }
 
+/// Whether the child `pid` was stopped since this was last asked.
+pub(crate) fn was_stopped(pid: i32) -> bool {
+    let Ok(id) = libc::id_t::try_from(pid) else { return false };
+    // SAFETY: info is plain data, zeroed, that the call may fill with the fields of a child's change.
+    unsafe {
+        let mut info = std::mem::zeroed::<libc::siginfo_t>();
+        libc::waitid(libc::P_PID, id, &mut info, libc::WSTOPPED | libc::WNOHANG) == 0 && info.si_pid() != 0
+    }
+}
+
+/// A child that must not stay stopped, though commands may stop it.
+#[derive(Clone, Copy)]
+pub(crate) struct Kept {
+    pub(crate) pid: i32,
+    stops: u32,
+}
+
+impl Kept {
+    /// Nobody stops a process this often who does not want to keep it from running.
+    const MAX_STOPS: u32 = 100;
+
+    pub(crate) fn new(pid: i32) -> Kept {
+        Kept { pid, stops: 0 }
+    }
+
+    /// Continues the child if it was stopped; kills it when that happens time and again, because one that is
+    /// stopped as fast as it is continued never gets anywhere.
+    pub(crate) fn keep_running(&mut self) {
+        if was_stopped(self.pid) {
+            self.stops += 1;
+            // A child that ended meanwhile needs no signal; until it is reaped no other has its pid.
+            let _ = kill(self.pid, if self.stops > Kept::MAX_STOPS { libc::SIGKILL } else { libc::SIGCONT });
+        }
+    }
+}
+
 /// Brings up the loopback interface of the current network namespace.
 pub(crate) fn loopback_up() -> io::Result<()> {
     // SAFETY: the socket's descriptor is checked and owned before use; the request is a fully

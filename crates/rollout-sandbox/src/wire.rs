@@ -109,7 +109,7 @@ pub(crate) enum CreateAnswer {
 /// A request to a supervisor. Brings the answer pipe first, then what the variant says.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Brings stdin, stdout and stderr. Answered by [`ExecAnswer`]s.
+    /// Brings stdout, stderr and, unless it is the sandbox's own /dev/null, stdin. Answered by [`ExecAnswer`]s.
     Exec(ExecRequest),
     /// Kills everything the command of that id started. Answered by [`Done`].
     KillTree(u64),

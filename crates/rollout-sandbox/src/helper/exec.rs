@@ -9,7 +9,9 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, Mode, fchown, fstat},
+    io::Errno,
     pipe::{PipeFlags, pipe_with},
     process::{
         DumpableBehavior, Resource, Rlimit, chdir, ioctl_tiocsctty, set_child_subreaper,
@@ -22,7 +24,7 @@ use super::users::{self, Identity};
 use crate::{
     cgroup::Membership,
     shared::Progress,
-    sys::{self, Fork},
+    sys::{self, Fork, Kept},
     wire::{self, ExecAnswer, ExecFailure, ExecRequest},
 };
 
@@ -77,6 +79,7 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     };
     keep.push(errors.as_raw_fd());
     sys::close_all_except(&keep);
+    keep_running_until_ready(main, &errors);
     let mut errors = File::from(errors);
     let mut first = [0; 1];
     if errors.read(&mut first).unwrap_or(0) == 1 {
@@ -99,6 +102,17 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
         let _ = sys::reap(pid, true);
     }
     sys::exit_now(0)
+}
+
+/// Waits until a new command has said why it failed, or become its program, and lets nobody stop it before.
+///
+/// Afterwards it may be stopped like any other process.
+fn keep_running_until_ready(main: i32, errors: &OwnedFd) {
+    let mut main = Kept::new(main);
+    let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    while let Ok(0) | Err(Errno::INTR) = poll(&mut [PollFd::new(errors, PollFlags::IN)], Some(&pause)) {
+        main.keep_running();
+    }
 }
 
 fn tell(shepherd: &Shepherd<'_>, answer: &ExecAnswer) {

@@ -83,8 +83,8 @@ pub(super) fn enter_root(create: &Create, mount_point: &Path, root: bool) -> Res
     }
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     chdir(mount_point).map_err(|error| SetupFailure::new("entering the root", error))?;
-    proc().map_err(step("mounting /proc"))?;
     dev(root).map_err(step("mounting /dev"))?;
+    proc().map_err(step("mounting /proc"))?;
     sys().map_err(step("mounting /sys"))?;
     // Stacking the old root over the new one and detaching it needs no directory inside the image.
     pivot_root(".", ".").map_err(|error| SetupFailure::new("changing the root", error))?;
@@ -99,11 +99,8 @@ pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
     let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     private(&base.join("upper"))?;
     private(&base.join("work").join(part))?;
-    match fs::DirBuilder::new().mode(0o755).create(base.join("upper").join(part)) {
-        // A sandbox that is opened again has its own.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    // A reopened sandbox has it already.
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(base.join("upper").join(part))
 }
 
 /// Puts upper and work directories on a tmpfs that only this sandbox's mount namespace holds.
@@ -177,6 +174,7 @@ fn missing_is_fine(result: rustix::io::Result<()>) -> io::Result<()> {
     }
 }
 
+/// Mounts /proc; needs /dev, where the file that covers others is made.
 fn proc() -> io::Result<()> {
     mount("proc", "proc", "proc", PLAIN | MountFlags::NOEXEC, None)?;
     for name in READ_ONLY {
@@ -185,9 +183,17 @@ fn proc() -> io::Result<()> {
             .and_then(|()| remount_read_only(&path, PLAIN | MountFlags::NOEXEC));
         missing_is_fine(bound)?;
     }
+    // An empty file of the sandbox's own, without a name once it covers them all.
+    let mask = "dev/mask";
+    fs::write(mask, "")?;
+    rustix::fs::chmod(mask, Mode::from_raw_mode(0o444))?;
     for name in MASKED_FILES {
-        missing_is_fine(mount_bind("/dev/null", format!("proc/{name}")))?;
+        let path = format!("proc/{name}");
+        let covered = mount_bind(mask, &path)
+            .and_then(|()| remount_read_only(&path, MountFlags::NOSUID | MountFlags::NOEXEC));
+        missing_is_fine(covered)?;
     }
+    fs::remove_file(mask)?;
     for name in MASKED_DIRS {
         let path = format!("proc/{name}");
         missing_is_fine(mount("tmpfs", &path, "tmpfs", PLAIN | MountFlags::RDONLY, c"size=0k,mode=555"))?;
@@ -214,6 +220,9 @@ fn dev(root: bool) -> io::Result<()> {
         } else {
             fs::write(&path, "")?;
             mount_bind(format!("/dev/{name}"), &path)?;
+            // A device works as before, but its mode cannot be changed; in a user namespace the host's root
+            // owns it anyway, so a refusal costs nothing there.
+            let _ = remount_read_only(&path, MountFlags::NOSUID | MountFlags::NOEXEC);
         }
     }
     for (name, target) in [

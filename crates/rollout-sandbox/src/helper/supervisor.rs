@@ -16,7 +16,7 @@ use super::{exec, files, kill, mounts, privileges, seccomp::Filter, zygote::drai
 use crate::{
     cgroup::Membership,
     shared::SharedProgress,
-    sys::{self, Fork, RawStatus},
+    sys::{self, Fork, Kept, RawStatus},
     wire::{
         self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, FileRequest, Request,
         SetupFailure, WireSurvivor,
@@ -42,16 +42,16 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
     keep.extend(setup.membership.raw_fds());
     sys::close_all_except(&keep);
     let prepared = prepare(&setup);
-    let failed = prepared.is_err();
-    let (answer, signals) = match prepared {
-        Ok(signals) => (CreateAnswer::Ready, Some(signals)),
+    let (answer, prepared) = match prepared {
+        Ok(prepared) => (CreateAnswer::Ready, Some(prepared)),
         Err(failure) => (CreateAnswer::Failed(failure), None),
     };
     let told = wire::answer(FdWriter(setup.lifetime), &answer);
-    let Some(signals) = signals.filter(|_| told.is_ok() && !failed) else { sys::exit_now(1) };
+    let Some((signals, null)) = prepared.filter(|_| told.is_ok()) else { sys::exit_now(1) };
     let mut supervisor = Supervisor {
         control: setup.control,
         signals,
+        null,
         root: setup.root,
         membership: setup.membership,
         commands: Vec::new(),
@@ -63,7 +63,8 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
     sys::exit_now(code)
 }
 
-fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
+/// Sets the sandbox up; returns what tells of its children, and its own /dev/null.
+fn prepare(setup: &Setup<'_>) -> Result<(OwnedFd, OwnedFd), SetupFailure> {
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
     sys::dup_onto(&null, 2).map_err(step("closing the standard error"))?;
@@ -72,6 +73,8 @@ fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
     // A session of its own keeps the terminal's signals away.
     rustix::process::setsid().map_err(|error| SetupFailure::new("making a session", error))?;
     mounts::enter_root(setup.create, setup.mount_point, setup.root)?;
+    // Opened before any command can put something else in its place.
+    let null = File::open("/dev/null").map_err(step("opening the sandbox's /dev/null"))?;
     rustix::system::sethostname(setup.create.hostname.as_bytes())
         .map_err(|error| SetupFailure::new("setting the host name", error))?;
     if setup.create.own_network {
@@ -83,7 +86,7 @@ fn prepare(setup: &Setup<'_>) -> Result<OwnedFd, SetupFailure> {
         sys::hide_outer_abstract_sockets().map_err(step("hiding the host's abstract sockets"))?;
     }
     setup.filter.apply().map_err(step("installing the system call filter"))?;
-    Ok(signals)
+    Ok((signals, null.into()))
 }
 
 /// Writes to a borrowed descriptor.
@@ -102,7 +105,7 @@ impl io::Write for FdWriter<'_> {
 /// A command that runs, or whose descendants do.
 struct Running {
     id: u64,
-    shepherd: i32,
+    shepherd: Kept,
     progress: SharedProgress,
     answer: OwnedFd,
     oom_kills_before: u64,
@@ -111,13 +114,15 @@ struct Running {
 struct Supervisor<'a> {
     control: BorrowedFd<'a>,
     signals: OwnedFd,
+    /// The sandbox's own: a command's root may change the mode of what it is given.
+    null: OwnedFd,
     root: bool,
     membership: Membership,
     commands: Vec<Running>,
     /// Commands whose shepherd was killed from inside, so that nobody knows what they left.
     lost: Vec<u64>,
     /// Processes that work on files; not the sandbox's own.
-    workers: Vec<i32>,
+    workers: Vec<Kept>,
 }
 
 impl Supervisor<'_> {
@@ -126,10 +131,11 @@ impl Supervisor<'_> {
             let mut ready =
                 [PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
-            let (request, child_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
-            if child_ended {
+            let (request, child_changed) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if child_changed {
                 drain(&self.signals);
                 self.reap();
+                self.keep_running();
             }
             if request {
                 let Some((request, mut fds)) = wire::receive::<Request>(self.control)? else { return Ok(()) };
@@ -160,13 +166,17 @@ impl Supervisor<'_> {
         }
     }
 
-    fn exec(&mut self, request: ExecRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> io::Result<()> {
-        let Ok([stdin, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else { return Ok(()) };
+    fn exec(&mut self, request: ExecRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<()> {
+        if fds.len() == 2 {
+            fds.push(self.null.try_clone()?);
+        }
+        let Ok([stdout, stderr, stdin]) = <[OwnedFd; 3]>::try_from(fds) else { return Ok(()) };
         let id = request.id;
         let oom_kills_before = self.membership.oom_kills();
         let started = SharedProgress::new().and_then(|progress| Ok((sys::fork()?, progress)));
         match started {
             Ok((Fork::Parent(shepherd), progress)) => {
+                let shepherd = Kept::new(shepherd);
                 self.commands.push(Running { id, shepherd, progress, answer, oom_kills_before });
                 Ok(())
             }
@@ -193,7 +203,7 @@ impl Supervisor<'_> {
         }
         match sys::fork()? {
             Fork::Parent(worker) => {
-                self.workers.push(worker);
+                self.workers.push(Kept::new(worker));
                 Ok(())
             }
             Fork::Child => files::serve(request, answer, fds),
@@ -202,22 +212,49 @@ impl Supervisor<'_> {
 
     fn survivors(&self) -> Vec<WireSurvivor> {
         let own = |pid: &i32| {
-            self.workers.contains(pid) || self.commands.iter().any(|command| command.shepherd == *pid)
+            let shepherds = self.commands.iter().map(|command| &command.shepherd);
+            self.workers.iter().chain(shepherds).any(|own| own.pid == *pid)
         };
         let foreign = kill::living().into_iter().filter(|pid| !own(pid));
         foreign.map(|pid| WireSurvivor { pid, command: kill::command_line(pid) }).collect()
     }
 
     fn kill_tree(&mut self, id: u64) {
-        let shepherd = self.commands.iter().find(|command| command.id == id).map(|command| command.shepherd);
+        let shepherd =
+            self.commands.iter().find(|command| command.id == id).map(|command| command.shepherd.pid);
         let gone = match shepherd {
-            Some(shepherd) if sys::is_child(shepherd) => kill::descendants(shepherd),
+            Some(shepherd) if sys::is_child(shepherd) => {
+                kill::descendants(shepherd) && self.end_shepherd(id, shepherd)
+            }
             Some(_) => false,
             None => !self.lost.contains(&id),
         };
         if !gone {
             // Without its shepherd, or too fast for it, the tree cannot be told from the rest.
             self.kill_all();
+        }
+    }
+
+    /// Ends a shepherd that has nothing left to watch, and tells the end of its command if it has not.
+    ///
+    /// It would end by itself, unless a command has stopped it.
+    fn end_shepherd(&mut self, id: u64, shepherd: i32) -> bool {
+        // One that has ended already needs no signal.
+        let _ = sys::kill(shepherd, libc::SIGKILL);
+        if let Ok(Some((pid, status))) = sys::reap(shepherd, true) {
+            self.ended(pid, status);
+        }
+        // The dead that it had not reaped are the supervisor's now.
+        self.reap();
+        self.lost.retain(|lost| *lost != id);
+        true
+    }
+
+    /// Continues what works for the engine, which the commands may stop, as they may kill it.
+    fn keep_running(&mut self) {
+        let shepherds = self.commands.iter_mut().map(|command| &mut command.shepherd);
+        for own in self.workers.iter_mut().chain(shepherds) {
+            own.keep_running();
         }
     }
 
@@ -238,10 +275,10 @@ impl Supervisor<'_> {
 
     /// Settles what the end of one child means: a shepherd's, or an orphan of a shepherd that was killed.
     fn ended(&mut self, pid: i32, status: RawStatus) {
-        self.workers.retain(|worker| *worker != pid);
+        self.workers.retain(|worker| worker.pid != pid);
         if status.is_signal() {
             self.lost.extend(
-                self.commands.iter().filter(|command| command.shepherd == pid).map(|command| command.id),
+                self.commands.iter().filter(|command| command.shepherd.pid == pid).map(|command| command.id),
             );
         }
         let oom_kills = self.membership.oom_kills();
@@ -249,21 +286,29 @@ impl Supervisor<'_> {
             let told = command.progress.was_told();
             if command.progress.main() == Some(pid) && !told {
                 command.tell(status, oom_kills);
-            } else if command.shepherd == pid && !told && !command.progress.main().is_some_and(sys::is_child)
-            {
-                // Killed together with its command, whose status nobody could collect.
-                command.tell(RawStatus(libc::SIGKILL), oom_kills);
+            } else if command.shepherd.pid == pid && !told {
+                if command.progress.main().is_some_and(sys::is_child) {
+                    // The shepherd may have been killed before it could say so, and a second time is no harm.
+                    command.answer(&ExecAnswer::Started);
+                } else {
+                    // Killed together with its command, whose status nobody could collect.
+                    command.tell(RawStatus(libc::SIGKILL), oom_kills);
+                }
             }
         }
-        self.commands.retain(|command| !command.progress.was_told() || sys::is_child(command.shepherd));
+        self.commands.retain(|command| !command.progress.was_told() || sys::is_child(command.shepherd.pid));
     }
 }
 
 impl Running {
     fn tell(&self, status: RawStatus, oom_kills: u64) {
         let exited = ExecAnswer::Exited { status, oom_killed: oom_kills > self.oom_kills_before };
-        // Nobody may be waiting any more.
-        let _ = wire::answer(FdWriter(self.answer.as_fd()), &exited);
+        self.answer(&exited);
         self.progress.told();
+    }
+
+    fn answer(&self, answer: &ExecAnswer) {
+        // Nobody may be waiting any more.
+        let _ = wire::answer(FdWriter(self.answer.as_fd()), answer);
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Stdio},
     time::Duration,
@@ -218,6 +219,10 @@ async fn a_preserved_sandbox_survives_a_sweep_and_opens_again() {
     let sandbox = host.sandbox().await;
     out(&sandbox, "echo kept > /root/file; rm /etc/issue; echo x > /usr/lib/new").await;
     let dir = sandbox.preserve().await.unwrap();
+    for name in ["run", "images", "preserved"] {
+        let mode = fs::metadata(host.state.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{name} is closed to other users of the machine");
+    }
     sweep(host.state.path()).unwrap();
     for _ in 0..2 {
         let sandbox = host.engine.reopen(&dir).await.unwrap();

@@ -218,3 +218,22 @@ async fn the_hosts_network_does_not_open_its_abstract_sockets() {
     out(&sandbox, &own).await;
     sandbox.destroy().await.unwrap();
 }
+
+#[tokio::test]
+async fn the_hosts_null_device_is_not_inside() {
+    use std::os::unix::fs::MetadataExt;
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let null = std::fs::metadata("/dev/null").unwrap();
+    // Not every kernel has each of these.
+    let masks = out(&sandbox, "ls -d /proc/{kcore,keys,timer_list,sysrq-trigger} 2>/dev/null || true").await;
+    let masks = masks.replace('\n', " ");
+    let seen = out(&sandbox, &format!("stat -L -c %d:%i /dev/stdin /dev/null {masks}")).await;
+    let hosts = format!("{}:{}", null.dev(), null.ino());
+    assert!(!seen.lines().any(|line| line == hosts), "{seen}");
+    let script = format!("for mask in {masks}; do chmod 0 $mask || chown 1 $mask || echo x > $mask; done");
+    assert_ne!(sh(&sandbox, &script).await.exit.status, ExitStatus::Code(0));
+    assert_eq!(out(&sandbox, "cat; echo nothing to read").await, "nothing to read\n");
+    assert_eq!(std::fs::metadata("/dev/null").unwrap().mode(), null.mode());
+    sandbox.destroy().await.unwrap();
+}

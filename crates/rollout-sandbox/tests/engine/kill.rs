@@ -1,7 +1,7 @@
 //! Ending what commands started: however deep, detached or re-parented.
 
-use crate::common::{Host, out, sh, start};
-use rollout_sandbox::{ExitStatus, Sandbox};
+use crate::common::{Host, command, out, sh, start};
+use rollout_sandbox::{CopyLimits, ExitStatus, FileRead, Sandbox};
 
 /// Waits until exactly these commands run: a fork takes a moment to become what it executes.
 async fn survivors(sandbox: &Sandbox, expected: &[&str]) {
@@ -20,6 +20,21 @@ async fn survivors(sandbox: &Sandbox, expected: &[&str]) {
 async fn nothing_runs(sandbox: &Sandbox) {
     assert_eq!(sandbox.survivors().await.unwrap(), []);
 }
+
+/// A wait that hangs fails the test instead.
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(std::time::Duration::from_secs(60), future).await.expect("it ends")
+}
+
+/// Stops, as fast as it can, every process that it can reach but its own.
+const STOP_EVERYTHING: &str = "exec python3 -c '
+import os, signal
+own = {os.getpid(), os.getppid()}
+open(\"/ready\", \"w\")
+while True:
+    for pid in {int(name) for name in os.listdir(\"/proc\") if name.isdigit()} - own:
+        try: os.kill(pid, signal.SIGSTOP)
+        except ProcessLookupError: pass'";
 
 /// Waits until the script has said that it is ready by making a file.
 async fn ready(sandbox: &Sandbox, path: &str) {
@@ -119,6 +134,65 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)'";
     survivors(&sandbox, &["python3"]).await;
     process.kill_tree().await.unwrap();
     assert_eq!(process.wait().await.status, ExitStatus::Signal(9));
+    nothing_runs(&sandbox).await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_that_stops_its_shepherd_is_still_waited_for() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let mut process = start(&sandbox, "kill -STOP $PPID; exit 3").await;
+    assert_eq!(in_time(process.wait()).await.status, ExitStatus::Code(3));
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_that_keeps_its_shepherd_stopped_is_killed_and_waited_for() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let mut process = start(&sandbox, "touch /ready; while :; do kill -STOP $PPID; done").await;
+    ready(&sandbox, "/ready").await;
+    in_time(process.kill_tree()).await.unwrap();
+    assert_eq!(in_time(process.wait()).await.status, ExitStatus::Signal(9));
+    nothing_runs(&sandbox).await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_tree_killed_twice_takes_nothing_else_along() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let mut one = start(&sandbox, "sleep 1001").await;
+    let _two = start(&sandbox, "exec sleep 1002").await;
+    one.kill_tree().await.unwrap();
+    one.kill_tree().await.unwrap();
+    assert_eq!(in_time(one.wait()).await.status, ExitStatus::Signal(9));
+    survivors(&sandbox, &["sleep 1002"]).await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_that_stops_everything_keeps_nobody_waiting() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let mut stopper = start(&sandbox, STOP_EVERYTHING).await;
+    while sandbox.read_file("/ready", 1).await.unwrap() == FileRead::Missing {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let target = tempfile::tempdir().unwrap();
+    let limits = CopyLimits { max_bytes: 64 << 20, max_entries: 100, max_file_bytes: 64 << 20 };
+    for _ in 0..10 {
+        let (command, _stdout, _stderr) = command(&["true"]);
+        let mut process = in_time(sandbox.exec(command)).await.unwrap();
+        // Only the command itself may stay stopped, until its deadline.
+        in_time(process.kill_tree()).await.unwrap();
+        in_time(process.wait()).await;
+        // Long enough for a process of its own, which the stopper may get killed.
+        let _ = in_time(sandbox.copy_out("/usr/bin", target.path(), limits)).await;
+    }
+    stopper.kill_tree().await.unwrap();
+    assert_eq!(in_time(stopper.wait()).await.status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
     sandbox.destroy().await.unwrap();
 }
