@@ -30,6 +30,13 @@ impl RequestSocket {
     }
 
     pub(crate) async fn send<T: Serialize>(&self, request: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_whole(request, fds).await.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => gone(),
+            _ => error,
+        })
+    }
+
+    async fn send_whole<T: Serialize>(&self, request: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let frame = wire::encode(request)?;
         let turn = self.turn.clone().lock_owned().await;
         let send = || wire::send_with_fds(self.socket.as_fd(), &frame, fds);
@@ -117,6 +124,25 @@ impl AnswerPipe {
     }
 }
 
+/// The other end is gone. Not a broken pipe: to a program that means that its own output is not read any more.
 fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the sandbox is gone")
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the sandbox is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sandbox_that_is_gone_does_not_look_like_a_closed_output() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(theirs);
+        let socket = RequestSocket::new(ours).unwrap();
+        let sent = socket.send(&wire::Done, &[]).await.unwrap_err();
+        assert_eq!(sent.kind(), io::ErrorKind::UnexpectedEof);
+        let (mut answers, answer) = AnswerPipe::new().unwrap();
+        drop(answer);
+        let read = answers.expect::<wire::Done>().await.err().unwrap();
+        assert_eq!(read.kind(), io::ErrorKind::UnexpectedEof);
+    }
 }

@@ -306,7 +306,8 @@ impl Engine {
     }
 }
 
-fn engine_id() -> String {
+/// A name that no other engine or process chooses.
+pub(crate) fn unique_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
@@ -323,7 +324,7 @@ async fn prepare(
         if let Err(error) = sweep::sweep(&state_dir) {
             tracing::warn!("cannot remove what earlier runs left in {}: {error}", state_dir.display());
         }
-        let id = engine_id();
+        let id = unique_id();
         let lock = sweep::claim(&state_dir.join("run").join(&id))?;
         Ok((
             EngineOptions { state_dir, helper: options.helper },

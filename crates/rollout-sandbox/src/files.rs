@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     answer::AnswerPipe,
+    process::call,
     sandbox::Sandbox,
     wire::{FileCause, FileFailure, FileRequest, ReadAnswer, Request},
 };
@@ -104,7 +105,10 @@ pub enum CopyError {
         /// The path, relative to the copied directory.
         path: String,
     },
-    /// The sandbox ended, or the process that did the work was killed from inside.
+    /// The process that did the work was killed from inside; the sandbox itself lives.
+    #[error("a process of the environment killed the one that worked on its files")]
+    Interrupted,
+    /// The sandbox has ended.
     #[error("the sandbox stopped while its files were being used")]
     Gone(#[source] io::Error),
 }
@@ -173,9 +177,10 @@ impl Sandbox {
             ReadAnswer::Missing => FileRead::Missing,
             ReadAnswer::NotRegular => FileRead::NotRegular,
             ReadAnswer::TooLarge(size) => FileRead::TooLarge(size),
-            ReadAnswer::Content(length) => {
-                FileRead::Content(answers.bytes(length.min(max_bytes)).await.map_err(CopyError::Gone)?)
-            }
+            ReadAnswer::Content(length) => match answers.bytes(length.min(max_bytes)).await {
+                Ok(content) => FileRead::Content(content),
+                Err(error) => return Err(self.unanswered(error).await),
+            },
         })
     }
 
@@ -208,8 +213,18 @@ impl Sandbox {
         fds.extend(host.as_ref().map(AsFd::as_fd));
         self.control().send(&Request::Files(request), &fds).await.map_err(CopyError::Gone)?;
         drop((answer, host));
-        let result: Result<T, FileFailure> = answers.expect().await.map_err(CopyError::Gone)?;
-        Ok((result?, answers))
+        match answers.expect::<Result<T, FileFailure>>().await {
+            Ok(result) => Ok((result?, answers)),
+            Err(error) => Err(self.unanswered(error).await),
+        }
+    }
+
+    /// Tells a lost worker, which commands may kill, from a lost sandbox, whose supervisor answers no more.
+    async fn unanswered(&self, error: io::Error) -> CopyError {
+        match call::<u64>(self.control(), &Request::OomKills).await {
+            Ok(_) => CopyError::Interrupted,
+            Err(_) => CopyError::Gone(error),
+        }
     }
 }
 

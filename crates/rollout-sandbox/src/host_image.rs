@@ -16,6 +16,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use crate::{
+    engine::unique_id,
     image::{Image, ImageError},
     private::private_dir,
     remove::remove_tree,
@@ -102,12 +103,15 @@ pub(crate) fn prepare(images: &Path) -> Result<Image, ImageError> {
     };
     private_dir(images).map_err(fail("making the parent of"))?;
     if !skeleton.is_dir() {
-        let building = images.join(format!("host-{key}.{}", std::process::id()));
-        remove_tree(&building).map_err(fail("clearing the way for"))?;
-        build(&building)?;
+        let building = images.join(format!("host-{key}.{}", unique_id()));
+        if let Err(error) = build(&building) {
+            // The failure to build says more than one to clean up.
+            let _ = remove_tree(&building);
+            return Err(error);
+        }
         match fs::rename(&building, &skeleton) {
             Ok(()) => {}
-            // Another process was faster, and made the same.
+            // Another engine was faster, and made the same.
             Err(_) if skeleton.is_dir() => remove_tree(&building).map_err(fail("cleaning up after"))?,
             Err(source) => return Err(fail("naming")(source)),
         }
@@ -271,4 +275,22 @@ fn copy_file(source: &Path, target: &Path, mode: u32) -> io::Result<()> {
     let mut to = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(target)?;
     io::copy(&mut from, &mut to)?;
     to.set_permissions(fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_may_prepare_it_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = dir.path().join("images");
+        std::thread::scope(|scope| {
+            let prepared: Vec<_> = (0..4).map(|_| scope.spawn(|| prepare(&images).map(|_| ()))).collect();
+            for prepared in prepared {
+                prepared.join().unwrap().unwrap();
+            }
+        });
+        assert_eq!(fs::read_dir(images).unwrap().count(), 1, "only the image is left");
+    }
 }

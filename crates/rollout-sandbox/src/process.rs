@@ -90,7 +90,8 @@ impl From<RawStatus> for ExitStatus {
 pub struct Survivor {
     /// Its pid inside the sandbox.
     pub pid: i32,
-    /// The start of its command line; bytes that are not UTF-8 are replaced.
+    /// The first 4096 bytes of its command line, or just its name when very many run; bytes that are not
+    /// UTF-8 are replaced.
     pub command: String,
 }
 

@@ -11,6 +11,8 @@ use crate::sys;
 
 /// How often the tree is looked at again before everything is killed instead.
 const MAX_ROUNDS: u32 = 2000;
+/// Enough for whoever shows a command line to find the secrets in it before it is cut.
+const MAX_COMMAND_LINE: usize = 4096;
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// How many fields of a stat line lie between the parent and the number of threads.
@@ -70,17 +72,21 @@ pub(super) fn living() -> Vec<i32> {
     scan().into_iter().filter(|entry| entry.pid != 1 && !entry.dead).map(|entry| entry.pid).collect()
 }
 
-/// The start of a process's command line; empty when it is gone.
+/// The first bytes of a process's command line, at most [`MAX_COMMAND_LINE`]; empty when it is gone.
 pub(super) fn command_line(pid: i32) -> String {
-    let mut text = [0; 256];
+    let mut text = [0; MAX_COMMAND_LINE];
     let read =
         |path: String, text: &mut [u8]| File::open(path).and_then(|mut file| file.read(text)).unwrap_or(0);
-    let length = match read(format!("/proc/{pid}/cmdline"), &mut text) {
-        0 => read(format!("/proc/{pid}/comm"), &mut text),
-        length => length,
-    };
-    let text = String::from_utf8_lossy(&text[..length]).replace('\0', " ");
-    text.trim_end().to_owned()
+    match read(format!("/proc/{pid}/cmdline"), &mut text) {
+        0 => name(pid),
+        length => String::from_utf8_lossy(&text[..length]).replace('\0', " ").trim_end().to_owned(),
+    }
+}
+
+/// A process's short name; empty when it is gone.
+pub(super) fn name(pid: i32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
 fn scan() -> Vec<Entry> {

@@ -102,6 +102,9 @@ impl io::Write for FdWriter<'_> {
     }
 }
 
+/// How many survivors are told with their whole command line: more would not fit into an answer.
+const MAX_COMMAND_LINES: usize = 256;
+
 /// A command that runs, or whose descendants do.
 struct Running {
     id: u64,
@@ -216,7 +219,11 @@ impl Supervisor<'_> {
             self.workers.iter().chain(shepherds).any(|own| own.pid == *pid)
         };
         let foreign = kill::living().into_iter().filter(|pid| !own(pid));
-        foreign.map(|pid| WireSurvivor { pid, command: kill::command_line(pid) }).collect()
+        let described = foreign.enumerate().map(|(index, pid)| {
+            let command = if index < MAX_COMMAND_LINES { kill::command_line(pid) } else { kill::name(pid) };
+            WireSurvivor { pid, command }
+        });
+        described.collect()
     }
 
     fn kill_tree(&mut self, id: u64) {

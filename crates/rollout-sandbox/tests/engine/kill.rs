@@ -1,7 +1,7 @@
 //! Ending what commands started: however deep, detached or re-parented.
 
 use crate::common::{Host, command, out, sh, start};
-use rollout_sandbox::{CopyLimits, ExitStatus, FileRead, Sandbox};
+use rollout_sandbox::{CopyError, CopyLimits, ExitStatus, FileRead, Sandbox};
 
 /// Waits until exactly these commands run: a fork takes a moment to become what it executes.
 async fn survivors(sandbox: &Sandbox, expected: &[&str]) {
@@ -194,5 +194,37 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
     stopper.kill_tree().await.unwrap();
     assert_eq!(in_time(stopper.wait()).await.status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_copy_whose_process_was_killed_from_inside_does_not_pass_for_a_lost_sandbox() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let killer = start(&sandbox, &STOP_EVERYTHING.replace("SIGSTOP", "SIGKILL")).await;
+    while sandbox.read_file("/ready", 1).await.unwrap() == FileRead::Missing {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let limits = CopyLimits { max_bytes: 1 << 30, max_entries: 10_000, max_file_bytes: 1 << 30 };
+    let error = loop {
+        let target = tempfile::tempdir().unwrap();
+        if let Err(error) = in_time(sandbox.copy_out("/usr/bin", target.path(), limits)).await {
+            break error;
+        }
+    };
+    assert!(matches!(error, CopyError::Interrupted), "{error:?}");
+    killer.kill_tree().await.unwrap();
+    assert_eq!(out(&sandbox, "echo still usable").await, "still usable\n");
+    sandbox.destroy().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_survivor_is_told_with_its_long_command_line() {
+    let host = Host::start().await;
+    let sandbox = host.sandbox().await;
+    let filler = "x".repeat(2000);
+    let _process = start(&sandbox, &format!("sleep 1001; : {filler} end")).await;
+    let all = sandbox.survivors().await.unwrap();
+    assert!(all.iter().any(|survivor| survivor.command.contains(&format!("{filler} end"))), "{all:?}");
     sandbox.destroy().await.unwrap();
 }
