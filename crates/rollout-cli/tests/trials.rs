@@ -96,14 +96,14 @@ fn agent_scripts_get_the_documented_variables() {
         .agent(agent)
         .env("MODEL", "tiny")
         .set("timeout_multiplier", json!(1.5))
-        .set("instruction_path", json!("/work/order.md"));
+        .set("instruction_path", json!("/app/order.md"));
     let finished = job.run().expect(0);
     insta::assert_snapshot!(finished.file("agent/set/task__1/command/stdout.txt"), @"
     Create the file /app/done.
     ROLLOUT_AGENT_TIMEOUT_SEC=60
     ROLLOUT_ATTEMPT=1
     ROLLOUT_JOB=job
-    ROLLOUT_TASK_INSTRUCTION=/work/order.md
+    ROLLOUT_TASK_INSTRUCTION=/app/order.md
     ROLLOUT_TRIAL=agent/set/task__1
     /app
     MY_MODEL=tiny

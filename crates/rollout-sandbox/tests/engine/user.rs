@@ -64,11 +64,11 @@ async fn check(engine: &Engine) {
 
     let files = tempfile::tempdir().unwrap();
     fs::write(files.path().join("file"), "content").unwrap();
-    sandbox.copy_in(files.path(), "/work", CopyIn::default()).await.unwrap();
-    out(&sandbox, "chmod 0 /work; rm -rf /etc/apt").await;
-    assert_eq!(sandbox.read_file("/work/file", 100).await.unwrap(), FileRead::Content(b"content".to_vec()));
+    sandbox.copy_in(files.path(), "/data", CopyIn::default()).await.unwrap();
+    out(&sandbox, "chmod 0 /data; rm -rf /etc/apt").await;
+    assert_eq!(sandbox.read_file("/data/file", 100).await.unwrap(), FileRead::Content(b"content".to_vec()));
     let limits = CopyLimits { max_bytes: 1000, max_entries: 10, max_file_bytes: 1000 };
-    let report = sandbox.copy_out("/work", &files.path().join("out"), limits).await.unwrap();
+    let report = sandbox.copy_out("/data", &files.path().join("out"), limits).await.unwrap();
     assert_eq!((report.files, report.bytes), (1, 7));
     assert_eq!(fs::read_to_string(files.path().join("out/file")).unwrap(), "content");
 

@@ -175,7 +175,7 @@ n_concurrent_trials: 16
 timeout_multiplier: 2
 retry: {max_attempts: 1, initial_delay_ms: 0, max_delay_ms: 10, multiplier: 1.5}
 log_level: warning
-instruction_path: /work/instruction.md
+instruction_path: /srv/instruction.md
 environment:
   type: k8s
   force_build: true
@@ -205,7 +205,7 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!((config.retry.initial_delay_ms, config.retry.max_delay_ms), (0, 10));
     assert_eq!(config.retry.multiplier, 1.5);
     assert_eq!(config.log_level, LogLevel::Warn);
-    assert_eq!(config.instruction_path, "/work/instruction.md");
+    assert_eq!(config.instruction_path, "/srv/instruction.md");
     let environment = config.environment;
     assert_eq!(environment.kind, Some(EnvironmentKind::Kubernetes));
     assert!(environment.force_build);
