@@ -64,7 +64,10 @@ fn moments(count: u64) -> impl Iterator<Item = Duration> {
 
 #[test]
 fn a_job_killed_at_many_moments_loses_nothing_doubles_nothing_and_leaves_nothing() {
-    let script = "sleep 0.05 & echo $ROLLOUT_TRIAL > /logs/agent/who; touch /app/done; wait";
+    let kills = if full() { 20 } else { 4 };
+    // Long enough that the job outlives every kill.
+    let seconds = if full() { 0.7 } else { 0.3 };
+    let script = &format!("sleep {seconds} & echo $ROLLOUT_TRIAL > /logs/agent/who; touch /app/done; wait");
     let mut job = job().script(script).set("n_attempts", json!(10)).set("n_concurrent_trials", json!(4));
     for task in ["a", "b", "c", "d", "e"] {
         job = job.task(TestTask::new(task));
@@ -72,7 +75,7 @@ fn a_job_killed_at_many_moments_loses_nothing_doubles_nothing_and_leaves_nothing
     let mut ids = BTreeSet::new();
     let mut finished = BTreeSet::new();
     let mut arguments = vec!["run", "job.yaml", "--output", "json"];
-    for moment in moments(if full() { 20 } else { 4 }) {
+    for moment in moments(kills) {
         let mut running = job.start_with(&arguments);
         running
             .until("the first trial", |events| events.iter().any(|event| event["event"] == "trial_started"));
