@@ -313,3 +313,22 @@ fn an_out_of_memory_kill_is_named_in_the_error() {
     let (_, result) = fails(&job().task(task).script(script), "agent_execution_failed");
     assert!(message(&result).contains("ran out of memory"), "{}", message(&result));
 }
+
+#[test]
+fn a_build_that_the_network_failed_is_tried_again_and_one_that_fails_by_itself_is_not() {
+    let task = |name: &str, words: &str| {
+        TestTask::new(name).dockerfile(&format!("FROM test\nRUN echo \"{words}\" >&2; exit 100\n"))
+    };
+    let job = job()
+        .task(task("network", "Temporary failure resolving 'mirror.example'"))
+        .task(task("typo", "no such package"))
+        .oracle()
+        .set("retry/max_attempts", json!(3));
+    let finished = job.run().expect(1);
+    for (name, tries) in [("network", 3), ("typo", 1)] {
+        let result = finished.trial(&format!("oracle/set/{name}__1"));
+        assert_eq!(result["error"]["type"], "environment_build_failed", "{result:#}");
+        assert_eq!(result["tries"], tries, "{name}");
+    }
+    assert!(finished.file("oracle/set/network__1/tries/2/error.txt").contains("Temporary failure"));
+}
