@@ -6,7 +6,10 @@ use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::name::{AgentName, DatasetName, TaskName};
+use crate::{
+    event::TrialId,
+    name::{AgentName, DatasetName, TaskName},
+};
 
 /// The ways a trial can fail, by the phase in which it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -157,6 +160,30 @@ pub struct TrialResult {
 }
 
 impl TrialResult {
+    /// A trial of which nothing is known yet but when it started.
+    pub fn empty(trial: &TrialId, at: Timestamp) -> Self {
+        Self {
+            task_name: trial.task.clone(),
+            dataset_name: trial.dataset.clone(),
+            agent_name: trial.agent.clone(),
+            attempt: trial.attempt,
+            task_git_commit_id: None,
+            reward: None,
+            rewards: IndexMap::new(),
+            cost: 0.0,
+            environment_cost: 0.0,
+            model_cost: None,
+            usage: None,
+            error: None,
+            durations: Durations::default(),
+            timestamps: Timestamps::empty(at),
+            environment: None,
+            tries: 1,
+            survivors: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Whether the trial counts as completed, failed or skipped.
     pub fn standing(&self) -> Standing {
         match &self.error {

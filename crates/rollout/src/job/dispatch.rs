@@ -23,7 +23,7 @@ use crate::{
         journal::{Entry, JournalError},
         layout::JobDir,
     },
-    result::{Durations, ErrorType, JobResult, Timestamps, TrialError, TrialResult},
+    result::{ErrorType, JobResult, TrialError, TrialResult},
     trial::{self, Progress, Trial, TrialEnd},
 };
 
@@ -246,32 +246,11 @@ impl Dispatcher {
 
 /// The result of a trial whose code panicked.
 fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
-    let id = plan.trial(index);
-    let now = Timestamp::now();
-    TrialResult {
-        task_name: id.task,
-        dataset_name: id.dataset,
-        agent_name: id.agent,
-        attempt: id.attempt,
-        task_git_commit_id: None,
-        reward: None,
-        rewards: Default::default(),
-        cost: 0.0,
-        environment_cost: 0.0,
-        model_cost: None,
-        usage: None,
-        error: Some(TrialError {
-            kind: ErrorType::InternalError,
-            message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where"
-                .to_owned(),
-        }),
-        durations: Durations::default(),
-        timestamps: Timestamps::empty(now),
-        environment: None,
-        tries: 1,
-        survivors: Vec::new(),
-        notes: Vec::new(),
-    }
+    let error = TrialError {
+        kind: ErrorType::InternalError,
+        message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where".to_owned(),
+    };
+    TrialResult { error: Some(error), ..TrialResult::empty(&plan.trial(index), Timestamp::now()) }
 }
 
 fn panicked(error: JoinError) -> JobError {

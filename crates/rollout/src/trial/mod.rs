@@ -24,7 +24,7 @@ use crate::{
     environment::Provider,
     event::{Phase, TrialId},
     record::{layout::TrialDir, redact::Redactor},
-    result::{Durations, ErrorType, Timestamps, TrialError, TrialResult},
+    result::{ErrorType, TrialError, TrialResult},
     task::{Task, TaskProblem},
 };
 
@@ -203,29 +203,11 @@ impl Clock {
     }
 
     fn empty_result(self, trial: &Trial, ended: Instant) -> TrialResult {
-        TrialResult {
-            task_name: trial.id.task.clone(),
-            dataset_name: trial.id.dataset.clone(),
-            agent_name: trial.id.agent.clone(),
-            attempt: trial.id.attempt,
-            task_git_commit_id: trial.task.as_ref().ok().and_then(|task| task.git_commit_id.clone()),
-            reward: None,
-            rewards: Default::default(),
-            cost: 0.0,
-            environment_cost: 0.0,
-            model_cost: None,
-            usage: None,
-            error: None,
-            durations: Durations {
-                total_sec: seconds(ended.duration_since(self.started)),
-                ..Durations::default()
-            },
-            timestamps: Timestamps { ended_at: self.at(ended), ..Timestamps::empty(self.started_at) },
-            environment: None,
-            tries: 1,
-            survivors: Vec::new(),
-            notes: Vec::new(),
-        }
+        let mut result = TrialResult::empty(&trial.id, self.started_at);
+        result.task_git_commit_id = trial.task.as_ref().ok().and_then(|task| task.git_commit_id.clone());
+        result.durations.total_sec = seconds(ended.duration_since(self.started));
+        result.timestamps.ended_at = self.at(ended);
+        result
     }
 }
 
