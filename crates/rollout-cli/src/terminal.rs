@@ -7,10 +7,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::{
-    pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
-    termios::{self, LocalModes, OptionalActions, Termios},
-};
+use rollout_sandbox::Terminal;
+use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Why there can be no session.
@@ -39,7 +37,7 @@ pub(crate) struct Session {
 impl Session {
     /// Opens a terminal and joins it to this process's input and output. The second value is its inner side.
     pub(crate) fn open() -> Result<(Self, OwnedFd), TerminalError> {
-        let (outer, inner) = open_pty()?;
+        let Terminal { person_end: outer, command_end: inner } = Terminal::open()?;
         let raw = Mode::raw()?;
         copy_size(&outer);
         let output = pump(File::from(outer.try_clone()?), io::stdout());
@@ -76,15 +74,6 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
     }
-}
-
-fn open_pty() -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let outer = openpt(flags)?;
-    grantpt(&outer)?;
-    unlockpt(&outer)?;
-    let inner = ioctl_tiocgptpeer(&outer, flags)?;
-    Ok((outer, inner))
 }
 
 fn copy_size(outer: &OwnedFd) {

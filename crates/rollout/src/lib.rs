@@ -41,6 +41,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod agent;
+mod blocking;
 pub mod config;
 pub mod environment;
 pub mod event;

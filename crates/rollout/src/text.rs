@@ -1,4 +1,4 @@
-//! Foreign text, made fit to be quoted.
+//! Foreign text and long lists, made fit for a sentence.
 
 /// The start of a text, short enough for a sentence.
 pub(crate) fn excerpt(text: &str) -> String {
@@ -8,4 +8,35 @@ pub(crate) fn excerpt(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+/// The first names of a list, few enough to read.
+pub(crate) fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    const SHOWN: usize = 10;
+    let mut names = names.into_iter();
+    let mut text = String::new();
+    for (place, name) in names.by_ref().take(SHOWN).enumerate() {
+        if place > 0 {
+            text.push_str(", ");
+        }
+        text.push_str(name.as_ref());
+    }
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_names_the_first_ten_and_counts_the_rest() {
+        let names = |count: usize| (1..=count).map(|n| n.to_string());
+        assert_eq!(listed(names(0)), "");
+        assert_eq!(listed(names(2)), "1, 2");
+        assert_eq!(listed(names(10)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10");
+        assert_eq!(listed(names(12)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more");
+    }
 }

@@ -24,7 +24,7 @@ use super::{
     ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
     FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider,
 };
-use crate::{config::EnvironmentConfig, trial::blocking};
+use crate::{blocking::blocking, config::EnvironmentConfig};
 
 /// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
 const DEFAULT_PIDS: u64 = 4096;

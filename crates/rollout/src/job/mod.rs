@@ -25,13 +25,13 @@ pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::summary::Rows;
 use crate::{
+    blocking::blocking,
     environment::Provider,
     record::{
         atomic::{self, WriteError},
         journal::{self, Header, Journal, JournalError, PlannedTask},
         layout::JobDir,
     },
-    trial::blocking,
 };
 
 /// A plan with a directory and an open journal, ready to run.

@@ -10,6 +10,7 @@ use crate::{
     name::{AgentName, DatasetName, TaskName},
     record::{journal::PlannedTask, redact::Redactor},
     task::{Dataset, Pins, Task, TaskProblem},
+    text::listed,
 };
 
 /// The part of a job that is asked for. An empty list selects everything.
@@ -264,14 +265,4 @@ fn check<'a>(
 
 fn selects(globs: &[GlobMatcher], name: &str) -> bool {
     globs.is_empty() || globs.iter().any(|glob| glob.is_match(name))
-}
-
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 10;
-    let names: Vec<_> = names.collect();
-    let mut text = names[..names.len().min(SHOWN)].join(", ");
-    if names.len() > SHOWN {
-        text.push_str(&format!(" and {} more", names.len() - SHOWN));
-    }
-    text
 }

@@ -16,7 +16,10 @@ use super::{
     dir::{load_task, looks_like_task},
     shown,
 };
-use crate::name::{NameError, TaskName};
+use crate::{
+    name::{NameError, TaskName},
+    text::listed,
+};
 
 /// Why a directory cannot be a dataset.
 #[derive(Debug, thiserror::Error)]
@@ -113,21 +116,13 @@ pub fn load_dataset_dir(path: &Path, commits: &mut GitCommits) -> Result<LocalDa
     ignored.sort_unstable();
     let mut warnings = Vec::new();
     if !ignored.is_empty() {
-        let names = some_of(ignored.iter().map(|dir| shown(dir.strip_prefix(path).unwrap_or(dir))));
+        let names = listed(ignored.iter().map(|dir| shown(dir.strip_prefix(path).unwrap_or(dir))));
         warnings.push(format!(
             "{} holds directories without any file of a task, which are ignored: {names}",
             shown(path)
         ));
     }
     Ok(LocalDataset { tasks: load_tasks(dirs, commits), warnings })
-}
-
-/// The first of some names, and how many more there are.
-pub(super) fn some_of(names: impl ExactSizeIterator<Item = String>) -> String {
-    const SHOWN: usize = 5;
-    let more = names.len().saturating_sub(SHOWN);
-    let listed = names.take(SHOWN).collect::<Vec<_>>().join(", ");
-    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }
 
 fn task_name(dir: &Path) -> Result<TaskName, LocalError> {

@@ -14,12 +14,13 @@ use super::{
     Dataset, GitCommits, LocalDataset, LocalError, Pins, TaskEntry, TaskProblem,
     git::{CommitId, Git, GitCache, GitError, GitUrl, RepoPath},
     load_dataset_dir,
-    local::{load_in_parallel, load_tasks, some_of},
+    local::{load_in_parallel, load_tasks},
     registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
 };
 use crate::{
     config::{DatasetConfig, DatasetSource, RegistryLocation},
     name::{DatasetName, TaskName},
+    text::listed,
 };
 
 /// How many commits are fetched at the same time.
@@ -125,7 +126,7 @@ impl Loader<'_> {
         let loaded = dataset.tasks.iter().filter_map(|entry| entry.task.as_ref().ok());
         let bare: Vec<_> = loaded.filter(|task| !task.has_config).map(|task| task.name.to_string()).collect();
         if !bare.is_empty() {
-            let names = some_of(bare.into_iter());
+            let names = listed(bare);
             dataset.warnings.push(format!("tasks without a task.toml get every default: {names}"));
         }
         Ok(dataset)

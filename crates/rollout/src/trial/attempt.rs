@@ -7,12 +7,13 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    Clock, Progress, Timeouts, Trial, blocking,
+    Clock, Progress, Timeouts, Trial,
     failure::{self, Failure, Script},
     seconds, verify,
 };
 use crate::{
     agent,
+    blocking::blocking,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
     environment::{
         CopyMode, Environment, EnvironmentError, EnvironmentSpec, Exec, FileRead, ImageRequest, Outcome,

@@ -20,6 +20,7 @@ pub use timeouts::Timeouts;
 
 use self::attempt::{Attempt, AttemptEnd};
 use crate::{
+    blocking::blocking,
     config::{AgentConfig, Env, JobConfig, RetryConfig},
     environment::Provider,
     event::{Phase, TrialId},
@@ -165,13 +166,6 @@ fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -> io::Resul
 /// What `error.txt` says.
 pub(crate) fn error_text(error: &TrialError) -> String {
     format!("{}\n\n{}\n", error.kind, error.message.trim_end())
-}
-
-/// Runs file work where it may block.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// Takes times that are comparable with each other, whatever the wall clock does meanwhile.

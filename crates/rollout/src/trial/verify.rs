@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::{
     attempt::{Attempt, bounded, flat},
-    blocking,
     failure::{self, Failure},
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
 };
 use crate::{
+    blocking::blocking,
     config::AgentProcesses,
     environment::{CopyMode, Environment, FileRead},
     event::Phase,

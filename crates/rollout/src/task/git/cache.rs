@@ -30,7 +30,10 @@ use super::{
     address::{CommitId, GitUrl, RepoPath},
     command::{Git, GitError, presentable, tail},
 };
-use crate::task::{content::hex, sources::notice};
+use crate::{
+    blocking::blocking,
+    task::{content::hex, sources::notice},
+};
 
 /// How often a lock that another process holds is tried again.
 const LOCK_POLL: Duration = Duration::from_millis(100);
@@ -380,10 +383,7 @@ impl Place<'_> {
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, GitError> {
-        tokio::task::spawn_blocking(work)
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
-            .map_err(|source| self.cache_error(source))
+        blocking(work).await.map_err(|source| self.cache_error(source))
     }
 
     fn cache_error(&self, source: io::Error) -> GitError {
