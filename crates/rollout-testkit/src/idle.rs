@@ -28,6 +28,10 @@ impl Provider for IdleProvider {
         Ok(Box::new(Idle))
     }
 
+    async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        Ok(None)
+    }
+
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
         Err(EnvironmentError::Start(format!("{place} was never preserved")))
     }
@@ -76,6 +80,10 @@ impl Environment for Idle {
 
     async fn exec_on_terminal(&self, _argv: &[&str], _terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
         Ok(Exit { outcome: Outcome::Code(0), oom_killed: false })
+    }
+
+    async fn snapshot(&self, _key: &str) -> Result<(), EnvironmentError> {
+        Ok(())
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {

@@ -7,7 +7,7 @@ use std::{
 
 use rollout::{
     config::{EnvironmentConfig, EnvironmentKind, PreservePolicy},
-    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest},
+    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin},
     name::TaskName,
     result::{EnvironmentRecord, TrialResult},
     task::{Task, load_task},
@@ -48,8 +48,10 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     let provider = run::provider(&native(serde_json::json!({ "images": { "*": "host" } }))).await?;
     let scratch = tempfile::tempdir()?;
     let log = scratch.path().join("build.txt");
-    let image = provider.prepare(ImageRequest { task: &task, force_build: false, log: &log }).await?;
+    let origin = Origin { job: "shell", trial: task.name.as_str() };
+    let image = provider.prepare(ImageRequest { origin, task: &task, force_build: false, log: &log }).await?;
     let spec = EnvironmentSpec {
+        origin,
         image: &image,
         name: task.name.as_str(),
         cpus: task.config.cpus,

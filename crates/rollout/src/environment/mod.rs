@@ -45,13 +45,27 @@ pub trait Provider: Send + Sync {
     /// Starts an environment.
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
 
+    /// Finds the image that [`Environment::snapshot`] made under a key.
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError>;
+
     /// Opens an environment that [`Environment::preserve`] left, by the place it named.
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
+}
+
+/// Who asks for an image or an environment, for the labels of what is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// The trial, as events name it.
+    pub trial: &'a str,
 }
 
 /// What a provider needs to know to make an image.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageRequest<'a> {
+    /// Who asks.
+    pub origin: Origin<'a>,
     /// The task whose environment is wanted.
     pub task: &'a Task,
     /// Builds from the Dockerfile without cache, also where the task names an image.
@@ -70,6 +84,8 @@ pub struct PreparedImage {
 /// What a provider needs to know to start an environment.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvironmentSpec<'a> {
+    /// Who asks.
+    pub origin: Origin<'a>,
     /// The image to start.
     pub image: &'a PreparedImage,
     /// A readable name, unique among the running environments of this process.
@@ -120,6 +136,10 @@ pub trait Environment: Send + Sync {
 
     /// Runs a command on a terminal, for a person. The descriptor is the terminal's inner side.
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError>;
+
+    /// Keeps the files as they are now as an image, for [`Provider::snapshot`] to find by the key. Where there
+    /// is one already, that one stays.
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError>;
 
     /// The commands of the processes running inside.
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;

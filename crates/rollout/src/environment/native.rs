@@ -232,6 +232,10 @@ impl Provider for Native {
         Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
     }
 
+    async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        Ok(None)
+    }
+
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
         let sandbox = self
             .engine
@@ -341,6 +345,10 @@ impl Environment for NativeEnvironment {
         let request = Command { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
         let process = self.sandbox.exec(request).await.map_err(exec_error)?;
         wait(process, None).await
+    }
+
+    async fn snapshot(&self, _key: &str) -> Result<(), EnvironmentError> {
+        Ok(())
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {

@@ -16,8 +16,8 @@ use crate::{
     blocking::blocking,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
     environment::{
-        CopyMode, Environment, EnvironmentError, EnvironmentSpec, Exec, FileRead, ImageRequest, Outcome,
-        PreparedImage,
+        CopyMode, Environment, EnvironmentError, EnvironmentSpec, Exec, FileRead, ImageRequest, Origin,
+        Outcome, PreparedImage,
     },
     event::Phase,
     record::{
@@ -160,7 +160,9 @@ impl<'a> Attempt<'a> {
         let config = &self.trial.config.environment;
         self.phase(Phase::Image);
         let log = self.trial.dir.build_log();
-        let request = ImageRequest { task: self.task, force_build: config.force_build, log: &log };
+        let trial = self.trial.id.to_string();
+        let origin = Origin { job: &self.trial.job_name, trial: &trial };
+        let request = ImageRequest { origin, task: self.task, force_build: config.force_build, log: &log };
         let prepared = tokio::time::timeout(self.timeouts.build, self.trial.provider.prepare(request));
         let image = prepared
             .await
@@ -169,6 +171,7 @@ impl<'a> Attempt<'a> {
         self.phase(Phase::Start);
         let name = format!("{}-{}-{}", self.task.name, self.trial.id.agent, self.trial.id.attempt);
         let spec = EnvironmentSpec {
+            origin,
             image: &image,
             name: &name,
             cpus: config.override_cpus.unwrap_or(self.task.config.cpus),
