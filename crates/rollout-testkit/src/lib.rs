@@ -7,6 +7,7 @@ mod leftover;
 mod repo;
 mod server;
 mod task;
+mod timed;
 mod user;
 
 pub use gate::{Arrival, Gate};
@@ -15,3 +16,4 @@ pub use job::{Finished, Running, TestJob};
 pub use repo::TestRepo;
 pub use server::FileServer;
 pub use task::TestTask;
+pub use timed::{TimedProvider, Times};
