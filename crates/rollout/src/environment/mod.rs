@@ -5,6 +5,8 @@
 //! wrong as an [`EnvironmentError`]; the trial decides what that means for its result.
 
 mod connect;
+#[cfg(feature = "docker")]
+pub mod guest;
 #[cfg(feature = "native")]
 mod native;
 
