@@ -375,7 +375,8 @@ mod tests {
 
     #[test]
     fn a_context_is_listed_without_what_is_ignored_but_with_its_dockerfile() {
-        let files = [(".dockerignore", "*\n!keep/*.txt\n"), ("Dockerfile", ""), ("a", ""), ("keep/b.txt", "")];
+        let files =
+            [(".dockerignore", "*\n!keep/*.txt\n"), ("Dockerfile", ""), ("a", ""), ("keep/b.txt", "")];
         let (_dir, context) = context(&files);
         let listed = context_files(&context.root, &context.root.join("Dockerfile")).unwrap();
         let paths: Vec<&str> = listed.iter().map(|file| file.path.to_str().unwrap()).collect();
