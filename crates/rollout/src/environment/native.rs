@@ -386,14 +386,23 @@ impl Environment for NativeEnvironment {
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
-        let ended = self.sandbox.into_inner().destroy().await.map_err(|error| EnvironmentError::Teardown(chain(&error)));
+        let ended = self
+            .sandbox
+            .into_inner()
+            .destroy()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)));
         self.pumps.finish().await;
         ended
     }
 
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
-        let place =
-            self.sandbox.into_inner().preserve().await.map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        let place = self
+            .sandbox
+            .into_inner()
+            .preserve()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
         self.pumps.finish().await;
         Ok(place.display().to_string())
     }
