@@ -1,0 +1,8 @@
+//! The guest, driven by its client as the first process of a namespace of its own, without any engine.
+#![cfg(all(feature = "docker", target_os = "linux"))]
+
+#[path = "guest/support.rs"]
+mod support;
+
+#[path = "guest/commands.rs"]
+mod commands;
