@@ -168,7 +168,7 @@ async fn follow(news: impl Stream<Item = Result<BuildInfo, Error>>, log: &mut Bu
     while let Some(item) = news.next().await {
         let info = item?;
         if let Some(text) = &info.stream {
-            log.write(text).await;
+            log.write(&without_colours(text)).await;
         }
         if let Some(status) = &info.status {
             log.write(&pulls.line(info.id.as_deref(), status)).await;
@@ -178,6 +178,11 @@ async fn follow(news: impl Stream<Item = Result<BuildInfo, Error>>, log: &mut Bu
         }
     }
     Ok(())
+}
+
+/// The classic builder paints what a command writes to its standard error.
+fn without_colours(text: &str) -> String {
+    text.replace("\u{1b}[91m", "").replace("\u{1b}[0m", "")
 }
 
 /// What was told about the layers of a pull so far.

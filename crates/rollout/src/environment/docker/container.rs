@@ -19,7 +19,7 @@ use super::{
     Engine, failure,
     images::SNAPSHOTS,
     names,
-    owner::image_labels,
+    owner::committed_labels,
     reaper::{self, Removal},
     settings::Settings,
     terminal,
@@ -366,7 +366,7 @@ impl Environment for DockerEnvironment {
             ..CommitContainerOptions::default()
         };
         let mut labels: HashMap<String, String> =
-            image_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 });
+            committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 });
         labels.insert(USER.to_owned(), String::new());
         // The container itself runs as the super-user, for the guest.
         let config =

@@ -106,9 +106,19 @@ fn is_disk_full(words: &str) -> bool {
 const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows what takes it, and `rollout clean --images` removes \
      what Rollout made";
 
+/// What BuildKit puts before what it has to say.
+const PREAMBLES: [&str; 3] = [
+    "failed to solve with frontend dockerfile.v0: ",
+    "failed to create LLB definition: ",
+    "failed to solve: ",
+];
+
 /// What a failed build comes to. `output` is the end of its log, `file` where the rest is.
 pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError {
-    let words = words(error);
+    let mut words = words(error);
+    for preamble in PREAMBLES {
+        words = words.strip_prefix(preamble).unwrap_or(&words).to_owned();
+    }
     let lines: Vec<&str> = output.lines().collect();
     let last = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n");
     let quoted = if last.is_empty() { last } else { format!("\nlast lines of {file}:\n{last}") };
@@ -129,15 +139,24 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
         return EnvironmentError::Build(format!("{DISK_FULL}: {words}"));
     }
     if REGISTRY_TROUBLE.iter().any(|trouble| words.contains(trouble)) {
-        return EnvironmentError::BuildNetwork(format!("a base image cannot be fetched: {words}"));
+        return EnvironmentError::BuildNetwork(format!("{} cannot be fetched: {words}", base_image(output)));
     }
     if is_refused_image(&words) {
         return EnvironmentError::Build(format!(
-            "a base image of the Dockerfile is not to be had: {words}. Check its name in FROM; `docker login` \
-             gives access to private ones"
+            "{} is not to be had: {words}. Check its name in FROM; `docker login` gives access to private images",
+            base_image(output)
         ));
     }
     EnvironmentError::Build(format!("{words}{quoted}"))
+}
+
+/// Names the base image that a build had come to, by the end of its log.
+fn base_image(output: &str) -> String {
+    let image = output.lines().rev().find_map(|line| {
+        let (_, image) = line.split_once(" : FROM ").or_else(|| line.split_once("load metadata for "))?;
+        image.split_whitespace().find(|word| !word.starts_with("--"))
+    });
+    image.map_or_else(|| "a base image".to_owned(), |image| format!("the base image {image}"))
 }
 
 /// Whether the error is that of a command in the Dockerfile, whose text and output can hold any words.
@@ -149,18 +168,20 @@ fn is_failed_run(words: &str) -> bool {
 }
 
 fn is_refused_image(words: &str) -> bool {
-    const REFUSED: [&str; 9] = [
+    const REFUSED: [&str; 8] = [
         "pull access denied",
         "manifest unknown",
-        "not found",
         "repository does not exist",
         "insufficient_scope",
         "no matching manifest",
         "unauthorized",
-        "denied",
+        "access to the resource is denied",
         "invalid reference format",
     ];
-    REFUSED.iter().any(|refused| words.contains(refused))
+    // BuildKit says nothing more about a name that leads to no image, and much the same of a file to be copied.
+    let unresolved =
+        words.ends_with(": not found") && !words.contains("cache key") && !words.contains("checksum");
+    unresolved || REFUSED.iter().any(|refused| words.contains(refused))
 }
 
 /// What a failed pull comes to.
@@ -274,6 +295,7 @@ mod tests {
             (stream("process \"/bin/sh -c x\" did not complete successfully: exit code: 1"), "", "build"),
             (stream("pull access denied for no/such, repository does not exist"), "", "build"),
             (stream("manifest for debian:nope not found: manifest unknown"), "", "build"),
+            (stream("failed to compute cache key: \"/missing\" not found: not found"), "", "build"),
             (stream("Get \"https://r/v2/\": dial tcp: lookup r: no such host"), "", "build network"),
             (stream("write /x: no space left on device"), "", "build"),
             (stream("rpc error: code = Unavailable desc = transport is closing"), "", "start"),
@@ -293,6 +315,23 @@ mod tests {
         last lines of environment/build.txt:
         no such luck
         ");
+    }
+
+    #[test]
+    fn a_missing_base_image_is_named() {
+        let missing = stream("failed to solve: docker.io/library/nope:1: not found");
+        let classic = "Step 1/4 : FROM --platform=linux/amd64 nope:1 AS base";
+        let buildkit = "#3 [internal] load metadata for docker.io/library/nope:1\n#3 ERROR: not found";
+        let unreachable = stream("Get \"http://r/v2/\": dial tcp: no such host");
+        let copied = stream("failed to compute cache key: \"/missing\" not found: not found");
+        let told = [(&missing, classic), (&missing, buildkit), (&unreachable, classic), (&copied, "")]
+            .map(|(error, output)| build(error, output, "build.txt").to_string());
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        the base image nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
+        the base image docker.io/library/nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
+        the base image nope:1 cannot be fetched: Get "http://r/v2/": dial tcp: no such host
+        failed to compute cache key: "/missing" not found: not found
+        "#);
     }
 
     #[test]

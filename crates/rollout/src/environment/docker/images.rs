@@ -28,7 +28,7 @@ use super::{
     context::BuildContext,
     credentials::Credentials,
     failure, names,
-    owner::image_labels,
+    owner::{committed_labels, image_labels},
     settings::Settings,
 };
 use crate::{
@@ -266,7 +266,7 @@ impl Images {
             ..CommitContainerOptions::default()
         };
         let config =
-            ContainerConfig { labels: Some(image_labels("env", origin)), ..ContainerConfig::default() };
+            ContainerConfig { labels: Some(committed_labels("env", origin)), ..ContainerConfig::default() };
         api.commit_container(commit, config).await?;
         guard.remove().await.map(drop)
     }

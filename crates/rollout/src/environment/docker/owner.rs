@@ -107,15 +107,18 @@ impl Owner {
     }
 }
 
-/// The labels of an image. Committing a container gives the image the container's labels too, and they can be
-/// emptied but not left out.
+/// The labels of an image.
 pub(super) fn image_labels(kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
-    let mut labels: HashMap<String, String> =
-        [JOB, TRIAL, OWNER, BOOT, MACHINE].map(|key| (key.to_owned(), String::new())).into();
-    labels.extend(
-        [(IMAGE_KIND, kind), (IMAGE_JOB, origin.job), (IMAGE_TRIAL, origin.trial)]
-            .map(|(key, value)| (key.to_owned(), value.to_owned())),
-    );
+    [(IMAGE_KIND, kind), (IMAGE_JOB, origin.job), (IMAGE_TRIAL, origin.trial)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+/// The labels of an image that is made of a container. It gets the container's labels too, and they can be
+/// emptied but not left out.
+pub(super) fn committed_labels(kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
+    let mut labels = image_labels(kind, origin);
+    labels.extend([JOB, TRIAL, OWNER, BOOT, MACHINE].map(|key| (key.to_owned(), String::new())));
     labels
 }
 
@@ -187,7 +190,7 @@ mod tests {
     #[test]
     fn a_container_that_a_person_starts_from_our_image_is_not_ours() {
         let here = owner(1, "ns", "boot", "m");
-        assert_eq!(here.maker_by(&image_labels("env", ORIGIN), |_| None), None);
+        assert_eq!(here.maker_by(&committed_labels("env", ORIGIN), |_| None), None);
         assert_eq!(here.maker_by(&HashMap::new(), |_| None), None);
     }
 
