@@ -27,7 +27,8 @@ fn logged_in(job: TestJob, registry: &Registry) -> TestJob {
 /// Every file below a directory that holds this text.
 fn holding(dir: &Path, needle: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).unwrap().flatten() {
+    // There may be no state at all.
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().unwrap().is_dir() {
             found.extend(holding(&entry.path(), needle));
         } else if String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default()).contains(needle) {
@@ -105,6 +106,21 @@ fn an_image_that_does_not_exist_fails_the_pull_by_name() {
     let error = finished.trial("oracle/set/absent__1")["error"].clone();
     assert_eq!(error["type"], "environment_image_pull_failed");
     assert!(error["message"].as_str().unwrap().contains(&image), "{error}");
+}
+
+#[test]
+fn an_image_that_exists_for_another_platform_only_is_told_by_both_platforms() {
+    let registry = Registry::shared();
+    let image = registry.push(&Engine::shared(), "test", "other-platform:1");
+    let job = logged_in(job(), &registry)
+        .set("environment/provider_config", json!({"platform": "linux/s390x"}))
+        .task(in_image("platform", &image))
+        .oracle();
+    let finished = job.run().expect(1);
+    let error = finished.trial("oracle/set/platform__1")["error"].clone();
+    assert_eq!(error["type"], "environment_image_pull_failed");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("linux/s390x") && message.contains("linux/amd64"), "{message}");
 }
 
 #[test]

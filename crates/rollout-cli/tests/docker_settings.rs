@@ -230,24 +230,6 @@ fn the_number_of_processes_is_limited() {
 }
 
 #[test]
-fn an_image_of_another_platform_is_told_by_both_platforms() {
-    let job = job()
-        .on(&Engine::shared())
-        .set("environment/provider_config", json!({"platform": "linux/s390x"}))
-        .task(
-            TestTask::new("platform")
-                .without("environment/Dockerfile")
-                .config("version = \"1.0\"\n[environment]\ndocker_image = \"test\"\n"),
-        )
-        .oracle();
-    let finished = job.run().expect(1);
-    let error = finished.trial("oracle/set/platform__1")["error"].clone();
-    assert_eq!(error["type"], "environment_image_pull_failed");
-    let message = error["message"].as_str().unwrap();
-    assert!(message.contains("linux/s390x") && message.contains("linux/amd64"), "{message}");
-}
-
-#[test]
 fn storage_that_cannot_be_limited_is_said_once_and_recorded() {
     let job = job()
         .on(&Engine::shared())
