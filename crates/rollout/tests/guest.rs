@@ -6,3 +6,9 @@ mod support;
 
 #[path = "guest/commands.rs"]
 mod commands;
+#[path = "guest/ends.rs"]
+mod ends;
+#[path = "guest/files.rs"]
+mod files;
+#[path = "guest/lost.rs"]
+mod lost;

@@ -7,18 +7,27 @@
 
 mod connection;
 mod output;
+mod receive;
+mod send;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, SystemTime},
+};
 
-use rollout_guest::{Reply, Request};
+use rollout_guest::{Found, Item, Limits, MAX_DATA, Reply, Request};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
     time::timeout,
 };
 
 use self::{
     connection::{Call, Connection},
     output::{End, Pumps},
+    receive::{Receive, ReceiveError},
+    send::{SendError, Source},
 };
 use super::{CopyMode, CopyReport, EnvironmentError, Exec, Exit, FileRead};
 
@@ -34,6 +43,15 @@ const KILL_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the stream of a container that is gone may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+const LOG_LIMITS: Limits = Limits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
+
+/// The mode of scripts.
+const EXECUTABLE_MODE: u32 = 0o755;
+
+/// Steps of a copy that wait to be sent.
+const WAITING_ITEMS: usize = 8;
+
 /// Processes that are named. An agent may leave more behind than anybody reads.
 const MAX_SURVIVORS: usize = 1000;
 
@@ -46,7 +64,7 @@ pub struct Guest {
     connection: Connection,
     pumps: Pumps,
     user: Option<String>,
-    stays: std::sync::atomic::AtomicBool,
+    stays: AtomicBool,
 }
 
 impl Guest {
@@ -62,28 +80,118 @@ impl Guest {
     }
 
     /// Copies a host file, or the content of a host directory, to a path inside.
-    pub async fn copy_to(
-        &self,
-        _source: &Path,
-        _target: &str,
-        _mode: CopyMode,
-    ) -> Result<(), EnvironmentError> {
-        Err(missing())
+    pub async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        let path = source.to_owned();
+        let source = file_work(move || Source::open(&path)).await?.map_err(send_error)?;
+        let request = Request::Put {
+            target: target.to_owned(),
+            file: source.is_file,
+            replace: mode == CopyMode::Replace,
+        };
+        let mut call = self.connection.call(&request)?;
+        let (sender, mut items) = mpsc::channel(WAITING_ITEMS);
+        let walk =
+            tokio::task::spawn_blocking(move || source.walk(|item| sender.blocking_send(item).is_ok()));
+        loop {
+            tokio::select! {
+                item = items.recv() => match item {
+                    Some(item) => call.ticket.send(&Request::Item(item)).await?,
+                    None => break,
+                },
+                // A guest that fails says so before the end, and nothing else.
+                reply = call.next() => {
+                    reply?;
+                    return Err(call.ticket.nonsense());
+                }
+            }
+        }
+        walk.await.map_err(stopped)?.map_err(send_error)?;
+        call.ticket.send(&Request::PutEnd).await?;
+        call.done().await
     }
 
     /// Writes an executable file inside, making its directory.
-    pub async fn write_file(&self, _path: &str, _content: &[u8]) -> Result<(), EnvironmentError> {
-        Err(missing())
+    pub async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        let request = Request::Put { target: path.to_owned(), file: true, replace: true };
+        let call = self.connection.call(&request)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let file = Item::File {
+            name: Vec::new(),
+            mode: EXECUTABLE_MODE,
+            seconds: i64::try_from(now.as_secs()).unwrap_or(0),
+            nanoseconds: now.subsec_nanos(),
+        };
+        call.ticket.send(&Request::Item(file)).await?;
+        for bytes in content.chunks(MAX_DATA) {
+            call.ticket.send(&Request::Item(Item::Data(bytes.to_vec()))).await?;
+        }
+        call.ticket.send(&Request::PutEnd).await?;
+        call.done().await
     }
 
     /// Copies the content of a directory inside into a host directory, in which nothing is overwritten.
-    pub async fn copy_from(&self, _source: &str, _target: &Path) -> Result<CopyReport, EnvironmentError> {
-        Err(missing())
+    pub async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        let request = Request::Get { source: source.to_owned(), limits: LOG_LIMITS };
+        let Call { ticket, mut replies } = self.connection.call(&request)?;
+        let target = target.to_owned();
+        let received = file_work(move || {
+            let mut receive = Receive::start(&target, LOG_LIMITS)?;
+            loop {
+                match replies.blocking_recv() {
+                    Some(Reply::Item(item)) => receive.step(item)?,
+                    Some(Reply::Skipped { path, reason }) => receive.skip(path, reason),
+                    Some(Reply::Done) => return receive.finish().map(Received::Whole),
+                    Some(Reply::Failed(reason)) => return Ok(Received::Failed(reason)),
+                    Some(_) => return Err(ReceiveError::Nonsense),
+                    None => return Ok(Received::Lost),
+                }
+            }
+        });
+        match received.await? {
+            Ok(Received::Whole(skipped)) => {
+                ticket.done();
+                Ok(CopyReport { skipped })
+            }
+            Ok(Received::Failed(reason)) => {
+                ticket.done();
+                Err(EnvironmentError::Command(reason))
+            }
+            Ok(Received::Lost) => Err(ticket.lost()),
+            Err(ReceiveError::Nonsense) => Err(ticket.nonsense()),
+            Err(ReceiveError::Host { path, source }) => {
+                Err(EnvironmentError::Lost(format!("cannot write {} on the host: {source}", path.display())))
+            }
+        }
     }
 
     /// Reads a regular file inside, without following a link at its end.
-    pub async fn read_file(&self, _path: &str, _max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        Err(missing())
+    pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        let mut call = self.connection.call(&Request::Read { path: path.to_owned(), max_bytes })?;
+        let mut content = Vec::new();
+        let mut read = match call.next().await? {
+            Reply::Found(Found::File) => None,
+            Reply::Found(Found::Missing) => Some(FileRead::Missing),
+            Reply::Found(Found::NotRegular) => Some(FileRead::NotRegular),
+            Reply::Found(Found::TooLarge(size)) => Some(FileRead::TooLarge(size)),
+            _ => return Err(call.ticket.nonsense()),
+        };
+        loop {
+            match call.next().await? {
+                Reply::Item(Item::Data(bytes)) if read.is_none() => content.extend(bytes),
+                Reply::Done => {
+                    call.ticket.done();
+                    break;
+                }
+                _ => return Err(call.ticket.nonsense()),
+            }
+            // One that has grown since the guest looked.
+            let size = content.len() as u64;
+            if size > max_bytes {
+                read = Some(FileRead::TooLarge(size));
+                break;
+            }
+        }
+        Ok(read.unwrap_or(FileRead::Content(content)))
     }
 
     /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
@@ -157,7 +265,7 @@ impl Guest {
     /// Makes the guest outlive its stream, and everything inside with it.
     pub async fn stay(&self) -> Result<(), EnvironmentError> {
         self.connection.call(&Request::Stay)?.done().await?;
-        self.stays.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.stays.store(true, Ordering::SeqCst);
         Ok(())
     }
 
@@ -172,6 +280,32 @@ impl Guest {
     }
 }
 
-fn missing() -> EnvironmentError {
-    EnvironmentError::Lost("the guest is not reached yet".to_owned())
+/// What came of a copy out of a container.
+enum Received {
+    /// All of it, but for what these sentences name.
+    Whole(Vec<String>),
+    /// Nothing, for a reason of the guest's.
+    Failed(String),
+    /// A part, until the stream ended.
+    Lost,
+}
+
+async fn file_work<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, EnvironmentError> {
+    tokio::task::spawn_blocking(work).await.map_err(stopped)
+}
+
+fn stopped(error: tokio::task::JoinError) -> EnvironmentError {
+    EnvironmentError::Lost(format!("work on files of the host was stopped: {error}"))
+}
+
+/// A task that holds a device is wrong; a host that cannot read its own files is in trouble.
+fn send_error(error: SendError) -> EnvironmentError {
+    match error {
+        SendError::Host { path, source } => {
+            EnvironmentError::Lost(format!("cannot use {} of the host: {source}", path.display()))
+        }
+        error => EnvironmentError::Command(error.to_string()),
+    }
 }

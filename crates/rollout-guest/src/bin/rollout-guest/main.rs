@@ -5,10 +5,11 @@
 //! Everything that is needed when processes have used up the container's limit runs in threads that were
 //! started at the beginning.
 #![forbid(unsafe_code)]
-#![cfg_attr(not(target_os = "linux"), expect(unused, reason = "containers run on Linux alone"))]
 
 #[cfg(target_os = "linux")]
 mod exec;
+#[cfg(target_os = "linux")]
+mod files;
 #[cfg(target_os = "linux")]
 mod kill;
 #[cfg(target_os = "linux")]

@@ -7,7 +7,11 @@ use std::{
     io::{self, BufReader},
     os::fd::AsFd as _,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
     time::Duration,
 };
 
@@ -16,6 +20,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 
 use crate::{
     exec::{Executor, Order},
+    files::{self, Put},
     kill::{Reaper, Running},
     memory::OomKills,
     out::Out,
@@ -30,8 +35,19 @@ pub(crate) fn serve() {
     }
 }
 
+/// How many requests about files are worked on at a time.
+const WORKERS: usize = 3;
+
+/// A request that is worked on beside others, and whether it was taken back.
+type Job = (u32, Request, Arc<AtomicBool>);
+
 struct Server {
     executor: Arc<Executor>,
+    jobs: Sender<Job>,
+    /// The jobs that can still be taken back.
+    cancels: HashMap<u32, Weak<AtomicBool>>,
+    /// The copies into the container that are under way.
+    puts: HashMap<u32, Put>,
     /// The commands that can still be taken back.
     running: Arc<Mutex<HashMap<u32, Arc<Running>>>>,
 }
@@ -53,7 +69,13 @@ impl Server {
             null: File::open("/dev/null")?,
             out,
         });
-        Ok(Self { executor, running: Arc::default() })
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..WORKERS {
+            let (queue, out) = (Arc::clone(&queue), executor.out.clone());
+            std::thread::Builder::new().name("files".to_owned()).spawn(move || work(&queue, &out))?;
+        }
+        Ok(Self { executor, jobs, cancels: HashMap::new(), puts: HashMap::new(), running: Arc::default() })
     }
 
     fn run(&mut self) {
@@ -87,26 +109,48 @@ impl Server {
                 }
             }
             Request::Cancel => {
+                self.puts.remove(&id);
+                if let Some(cancelled) = self.cancels.remove(&id).and_then(|cancelled| cancelled.upgrade()) {
+                    cancelled.store(true, Ordering::Relaxed);
+                }
                 let running = lock(&self.running).get(&id).cloned();
                 if let Some(running) = running {
                     self.executor.reaper.cancel(&running);
                 }
             }
-            Request::Survivors => {
-                for process in processes::living() {
-                    let command = processes::command_line(process.pid);
-                    if !command.is_empty() {
-                        out.send(id, &Reply::Process(command));
-                    }
+            // Copies in are carried out here: nothing else keeps the host from sending too much.
+            Request::Put { target, file, replace } => match Put::start(target, file, replace) {
+                Ok(put) => drop(self.puts.insert(id, put)),
+                Err(reason) => out.answer(id, Err(reason)),
+            },
+            // What follows after a failure is let go.
+            Request::Item(item) => {
+                if let Some(Err(reason)) = self.puts.get_mut(&id).map(|put| put.step(item)) {
+                    self.puts.remove(&id);
+                    out.answer(id, Err(reason));
                 }
-                out.answer(id, Ok(()));
+            }
+            Request::PutEnd => {
+                if let Some(put) = self.puts.remove(&id) {
+                    out.answer(id, put.finish());
+                }
             }
             Request::KillAll => self.executor.reaper.kill_everything(id),
             Request::Stay => {
                 out.stay();
                 out.answer(id, Ok(()));
             }
-            _ => out.answer(id, Err("not yet".to_owned())),
+            Request::Get { .. }
+            | Request::Read { .. }
+            | Request::MakeDirs { .. }
+            | Request::Link { .. }
+            | Request::Survivors => {
+                let cancelled = Arc::new(AtomicBool::new(false));
+                self.cancels.retain(|_, cancelled| cancelled.strong_count() > 0);
+                self.cancels.insert(id, Arc::downgrade(&cancelled));
+                // The workers end with the process.
+                let _ = self.jobs.send((id, request, cancelled));
+            }
         }
     }
 
@@ -122,6 +166,35 @@ impl Server {
             lock(&self.running).remove(&id);
         }
         spawned.map(drop)
+    }
+}
+
+fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
+    loop {
+        let Ok((id, request, cancelled)) = lock(queue).recv() else { return };
+        if cancelled.load(Ordering::Relaxed) {
+            continue;
+        }
+        let outcome = match request {
+            Request::Get { source, limits } => files::get(out, id, &cancelled, &source, limits),
+            Request::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
+            Request::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
+            Request::Link { target, link } => files::link(&target, &link),
+            _ => {
+                survivors(out, id);
+                Ok(())
+            }
+        };
+        out.answer(id, outcome);
+    }
+}
+
+fn survivors(out: &Out, id: u32) {
+    for process in processes::living() {
+        let command = processes::command_line(process.pid);
+        if !command.is_empty() {
+            out.send(id, &Reply::Process(command));
+        }
     }
 }
 
