@@ -11,6 +11,7 @@ mod library;
 mod repo;
 mod server;
 mod task;
+mod timed;
 mod user;
 
 pub use command::{Binary, Running};
@@ -22,3 +23,4 @@ pub use library::{Library, Started};
 pub use repo::TestRepo;
 pub use server::FileServer;
 pub use task::TestTask;
+pub use timed::{TimedProvider, Times};
