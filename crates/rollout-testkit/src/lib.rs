@@ -3,6 +3,7 @@
 
 mod command;
 pub mod conformance;
+mod docker;
 mod gate;
 mod idle;
 mod job;
@@ -10,11 +11,13 @@ mod leftover;
 mod library;
 mod repo;
 mod server;
+mod services;
 mod task;
 mod timed;
 mod user;
 
 pub use command::{Binary, Running};
+pub use docker::{Engine, Holdings, OwnEngine};
 pub use gate::{Arrival, Gate};
 pub use idle::IdleProvider;
 pub use job::{Finished, TestJob};
@@ -22,5 +25,6 @@ pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};
 pub use repo::TestRepo;
 pub use server::FileServer;
+pub use services::Registry;
 pub use task::TestTask;
 pub use timed::{TimedProvider, Times};

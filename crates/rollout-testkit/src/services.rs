@@ -1,0 +1,115 @@
+//! The services that `scripts/with-services` starts for tests: where they are, and the image registry.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+
+use crate::Engine;
+
+/// What a service is reached by, from the environment of the test.
+#[track_caller]
+pub(crate) fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!(
+            "this test needs the services of `scripts/with-services` ({name} is not set); \
+             run it as `scripts/with-services cargo nextest run …`"
+        )
+    })
+}
+
+/// The image registry on loopback. Whoever wants anything of it has to log in.
+pub struct Registry {
+    address: String,
+    login: String,
+}
+
+impl Registry {
+    /// The registry that all tests share. It holds what they push, so each uses names of its own.
+    #[track_caller]
+    pub fn shared() -> Self {
+        Self { address: variable("ROLLOUT_TEST_REGISTRY"), login: variable("ROLLOUT_TEST_REGISTRY_LOGIN") }
+    }
+
+    /// The reference of an image in it.
+    pub fn image(&self, name: &str) -> String {
+        format!("{}/{name}", self.address)
+    }
+
+    /// Its password, which must appear in no file.
+    pub fn password(&self) -> &str {
+        self.login.split_once(':').expect("a login is a user and a password").1
+    }
+
+    /// Writes a client's configuration that logs in, into a directory for `DOCKER_CONFIG`.
+    pub fn write_login(&self, dir: &Path) {
+        self.write(dir, &self.login);
+    }
+
+    /// The same with this password instead of the right one.
+    pub fn write_wrong_login(&self, dir: &Path, password: &str) {
+        self.write(dir, &format!("tester:{password}"));
+    }
+
+    fn write(&self, dir: &Path, login: &str) {
+        fs::create_dir_all(dir).expect("make a directory for the client's configuration");
+        let config = json!({"auths": {&self.address: {"auth": base64(login.as_bytes())}}});
+        fs::write(dir.join("config.json"), config.to_string()).expect("write the client's configuration");
+    }
+
+    /// Puts an image of an engine into the registry, and takes the name that was needed for it from the engine again.
+    #[track_caller]
+    pub fn push(&self, engine: &Engine, source: &str, name: &str) -> String {
+        let config = tempfile::tempdir().expect("make a temporary directory");
+        self.write_login(config.path());
+        let reference = self.image(name);
+        engine.docker(&["tag", source, &reference]);
+        let pushed = engine
+            .client()
+            .env("DOCKER_CONFIG", config.path())
+            .args(["push", "--quiet", &reference])
+            .output()
+            .expect("run the client");
+        assert!(pushed.status.success(), "push {reference}: {}", String::from_utf8_lossy(&pushed.stderr));
+        engine.docker(&["image", "rm", &reference]);
+        reference
+    }
+
+    /// The requests for a repository so far that were let in, such as `GET /v2/name/manifests/1`.
+    pub fn requests(&self, repository: &str) -> Vec<String> {
+        let log = fs::read_to_string(variable("ROLLOUT_TEST_REGISTRY_LOG")).expect("read the registry's log");
+        let within = format!("/v2/{repository}/");
+        // Lines as web servers write them: address, time, "METHOD path protocol", status.
+        log.lines()
+            .filter_map(|line| line.split_once("] \"")?.1.split_once("\" "))
+            .filter(|(request, rest)| request.contains(&within) && !rest.starts_with("401"))
+            .filter_map(|(request, _)| Some(request.rsplit_once(' ')?.0.to_owned()))
+            .collect()
+    }
+}
+
+/// The encoding that the client's configuration wants of a login.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte));
+        let group = group << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let digit = DIGITS[(group >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn logins_are_encoded_with_padding() {
+        assert_eq!(base64(b"a:b"), "YTpi");
+        assert_eq!(base64(b"a:bc"), "YTpiYw==");
+        assert_eq!(base64(b"a:bcd"), "YTpiY2Q=");
+    }
+}
