@@ -24,7 +24,7 @@ use crate::{
         layout::JobDir,
     },
     result::{ErrorType, JobResult, TrialError, TrialResult},
-    trial::{self, Progress, Trial, TrialEnd},
+    trial::{self, Installs, Progress, Trial, TrialEnd},
 };
 
 impl Job {
@@ -60,6 +60,7 @@ impl Job {
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
             provider,
+            installs: Arc::default(),
             name: Arc::clone(&name),
             dir: dir.clone(),
             events: events.clone(),
@@ -110,6 +111,7 @@ impl Job {
 struct Dispatcher {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
+    installs: Arc<Installs>,
     name: Arc<str>,
     dir: JobDir,
     events: UnboundedSender<Event>,
@@ -181,6 +183,7 @@ impl Dispatcher {
             task: task.task.clone(),
             verifier_env: Arc::clone(&task.verifier_env),
             provider: Arc::clone(&self.provider),
+            installs: Arc::clone(&self.installs),
             dir: self.dir.trial(&id),
             redactor: Arc::clone(self.plan.redactor()),
             progress: Box::new(move |report| {
