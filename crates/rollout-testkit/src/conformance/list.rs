@@ -20,7 +20,8 @@ macro_rules! conformance {
                 what_the_agent_reports_to_have_used_goes_into_the_result
                 without_a_report_the_model_cost_is_unknown_and_not_zero
                 output_files_grow_while_the_trial_runs
-                scripts_need_no_executable_bit;
+                scripts_need_no_executable_bit
+                modes_and_links_of_solution_and_tests_are_kept;
             rewards:
                 reward_json_gives_a_reward_and_named_rewards
                 reward_txt_wins_over_reward_json
@@ -107,10 +108,23 @@ macro_rules! conformance {
                 trials_share_nothing_with_each_other_or_the_host
                 an_agent_has_no_power_over_the_machine
                 names_with_blanks_and_strange_letters_work_everywhere;
+            cancel:
+                a_job_stopped_while_it_builds_stops_the_build
+                a_job_stopped_while_it_installs_leaves_nothing
+                a_job_stopped_while_the_agent_works_leaves_nothing
+                a_job_stopped_while_it_verifies_leaves_nothing
+                a_job_stopped_at_once_ends_what_runs_inside;
             preserve:
                 environments_are_preserved_as_the_policy_says
                 a_preserved_environment_can_be_opened_again_and_stays
                 a_place_where_nothing_was_preserved_cannot_be_opened;
+            snapshots:
+                trials_of_this_job_and_later_ones_share_one_install
+                nothing_of_the_trial_that_installed_is_visible_in_others
+                what_the_install_removed_and_made_is_so_in_later_trials
+                settings_of_the_image_hold_in_later_trials
+                an_install_that_fails_is_not_kept
+                a_snapshot_is_found_by_its_key_and_the_first_one_stays;
             files:
                 a_directory_is_copied_with_its_modes_and_links
                 a_merge_keeps_what_is_there_and_a_replacement_does_not
@@ -136,7 +150,8 @@ macro_rules! conformance {
                 a_deadline_does_not_wait_for_those_who_ignore_signals
                 survivors_are_listed_and_all_of_them_can_be_ended
                 orphans_that_end_leave_no_trace
-                commands_run_side_by_side;
+                commands_run_side_by_side
+                a_person_has_a_terminal;
         }
     };
 }

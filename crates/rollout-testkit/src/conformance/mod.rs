@@ -14,6 +14,7 @@
 #[macro_use]
 mod list;
 
+pub mod cancel;
 pub mod commands;
 pub mod errors;
 pub mod files;
@@ -25,6 +26,7 @@ pub mod phases;
 pub mod preserve;
 pub mod processes;
 pub mod rewards;
+pub mod snapshots;
 mod suite;
 
 use std::{path::Path, sync::Arc};

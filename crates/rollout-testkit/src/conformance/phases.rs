@@ -2,7 +2,10 @@
 #![expect(missing_docs, reason = "the name of a case says what it describes")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+};
 
 use serde_json::{Value, json};
 
@@ -247,4 +250,26 @@ pub fn scripts_need_no_executable_bit(suite: &Suite) {
             .unwrap();
     }
     assert_eq!(job.run().expect(0).trial("oracle/set/task__1")["reward"], 1.0, "and others keep theirs");
+}
+
+pub fn modes_and_links_of_solution_and_tests_are_kept(suite: &Suite) {
+    let list = |dir: &str| format!("cd {dir}; stat -c '%n %a' data tool; readlink link; cat link\n");
+    let mut task = TestTask::new("task")
+        .solution(&(list("/oracle") + "touch /app/done\n"))
+        .tests(&(list("/tests") + "echo 1 > /logs/verifier/reward.txt\n"));
+    for dir in ["solution", "tests"] {
+        task = task.file(&format!("{dir}/data"), "data\n").file(&format!("{dir}/tool"), "#!/bin/bash\n");
+    }
+    let job = suite.job().task(task).oracle();
+    for dir in ["solution", "tests"] {
+        let dir = job.root().join("set/task").join(dir);
+        fs::set_permissions(dir.join("data"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(dir.join("tool"), fs::Permissions::from_mode(0o751)).unwrap();
+        symlink("data", dir.join("link")).unwrap();
+    }
+    let finished = job.run().expect(0);
+    for file in ["command/stdout.txt", "logs/verifier/stdout.txt"] {
+        let said = finished.file(&format!("oracle/set/task__1/{file}"));
+        assert_eq!(said, "data 600\ntool 751\ndata\ndata\n", "{file}");
+    }
 }
