@@ -190,7 +190,7 @@ impl OwnEngine {
             fs::File::options().create(true).append(true).open(path("log")).expect("open the engine's log");
         // A daemon that was killed leaves it, and the next one then takes it for another that runs.
         let _ = fs::remove_file(path("pid"));
-        let daemon = Command::new("/usr/sbin/dockerd")
+        let daemon = Command::new("dockerd")
             .arg("--data-root")
             .arg(path("data"))
             .arg("--exec-root")
