@@ -33,6 +33,6 @@ pub use limits::{Enforced, LimitBacking, Limits};
 pub use process::{Command, ExecError, Exit, ExitStatus, Process, Stdio, Survivor, Terminal};
 pub use sandbox::{DestroyError, KeepError, Sandbox};
 pub use snapshot::SnapshotError;
-pub use store::{Stored, StoredKind, remove_unused, stored};
+pub use store::{Stored, StoredKind, User, remove_unused, stored};
 pub use support::{Mode, Support};
 pub use sweep::{SweepReport, sweep};

@@ -87,8 +87,17 @@ pub struct Stored {
     pub kind: StoredKind,
     /// Where it lies.
     pub path: PathBuf,
-    /// Whether a running engine or a preserved sandbox needs it.
-    pub used: bool,
+    /// Who needs it.
+    pub used_by: Option<User>,
+}
+
+/// Who may need something that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// An engine that runs.
+    Engine,
+    /// A preserved sandbox, and no engine that runs.
+    Preserved,
 }
 
 /// Lists everything that is kept. Blocks.
@@ -114,7 +123,7 @@ pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
         let trash = run.join(unique_id());
         fs::create_dir(&trash)?;
         let mut found = list(&state_dir)?;
-        found.retain(|stored| !stored.used);
+        found.retain(|stored| stored.used_by.is_none());
         // A snapshot goes before the layers below it: one without them must not be found.
         found.sort_by_key(|stored| stored.kind != StoredKind::Snapshot);
         for (number, stored) in found.into_iter().enumerate() {
@@ -136,44 +145,70 @@ fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
         };
         for entry in entries {
             let path = entry?.path();
-            let used = match (&used, place(state_dir, &path)) {
-                (Some(used), Some(place)) => used.contains(&place),
-                _ => true,
+            let used_by = match place(state_dir, &path) {
+                Some(place) => used.by(&place),
+                None => Some(User::Engine),
             };
-            found.push(Stored { kind, path, used });
+            found.push(Stored { kind, path, used_by });
         }
     }
     Ok(found)
 }
 
+/// A directory of the store and a name in it.
 type Place = (&'static str, String);
 
-/// What is in use; none when nobody can tell, so that everything may be.
-fn uses(state_dir: &Path) -> io::Result<Option<HashSet<Place>>> {
-    let mut used = HashSet::new();
+/// What is in use.
+#[derive(Default)]
+struct Uses {
+    engines: HashSet<Place>,
+    preserved: HashSet<Place>,
+    /// A preserved sandbox does not say what it needs, so that it may be anything.
+    unknown: bool,
+}
+
+impl Uses {
+    fn by(&self, place: &Place) -> Option<User> {
+        if self.engines.contains(place) {
+            Some(User::Engine)
+        } else if self.unknown || self.preserved.contains(place) {
+            Some(User::Preserved)
+        } else {
+            None
+        }
+    }
+}
+
+fn uses(state_dir: &Path) -> io::Result<Uses> {
+    let mut uses = Uses::default();
     // Engines first: one that ends meanwhile has preserved its sandboxes before.
     for engine in sweep::live(&state_dir.join(RUN))? {
         let text = match fs::read_to_string(engine.join(USES)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text?,
         };
-        used.extend(text.lines().filter_map(|line| place(state_dir, &state_dir.join(line))));
+        uses.engines.extend(text.lines().filter_map(|line| place(state_dir, &state_dir.join(line))));
     }
+    add_what_is_below(state_dir, &mut uses.engines);
     for entry in fs::read_dir(state_dir.join("preserved")).into_iter().flatten() {
         let spec = fs::File::open(entry?.path().join(SPEC_FILE))
             .and_then(|file| Ok(serde_json::from_reader::<_, SandboxSpec>(io::BufReader::new(file))?));
-        let Ok(spec) = spec else { return Ok(None) };
-        used.extend(spec.image.directories().filter_map(|dir| place(state_dir, dir)));
+        match spec {
+            Ok(spec) => {
+                uses.preserved.extend(spec.image.directories().filter_map(|dir| place(state_dir, dir)))
+            }
+            Err(_) => uses.unknown = true,
+        }
     }
-    let snapshots: Vec<PathBuf> = used
-        .iter()
-        .filter(|(kind, _)| *kind == SNAPSHOTS)
-        .map(|(kind, name)| state_dir.join(kind).join(name))
-        .collect();
-    for image in snapshots.iter().filter_map(|dir| snapshot::below(dir)) {
-        used.extend(image.directories().filter_map(|dir| place(state_dir, dir)));
-    }
-    Ok(Some(used))
+    Ok(uses)
+}
+
+/// A snapshot is of no use without the image that it was made on.
+fn add_what_is_below(state_dir: &Path, used: &mut HashSet<Place>) {
+    let snapshots = used.iter().filter(|(kind, _)| *kind == SNAPSHOTS);
+    let images: Vec<Image> =
+        snapshots.filter_map(|(kind, name)| snapshot::below(&state_dir.join(kind).join(name))).collect();
+    used.extend(images.iter().flat_map(Image::directories).filter_map(|dir| place(state_dir, dir)));
 }
 
 /// What of the store a path belongs to; none for what lies elsewhere.
@@ -233,8 +268,8 @@ mod tests {
     fn what_is_listed_is_not_touched() {
         let state = state_with(&["layers/k/1", "snapshots/s/1"]);
         let found = stored(state.path()).unwrap();
-        let kinds: Vec<_> = found.iter().map(|stored| (stored.kind, stored.used)).collect();
-        assert_eq!(kinds, [(StoredKind::Layer, false), (StoredKind::Snapshot, false)]);
+        let kinds: Vec<_> = found.iter().map(|stored| (stored.kind, stored.used_by)).collect();
+        assert_eq!(kinds, [(StoredKind::Layer, None), (StoredKind::Snapshot, None)]);
         assert!(found.iter().all(|stored| stored.path.exists()));
     }
 

@@ -32,7 +32,7 @@ impl Job {
     ///
     /// Every trial whose end was told is on the disk, whatever happens to this process later.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<JobResult, JobError> {
-        let Self { plan, provider, name, dir, mut journal, rows, todo, history } = self;
+        let Self { plan, provider, name, dir, mut journal, rows, todo, history, warnings } = self;
         let run_started_at = Timestamp::now();
         let clock = Instant::now();
         let journal = tokio::task::spawn_blocking(move || {
@@ -51,7 +51,7 @@ impl Job {
             metrics: plan.config().metrics.clone(),
             earlier: summary::earlier(&plan, &rows, &todo),
         });
-        for message in provider.notes() {
+        for message in provider.notes().into_iter().chain(warnings) {
             let _ = events.send(Event::Warning { message });
         }
 
