@@ -14,9 +14,12 @@ use rollout::environment::{
     ImageRequest, PreparedImage, Provider,
 };
 
+/// A kind of call, with the times it took.
+type Calls = (&'static str, Vec<Duration>);
+
 /// The times of the calls so far, in the order in which each kind was first made.
 #[derive(Debug, Clone, Default)]
-pub struct Times(Arc<Mutex<Vec<(&'static str, Vec<Duration>)>>>);
+pub struct Times(Arc<Mutex<Vec<Calls>>>);
 
 impl Times {
     /// Every kind of call with the times it took.
