@@ -54,6 +54,8 @@ struct Server {
 
 impl Server {
     fn start() -> io::Result<Self> {
+        // Without the right to change its groups it goes on without that protection.
+        let _ = users::stand_apart();
         // Keeps the super-user of the container, who may lack the right to inspect others, from its memory and
         // its streams.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
