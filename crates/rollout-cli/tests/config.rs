@@ -157,9 +157,45 @@ fn the_environment_that_was_chosen_is_printed_and_recorded() {
 
 #[test]
 fn a_provider_outside_of_this_build_is_refused_with_one_that_is_in_it() {
-    for kind in ["docker", "kubernetes", "modal", "fly"] {
+    for kind in ["kubernetes", "modal", "fly"] {
         let job = job().task(TestTask::new("task")).oracle().set("environment", json!({"type": kind}));
         refused(&job, &[kind, "hint: write `type: native`"]);
+    }
+}
+
+#[test]
+fn an_engine_that_does_not_answer_is_refused_with_what_was_tried() {
+    let job = job()
+        .task(TestTask::new("task"))
+        .oracle()
+        .set("environment", json!({"type": "docker"}))
+        .env("DOCKER_HOST", "unix:///nonexistent");
+    let words = ["unix:///nonexistent: there is no such socket", "start the engine", "`type: native`"];
+    refused(&job, &words);
+    let job = job.env("DOCKER_HOST", "ssh://far");
+    refused(&job, &["leads to far by ssh", "ssh -nNT -L"]);
+}
+
+#[test]
+fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
+    let job = job()
+        .task(TestTask::new("task").config("[environment]\ndocker_image = \"no/such:image\"\n"))
+        .oracle()
+        .set("environment", json!({}))
+        .env("DOCKER_HOST", "unix:///nonexistent");
+    let finished = job.run().expect(1);
+    assert!(finished.stdout().contains("on native"), "{}", finished.stdout());
+}
+
+#[test]
+fn settings_of_the_docker_environment_are_checked_before_an_engine_is_looked_for() {
+    for (key, value) in [("netwrok", json!("none")), ("pids", json!(0)), ("mounts", json!([{"source": "/x"}]))] {
+        let job = job()
+            .task(TestTask::new("task"))
+            .oracle()
+            .set("environment", json!({"type": "docker", "provider_config": {key: value}}))
+            .env("DOCKER_HOST", "unix:///nonexistent");
+        refused(&job, &["provider_config", key.trim_end_matches('s')]);
     }
 }
 

@@ -256,6 +256,20 @@ fn a_snapshot_that_a_killed_job_left_half_made_is_never_used() {
 }
 
 #[test]
+fn a_snapshot_on_a_layer_that_was_made_anew_is_not_used() {
+    let task = TestTask::new("task")
+        .dockerfile("FROM test\nWORKDIR /app\nRUN cat /proc/sys/kernel/random/uuid > /stamp\n");
+    let job = job_with(agent(INSTALL)).task(task);
+    named(&job, "one", &[]).expect(0);
+    job.expect_nothing_running();
+    fs::remove_dir_all(job.state_dir().join("layers")).unwrap();
+    named(&job, "two", &[]).expect(0);
+    named(&job, "three", &[]).expect(0);
+    assert_ne!(installs(&job, "one"), installs(&job, "two"));
+    assert_eq!(installs(&job, "two"), installs(&job, "three"));
+}
+
+#[test]
 fn a_forced_build_is_another_image_and_so_installs_again() {
     let task = TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nRUN true\n");
     let job = job_with(agent(INSTALL)).task(task);

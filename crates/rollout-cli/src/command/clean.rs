@@ -66,7 +66,7 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
             let (fate, hint) = match row.fate {
                 Fate::Goes if dry_run => ("to remove", String::new()),
                 Fate::Goes => ("removed", String::new()),
-                Fate::StaysWithout(flag) if row.bytes > 0 => ("kept", format!("goes with {flag}")),
+                Fate::StaysWithout(flag) if row.bytes > 0 => ("kept", format!("removed by {flag}")),
                 Fate::Stays | Fate::StaysWithout(_) => ("kept", String::new()),
             };
             vec![fate.to_owned(), row.what.clone(), size(row.bytes), hint]

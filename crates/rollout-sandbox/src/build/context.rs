@@ -78,19 +78,42 @@ pub(crate) struct Selected {
     pub(crate) is_dir: bool,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum EntryKind {
+/// What a part of a build context is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
     File,
+    /// A directory.
     Dir,
+    /// A symbolic link to this target.
     Link(PathBuf),
 }
 
-#[derive(Debug)]
-struct Entry {
+/// A part of a build context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContextFile {
     /// Relative to what was walked; empty for a single file.
-    path: PathBuf,
-    kind: EntryKind,
-    mode: u32,
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its permission bits.
+    pub mode: u32,
+}
+
+/// Lists all that a build may see of a directory, sorted by path: what `.dockerignore` leaves out is not there,
+/// the Dockerfile always is.
+pub fn context_files(dir: &Path, dockerfile: &Path) -> Result<Vec<ContextFile>, CopyFailure> {
+    let context = Context::open(dir, dockerfile).map_err(CopyFailure::io(dir))?;
+    let mut files = context.walk(&context.root)?;
+    files.retain(|file| !file.path.as_os_str().is_empty());
+    if let Ok(path) = dockerfile.strip_prefix(dir)
+        && let Err(place) = files.binary_search_by(|file| file.path.as_path().cmp(path))
+    {
+        let metadata = fs::metadata(dockerfile).map_err(CopyFailure::io(dockerfile))?;
+        let mode = metadata.mode() & 0o7777;
+        files.insert(place, ContextFile { path: path.to_owned(), kind: FileKind::File, mode });
+    }
+    Ok(files)
 }
 
 impl Context {
@@ -166,7 +189,7 @@ impl Context {
     }
 
     /// Lists a directory of the context, or a single file, in a fixed order and without what is ignored.
-    fn walk(&self, top: &Path) -> Result<Vec<Entry>, CopyFailure> {
+    fn walk(&self, top: &Path) -> Result<Vec<ContextFile>, CopyFailure> {
         let mut entries = Vec::new();
         let mut wanted_parents = BTreeSet::new();
         let mut ignored_dirs = BTreeSet::new();
@@ -179,24 +202,24 @@ impl Context {
                     children.push(child.map_err(CopyFailure::io(&path))?.path());
                 }
                 pending.append(&mut children);
-                EntryKind::Dir
+                FileKind::Dir
             } else if metadata.is_symlink() {
-                EntryKind::Link(fs::read_link(&path).map_err(CopyFailure::io(&path))?)
+                FileKind::Link(fs::read_link(&path).map_err(CopyFailure::io(&path))?)
             } else if metadata.is_file() {
-                EntryKind::File
+                FileKind::File
             } else {
                 continue;
             };
             let relative = path.strip_prefix(top).unwrap_or(&path).to_owned();
             let ignored = self.ignore.ignores(path.strip_prefix(&self.root).unwrap_or(&path));
-            match (ignored, kind == EntryKind::Dir) {
+            match (ignored, kind == FileKind::Dir) {
                 (true, false) => continue,
                 (true, true) => {
                     ignored_dirs.insert(relative.clone());
                 }
                 (false, _) => wanted_parents.extend(relative.ancestors().skip(1).map(Path::to_owned)),
             }
-            entries.push(Entry { path: relative, kind, mode: metadata.mode() & 0o7777 });
+            entries.push(ContextFile { path: relative, kind, mode: metadata.mode() & 0o7777 });
         }
         // An exception may keep a file of an ignored directory, and then the directory comes along.
         entries.retain(|entry| !ignored_dirs.contains(&entry.path) || wanted_parents.contains(&entry.path));
@@ -211,12 +234,12 @@ impl Context {
             hash_field(hasher, entry.path.as_os_str().as_bytes());
             hasher.update(entry.mode.to_le_bytes());
             match &entry.kind {
-                EntryKind::Dir => hasher.update(b"d"),
-                EntryKind::Link(target) => {
+                FileKind::Dir => hasher.update(b"d"),
+                FileKind::Link(target) => {
                     hasher.update(b"l");
                     hash_field(hasher, target.as_os_str().as_bytes());
                 }
-                EntryKind::File => {
+                FileKind::File => {
                     hasher.update(b"f");
                     let path = join(&selected.path, &entry.path);
                     let mut content = Sha256::new();
@@ -242,9 +265,9 @@ impl Context {
             let from = join(&selected.path, &entry.path);
             let mode = chmod.unwrap_or(entry.mode);
             let staged = match &entry.kind {
-                EntryKind::Dir => staging.dir(&to, mode),
-                EntryKind::Link(link) => staging.link(&to, link),
-                EntryKind::File => copy_file(&from, staging, &to, mode),
+                FileKind::Dir => staging.dir(&to, mode),
+                FileKind::Link(link) => staging.link(&to, link),
+                FileKind::File => copy_file(&from, staging, &to, mode),
             };
             staged.map_err(CopyFailure::io(&from))?;
         }
@@ -258,7 +281,7 @@ fn join(base: &Path, relative: &Path) -> PathBuf {
 }
 
 /// Opens a file without following a final link and without waiting for the other end of a pipe.
-pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
 }
@@ -348,6 +371,16 @@ mod tests {
             context.hash(&selected, &mut hasher).unwrap();
         }
         hasher.finalize().to_vec()
+    }
+
+    #[test]
+    fn a_context_is_listed_without_what_is_ignored_but_with_its_dockerfile() {
+        let files =
+            [(".dockerignore", "*\n!keep/*.txt\n"), ("Dockerfile", ""), ("a", ""), ("keep/b.txt", "")];
+        let (_dir, context) = context(&files);
+        let listed = context_files(&context.root, &context.root.join("Dockerfile")).unwrap();
+        let paths: Vec<&str> = listed.iter().map(|file| file.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["Dockerfile", "keep", "keep/b.txt"]);
     }
 
     #[test]

@@ -26,14 +26,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use context::CopyFailure;
+pub use context::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
 pub use error::BuildError;
 pub use images::{BaseImageError, BaseImages, HostImages};
 pub use log::LogSink;
 pub use parse::Location;
 
 use cache::Slot;
-use context::{Context, open_regular};
+use context::Context;
 use execute::{Execution, blocking};
 use log::Log;
 use parse::Dockerfile;

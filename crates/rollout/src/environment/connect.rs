@@ -1,6 +1,10 @@
 //! From the `environment` section of a job to its provider.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::Provider;
 use crate::config::{EnvironmentConfig, EnvironmentKind};
@@ -12,6 +16,52 @@ pub struct Place {
     pub state_dir: PathBuf,
     /// The program that becomes the native environments' supervisor.
     pub helper: PathBuf,
+    /// What leads to a Docker engine.
+    pub docker: DockerPlace,
+}
+
+/// What leads to a Docker engine, and to the credentials for its registries.
+#[derive(Debug, Clone, Default)]
+pub struct DockerPlace {
+    /// `DOCKER_HOST`.
+    pub host: Option<String>,
+    /// `DOCKER_TLS_VERIFY` is set.
+    pub tls: bool,
+    /// `DOCKER_CERT_PATH`.
+    pub cert_dir: Option<PathBuf>,
+    /// `DOCKER_CONTEXT`.
+    pub context: Option<String>,
+    /// `DOCKER_CONFIG`, else `.docker` in the home directory.
+    pub config_dir: Option<PathBuf>,
+    /// `HOME`.
+    pub home: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl DockerPlace {
+    /// Takes what the docker command takes from its environment.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let path = |name: &str| set(name).map(PathBuf::from);
+        let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
+        let home = path("HOME");
+        Self {
+            host: text("DOCKER_HOST"),
+            tls: set("DOCKER_TLS_VERIFY").is_some(),
+            cert_dir: path("DOCKER_CERT_PATH"),
+            context: text("DOCKER_CONTEXT"),
+            config_dir: path("DOCKER_CONFIG").or_else(|| home.as_deref().map(|home| home.join(".docker"))),
+            runtime_dir: path("XDG_RUNTIME_DIR"),
+            home,
+        }
+    }
+
+    /// A file of the docker command's configuration.
+    #[cfg_attr(not(feature = "docker"), expect(dead_code, reason = "only the docker provider looks there"))]
+    pub(super) fn config_file(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        self.config_dir.as_ref().map(|dir| dir.join(path))
+    }
 }
 
 /// Why there is no provider, and nothing can run.
@@ -27,6 +77,10 @@ pub enum ConnectError {
     #[cfg(feature = "native")]
     #[error("the native environment cannot run on this machine")]
     Native(#[source] rollout_sandbox::EngineError),
+    /// There is no Docker engine to work with.
+    #[cfg(feature = "docker")]
+    #[error(transparent)]
+    Docker(#[from] super::docker::EngineError),
 }
 
 impl ConnectError {
@@ -37,29 +91,112 @@ impl ConnectError {
             Self::Config(_) => None,
             #[cfg(feature = "native")]
             Self::Native(_) => Some("`rollout doctor` tells what this machine can run"),
+            #[cfg(feature = "docker")]
+            Self::Docker(error) => error.hint(),
         }
     }
 }
 
 /// Tells what [`connect`] would refuse, without starting anything.
 pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
-    match config.kind.unwrap_or(EnvironmentKind::Native) {
+    match config.kind {
         #[cfg(feature = "native")]
-        EnvironmentKind::Native => {
-            super::native::Settings::read(config).map(drop).map_err(ConnectError::Config)
-        }
-        other => Err(ConnectError::Unsupported(other.as_str())),
+        Some(EnvironmentKind::Native) => native_settings(config).map(drop),
+        #[cfg(feature = "docker")]
+        Some(EnvironmentKind::Docker) => docker_settings(config).map(drop),
+        None => candidates(config).map(drop),
+        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
     }
 }
 
 /// Finds the provider that a job asks for, and makes sure that it answers.
+///
+/// A job that names none runs on Docker where an engine answers, and natively elsewhere. Settings that only one
+/// of the two knows decide for that one.
 pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
-    match config.kind.unwrap_or(EnvironmentKind::Native) {
+    match config.kind {
         #[cfg(feature = "native")]
-        EnvironmentKind::Native => {
-            let settings = super::native::Settings::read(config).map_err(ConnectError::Config)?;
-            Ok(Arc::new(super::native::Native::start(settings, place).await?))
+        Some(EnvironmentKind::Native) => native(config, place).await,
+        #[cfg(feature = "docker")]
+        Some(EnvironmentKind::Docker) => docker(config, place).await,
+        None => {
+            let candidates = candidates(config)?;
+            #[cfg(feature = "docker")]
+            if candidates.docker {
+                match docker(config, place).await {
+                    Err(ConnectError::Docker(error)) if candidates.native && error.is_absence() => {}
+                    outcome => return outcome,
+                }
+            }
+            #[cfg(feature = "native")]
+            if candidates.native {
+                return native(config, place).await;
+            }
+            Err(ConnectError::Unsupported(EnvironmentKind::Native.as_str()))
         }
-        other => Err(ConnectError::Unsupported(other.as_str())),
+        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+    }
+}
+
+/// The providers that a job without `environment.type` can run on.
+struct Candidates {
+    docker: bool,
+    native: bool,
+}
+
+/// Tells which providers know all settings of a job; an error if none does.
+fn candidates(config: &EnvironmentConfig) -> Result<Candidates, ConnectError> {
+    let mut errors = Vec::new();
+    #[cfg(feature = "docker")]
+    let docker = docker_settings(config).map_err(|error| errors.push(error)).is_ok();
+    #[cfg(not(feature = "docker"))]
+    let docker = false;
+    #[cfg(feature = "native")]
+    let native = native_settings(config).map_err(|error| errors.push(error)).is_ok();
+    #[cfg(not(feature = "native"))]
+    let native = false;
+    match errors.pop() {
+        Some(error) if !docker && !native => Err(error),
+        _ => Ok(Candidates { docker, native }),
+    }
+}
+
+#[cfg(feature = "native")]
+fn native_settings(config: &EnvironmentConfig) -> Result<super::native::Settings, ConnectError> {
+    super::native::Settings::read(config).map_err(ConnectError::Config)
+}
+
+#[cfg(feature = "native")]
+async fn native(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+    let settings = native_settings(config)?;
+    Ok(Arc::new(super::native::Native::start(settings, place).await?))
+}
+
+#[cfg(feature = "docker")]
+fn docker_settings(config: &EnvironmentConfig) -> Result<super::docker::Settings, ConnectError> {
+    super::docker::Settings::read(config).map_err(ConnectError::Config)
+}
+
+#[cfg(feature = "docker")]
+async fn docker(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+    let settings = docker_settings(config)?;
+    Ok(Arc::new(super::docker::Docker::start(settings, place).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_an_engine_follows_the_variables_of_the_docker_command() {
+        let place = DockerPlace::from_variables(|name| match name {
+            "HOME" => Some("/home/u".into()),
+            "DOCKER_HOST" => Some("".into()),
+            "DOCKER_CONTEXT" => Some("remote".into()),
+            _ => None,
+        });
+        assert_eq!(place.host, None);
+        assert_eq!(place.context.as_deref(), Some("remote"));
+        assert_eq!(place.config_file("config.json"), Some("/home/u/.docker/config.json".into()));
     }
 }

@@ -5,14 +5,19 @@
 //! wrong as an [`EnvironmentError`]; the trial decides what that means for its result.
 
 mod connect;
+#[cfg(feature = "docker")]
+pub mod docker;
+#[cfg(feature = "docker")]
+pub mod guest;
 #[cfg(feature = "native")]
 mod native;
+mod trouble;
 
 use std::{os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 
-pub use connect::{ConnectError, Place, check, connect};
+pub use connect::{ConnectError, DockerPlace, Place, check, connect};
 
 use crate::{
     config::{Bytes, Cpus},

@@ -22,7 +22,7 @@ use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
 use self::output::Pumps;
 use super::{
     ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-    FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider,
+    FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider, trouble::is_network_trouble,
 };
 use crate::{blocking::blocking, config::EnvironmentConfig};
 
@@ -428,19 +428,9 @@ async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, 
 
 /// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
 fn build_error(error: BuildError) -> EnvironmentError {
-    const NETWORK_TROUBLE: [&str; 6] = [
-        "Temporary failure resolving",
-        "Temporary failure in name resolution",
-        "Could not resolve host",
-        "Connection timed out",
-        "Connection reset by peer",
-        "Network is unreachable",
-    ];
     let text = chain(&error);
     match error {
-        BuildError::RunFailed { output, .. }
-            if NETWORK_TROUBLE.iter().any(|words| output.contains(words)) =>
-        {
+        BuildError::RunFailed { output, .. } if is_network_trouble(&output) => {
             EnvironmentError::BuildNetwork(text)
         }
         BuildError::Create(_) | BuildError::Keep(_) | BuildError::Io { .. } | BuildError::Log(_) => {

@@ -1,0 +1,233 @@
+//! Runs one command: starts it as its user, and brings its output to the host.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use rollout_guest::{MAX_DATA, Reply, Stream};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    fs::{Mode, fchown},
+    io::Errno,
+    pipe::{PipeFlags, pipe_with},
+    process::{chdir, umask},
+};
+
+use crate::{
+    kill::{Reaper, Running},
+    memory::OomKills,
+    out::Out,
+    users::{self, Identity},
+};
+
+/// The most that a pipe can hold when its command ends: what an ordinary user may set.
+const MAX_PIPE_BYTES: usize = 1 << 20;
+
+/// Where programs are looked for when the environment has no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What all commands share.
+pub(crate) struct Executor {
+    pub(crate) out: Out,
+    pub(crate) reaper: Arc<Reaper>,
+    pub(crate) oom_kills: OomKills,
+    /// The image's directory for commands.
+    pub(crate) directory: PathBuf,
+    /// The image's variables.
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// Opened before anything could take its place.
+    pub(crate) null: File,
+}
+
+/// A command as the host asks for it.
+pub(crate) struct Order {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) user: Option<String>,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl Executor {
+    /// Runs a command to its end, and goes on to bring the output of what it leaves behind.
+    pub(crate) fn run(&self, order: &Order, running: &Arc<Running>, ended: impl FnOnce()) {
+        let oom_kills = self.oom_kills.count();
+        let streams = match self.start(order, running) {
+            Ok(streams) => streams,
+            Err(reason) => {
+                ended();
+                return self.out.answer(running.id, Err(reason));
+            }
+        };
+        let mut pump = Pump { id: running.id, out: &self.out, streams: streams.map(Some) };
+        let ending = loop {
+            pump.wait(Some(running));
+            if let Some(ending) = running.ending() {
+                break ending;
+            }
+        };
+        ended();
+        pump.drain();
+        let oom_killed = self.oom_kills.count() > oom_kills;
+        self.out.send(running.id, &Reply::Exited { ending, oom_killed });
+        while pump.is_open() {
+            pump.wait(None);
+        }
+    }
+
+    fn start(&self, order: &Order, running: &Arc<Running>) -> Result<[OwnedFd; 2], String> {
+        let failed = |step: &str, error: io::Error| format!("cannot start the command: {step}: {error}");
+        let user = order.user.as_deref();
+        let identity = users::resolve(user).ok_or_else(|| {
+            let user = user.unwrap_or("0");
+            format!("the environment has no user {user}; add it in the Dockerfile, or name another user")
+        })?;
+        let pipe = || -> io::Result<(OwnedFd, OwnedFd)> {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+            // Lets a command of another user open its own streams again by way of /dev/stdout.
+            fchown(&writer, Some(identity.uid), None)?;
+            rustix::io::ioctl_fionbio(&reader, true)?;
+            Ok((reader, writer))
+        };
+        let (stdout, stdout_end) = pipe().map_err(|error| failed("making a pipe", error))?;
+        let (stderr, stderr_end) = pipe().map_err(|error| failed("making a pipe", error))?;
+        let null = self.null.try_clone().map_err(|error| failed("passing the standard streams", error))?;
+        let (program, arguments) = order.argv.split_first().ok_or("the command is empty")?;
+        let environment = self.environment_of(order, &identity);
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().envs(&environment).process_group(0);
+        command.stdin(Stdio::from(null)).stdout(Stdio::from(stdout_end)).stderr(Stdio::from(stderr_end));
+        self.reaper.launch(running, order.deadline, || {
+            chdir(&self.directory).map_err(|error| {
+                let directory = self.directory.display();
+                format!(
+                    "cannot start in the image's working directory {directory}: {error}; make it in the Dockerfile, \
+                     and do not remove it later"
+                )
+            })?;
+            umask(Mode::from_raw_mode(0o022));
+            let spawned = identity.assume(|| command.spawn());
+            // Nothing else here uses a relative path, and a directory in use could not be unmounted.
+            let _ = chdir("/");
+            let child = spawned
+                .map_err(|error| failed("changing the user", error))?
+                .map_err(|error| explain(program, &environment, &self.directory, &error))?;
+            let pid = child.id().cast_signed();
+            // When memory runs out the commands go first. A command that has ended needs it no more.
+            let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "500");
+            Ok(pid)
+        })?;
+        Ok([stdout, stderr])
+    }
+
+    fn environment_of(&self, order: &Order, identity: &Identity) -> BTreeMap<OsString, OsString> {
+        let mut environment = self.environment.clone();
+        environment.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
+        environment.entry("HOME".into()).or_insert_with(|| identity.home.clone().into());
+        environment.extend(order.env.iter().map(|(name, value)| (name.into(), value.into())));
+        environment
+    }
+}
+
+/// Says why a program does not start, and what to do.
+fn explain(
+    program: &str,
+    environment: &BTreeMap<OsString, OsString>,
+    directory: &Path,
+    error: &io::Error,
+) -> String {
+    let found = || match program.contains('/') {
+        true => directory.join(program).exists(),
+        false => environment
+            .get(std::ffi::OsStr::new("PATH"))
+            .is_some_and(|path| std::env::split_paths(path).any(|dir| dir.join(program).exists())),
+    };
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT) if found() => format!(
+            "{program} cannot be executed: its interpreter is not in the environment; install it in the Dockerfile"
+        ),
+        Some(Errno::NOENT | Errno::NOTDIR) if program == "bash" => {
+            "the environment has no bash, which runs the scripts; install it in the Dockerfile".to_owned()
+        }
+        Some(Errno::NOENT | Errno::NOTDIR) => {
+            format!("{program}: no such program in the environment; install it in the Dockerfile")
+        }
+        Some(Errno::ACCESS | Errno::PERM | Errno::NOEXEC) => {
+            format!("{program} cannot be executed: {error}; check its mode and its format")
+        }
+        Some(Errno::AGAIN | Errno::NOMEM) => format!(
+            "{program} cannot be started: the environment has no room for another process ({error}); what runs in \
+             it has used up a limit"
+        ),
+        _ => format!("{program} cannot be started: {error}"),
+    }
+}
+
+/// Brings a command's output to the host.
+struct Pump<'a> {
+    id: u32,
+    out: &'a Out,
+    streams: [Option<OwnedFd>; 2],
+}
+
+impl Pump<'_> {
+    fn is_open(&self) -> bool {
+        self.streams.iter().any(Option::is_some)
+    }
+
+    /// Waits for output, or for news of the command, and sends the output that is there.
+    fn wait(&mut self, running: Option<&Running>) {
+        let flags = PollFlags::IN;
+        let open = self.streams.iter().flatten().map(AsFd::as_fd);
+        let changes = running.map(Running::changes);
+        let mut fds: Vec<_> = open.chain(changes).map(|fd| PollFd::from_borrowed_fd(fd, flags)).collect();
+        // An interrupted wait is as good as one without news.
+        let _ = poll(&mut fds, None);
+        for index in 0..self.streams.len() {
+            self.step(index);
+        }
+    }
+
+    /// Sends all that is in the pipes.
+    fn drain(&mut self) {
+        for index in 0..self.streams.len() {
+            let mut drained = 0;
+            while drained < MAX_PIPE_BYTES {
+                match self.step(index) {
+                    0 => break,
+                    count => drained += count,
+                }
+            }
+        }
+    }
+
+    /// Sends what one read of a stream gives; 0 when there is nothing now, or no more at all.
+    fn step(&mut self, index: usize) -> usize {
+        let Some(fd) = &self.streams[index] else { return 0 };
+        let stream = [Stream::Stdout, Stream::Stderr][index];
+        let mut bytes = vec![0; MAX_DATA];
+        match rustix::io::read(fd, &mut bytes) {
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Ok(count) if count > 0 => {
+                bytes.truncate(count);
+                self.out.send(self.id, &Reply::Output { stream, bytes });
+                count
+            }
+            _ => {
+                self.streams[index] = None;
+                self.out.send(self.id, &Reply::Output { stream, bytes: Vec::new() });
+                0
+            }
+        }
+    }
+}

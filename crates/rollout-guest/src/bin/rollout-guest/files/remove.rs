@@ -1,0 +1,118 @@
+//! Removing trees that others filled: any depth, links never followed.
+
+use std::{
+    ffi::{CStr, CString},
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat},
+    io::Errno,
+};
+
+/// How many directories are held open at once; what lies deeper is first moved up.
+const MAX_OPEN: usize = 64;
+/// How often a directory that does not get empty is tried again, since somebody may still be filling it.
+const MAX_RETRIES: u32 = 200;
+
+/// Removes the file or tree `name` of the directory `parent`; one that is gone is removed.
+pub(super) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // A mount point is told apart before anything in it is gone.
+    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Removal { levels: Vec::new(), moved: 0, moved_before: 0, retries: 0 }.run(parent, name)
+}
+
+struct Level {
+    name: CString,
+    entries: Dir,
+    fd: OwnedFd,
+}
+
+struct Removal {
+    levels: Vec<Level>,
+    moved: u64,
+    moved_before: u64,
+    retries: u32,
+}
+
+impl Removal {
+    fn run(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        self.levels.extend(open_level(parent, name)?);
+        while let Some(level) = self.levels.last_mut() {
+            match level.entries.read().transpose()? {
+                Some(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+                Some(entry) => {
+                    let name = entry.file_name().to_owned();
+                    self.remove_entry(&name, entry.file_type())?;
+                }
+                None => self.leave(parent)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_entry(&mut self, name: &CStr, kind: FileType) -> io::Result<()> {
+        let Some(level) = self.levels.last() else { return Ok(()) };
+        let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match unlinkat(&level.fd, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if self.levels.len() < MAX_OPEN => {
+                let below = open_level(level.fd.as_fd(), name)?;
+                self.levels.extend(below);
+                Ok(())
+            }
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => {
+                self.moved += 1;
+                let top = &self.levels[0].fd;
+                Ok(renameat(&level.fd, name, top, format!(".rollout-removed-{}", self.moved))?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A directory that got entries moved into it is never given up; one that others fill is, at some time.
+    fn may_retry(&mut self) -> bool {
+        if self.levels.is_empty() && self.moved > self.moved_before {
+            self.moved_before = self.moved;
+            return true;
+        }
+        self.retries += 1;
+        self.retries <= MAX_RETRIES
+    }
+
+    fn leave(&mut self, parent: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(level) = self.levels.pop() else { return Ok(()) };
+        let directory = self.levels.last().map_or(parent, |above| above.fd.as_fd());
+        match unlinkat(directory, &level.name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let again = open_level(directory, &level.name)?;
+        if !self.may_retry() {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        self.levels.extend(again);
+        Ok(())
+    }
+}
+
+/// Opens a directory for removal; `None` when there is none any more.
+fn open_level(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Level>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match openat(parent, name, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        other => other?,
+    };
+    Ok(Some(Level { name: name.to_owned(), entries: Dir::read_from(&fd)?, fd }))
+}

@@ -1,0 +1,267 @@
+//! Reaps what ends, and kills what must end.
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rollout_guest::Ending;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    process::{WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
+};
+
+use crate::{
+    out::Out,
+    processes::{self, Process},
+};
+
+/// Without children there is nothing to wait for, but a terminal's process may leave one here.
+const IDLE: Duration = Duration::from_secs(1);
+/// A program is started in far less time, unless somebody holds it up.
+const START_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Whoever brings work wakes its thread.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// A command that was asked for.
+pub(crate) struct Running {
+    pub(crate) id: u32,
+    wake: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    main: Option<Main>,
+    status: Option<WaitStatus>,
+    kill: Option<Kill>,
+    killed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Main {
+    pid: i32,
+    started: u64,
+}
+
+/// Why a command is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kill {
+    Deadline,
+    Cancelled,
+}
+
+impl Running {
+    pub(crate) fn new(id: u32) -> std::io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { id, wake, state: Mutex::default() })
+    }
+
+    /// Becomes readable whenever [`Running::ending`] may have changed.
+    pub(crate) fn changes(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// How it ended, once it has; a command that is killed ends when all it started has.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        let state = self.lock();
+        match (state.kill, state.killed, state.status) {
+            (Some(_), false, _) | (None, _, None) => None,
+            (Some(Kill::Deadline), true, _) | (Some(Kill::Cancelled), true, None) => Some(Ending::TimedOut),
+            (_, _, Some(status)) => Some(match status.terminating_signal() {
+                Some(signal) => Ending::Signal(signal),
+                None => Ending::Code(status.exit_status().unwrap_or(0)),
+            }),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        // The counter cannot overflow, being read at every turn.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The commands that run, by pid. Held while one is started, so that its end is not missed.
+type Commands = HashMap<i32, Arc<Running>>;
+
+/// What the killing thread has to do.
+#[derive(Default)]
+struct Work {
+    deadlines: Vec<(Instant, Arc<Running>)>,
+    cancelled: Vec<Arc<Running>>,
+    /// Requests to kill everything.
+    everything: Vec<u32>,
+    /// Since when a start is under way.
+    starting: Option<Instant>,
+}
+
+/// The threads that reap and kill, as seen by those that ask them to.
+///
+/// Locks are taken in the order of the fields, and before that of a command's state.
+pub(crate) struct Reaper {
+    commands: Mutex<Commands>,
+    /// The pids of the commands; never held for long, whereas a start may be held up by whoever stops it.
+    pids: Mutex<HashSet<i32>>,
+    work: Mutex<Work>,
+    more_work: Condvar,
+    started: Condvar,
+    out: Out,
+}
+
+impl Reaper {
+    pub(crate) fn start(out: Out) -> std::io::Result<Arc<Self>> {
+        let reaper = Arc::new(Self {
+            commands: Mutex::default(),
+            pids: Mutex::default(),
+            work: Mutex::default(),
+            more_work: Condvar::new(),
+            started: Condvar::new(),
+            out,
+        });
+        for (name, run) in [("reaper", Self::reap as fn(&Self)), ("killer", Self::kill)] {
+            let reaper = Arc::clone(&reaper);
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&reaper))?;
+        }
+        Ok(reaper)
+    }
+
+    /// Starts a command's process by `spawn`, and sees to its end from then on.
+    pub(crate) fn launch(
+        &self,
+        running: &Arc<Running>,
+        deadline: Option<Duration>,
+        spawn: impl FnOnce() -> Result<i32, String>,
+    ) -> Result<(), String> {
+        let mut commands = lock(&self.commands);
+        self.starting(true);
+        let spawned = spawn();
+        self.starting(false);
+        let pid = spawned?;
+        // It is not reaped yet, so this is about no other process.
+        let started = Process::find(pid).map_or(u64::MAX, |process| process.started);
+        commands.insert(pid, Arc::clone(running));
+        lock(&self.pids).insert(pid);
+        let mut work = lock(&self.work);
+        let mut state = running.lock();
+        state.main = Some(Main { pid, started });
+        if state.kill.is_some() {
+            work.cancelled.push(Arc::clone(running));
+        } else if let Some(at) = deadline.and_then(|deadline| Instant::now().checked_add(deadline)) {
+            work.deadlines.push((at, Arc::clone(running)));
+        }
+        drop((state, work, commands));
+        self.more_work.notify_all();
+        self.started.notify_all();
+        Ok(())
+    }
+
+    fn starting(&self, now: bool) {
+        lock(&self.work).starting = now.then(Instant::now);
+        self.more_work.notify_all();
+    }
+
+    /// Kills a command and all that it started.
+    pub(crate) fn cancel(&self, running: &Arc<Running>) {
+        let mut work = lock(&self.work);
+        let mut state = running.lock();
+        if state.status.is_some() || state.kill.is_some() {
+            return;
+        }
+        state.kill = Some(Kill::Cancelled);
+        // One that has not been started is killed when it is.
+        if state.main.is_some() {
+            work.cancelled.push(Arc::clone(running));
+            self.more_work.notify_all();
+        }
+    }
+
+    /// Kills every process but this one, and answers the request then.
+    pub(crate) fn kill_everything(&self, id: u32) {
+        lock(&self.work).everything.push(id);
+        self.more_work.notify_all();
+    }
+
+    fn reap(&self) {
+        loop {
+            // Only looks: a child that failed to become its program is for the starting thread to reap.
+            let seen = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            let mut commands = lock(&self.commands);
+            if seen.is_err() && commands.is_empty() {
+                drop(self.started.wait_timeout(commands, IDLE));
+                continue;
+            }
+            while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                if let Some(running) = commands.remove(&pid.as_raw_pid()) {
+                    lock(&self.pids).remove(&pid.as_raw_pid());
+                    running.change(|state| state.status = Some(status));
+                }
+            }
+        }
+    }
+
+    fn kill(&self) {
+        let mut work = lock(&self.work);
+        loop {
+            let now = Instant::now();
+            work.deadlines.retain(|(_, running)| running.lock().status.is_none());
+            if let Some(running) = work.cancelled.pop() {
+                drop(work);
+                self.kill_tree(&running, Kill::Cancelled);
+            } else if let Some(due) = work.deadlines.iter().position(|(at, _)| *at <= now) {
+                let (_, running) = work.deadlines.swap_remove(due);
+                drop(work);
+                self.kill_tree(&running, Kill::Deadline);
+            } else if let Some(id) = work.everything.pop() {
+                drop(work);
+                let all = || processes::living().into_iter().map(|process| process.pid).collect();
+                let outcome = processes::kill(all);
+                self.out.answer(id, outcome.then_some(()).ok_or_else(unkillable));
+            } else if work.starting.is_some_and(|since| now >= since + START_PATIENCE) {
+                drop(work);
+                processes::resume_orphans(&lock(&self.pids));
+                std::thread::sleep(START_PATIENCE);
+            } else {
+                let next = work.deadlines.iter().map(|(at, _)| *at);
+                let next = next.chain(work.starting.map(|since| since + START_PATIENCE)).min();
+                let pause = next.map_or(FOREVER, |next| next.saturating_duration_since(now));
+                let waited = self.more_work.wait_timeout(work, pause);
+                work = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            work = lock(&self.work);
+        }
+    }
+
+    fn kill_tree(&self, running: &Running, why: Kill) {
+        let main = {
+            let mut state = running.lock();
+            // A command that has ended leaves its survivors alone.
+            if state.status.is_some() && state.kill.is_none() {
+                return;
+            }
+            state.kill.get_or_insert(why);
+            state.main
+        };
+        if let Some(Main { pid, started }) = main {
+            processes::kill(|| processes::tree(pid, started, &lock(&self.pids)));
+        }
+        running.change(|state| state.killed = true);
+    }
+}
+
+fn unkillable() -> String {
+    "some processes in the environment cannot be killed".to_owned()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,209 @@
+//! Reads the host's requests and has them carried out.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, BufReader},
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use rollout_guest::{MAX_REQUEST, Reply, Request, VERSION, decode_request, read_frame};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
+use crate::{
+    exec::{Executor, Order},
+    files::{self, Put},
+    kill::{Reaper, Running},
+    memory::OomKills,
+    out::Out,
+    processes, users,
+};
+
+/// Serves the host to the end.
+pub(crate) fn serve() {
+    // Without a way to the host there is nobody to tell; the container's end says it.
+    if let Ok(mut server) = Server::start() {
+        server.run();
+    }
+}
+
+/// How many requests about files are worked on at a time.
+const WORKERS: usize = 3;
+
+/// A request that is worked on beside others, and whether it was taken back.
+type Job = (u32, Request, Arc<AtomicBool>);
+
+struct Server {
+    executor: Arc<Executor>,
+    jobs: Sender<Job>,
+    /// The jobs that can still be taken back.
+    cancels: HashMap<u32, Weak<AtomicBool>>,
+    /// The copies into the container that are under way.
+    puts: HashMap<u32, Put>,
+    /// The commands that can still be taken back.
+    running: Arc<Mutex<HashMap<u32, Arc<Running>>>>,
+}
+
+impl Server {
+    fn start() -> io::Result<Self> {
+        // Keeps the super-user of the container, who may lack the right to inspect others, from its memory and
+        // its streams.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+        let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        std::env::set_current_dir("/")?;
+        let out = Out::new(File::from(rustix::stdio::stdout().try_clone_to_owned()?));
+        let executor = Arc::new(Executor {
+            reaper: Reaper::start(out.clone())?,
+            oom_kills: OomKills::open(),
+            directory,
+            environment: std::env::vars_os().filter(|variable| !is_engines_home(variable)).collect(),
+            null: File::open("/dev/null")?,
+            out,
+        });
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..WORKERS {
+            let (queue, out) = (Arc::clone(&queue), executor.out.clone());
+            std::thread::Builder::new().name("files".to_owned()).spawn(move || work(&queue, &out))?;
+        }
+        Ok(Self { executor, jobs, cancels: HashMap::new(), puts: HashMap::new(), running: Arc::default() })
+    }
+
+    fn run(&mut self) {
+        let Ok(stdin) = rustix::stdio::stdin().as_fd().try_clone_to_owned() else { return };
+        let mut stdin = BufReader::with_capacity(128 << 10, File::from(stdin));
+        let out = self.executor.out.clone();
+        out.send(0, &Reply::Hello { version: VERSION });
+        while let Ok(Some(frame)) = read_frame(&mut stdin, MAX_REQUEST) {
+            match decode_request(&frame) {
+                Ok((id, request)) => self.handle(id, request),
+                // Nothing after it can be understood either.
+                Err(_) => break,
+            }
+        }
+        while out.may_be_alone() {
+            std::thread::park();
+        }
+    }
+
+    fn handle(&mut self, id: u32, request: Request) {
+        let out = &self.executor.out;
+        match request {
+            Request::Exec { argv, env, user, deadline } => {
+                let order = Order { argv, env, user, deadline: deadline.map(Duration::from_millis) };
+                if let Err(error) = self.exec(id, order) {
+                    let reason = format!(
+                        "cannot start the command: the environment has no room for another thread: {error}; what \
+                         runs in it has used up a limit"
+                    );
+                    out.answer(id, Err(reason));
+                }
+            }
+            Request::Cancel => {
+                self.puts.remove(&id);
+                if let Some(cancelled) = self.cancels.remove(&id).and_then(|cancelled| cancelled.upgrade()) {
+                    cancelled.store(true, Ordering::Relaxed);
+                }
+                let running = lock(&self.running).get(&id).cloned();
+                if let Some(running) = running {
+                    self.executor.reaper.cancel(&running);
+                }
+            }
+            // Copies in are carried out here: nothing else keeps the host from sending too much.
+            Request::Put { target, file, replace } => match Put::start(target, file, replace) {
+                Ok(put) => drop(self.puts.insert(id, put)),
+                Err(reason) => out.answer(id, Err(reason)),
+            },
+            // What follows after a failure is let go.
+            Request::Item(item) => {
+                if let Some(Err(reason)) = self.puts.get_mut(&id).map(|put| put.step(item)) {
+                    self.puts.remove(&id);
+                    out.answer(id, Err(reason));
+                }
+            }
+            Request::PutEnd => {
+                if let Some(put) = self.puts.remove(&id) {
+                    out.answer(id, put.finish());
+                }
+            }
+            Request::KillAll => self.executor.reaper.kill_everything(id),
+            Request::Stay => {
+                out.stay();
+                out.answer(id, Ok(()));
+            }
+            Request::Get { .. }
+            | Request::Read { .. }
+            | Request::MakeDirs { .. }
+            | Request::Link { .. }
+            | Request::Survivors => {
+                let cancelled = Arc::new(AtomicBool::new(false));
+                self.cancels.retain(|_, cancelled| cancelled.strong_count() > 0);
+                self.cancels.insert(id, Arc::downgrade(&cancelled));
+                // The workers end with the process.
+                let _ = self.jobs.send((id, request, cancelled));
+            }
+        }
+    }
+
+    fn exec(&self, id: u32, order: Order) -> io::Result<()> {
+        let running = Arc::new(Running::new(id)?);
+        lock(&self.running).insert(id, Arc::clone(&running));
+        let table = Arc::clone(&self.running);
+        let executor = Arc::clone(&self.executor);
+        let spawned = std::thread::Builder::new().name("command".to_owned()).spawn(move || {
+            executor.run(&order, &running, || drop(lock(&table).remove(&id)));
+        });
+        if spawned.is_err() {
+            lock(&self.running).remove(&id);
+        }
+        spawned.map(drop)
+    }
+}
+
+fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
+    loop {
+        let Ok((id, request, cancelled)) = lock(queue).recv() else { return };
+        if cancelled.load(Ordering::Relaxed) {
+            continue;
+        }
+        let outcome = match request {
+            Request::Get { source, limits } => files::get(out, id, &cancelled, &source, limits),
+            Request::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
+            Request::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
+            Request::Link { target, link } => files::link(&target, &link),
+            _ => {
+                survivors(out, id);
+                Ok(())
+            }
+        };
+        out.answer(id, outcome);
+    }
+}
+
+fn survivors(out: &Out, id: u32) {
+    for process in processes::living() {
+        let command = processes::command_line(process.pid);
+        if !command.is_empty() {
+            out.send(id, &Reply::Process(command));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Engines set HOME for the first process, which is the super-user's, where the image says nothing of it. The
+/// commands of another user need another.
+fn is_engines_home((name, value): &(OsString, OsString)) -> bool {
+    name == "HOME" && users::resolve(None).is_some_and(|root| *value == *root.home)
+}

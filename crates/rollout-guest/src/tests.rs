@@ -1,0 +1,154 @@
+//! The protocol's promises.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..40)
+}
+
+fn item() -> impl Strategy<Value = Item> {
+    prop_oneof![
+        (bytes(), any::<u32>()).prop_map(|(name, mode)| Item::Enter { name, mode }),
+        Just(Item::Leave),
+        (bytes(), any::<u32>(), any::<i64>(), any::<u32>())
+            .prop_map(|(name, mode, seconds, nanoseconds)| Item::File { name, mode, seconds, nanoseconds }),
+        bytes().prop_map(Item::Data),
+        (bytes(), bytes()).prop_map(|(name, target)| Item::Link { name, target }),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let exec = (
+        prop::collection::vec(any::<String>(), 0..4),
+        prop::collection::vec(any::<(String, String)>(), 0..4),
+        any::<Option<String>>(),
+        any::<Option<u64>>(),
+    );
+    prop_oneof![
+        exec.prop_map(|(argv, env, user, deadline)| Request::Exec { argv, env, user, deadline }),
+        Just(Request::Cancel),
+        any::<(String, bool, bool)>().prop_map(|(target, file, replace)| Request::Put {
+            target,
+            file,
+            replace
+        }),
+        item().prop_map(Request::Item),
+        Just(Request::PutEnd),
+        any::<(String, u64, u64, u64)>().prop_map(|(source, bytes, entries, file_bytes)| Request::Get {
+            source,
+            limits: Limits { bytes, entries, file_bytes }
+        }),
+        any::<(String, u64)>().prop_map(|(path, max_bytes)| Request::Read { path, max_bytes }),
+        (prop::collection::vec(any::<String>(), 0..4), any::<bool>())
+            .prop_map(|(paths, empty)| Request::MakeDirs { paths, empty }),
+        any::<(String, String)>().prop_map(|(target, link)| Request::Link { target, link }),
+        Just(Request::Survivors),
+        Just(Request::KillAll),
+        Just(Request::Stay),
+    ]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    let stream = || prop_oneof![Just(Stream::Stdout), Just(Stream::Stderr)];
+    let ending = prop_oneof![
+        any::<i32>().prop_map(Ending::Code),
+        any::<i32>().prop_map(Ending::Signal),
+        Just(Ending::TimedOut)
+    ];
+    let found = prop_oneof![
+        Just(Found::File),
+        Just(Found::Missing),
+        Just(Found::NotRegular),
+        any::<u64>().prop_map(Found::TooLarge)
+    ];
+    prop_oneof![
+        any::<u32>().prop_map(|version| Reply::Hello { version }),
+        (stream(), bytes()).prop_map(|(stream, bytes)| Reply::Output { stream, bytes }),
+        (ending, any::<bool>()).prop_map(|(ending, oom_killed)| Reply::Exited { ending, oom_killed }),
+        item().prop_map(Reply::Item),
+        any::<(String, String)>().prop_map(|(path, reason)| Reply::Skipped { path, reason }),
+        found.prop_map(Reply::Found),
+        any::<String>().prop_map(Reply::Process),
+        Just(Reply::Done),
+        any::<String>().prop_map(Reply::Failed),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_request_is_read_as_it_was_written(id: u32, request in request()) {
+        let frame = encode_request(id, &request);
+        let content = read_frame(&frame[..], MAX_REQUEST).unwrap().unwrap();
+        prop_assert_eq!(decode_request(&content), Ok((id, request)));
+    }
+
+    #[test]
+    fn a_reply_is_read_as_it_was_written(id: u32, reply in reply()) {
+        let frame = encode_reply(id, &reply);
+        let content = read_frame(&frame[..], MAX_REPLY).unwrap().unwrap();
+        prop_assert_eq!(decode_reply(&content), Ok((id, reply)));
+    }
+
+    #[test]
+    fn a_message_that_was_cut_is_refused(request in request(), cut in 1_usize..8) {
+        let frame = encode_request(7, &request);
+        let end = frame.len().saturating_sub(cut).max(4);
+        prop_assert_eq!(decode_request(&frame[4..end]), Err(Malformed));
+        prop_assert!(read_frame(&frame[..end], MAX_REQUEST).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_a_panic(content in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = decode_request(&content);
+        let _ = decode_reply(&content);
+    }
+
+    #[test]
+    fn a_link_that_stays_inside_never_climbs_past_the_top(
+        names in prop::collection::vec(prop_oneof!["\\.\\.", "\\.", "[a-c]", ""], 0..8),
+        depth in 0_usize..4,
+    ) {
+        let link = names.join("/");
+        if stays_inside(link.as_bytes(), depth) {
+            prop_assert!(!link.starts_with('/'));
+            let mut level = i64::try_from(depth).unwrap();
+            for name in &names {
+                level += match name.as_str() { ".." => -1, "" | "." => 0, _ => 1 };
+                prop_assert!(level >= 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_longer_frame_than_allowed_is_refused_before_it_is_read() {
+    let mut frame = (MAX_REPLY as u32 + 1).to_le_bytes().to_vec();
+    frame.extend(vec![0; MAX_REPLY + 1]);
+    assert_eq!(read_frame(&frame[..], MAX_REPLY).unwrap_err().kind(), io::ErrorKind::InvalidData);
+}
+
+#[test]
+fn the_end_of_the_stream_is_told_from_a_cut_frame() {
+    assert!(read_frame(&b""[..], MAX_REPLY).unwrap().is_none());
+    assert!(read_frame(&b"\x01\x00"[..], MAX_REPLY).is_err());
+}
+
+#[test]
+fn a_list_with_a_false_count_is_refused() {
+    let mut content = 7_u32.to_le_bytes().to_vec();
+    content.push(1);
+    content.extend(u32::MAX.to_le_bytes());
+    assert_eq!(decode_request(&content), Err(Malformed));
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_no_names() {
+    for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b", &[b'x'; 256]] {
+        assert!(!is_name(name), "{name:?}");
+    }
+    for name in [&b"a"[..], b"...", b"\xff", b" "] {
+        assert!(is_name(name), "{name:?}");
+    }
+}

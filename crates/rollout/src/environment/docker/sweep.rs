@@ -1,0 +1,206 @@
+//! What Rollout left on an engine, and its removal.
+
+use std::collections::{HashMap, HashSet};
+
+use bollard::{
+    models::ContainerSummary,
+    query_parameters::{ListContainersOptions, ListImagesOptions, PruneBuildOptions, RemoveImageOptions},
+};
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+
+use super::{
+    Engine, EngineError, failure,
+    images::{BUILDS, ENVIRONMENTS, SNAPSHOTS},
+    names,
+    owner::{self, Maker},
+    raw, reaper,
+};
+
+/// Stopped containers of makers that cannot be seen from here are left alone for so long.
+const FOREIGN_PATIENCE_SECONDS: i64 = 3600;
+
+/// Removals at a time.
+const CONCURRENCY: usize = 8;
+
+/// A container of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    /// Its name.
+    pub name: String,
+    /// The job that it was made for.
+    pub job: String,
+    /// The trial that it was made for.
+    pub trial: String,
+}
+
+/// What an image of ours is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImageKind {
+    /// Built from a task's Dockerfile.
+    Build,
+    /// An image that was made ready for trials.
+    Environment,
+    /// An environment after an agent's installation.
+    Snapshot,
+}
+
+/// An image of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineImage {
+    /// Its reference.
+    pub reference: String,
+    /// What it is.
+    pub kind: ImageKind,
+    /// Bytes of all its layers, of which images share many.
+    pub size: u64,
+    /// Whether a container was made from it.
+    pub in_use: bool,
+    /// When it was made, in seconds since 1970.
+    pub created: i64,
+}
+
+impl Engine {
+    /// Removes the containers that dead runs left, and tells which. A dry run only tells.
+    ///
+    /// Nothing of a living run is touched, and nothing that was kept for a person.
+    pub async fn sweep(&self, dry_run: bool) -> Result<Vec<Leftover>, EngineError> {
+        let mut dead = Vec::new();
+        for container in self.containers().await? {
+            let name = name(&container);
+            if !name.starts_with(names::PREFIX) || name.starts_with(names::KEPT) {
+                continue;
+            }
+            let labels = container.labels.clone().unwrap_or_default();
+            let abandoned = match self.inner.owner.maker(&labels) {
+                Some(Maker::Dead) => true,
+                Some(Maker::Elsewhere) => self.stopped_long_ago(&name).await,
+                Some(Maker::Alive) | None => false,
+            };
+            if abandoned {
+                dead.push(leftover(name, &labels));
+            }
+        }
+        if !dry_run {
+            self.remove_containers(dead.iter().map(|leftover| leftover.name.as_str())).await?;
+        }
+        Ok(dead)
+    }
+
+    /// The containers that were kept for a person.
+    pub async fn preserved(&self) -> Result<Vec<Leftover>, EngineError> {
+        let containers = self.containers().await?.into_iter();
+        let kept = containers.filter(|container| name(container).starts_with(names::KEPT));
+        Ok(kept.map(|container| leftover(name(&container), &container.labels.unwrap_or_default())).collect())
+    }
+
+    /// Removes containers by name, with what runs in them. Those that are gone already are no error.
+    pub async fn remove_containers(
+        &self,
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<(), EngineError> {
+        let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        let removals: Vec<_> = names.iter().map(|name| reaper::remove(self.api(), name)).collect();
+        let mut removals = futures_util::stream::iter(removals).buffer_unordered(CONCURRENCY);
+        let mut failed = None;
+        while let Some(removed) = removals.next().await {
+            failed = failed.or(removed.err());
+        }
+        failed.map_or(Ok(()), |error| Err(EngineError::call("remove a container")(error)))
+    }
+
+    /// The images that Rollout made.
+    pub async fn images(&self) -> Result<Vec<EngineImage>, EngineError> {
+        let filters = HashMap::from([("label".to_owned(), vec![owner::IMAGE_KIND.to_owned()])]);
+        let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
+        let listed = self.api().list_images(Some(options)).await.map_err(EngineError::call("list images"))?;
+        let all = ListContainersOptions { all: true, ..ListContainersOptions::default() };
+        let containers =
+            self.api().list_containers(Some(all)).await.map_err(EngineError::call("list containers"))?;
+        let used: HashSet<String> =
+            containers.into_iter().filter_map(|container| container.image_id).collect();
+        let mut images = Vec::new();
+        for image in listed {
+            for reference in &image.repo_tags {
+                // Podman puts unqualified names below localhost.
+                let short = reference.trim_start_matches("localhost/");
+                let kind = match short.split_once(':') {
+                    Some((BUILDS, _)) => ImageKind::Build,
+                    Some((ENVIRONMENTS, _)) => ImageKind::Environment,
+                    Some((SNAPSHOTS, _)) => ImageKind::Snapshot,
+                    _ => continue,
+                };
+                images.push(EngineImage {
+                    reference: short.to_owned(),
+                    kind,
+                    size: image.size.try_into().unwrap_or(0),
+                    in_use: used.contains(&image.id),
+                    created: image.created,
+                });
+            }
+        }
+        images.sort_by(|a, b| (a.kind, &a.reference).cmp(&(b.kind, &b.reference)));
+        Ok(images)
+    }
+
+    /// Removes images by reference. Those that are gone or in use are passed over; returns which were removed.
+    pub async fn remove_images(
+        &self,
+        references: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Vec<String>, EngineError> {
+        let mut removed = Vec::new();
+        for reference in references {
+            let reference = reference.as_ref();
+            match self.api().remove_image(reference, None::<RemoveImageOptions>, None).await {
+                Ok(_) => removed.push(reference.to_owned()),
+                Err(error) if failure::is_missing(&error) || failure::is_conflict(&error) => {}
+                Err(error) => return Err(EngineError::call("remove an image")(error)),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Bytes that the engine's build cache takes, whoever filled it.
+    pub async fn build_cache_size(&self) -> Result<u64, EngineError> {
+        let size = raw::build_cache_size(&self.inner.endpoint, &self.facts().api_version).await;
+        size.map_err(|error| EngineError::Call { what: "measure its build cache", words: error.to_string() })
+    }
+
+    /// Empties the engine's build cache, and returns the bytes that were freed.
+    pub async fn prune_build_cache(&self) -> Result<u64, EngineError> {
+        let options = PruneBuildOptions { all: Some(true), ..PruneBuildOptions::default() };
+        let pruned = self.patient_api().prune_build(Some(options)).await;
+        let pruned = pruned.map_err(EngineError::call("empty its build cache"))?;
+        Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
+    }
+
+    async fn containers(&self) -> Result<Vec<ContainerSummary>, EngineError> {
+        let filters = HashMap::from([("label".to_owned(), vec![owner::OWNER.to_owned()])]);
+        let options =
+            ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
+        self.api().list_containers(Some(options)).await.map_err(EngineError::call("list containers"))
+    }
+
+    async fn stopped_long_ago(&self, name: &str) -> bool {
+        let Ok(found) = self.api().inspect_container(name, None).await else { return false };
+        let Some(state) = found.state else { return false };
+        if state.running.unwrap_or(true) || state.paused.unwrap_or(false) {
+            return false;
+        }
+        let finished = state.finished_at.and_then(|text| text.parse::<Timestamp>().ok());
+        let created = found.created.and_then(|date| Timestamp::from_second(date.unix_timestamp()).ok());
+        // One that never ran has ended in the year 1.
+        let since = finished.filter(|time| time.as_second() > 0).or(created);
+        since.is_some_and(|time| Timestamp::now().as_second() - time.as_second() > FOREIGN_PATIENCE_SECONDS)
+    }
+}
+
+fn name(container: &ContainerSummary) -> String {
+    let name = container.names.iter().flatten().next();
+    name.map(|name| name.trim_start_matches('/').to_owned()).unwrap_or_default()
+}
+
+fn leftover(name: String, labels: &HashMap<String, String>) -> Leftover {
+    let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
+    Leftover { name, job: label(owner::JOB), trial: label(owner::TRIAL) }
+}

@@ -1,0 +1,115 @@
+//! A command on a person's terminal, through the engine's exec API.
+
+use std::{io, os::fd::OwnedFd, time::Duration};
+
+use bollard::{
+    Docker as Api,
+    container::LogOutput,
+    errors::Error,
+    exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults},
+};
+use futures_util::StreamExt as _;
+use rustix::termios::{self, OptionalActions};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::unix::pipe::{Receiver, Sender},
+};
+
+use super::failure;
+use crate::environment::{EnvironmentError, Exit, Outcome};
+
+/// How often a change of the terminal's size is looked for: its signal goes to other processes.
+const RESIZE_POLL: Duration = Duration::from_millis(250);
+
+/// Runs a command with the terminal's inner side as its terminal, to its end.
+pub(super) async fn exec(
+    api: &Api,
+    container: &str,
+    user: Option<&str>,
+    argv: &[&str],
+    terminal: OwnedFd,
+) -> Result<Exit, EnvironmentError> {
+    let lost =
+        |error: Error| EnvironmentError::Lost(format!("cannot open a terminal: {}", failure::words(&error)));
+    let lost_io = |error: io::Error| EnvironmentError::Lost(format!("the terminal is lost: {error}"));
+    let config = CreateExecOptions {
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(true),
+        env: Some(vec!["TERM=xterm-256color"]),
+        cmd: Some(argv.to_vec()),
+        user: Some(user.unwrap_or("0:0")),
+        ..CreateExecOptions::default()
+    };
+    let created = api.create_exec(container, config).await.map_err(lost)?;
+    let start = StartExecOptions { detach: false, tty: true, output_capacity: None };
+    let started = api.start_exec(&created.id, Some(start)).await.map_err(lost)?;
+    let StartExecResults::Attached { mut output, mut input } = started else {
+        return Err(EnvironmentError::Lost("the engine does not give a terminal".to_owned()));
+    };
+    let (mut keyboard, mut screen) = open(&terminal).map_err(lost_io)?;
+    let from_container = async {
+        while let Some(item) = output.next().await {
+            let (LogOutput::Console { message }
+            | LogOutput::StdOut { message }
+            | LogOutput::StdErr { message }
+            | LogOutput::StdIn { message }) = item.map_err(io::Error::other)?;
+            screen.write_all(&message).await?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    let to_container = async {
+        let mut chunk = vec![0; 4096];
+        loop {
+            let count = keyboard.read(&mut chunk).await?;
+            if count == 0 {
+                return Ok::<(), io::Error>(());
+            }
+            input.write_all(&chunk[..count]).await?;
+            input.flush().await?;
+        }
+    };
+    let follow_size = async {
+        let mut told = None;
+        loop {
+            let size = termios::tcgetwinsize(&terminal).map(|size| (size.ws_row, size.ws_col)).ok();
+            if size != told
+                && let Some((height, width)) = size.filter(|size| *size != (0, 0))
+            {
+                // The engine refuses until the command runs; then the next round tells it.
+                let resized = api.resize_exec(&created.id, ResizeExecOptions { height, width }).await;
+                told = resized.is_ok().then_some((height, width));
+            }
+            tokio::time::sleep(RESIZE_POLL).await;
+        }
+    };
+    let ended = tokio::select! {
+        ended = from_container => ended,
+        ended = async {
+            let sent = to_container.await;
+            // A person's terminal that went away does not end what is printed there.
+            match sent {
+                Ok(()) => std::future::pending().await,
+                Err(error) => Err(error),
+            }
+        } => ended,
+        () = follow_size => Ok(()),
+    };
+    ended.map_err(lost_io)?;
+    let exit = api.inspect_exec(&created.id).await.map_err(lost)?;
+    let code = exit.exit_code.and_then(|code| i32::try_from(code).ok()).unwrap_or(0);
+    Ok(Exit { outcome: Outcome::Code(code), oom_killed: false })
+}
+
+/// Makes the terminal a plain channel, and opens it both ways: lines, echo and signals are made by the terminal
+/// inside the container.
+fn open(terminal: &OwnedFd) -> io::Result<(Receiver, Sender)> {
+    let mut modes = termios::tcgetattr(terminal)?;
+    modes.make_raw();
+    termios::tcsetattr(terminal, OptionalActions::Now, &modes)?;
+    let flags = rustix::fs::fcntl_getfl(terminal)?;
+    rustix::fs::fcntl_setfl(terminal, flags | rustix::fs::OFlags::NONBLOCK)?;
+    let (reader, writer) = (terminal.try_clone()?, terminal.try_clone()?);
+    Ok((Receiver::from_owned_fd_unchecked(reader)?, Sender::from_owned_fd_unchecked(writer)?))
+}

@@ -1,0 +1,270 @@
+//! The stream to a guest: numbers requests, and brings replies to those who wait for them.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rollout_guest::{
+    MAX_REPLY, MAX_REQUEST, Reply, Request, VERSION, decode_reply, encode_request, frame_length,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::environment::EnvironmentError;
+
+/// Replies that wait for their reader; when there are more, nothing is read for anybody.
+const WAITING_REPLIES: usize = 8;
+
+/// Frames that wait for the stream, of those that anybody waits to send.
+const WAITING_FRAMES: usize = 16;
+
+/// A guest says hello as soon as it runs.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A frame on its way, and its place among those that may wait.
+type Outgoing = (Vec<u8>, Option<OwnedSemaphorePermit>);
+
+/// A stream over which a guest answers.
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    reader: JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+struct Shared {
+    calls: Mutex<Calls>,
+    frames: mpsc::UnboundedSender<Outgoing>,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Calls {
+    last_id: u32,
+    waiting: HashMap<u32, mpsc::Sender<Reply>>,
+    /// Why nothing works any more.
+    broken: Option<String>,
+}
+
+impl Connection {
+    pub(super) async fn open(
+        mut reader: impl AsyncRead + Send + Unpin + 'static,
+        mut writer: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, EnvironmentError> {
+        let start = |reason: String| EnvironmentError::Start(format!("the guest does not answer: {reason}"));
+        let hello = timeout(HELLO_TIMEOUT, read_reply(&mut reader)).await;
+        match hello.unwrap_or_else(|_| Err("it said nothing in time".to_owned())).map_err(start)? {
+            (0, Reply::Hello { version: VERSION }) => {}
+            (0, Reply::Hello { version }) => {
+                return Err(start(format!("it is of version {version}, and not {VERSION}")));
+            }
+            _ => return Err(start("it said something else than hello".to_owned())),
+        }
+        let (frames, mut outgoing) = mpsc::unbounded_channel::<Outgoing>();
+        let room = Arc::new(Semaphore::new(WAITING_FRAMES));
+        let shared = Arc::new(Shared { calls: Mutex::default(), frames, room });
+        let for_reader = Arc::clone(&shared);
+        let reader = tokio::spawn(async move {
+            let reason = for_reader.deliver(&mut reader).await;
+            for_reader.shut(reason);
+        });
+        let for_writer = Arc::clone(&shared);
+        let writer = tokio::spawn(async move {
+            while let Some((frame, _room)) = outgoing.recv().await {
+                let written = async {
+                    writer.write_all(&frame).await?;
+                    writer.flush().await
+                };
+                if let Err(error) = written.await {
+                    return for_writer.shut(format!("writing to it failed: {error}"));
+                }
+            }
+        });
+        Ok(Self { shared, reader, writer })
+    }
+
+    /// Makes a request.
+    pub(super) fn call(&self, request: &Request) -> Result<Call, EnvironmentError> {
+        let (sender, replies) = mpsc::channel(WAITING_REPLIES);
+        let mut calls = self.shared.lock();
+        if let Some(reason) = &calls.broken {
+            return Err(lost(reason));
+        }
+        let id = calls.last_id.checked_add(1).ok_or_else(|| lost("it was asked too much"))?;
+        let frame = encode_request(id, request);
+        if frame.len() > MAX_REQUEST {
+            let reason = format!("a command and its variables may have {MAX_REQUEST} bytes at most");
+            return Err(EnvironmentError::Command(reason));
+        }
+        calls.last_id = id;
+        calls.waiting.insert(id, sender);
+        drop(calls);
+        // A stream that has ended is noticed by the missing reply.
+        let _ = self.shared.frames.send((frame, None));
+        let shared = Arc::clone(&self.shared);
+        let ticket = Ticket { shared, id, open: true.into(), lasting: false };
+        Ok(Call { ticket, replies })
+    }
+
+    /// Waits for the end of the stream, but not forever.
+    pub(super) async fn ended(&mut self, patience: Duration) {
+        let _ = timeout(patience, &mut self.reader).await;
+    }
+
+    /// Ends the stream.
+    pub(super) fn close(&self) {
+        self.reader.abort();
+        self.writer.abort();
+        self.shared.shut("it was let go".to_owned());
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings replies to their readers until the stream ends; says why it did.
+    async fn deliver(&self, reader: &mut (impl AsyncRead + Unpin)) -> String {
+        loop {
+            let (id, reply) = match read_reply(reader).await {
+                Ok(reply) => reply,
+                Err(reason) => return reason,
+            };
+            let sender = {
+                let calls = self.lock();
+                if id == 0 || id > calls.last_id {
+                    return "it answered what was not asked".to_owned();
+                }
+                calls.waiting.get(&id).cloned()
+            };
+            if let Some(sender) = sender
+                && sender.send(reply).await.is_err()
+            {
+                self.lock().waiting.remove(&id);
+            }
+        }
+    }
+
+    /// Ends all calls, for the first reason that is given.
+    fn shut(&self, reason: String) {
+        let mut calls = self.lock();
+        calls.broken.get_or_insert(reason);
+        calls.waiting.clear();
+    }
+
+    fn reason(&self) -> String {
+        self.lock().broken.clone().unwrap_or_else(|| "it does not answer".to_owned())
+    }
+}
+
+/// A request that is being carried out. Dropped before its end, it is taken back.
+pub(super) struct Call {
+    pub(super) ticket: Ticket,
+    pub(super) replies: mpsc::Receiver<Reply>,
+}
+
+impl Call {
+    /// The next reply.
+    pub(super) async fn next(&mut self) -> Result<Reply, EnvironmentError> {
+        match self.replies.recv().await {
+            Some(Reply::Failed(reason)) => {
+                self.ticket.done();
+                Err(EnvironmentError::Command(reason))
+            }
+            Some(reply) => Ok(reply),
+            None => Err(self.ticket.lost()),
+        }
+    }
+
+    /// Waits for the end of a request without any other reply.
+    pub(super) async fn done(mut self) -> Result<(), EnvironmentError> {
+        match self.next().await? {
+            Reply::Done => {
+                self.ticket.done();
+                Ok(())
+            }
+            _ => Err(self.ticket.nonsense()),
+        }
+    }
+}
+
+/// The right to add to a request, and to take it back.
+pub(super) struct Ticket {
+    shared: Arc<Shared>,
+    id: u32,
+    open: AtomicBool,
+    /// Replies come even after the end.
+    lasting: bool,
+}
+
+impl Ticket {
+    /// Sends more of the request, once there is room for it.
+    pub(super) async fn send(&self, request: &Request) -> Result<(), EnvironmentError> {
+        let frame = encode_request(self.id, request);
+        let room = Arc::clone(&self.shared.room).acquire_owned().await.ok();
+        self.shared.frames.send((frame, room)).map_err(|_| self.lost())
+    }
+
+    /// Lets replies come for as long as somebody takes them.
+    pub(super) fn last(&mut self) {
+        self.lasting = true;
+    }
+
+    /// Says that nothing is left to take back.
+    pub(super) fn done(&self) {
+        self.open.store(false, Ordering::SeqCst);
+    }
+
+    pub(super) fn lost(&self) -> EnvironmentError {
+        lost(&self.shared.reason())
+    }
+
+    /// The guest has said what no guest says: nothing that it says is believed any more.
+    pub(super) fn nonsense(&self) -> EnvironmentError {
+        self.shared.shut("it does not keep to the protocol".to_owned());
+        self.lost()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.open.load(Ordering::SeqCst) {
+            let _ = self.shared.frames.send((encode_request(self.id, &Request::Cancel), None));
+        }
+        if !self.lasting {
+            self.shared.lock().waiting.remove(&self.id);
+        }
+    }
+}
+
+async fn read_reply(reader: &mut (impl AsyncRead + Unpin)) -> Result<(u32, Reply), String> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it ended".to_owned(),
+        _ => format!("reading from it failed: {error}"),
+    };
+    let malformed = |error: rollout_guest::Malformed| format!("it sent {error}");
+    let mut header = [0; 4];
+    reader.read_exact(&mut header).await.map_err(failed)?;
+    let mut frame = vec![0; frame_length(header, MAX_REPLY).map_err(malformed)?];
+    reader.read_exact(&mut frame).await.map_err(failed)?;
+    decode_reply(&frame).map_err(malformed)
+}
+
+fn lost(reason: &str) -> EnvironmentError {
+    EnvironmentError::Lost(format!("the environment was lost: {reason}"))
+}

@@ -1,0 +1,127 @@
+//! Streams that end or carry what no guest says.
+
+use std::time::Duration;
+
+use rollout::{
+    environment::{EnvironmentError, Exec, FileRead, Outcome, guest::Guest},
+    record::{
+        log::{LogWriter, create_log_files},
+        redact::Redactor,
+    },
+};
+use rollout_guest::{Ending, Found, Item, Reply, Stream, VERSION, encode_reply};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
+
+/// A client, and the other end of its stream after the hello.
+async fn connect() -> (Guest, DuplexStream) {
+    let (ours, mut theirs) = duplex(1 << 20);
+    theirs.write_all(&encode_reply(0, &Reply::Hello { version: VERSION })).await.unwrap();
+    let (reader, writer) = split(ours);
+    (Guest::connect(reader, writer, None).await.unwrap(), theirs)
+}
+
+async fn refused(said: &[u8]) -> String {
+    let (ours, mut theirs) = duplex(1 << 20);
+    theirs.write_all(said).await.unwrap();
+    drop(theirs);
+    let (reader, writer) = split(ours);
+    match Guest::connect(reader, writer, None).await {
+        Err(EnvironmentError::Start(reason)) => reason,
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[tokio::test]
+async fn only_a_guest_of_the_same_version_is_taken() {
+    let other = encode_reply(0, &Reply::Hello { version: VERSION + 1 });
+    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: it is of version 2, and not 1");
+    insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
+    insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
+    insta::assert_snapshot!(refused(&encode_reply(0, &Reply::Done)).await, @"the guest does not answer: it said something else than hello");
+}
+
+#[tokio::test]
+async fn nonsense_makes_every_pending_and_later_call_lost() {
+    let unasked = encode_reply(99, &Reply::Done);
+    let wrong_kind = encode_reply(1, &Reply::Process("x".to_owned()));
+    let endless = u32::MAX.to_le_bytes().to_vec();
+    let garbage = [4, 0, 0, 0, 1, 0, 0, 0].to_vec();
+    for said in [unasked, wrong_kind, endless, garbage] {
+        let (guest, mut theirs) = connect().await;
+        theirs.write_all(&said).await.unwrap();
+        let pending = guest.make_dirs(&["/a"], false).await;
+        assert!(matches!(pending, Err(EnvironmentError::Lost(_))), "{pending:?}");
+        let later = guest.kill_all().await;
+        assert!(matches!(later, Err(EnvironmentError::Lost(_))), "{later:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_the_stream_ends_pending_calls() {
+    let (guest, mut theirs) = connect().await;
+    let pending = guest.survivors();
+    let ends = async {
+        theirs.read_u8().await.unwrap();
+        drop(theirs);
+    };
+    let (pending, ()) = tokio::join!(pending, ends);
+    let Err(EnvironmentError::Lost(reason)) = pending else { panic!("{pending:?}") };
+    insta::assert_snapshot!(reason, @"the environment was lost: it ended");
+}
+
+#[tokio::test]
+async fn finishing_waits_for_the_output_that_has_come() {
+    let (guest, mut theirs) = connect().await;
+    let dir = tempfile::tempdir().unwrap();
+    let [stdout, stderr] =
+        create_log_files(dir.path()).unwrap().map(|file| LogWriter::new(file, &Redactor::default()));
+    let answers = async {
+        theirs.read_u8().await.unwrap();
+        let exited = Reply::Exited { ending: Ending::Code(0), oom_killed: false };
+        theirs.write_all(&encode_reply(1, &exited)).await.unwrap();
+        for _ in 0..100 {
+            let late = Reply::Output { stream: Stream::Stdout, bytes: vec![b'x'; 5000] };
+            theirs.write_all(&encode_reply(1, &late)).await.unwrap();
+        }
+        drop(theirs);
+    };
+    let exec = Exec { argv: &["true"], env: &[], deadline: None, stdout, stderr };
+    let (exit, ()) = tokio::join!(guest.exec(exec), answers);
+    assert_eq!(exit.unwrap().outcome, Outcome::Code(0));
+    guest.finish().await;
+    assert_eq!(std::fs::read(dir.path().join("stdout.txt")).unwrap().len(), 500_000);
+}
+
+#[tokio::test]
+async fn a_file_that_leads_out_of_the_target_is_refused() {
+    let (guest, mut theirs) = connect().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = Item::File { name: b"../escaped".to_vec(), mode: 0o644, seconds: 0, nanoseconds: 0 };
+    let answers = async {
+        theirs.read_u8().await.unwrap();
+        theirs.write_all(&encode_reply(1, &Reply::Item(file))).await.unwrap();
+        theirs.write_all(&encode_reply(1, &Reply::Done)).await.unwrap();
+    };
+    let target = dir.path().join("target");
+    let (copied, ()) = tokio::join!(guest.copy_from("/logs", &target), answers);
+    assert!(matches!(copied, Err(EnvironmentError::Lost(_))), "{copied:?}");
+    assert!(!dir.path().join("escaped").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_grows_without_end_is_not_kept_in_memory() {
+    let (guest, mut theirs) = connect().await;
+    let answers = async {
+        theirs.read_u8().await.unwrap();
+        theirs.write_all(&encode_reply(1, &Reply::Found(Found::File))).await.unwrap();
+        let more = encode_reply(1, &Reply::Item(Item::Data(vec![0; 1000])));
+        while theirs.write_all(&more).await.is_ok() {}
+    };
+    tokio::select! {
+        read = guest.read_file("/file", 5000) => {
+            assert_eq!(read.unwrap(), FileRead::TooLarge(6000));
+        }
+        () = answers => panic!("the stream ended"),
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("it is read forever"),
+    }
+}
