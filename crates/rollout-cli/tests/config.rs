@@ -189,7 +189,9 @@ fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
 
 #[test]
 fn settings_of_the_docker_environment_are_checked_before_an_engine_is_looked_for() {
-    for (key, value) in [("netwrok", json!("none")), ("pids", json!(0)), ("mounts", json!([{"source": "/x"}]))] {
+    for (key, value) in
+        [("netwrok", json!("none")), ("pids", json!(0)), ("mounts", json!([{"source": "/x"}]))]
+    {
         let job = job()
             .task(TestTask::new("task"))
             .oracle()
