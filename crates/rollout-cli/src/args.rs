@@ -247,6 +247,14 @@ pub(crate) struct Clean {
     #[arg(long)]
     pub preserved: bool,
 
+    /// Remove also images, layers and agent snapshots that neither a running job nor a preserved environment uses
+    #[arg(long)]
+    pub images: bool,
+
+    /// Remove also fetched repositories that no running job uses
+    #[arg(long)]
+    pub cache: bool,
+
     /// Show what would be removed
     #[arg(long)]
     pub dry_run: bool,

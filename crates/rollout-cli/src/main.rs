@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod disk;
 mod exit;
 mod logging;
 mod report;

@@ -420,62 +420,6 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
 }
 
 #[test]
-fn clean_removes_what_nobody_uses_and_keeps_the_rest() {
-    let dir = temporary();
-    let state = dir.path().join(".cache/rollout");
-    for place in ["run/ended", "run/running", "preserved/kept", "images", "layers"] {
-        fs::create_dir_all(state.join(place)).unwrap();
-    }
-    for lock in ["run/ended/lock", "run/running/lock", "preserved/kept/sandbox.json"] {
-        fs::write(state.join(lock), "").unwrap();
-    }
-    let running = fs::File::open(state.join("run/running/lock")).unwrap();
-    running.lock().unwrap();
-    let there =
-        || ["run/ended", "run/running", "preserved/kept", "images"].map(|path| state.join(path).exists());
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--dry-run", "--preserved"])), @"
-    [DIR]/.cache/rollout
-    to remove  1 ended run
-    kept       1 running job
-    to remove  1 preserved environment
-    kept       images
-    kept       layers
-    kept       git
-    --- exit
-    ");
-    assert_eq!(there(), [true, true, true, true]);
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean"])), @"
-    [DIR]/.cache/rollout
-    removed  1 ended run
-    kept     1 running job
-    kept     1 preserved environment
-    kept     images
-    kept     layers
-    kept     git
-    --- exit
-    ");
-    assert_eq!(there(), [false, true, true, true]);
-    insta::assert_snapshot!(sizeless(&seen(dir.path(), &["clean", "--preserved"])), @"
-    [DIR]/.cache/rollout
-    removed  0 ended runs
-    kept     1 running job
-    removed  1 preserved environment
-    kept     images
-    kept     layers
-    kept     git
-    --- exit
-    ");
-    assert_eq!(there(), [false, true, false, true]);
-}
-
-/// File systems differ in what an empty directory takes.
-fn sizeless(text: &str) -> String {
-    let lines =
-        text.lines().map(|line| line.trim_end_matches(|c: char| !c.is_alphabetic() || "KMGiB".contains(c)));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-#[test]
 fn schemas_are_those_that_are_checked_in() {
     for (of, file) in [("job", "job.schema.json"), ("task", "task.schema.json")] {
         let output = rollout(temporary().path(), &["schema", of]);

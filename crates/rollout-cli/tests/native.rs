@@ -52,24 +52,6 @@ fn without_root_another_user_of_a_dockerfile_is_a_clear_error_and_nothing_is_lef
 }
 
 #[test]
-fn user_directory_and_variables_of_the_dockerfile_hold_for_agent_and_tests() {
-    let say = "echo $(id -un) $(pwd) $GREETING $HOME";
-    let task = TestTask::new("task")
-        .dockerfile(
-            "FROM test\nARG WHO=world\nENV GREETING=\"hello-$WHO\"\nWORKDIR /srv/work\nWORKDIR deep\nRUN chown daemon .\nUSER daemon\n",
-        )
-        .tests(&format!("{say}; test -O mine && echo 1 > /logs/verifier/reward.txt\n"));
-    let agent = json!({"name": "agent", "install": say, "execute": format!("{say}; touch mine")});
-    let finished = job().task(task).agent(agent).run().expect(0);
-    assert_eq!(finished.trial("agent/set/task__1")["reward"], 1.0);
-    let files = ["setup/stdout.txt", "command/stdout.txt", "logs/verifier/stdout.txt"];
-    for file in files {
-        let said = finished.file(&format!("agent/set/task__1/{file}"));
-        assert_eq!(said, "daemon /srv/work/deep hello-world /usr/sbin\n", "{file}");
-    }
-}
-
-#[test]
 fn the_network_is_none_or_the_hosts_as_configured_and_recorded() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -96,53 +78,83 @@ fn without_a_network_there_is_still_a_loopback_of_its_own() {
 }
 
 #[test]
-fn limits_are_enforced_and_the_result_says_so() {
-    let task = TestTask::new("task").config("[environment]\ncpus = 0.2\nmemory = \"64Mi\"\n");
-    let script =
-        "timeout 2 sh -c 'while :; do :; done'; awk '{print int(($14 + $15 + $16 + $17))}' /proc/$$/stat";
-    let job = job().task(task).script(script);
-    let finished = job.run().expect(0);
-    let enforced = finished.trial("agent/set/task__1")["environment"]["enforced"].clone();
-    assert_eq!(enforced, json!({"cpus": true, "memory": true, "pids": true, "storage": false}));
-    // Two seconds of a fifth of a processor are forty ticks; all of it would be two hundred.
-    let ticks: u32 = finished.file("agent/set/task__1/command/stdout.txt").trim().parse().unwrap();
-    assert!(ticks < 100, "{ticks} ticks of processor time");
+fn as_root_every_limit_but_that_of_storage_holds() {
+    let result = job().task(TestTask::new("task")).oracle().run().expect(0).trial("oracle/set/task__1");
+    let enforced = &result["environment"]["enforced"];
+    assert_eq!(*enforced, json!({"cpus": true, "memory": true, "pids": true, "storage": false}));
 }
 
 #[test]
-fn tests_of_the_task_take_the_place_of_those_in_the_image() {
-    let task = TestTask::new("task")
-        .dockerfile("FROM test\nWORKDIR /app\nRUN mkdir /tests && echo forged > /tests/helper.sh && echo 'exit 1' > /tests/test.sh\n")
-        .tests("ls -A /tests; echo 1 > /logs/verifier/reward.txt\n");
-    let finished = job().task(task).script("ls -A /tests; echo more > /tests/more").run().expect(0);
-    assert_eq!(finished.trial("agent/set/task__1")["reward"], 1.0);
-    assert_eq!(finished.file("agent/set/task__1/logs/verifier/stdout.txt"), "test.sh\n");
+fn an_image_without_a_mapping_is_refused_with_the_mapping_to_write() {
+    let unmapped = || job().oracle().set("environment/provider_config", json!({}));
+    let base = TestTask::new("task").dockerfile("FROM python:3.13-slim\n");
+    let named = TestTask::new("task").config("[environment]\ndocker_image = \"acme/app:1\"\n");
+    for (task, kind, mapping) in [
+        (base, "environment_build_failed", "\"python:3.13-slim\": host"),
+        (named, "environment_image_pull_failed", "\"acme/app:1\": host"),
+    ] {
+        let result = unmapped().task(task).run().expect(1).trial("oracle/set/task__1");
+        assert_eq!(result["error"]["type"], kind, "{result:#}");
+        assert!(result["error"]["message"].as_str().unwrap().contains(mapping), "{result:#}");
+    }
 }
 
 #[test]
-fn a_tests_link_of_the_image_leads_nowhere() {
-    let task = TestTask::new("task")
-        .dockerfile("FROM test\nWORKDIR /app\nRUN mkdir /elsewhere && ln -s /elsewhere /tests\n")
-        .tests("ls -A /elsewhere; echo 1 > /logs/verifier/reward.txt\n");
-    let finished = job().task(task).oracle().run().expect(0);
-    assert_eq!(finished.file("oracle/set/task__1/logs/verifier/stdout.txt"), "");
-}
-
-#[test]
-fn a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial() {
+fn an_image_that_goes_missing_is_environment_start_failed_after_every_try() {
     let gate = Gate::new();
-    let task = TestTask::new("task").tests(&(gate.wait() + "echo 1 > /logs/verifier/reward.txt\n"));
-    let started = "until grep -qx sleep /proc/[0-9]*/comm 2>/dev/null; do :; done";
-    let job =
-        job().task(task).script(&format!("echo before; (sleep 600; echo never) & {started}; echo after"));
+    let task = TestTask::new("task").dockerfile("FROM test\nRUN touch /built\n");
+    let job = job()
+        .task(task)
+        .script(&gate.wait())
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set("retry/max_attempts", json!(2));
     let running = job.start();
-    gate.arrival().pass();
-    let finished = running.finish().expect(0);
-    let result = finished.trial("agent/set/task__1");
-    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null));
-    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "before\nafter\n");
-    assert!(result.to_string().contains("sleep 600"), "survivors are recorded: {result:#}");
-    job.expect_nothing_left();
+    let first = gate.arrival();
+    fs::rename(job.state_dir().join("layers"), job.root().join("gone")).unwrap();
+    first.pass();
+    let finished = running.finish().expect(1);
+    let result = finished.trial("agent/set/task__2");
+    assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
+    assert_eq!(result["tries"], 2);
+    assert!(finished.file("agent/set/task__2/tries/1/error.txt").starts_with("environment_start_failed"));
+}
+
+#[test]
+fn the_host_is_out_of_sight() {
+    let script = "ls -A /root /home /mnt /srv | grep -v ':$'; cat /etc/shadow /proc/1/environ 2>/dev/null
+                  find /run /var -type f -o -type s; ls /dev | sort | tr '\\n' ' '; echo; id -u; hostname; touch /usr/local/rollout-was-here";
+    let finished = job().task(TestTask::new("task")).script(script).run().expect(0);
+    let output = finished.file("agent/set/task__1/command/stdout.txt");
+    assert!(!Path::new("/usr/local/rollout-was-here").exists());
+    insta::assert_snapshot!(output.trim_start(), @"
+    fd full null ptmx pts random shm stderr stdin stdout tty urandom zero 
+    0
+    task-agent-1
+    ");
+}
+
+#[test]
+fn an_agent_gets_no_new_privileges_no_devices_and_no_namespaces() {
+    let script = "mknod /app/disk b 8 0 && echo device
+        unshare -U true && echo user namespace
+        awk '/NoNewPrivs/ { print $2 }' /proc/self/status";
+    let finished = job().task(TestTask::new("task")).script(script).run().expect(0);
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "1\n");
+}
+
+#[test]
+fn preserved_environments_outlive_other_jobs_and_clean_until_they_are_named() {
+    let job = job().task(TestTask::new("task")).oracle().set("environment/preserve_env", json!("always"));
+    let place = job.run().expect(0).trial("oracle/set/task__1")["environment"]["preserved"].clone();
+    let place = PathBuf::from(place.as_str().unwrap());
+    job.rollout(&["run", "job.yaml", "--set", "name=other", "--set", "environment.preserve_env=never"])
+        .expect(0);
+    job.rollout(&["clean"]).expect(0);
+    assert!(place.is_dir(), "{} is gone", place.display());
+    job.rollout(&["clean", "--preserved"]).expect(0);
+    assert!(!place.exists());
+    assert_eq!(job.environments(), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -23,6 +23,7 @@ use crate::{
     limits::{Controllers, Limits},
     remove::remove_tree,
     sandbox::{SPEC_FILE, Sandbox},
+    store::{self, Leases},
     support::{Support, advice, check_resources, support},
     sweep,
     wire::{Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
@@ -153,6 +154,7 @@ pub(crate) struct Inner {
     host_image: OnceCell<Image>,
     counter: AtomicU64,
     removals: Arc<Semaphore>,
+    pub(crate) leases: Leases,
 }
 
 impl Engine {
@@ -162,6 +164,7 @@ impl Engine {
         let run_dir = options.state_dir.join("run").join(&id);
         let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock, &controllers).await?;
         let support = support(&probe, &controllers, &options.state_dir);
+        let leases = Leases::new(&run_dir);
         let inner = Inner {
             options,
             run_dir,
@@ -173,6 +176,7 @@ impl Engine {
             host_image: OnceCell::new(),
             counter: AtomicU64::new(0),
             removals: Arc::new(Semaphore::new(MAX_REMOVALS)),
+            leases,
         };
         Ok(Engine { inner: Arc::new(inner) })
     }
@@ -190,8 +194,9 @@ impl Engine {
     /// The host as an image: its programs and its /etc without secrets. Prepared once and kept.
     pub async fn host_image(&self) -> Result<Image, ImageError> {
         let image = self.inner.host_image.get_or_try_init(|| async {
-            let images = self.state_dir().join("images");
-            let prepared = tokio::task::spawn_blocking(move || host_image::prepare(&images)).await;
+            let (images, inner) = (self.state_dir().join(store::IMAGES), self.inner.clone());
+            let prepare = move || host_image::prepare(&images, |name| inner.leases.take(store::IMAGES, name));
+            let prepared = tokio::task::spawn_blocking(prepare).await;
             prepared.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
         });
         image.await.cloned()
@@ -212,7 +217,13 @@ impl Engine {
         self.create_in(dir, spec, Some(lock)).await
     }
 
-    async fn create_in(
+    /// Says that this engine uses something of the store from now on, before it looks whether it is there.
+    pub(crate) async fn lease(&self, kind: &'static str, name: &str) -> io::Result<()> {
+        let (inner, name) = (self.inner.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || inner.leases.take(kind, &name)).await.map_err(io::Error::other)?
+    }
+
+    pub(crate) async fn create_in(
         &self,
         dir: PathBuf,
         spec: SandboxSpec,

@@ -93,14 +93,20 @@ const DIRECTORIES: [(&str, u32); 25] = [
 /// No file of /etc that a program needs is larger.
 const MAX_FILE: u64 = 8 << 20;
 
-/// Prepares the host as an image below `images`, or finds it prepared. Blocks.
-pub(crate) fn prepare(images: &Path) -> Result<Image, ImageError> {
+/// Prepares the host as an image below `images`, or finds it prepared. `lease` hears its name before anything of it
+/// is looked at. Blocks.
+pub(crate) fn prepare(
+    images: &Path,
+    lease: impl FnOnce(&str) -> io::Result<()>,
+) -> Result<Image, ImageError> {
     let key = key().map_err(|source| ImageError { step: "reading", path: "/etc".into(), source })?;
-    let skeleton = images.join(format!("host-{key}"));
+    let name = format!("host-{key}");
+    let skeleton = images.join(&name);
     let fail = |step| {
         let path = skeleton.clone();
         move |source| ImageError { step, path, source }
     };
+    lease(&name).map_err(fail("taking"))?;
     private_dir(images).map_err(fail("making the parent of"))?;
     if !skeleton.is_dir() {
         let building = images.join(format!("host-{key}.{}", unique_id()));
@@ -116,7 +122,7 @@ pub(crate) fn prepare(images: &Path) -> Result<Image, ImageError> {
             Err(source) => return Err(fail("naming")(source)),
         }
     }
-    Ok(Image::from_host(skeleton, &real_directories(), format!("host-{key}")))
+    Ok(Image::from_host(skeleton, &real_directories(), name))
 }
 
 fn real_directories() -> Vec<String> {
@@ -286,7 +292,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         std::thread::scope(|scope| {
-            let prepared: Vec<_> = (0..4).map(|_| scope.spawn(|| prepare(&images).map(|_| ()))).collect();
+            let prepared: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| prepare(&images, |_| Ok(())).map(|_| ()))).collect();
             for prepared in prepared {
                 prepared.join().unwrap().unwrap();
             }

@@ -75,14 +75,27 @@ impl Image {
         self
     }
 
+    /// The image under another identity, as for another configuration.
+    #[must_use]
+    pub fn named(mut self, identity: impl Into<String>) -> Image {
+        self.identity = identity.into();
+        self
+    }
+
     /// The settings that commands start with.
     pub fn config(&self) -> &ImageConfig {
         &self.config
     }
 
-    /// A name for the image's content: two images of the same identity hold the same files.
+    /// A name for the image's content: two images of the same identity hold the same files, and give commands the
+    /// same settings.
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// The directories that it is stacked from.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().flat_map(|part| &part.lower).map(PathBuf::as_path)
     }
 
     pub(crate) fn mounts(&self) -> Vec<PartMount> {

@@ -64,17 +64,17 @@ pub enum KeepError {
 
 /// A running sandbox. Dropping it ends everything inside and removes its files in the background.
 pub struct Sandbox {
-    engine: Engine,
+    pub(crate) engine: Engine,
     id: String,
-    dir: PathBuf,
-    spec: SandboxSpec,
+    pub(crate) dir: PathBuf,
+    pub(crate) spec: SandboxSpec,
     enforced: Enforced,
     control: RequestSocket,
     commands: AtomicU64,
     /// `None` once the sandbox was stopped.
     lifetime: Option<AnswerPipe>,
     /// The lock on a preserved directory, which outlives the sandbox.
-    preserved: Option<fs::File>,
+    pub(crate) preserved: Option<fs::File>,
 }
 
 impl Sandbox {
@@ -190,7 +190,7 @@ impl Sandbox {
         Ok(kept)
     }
 
-    async fn stop_to_keep(&mut self) -> Result<(), KeepError> {
+    pub(crate) async fn stop_to_keep(&mut self) -> Result<(), KeepError> {
         if !self.engine.support().changes_on_disk {
             return Err(KeepError::InMemory { state_dir: self.engine.state_dir().to_owned() });
         }
@@ -227,6 +227,8 @@ impl Drop for Sandbox {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

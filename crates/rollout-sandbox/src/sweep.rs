@@ -14,6 +14,9 @@ use crate::{cgroup, limits::Controllers, private::private_dir, remove::remove_tr
 
 const LOCK: &str = "lock";
 
+/// The file in an engine's directory that names what it uses, see [`crate::store`].
+pub(crate) const USES: &str = "uses";
+
 /// What a sweep found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SweepReport {
@@ -49,7 +52,7 @@ type Dead = (PathBuf, Option<fs::File>);
 
 /// Takes the locks of the engines that are gone, and counts the others.
 fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
-    let _guard = guard(run)?;
+    let _guard = guard(run, FlockOperation::LockExclusive)?;
     let (mut dead, mut live) = (Vec::new(), 0);
     for entry in fs::read_dir(run)? {
         let dir = entry?.path();
@@ -73,7 +76,7 @@ fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
 pub(crate) fn claim(run_dir: &Path) -> io::Result<fs::File> {
     let run = run_dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
     private_dir(run)?;
-    let _guard = guard(run)?;
+    let _guard = guard(run, FlockOperation::LockExclusive)?;
     fs::create_dir(run_dir)?;
     spread(run_dir);
     let lock = fs::File::create(run_dir.join(LOCK))?;
@@ -94,9 +97,23 @@ fn spread(run_dir: &Path) {
     let _ = spread;
 }
 
-/// Keeps others from looking at a directory that is only half made.
-fn guard(run: &Path) -> io::Result<fs::File> {
+/// Tells which engines are alive. The caller holds the guard.
+pub(crate) fn live(run: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut live = Vec::new();
+    for entry in fs::read_dir(run)? {
+        let dir = entry?.path();
+        match fs::File::open(dir.join(LOCK)) {
+            // The lock is freed again at once.
+            Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockShared).is_err() => live.push(dir),
+            _ => {}
+        }
+    }
+    Ok(live)
+}
+
+/// Keeps others from looking at what is only half made: a directory, or what an engine is about to use.
+pub(crate) fn guard(run: &Path, how: FlockOperation) -> io::Result<fs::File> {
     let guard = fs::File::create(run.join("guard"))?;
-    flock(&guard, FlockOperation::LockExclusive)?;
+    flock(&guard, how)?;
     Ok(guard)
 }

@@ -3,7 +3,10 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    time::{Duration, Instant},
 };
+
+use crate::job::PATIENCE;
 
 /// A listener on loopback, for environments with the host's network.
 pub struct Gate(TcpListener);
@@ -27,8 +30,18 @@ impl Gate {
     }
 
     /// Waits until a script has come to the gate.
+    #[track_caller]
     pub fn arrival(&self) -> Arrival {
-        let (mut stream, _) = self.0.accept().expect("accept a script");
+        let deadline = Instant::now() + PATIENCE;
+        self.0.set_nonblocking(true).expect("look for scripts");
+        let mut stream = loop {
+            match self.0.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) => assert!(Instant::now() < deadline, "no script came to the gate in time"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        stream.set_nonblocking(false).expect("wait for the script");
         let mut word = [0; 5];
         stream.read_exact(&mut word).expect("hear from the script");
         Arrival(stream)
@@ -42,5 +55,16 @@ impl Arrival {
     /// Lets it through.
     pub fn pass(mut self) {
         self.0.write_all(b"go\n").expect("tell the script");
+    }
+
+    /// Waits until it has been ended at the gate.
+    #[track_caller]
+    pub fn ended(mut self) {
+        self.0.set_read_timeout(Some(PATIENCE)).expect("set a timeout");
+        match self.0.read(&mut [0]) {
+            Ok(0) => (),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => (),
+            other => panic!("the script still waits at the gate: {other:?}"),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -10,24 +11,37 @@ use crate::TestJob;
 /// How long the kernel may take to end what it has to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The command lines of processes and the mounts that name a path below a directory.
+pub fn processes_and_mounts_below(dir: &Path) -> Vec<String> {
+    let dir = dir.to_string_lossy();
+    let entries = fs::read_dir("/proc").expect("list processes").flatten();
+    let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("list mounts");
+    let mounts = mounts.lines().map(str::to_owned);
+    lines.chain(mounts).filter(|line| line.contains(&*dir)).collect()
+}
+
+/// The directories of runs in a state directory of the native environment.
+pub fn runs_in(state_dir: &Path) -> Vec<String> {
+    let runs = fs::read_dir(state_dir.join("run")).into_iter().flatten().flatten();
+    runs.map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
 impl TestJob {
     /// The command lines of its processes, and its mounts.
     pub fn processes_and_mounts(&self) -> Vec<String> {
-        let root = self.root().to_string_lossy().into_owned();
-        let entries = fs::read_dir("/proc").expect("list processes").flatten();
-        let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("list mounts");
-        let mounts = mounts.lines().map(str::to_owned);
-        lines.chain(mounts).filter(|line| line.contains(&root)).collect()
+        processes_and_mounts_below(self.root())
     }
 
     /// Its processes, mounts, and the directories of its runs and environments.
     pub fn leftovers(&self) -> Vec<String> {
-        let runs = fs::read_dir(self.state_dir().join("run")).into_iter().flatten().flatten();
-        let runs = runs.map(|entry| entry.path()).filter(|path| path.is_dir());
-        let directories = runs.chain(self.environments()).map(|path| path.display().to_string());
-        self.processes_and_mounts().into_iter().chain(directories).collect()
+        let environments = self.environments().into_iter().map(|path| path.display().to_string());
+        let runs = runs_in(&self.state_dir()).into_iter();
+        self.processes_and_mounts().into_iter().chain(runs).chain(environments).collect()
     }
 
     /// Waits until nothing is left, and fails the test if something stays.
@@ -44,7 +58,7 @@ impl TestJob {
 }
 
 #[track_caller]
-fn until_empty(find: impl Fn() -> Vec<String>) {
+pub(crate) fn until_empty(find: impl Fn() -> Vec<String>) {
     let deadline = Instant::now() + PATIENCE;
     while !find().is_empty() {
         assert!(Instant::now() < deadline, "left behind: {:#?}", find());

@@ -1,21 +1,30 @@
-//! Fixtures for Rollout's own tests: jobs in a temporary directory, and an environment that does nothing.
+//! Fixtures for tests of Rollout: jobs in a temporary directory, run by the command or by the library, an
+//! environment that does nothing, and the [`conformance`] suite that every provider has to pass.
 
+mod command;
+pub mod conformance;
 mod docker;
 mod gate;
 mod idle;
 mod job;
 mod leftover;
+mod library;
 mod repo;
 mod server;
 mod services;
 mod task;
+mod timed;
 mod user;
 
+pub use command::{Binary, Running};
 pub use docker::{Engine, Holdings, OwnEngine};
 pub use gate::{Arrival, Gate};
 pub use idle::IdleProvider;
-pub use job::{Finished, Running, TestJob};
+pub use job::{Finished, TestJob};
+pub use leftover::{processes_and_mounts_below, runs_in};
+pub use library::{Library, Started};
 pub use repo::TestRepo;
 pub use server::FileServer;
 pub use services::Registry;
 pub use task::TestTask;
+pub use timed::{TimedProvider, Times};

@@ -53,6 +53,16 @@ impl TestTask {
         self.file("environment/Dockerfile", text)
     }
 
+    /// Builds on this image where the Dockerfile says `FROM test`.
+    pub(crate) fn base(mut self, image: &str) -> Self {
+        for (path, content) in &mut self.files {
+            if path == "environment/Dockerfile" {
+                *content = content.replace("FROM test\n", &format!("FROM {image}\n"));
+            }
+        }
+        self
+    }
+
     /// Writes the task below a dataset's directory.
     pub fn write(&self, dataset: &Path) {
         let dir = dataset.join(&self.name);

@@ -231,6 +231,9 @@ pub struct EnvironmentRecord {
     pub id: String,
     /// The image it was made from.
     pub image: String,
+    /// The snapshot of the agent's install that it was started from, so that the install script did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_snapshot: Option<String>,
     /// The network it had.
     pub network: String,
     /// The limits that really held.

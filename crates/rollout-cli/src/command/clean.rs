@@ -1,11 +1,15 @@
-//! `rollout clean`: removes what ended runs left behind, and says what takes room.
+//! `rollout clean`: removes what ended runs left behind and what is kept for later ones, and says what takes room.
 
 use std::{
+    collections::HashMap,
     fs::{self, File, TryLockError},
     io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
+
+use rollout::task::{checkouts, remove_unused_checkouts};
+use rollout_sandbox::{StoredKind, User, remove_unused, stored, sweep};
 
 use crate::{
     args::Clean,
@@ -21,40 +25,148 @@ use crate::{
 const RUNS: &str = "run";
 const PRESERVED: &str = "preserved";
 
-/// What is kept to make the next job faster.
-const CACHES: [&str; 3] = ["images", "layers", "git"];
+/// Some things of one kind, and what becomes of them.
+struct Row {
+    fate: Fate,
+    what: String,
+    bytes: u64,
+}
+
+/// What becomes of things.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Goes,
+    Stays,
+    /// They stay, and would go with this flag.
+    StaysWithout(&'static str),
+}
+
+impl Fate {
+    /// What becomes of things that go by a flag alone.
+    fn by(flag: &'static str, given: bool) -> Self {
+        if given { Self::Goes } else { Self::StaysWithout(flag) }
+    }
+}
 
 /// Removes what may go and prints what was found.
 pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
-    let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
-    let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
-    let gone = if args.dry_run { "to remove" } else { "removed" };
-    let for_preserved = if args.preserved { gone } else { "kept" };
-    let mut rows = vec![
-        row(gone, &count(dead.len() as u64, "ended run"), &dead),
-        row("kept", &count(live.len() as u64, "running job"), &live),
-        row(for_preserved, &count(preserved.len() as u64, "preserved environment"), &preserved),
-    ];
-    if !attached.is_empty() {
-        rows.push(row("kept", &count(attached.len() as u64, "attached environment"), &attached));
-    }
-    rows.extend(CACHES.map(|cache| row("kept", cache, &[state_dir.join(cache)])));
-    if !args.dry_run {
-        if args.preserved {
-            discard(&state_dir, &preserved)?;
-        }
-        rollout_sandbox::sweep(&state_dir)?;
-    }
-    let mut lines = table(&[Align::Left, Align::Left, Align::Right], &rows);
-    lines.insert(0, paint(BOLD, &state_dir.display().to_string()));
-    super::print(&lines.join("\n"))?;
+    let mut rows = environments(args, &state_dir)?;
+    rows.extend(images(args, &state_dir)?);
+    rows.extend(repositories(args, &state_dir)?);
+    super::print(&render(&state_dir.display().to_string(), &rows, args.dry_run))?;
     Ok(Exit::Success)
 }
 
-fn row(fate: &str, what: &str, paths: &[PathBuf]) -> Vec<String> {
-    let bytes = paths.iter().map(|path| disk_use(path)).sum();
-    vec![fate.to_owned(), what.to_owned(), size(bytes)]
+/// What is in one place, under its name.
+fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            let (fate, hint) = match row.fate {
+                Fate::Goes if dry_run => ("to remove", String::new()),
+                Fate::Goes => ("removed", String::new()),
+                Fate::StaysWithout(flag) if row.bytes > 0 => ("kept", format!("removed by {flag}")),
+                Fate::Stays | Fate::StaysWithout(_) => ("kept", String::new()),
+            };
+            vec![fate.to_owned(), row.what.clone(), size(row.bytes), hint]
+        })
+        .collect();
+    let mut lines = table(&[Align::Left, Align::Left, Align::Right, Align::Left], &cells);
+    lines.insert(0, paint(BOLD, place));
+    lines.join("\n")
+}
+
+/// Native environments: those that ended runs left, those that run, those that were kept on purpose.
+fn environments(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
+    let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
+    let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
+    let row = |fate, noun, dirs: &[PathBuf]| Row {
+        fate,
+        what: count(dirs.len() as u64, noun),
+        bytes: dirs.iter().map(|dir| disk_use(dir)).sum(),
+    };
+    let mut rows = vec![
+        row(Fate::Goes, "ended run", &dead),
+        row(Fate::Stays, "running job", &live),
+        row(Fate::by("--preserved", args.preserved), "preserved environment", &preserved),
+    ];
+    if !attached.is_empty() {
+        rows.push(row(Fate::Stays, "attached environment", &attached));
+    }
+    if !args.dry_run {
+        if args.preserved {
+            discard(state_dir, &preserved)?;
+        }
+        sweep(state_dir)?;
+    }
+    Ok(rows)
+}
+
+/// What native environments are made from.
+fn images(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
+    let found = stored(state_dir)?;
+    let sizes: HashMap<PathBuf, u64> =
+        found.iter().map(|stored| (stored.path.clone(), disk_use(&stored.path))).collect();
+    let unused: Vec<PathBuf> = if args.images && !args.dry_run {
+        remove_unused(state_dir)?.into_iter().map(|stored| stored.path).collect()
+    } else {
+        let unused = found.iter().filter(|stored| match stored.used_by {
+            None => true,
+            // Nobody uses it once they are gone.
+            Some(User::Preserved) => args.dry_run && args.preserved,
+            Some(User::Engine) => false,
+        });
+        unused.map(|stored| stored.path.clone()).collect()
+    };
+    let nouns = [
+        (StoredKind::Host, "host image"),
+        (StoredKind::Layer, "layer"),
+        (StoredKind::Snapshot, "agent snapshot"),
+    ];
+    Ok(nouns
+        .into_iter()
+        .flat_map(|(kind, noun)| {
+            let paths = found.iter().filter(|stored| stored.kind == kind).map(|stored| &stored.path);
+            let sized = paths.map(|path| (!unused.contains(path), sizes.get(path).copied().unwrap_or(0)));
+            by_flag(noun, "--images", args.images, sized)
+        })
+        .collect())
+}
+
+/// The repositories that tasks were fetched from.
+fn repositories(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
+    let found = checkouts(state_dir)?;
+    let mut sized: Vec<(PathBuf, bool, u64)> =
+        found.into_iter().map(|found| (found.path.clone(), found.used, disk_use(&found.path))).collect();
+    if args.cache && !args.dry_run {
+        let removed = remove_unused_checkouts(state_dir)?;
+        for (path, used, _) in &mut sized {
+            *used = !removed.iter().any(|removed| removed.path == *path);
+        }
+    }
+    let sized = sized.into_iter().map(|(_, used, bytes)| (used, bytes));
+    Ok(by_flag("git checkout", "--cache", args.cache, sized))
+}
+
+/// A row for those of a kind that nobody uses, which go with a flag, and one for the others.
+fn by_flag(
+    noun: &str,
+    flag: &'static str,
+    given: bool,
+    sized: impl Iterator<Item = (bool, u64)>,
+) -> Vec<Row> {
+    let (used, free): (Vec<_>, Vec<_>) = sized.partition(|(used, _)| *used);
+    let row = |fate, suffix: &str, sized: &[(bool, u64)]| Row {
+        fate,
+        what: count(sized.len() as u64, noun) + suffix,
+        bytes: sized.iter().map(|(_, bytes)| bytes).sum(),
+    };
+    let mut rows = vec![row(Fate::by(flag, given), "", &free)];
+    if !used.is_empty() {
+        rows.push(row(Fate::Stays, " in use", &used));
+    }
+    rows
 }
 
 /// The directories of a directory that nobody uses, and those that somebody does: a process holds a

@@ -8,13 +8,11 @@ use rollout_sandbox::{
 };
 
 use crate::{
+    disk::{MAKE_ROOM, Room},
     exit::{Exit, Failure},
     report::text::{BAD, BOLD, GOOD, ODD, paint, size},
     state::state_dir,
 };
-
-/// Less room than this, and a first build may fail.
-const LITTLE_ROOM: u64 = 1 << 30;
 
 /// What was found out about one thing.
 #[derive(Debug)]
@@ -135,14 +133,14 @@ fn limits(support: &Support) -> Finding {
 
 fn disk(state_dir: &Path) -> Finding {
     let finding = |standing, text, notes| Finding { name: "disk", standing, text, notes };
-    // The directory itself may not exist yet.
-    let there = state_dir.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
-    match rustix::fs::statvfs(there) {
+    match Room::at(state_dir) {
         Ok(room) => {
-            let free = room.f_bavail.saturating_mul(room.f_frsize);
-            let text = format!("{} free for {}", size(free), state_dir.display());
-            if free < LITTLE_ROOM {
-                let note = "make room, or set ROLLOUT_STATE_DIR to a directory with more of it".to_owned();
+            let text =
+                format!("{} of {} free for {}", size(room.free), size(room.total), state_dir.display());
+            if room.is_little() {
+                let note = format!(
+                    "`{MAKE_ROOM}` makes room; or set ROLLOUT_STATE_DIR to a directory with more of it"
+                );
                 finding(Standing::Partly, text, vec![note])
             } else {
                 finding(Standing::Good, text, Vec::new())

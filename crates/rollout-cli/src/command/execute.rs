@@ -13,12 +13,14 @@ use rollout::{
 
 use crate::{
     args::{FailUnder, Output, Rate},
+    disk,
     exit::{Exit, Failure},
     logging::LogFile,
     report::{
         Form, Junit, Reporter,
         text::{BAD, number, paint},
     },
+    state::state_dir,
 };
 
 /// Why a job that was started has no good end.
@@ -62,7 +64,7 @@ pub(crate) fn form(output: Output) -> Form {
 
 /// Runs a job, shows it, writes the JUnit report, and judges.
 pub(crate) async fn execute(
-    job: Job,
+    mut job: Job,
     form: Form,
     junit: Option<JunitFile>,
     gates: &[FailUnder],
@@ -71,6 +73,9 @@ pub(crate) async fn execute(
 ) -> Result<Exit, Failure> {
     let log_path = job.directory().join("rollout.log");
     log.open(&log_path).map_err(|source| ExecuteError::Write { path: log_path, source })?;
+    for shortage in disk::shortages(&[&state_dir()?, job.directory()]) {
+        job.warn(shortage);
+    }
     let reporter = Reporter::new(form, junit.is_some().then(Junit::default));
     let (events, shown) = tokio::sync::mpsc::unbounded_channel();
     let runtime = tokio::runtime::Handle::current();

@@ -140,6 +140,7 @@ fn native(provider_config: serde_json::Value) -> EnvironmentConfig {
     EnvironmentConfig {
         kind: Some(EnvironmentKind::Native),
         force_build: false,
+        cache_agent_install: false,
         preserve: PreservePolicy::Never,
         provider_config: provider_config.as_object().cloned().unwrap_or_default(),
         override_cpus: None,

@@ -83,6 +83,7 @@ fn a_job() -> Vec<Event> {
         provider: "native".into(),
         id: "ab12".into(),
         image: "host".into(),
+        agent_snapshot: None,
         network: "host".into(),
         enforced: serde_json::json!({}),
         preserved: Some("/state/ab12".into()),

@@ -1,4 +1,5 @@
-//! Where built layers are kept: one directory for each key, with a lock that lets one build at a time write to it.
+//! Where layers are kept, those of builds and those of snapshots: one directory for each key, with a lock that lets
+//! one build at a time write to it.
 //!
 //! ```text
 //! layers/<key>/lock          held while the key is built
@@ -36,10 +37,9 @@ pub(crate) struct Slot {
 impl Slot {
     /// Opens the place of a key. The directory of all layers is made private to the user, also one that was not:
     /// layers hold set-user-ID programs, and whoever could change one would be in every image built on it.
-    pub(crate) fn open(state_dir: &Path, key: &str) -> io::Result<Slot> {
-        let layers = state_dir.join("layers");
-        fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(&layers)?;
-        let opened = File::open(&layers)?;
+    pub(crate) fn open(layers: &Path, key: &str) -> io::Result<Slot> {
+        fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(layers)?;
+        let opened = File::open(layers)?;
         let metadata = opened.metadata()?;
         if metadata.uid() != rustix::process::geteuid().as_raw() {
             let message = "it belongs to another user, who could change what is built; remove it";
@@ -173,10 +173,10 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let layers = state.path().join("layers");
         let mode = || layers.metadata().unwrap().mode() & 0o7777;
-        Slot::open(state.path(), "key").unwrap();
+        Slot::open(&state.path().join("layers"), "key").unwrap();
         assert_eq!(mode(), 0o700);
         fs::set_permissions(&layers, Permissions::from_mode(0o777)).unwrap();
-        Slot::open(state.path(), "key").unwrap();
+        Slot::open(&state.path().join("layers"), "key").unwrap();
         assert_eq!(mode(), 0o700);
     }
 
@@ -189,13 +189,16 @@ mod tests {
         let layers = state.path().join("layers");
         fs::create_dir(&layers).unwrap();
         std::os::unix::fs::chown(&layers, Some(65534), None).unwrap();
-        assert_eq!(Slot::open(state.path(), "key").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(
+            Slot::open(&state.path().join("layers"), "key").unwrap_err().kind(),
+            io::ErrorKind::PermissionDenied
+        );
     }
 
     #[tokio::test]
     async fn a_layer_counts_only_when_it_is_finished() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::open(state.path(), "key").unwrap();
+        let slot = Slot::open(&state.path().join("layers"), "key").unwrap();
         assert_eq!(slot.finished(), None);
         let unfinished = slot.lock().await.unwrap().begin().unwrap();
         write_layer(&unfinished, "1");
@@ -208,7 +211,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_build_leaves_the_layer_that_sandboxes_use() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::open(state.path(), "key").unwrap();
+        let slot = Slot::open(&state.path().join("layers"), "key").unwrap();
         let mut layers = Vec::new();
         for text in ["old", "new"] {
             let unfinished = slot.lock().await.unwrap().begin().unwrap();
@@ -222,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_killed_build_left_is_removed_and_never_used() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::open(state.path(), "key").unwrap();
+        let slot = Slot::open(&state.path().join("layers"), "key").unwrap();
         let left = slot.dir().join("building-1-0/layer");
         fs::create_dir_all(&left).unwrap();
         assert_eq!(slot.finished(), None);
@@ -233,7 +236,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_build_frees_the_lock_once_its_files_are_gone() {
         let state = tempfile::tempdir().unwrap();
-        let slot = Slot::open(state.path(), "key").unwrap();
+        let slot = Slot::open(&state.path().join("layers"), "key").unwrap();
         let unfinished = slot.lock().await.unwrap().begin().unwrap();
         write_layer(&unfinished, "torn");
         drop(unfinished);

@@ -4,7 +4,7 @@
 //! paths made absolute. The plan and the files that it copies give a key, and the layer of a key is
 //! built once (`cache`) by carrying out (`execute`) the plan in a sandbox.
 
-mod cache;
+pub(crate) mod cache;
 mod context;
 mod error;
 mod execute;
@@ -40,7 +40,7 @@ use parse::Dockerfile;
 use plan::{Action, Origin, Plan, Step};
 use stages::Base;
 
-use crate::{Engine, Image, KeepError, Layer, Limits, Mode, Network, Sandbox, SandboxSpec};
+use crate::{Engine, Image, KeepError, Layer, Limits, Mode, Network, Sandbox, SandboxSpec, store};
 
 /// Largest Dockerfile that is read.
 const MAX_DOCKERFILE: u64 = 1 << 20;
@@ -139,6 +139,14 @@ fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), 
     Ok((text, dockerfile, Arc::new(context)))
 }
 
+/// Names what a key's layer holds: a later build of the same key, without the cache, may hold something else.
+fn identity(key: &str, layer: &Path) -> String {
+    match layer.file_name().map(|generation| generation.to_string_lossy()) {
+        Some(generation) if generation != "1" => format!("{key}-{generation}"),
+        _ => key.to_owned(),
+    }
+}
+
 fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BuildError {
     let path: PathBuf = path.to_owned();
     move |source| BuildError::Io { doing, path, source }
@@ -185,17 +193,21 @@ impl<I: BaseImages> Builder<'_, I> {
         let (key, plan) = self.key(inputs, plan).await?;
         let config = plan.config.clone();
         if plan.steps.iter().all(|step| step.action == Action::Nothing) {
-            return Ok(Built { image: base.with_config(config), cached: true, key });
+            let unchanged = *base.config() == config;
+            let image = if unchanged { base } else { base.with_config(config).named(key.as_str()) };
+            return Ok(Built { image, cached: true, key });
         }
-        let state_dir = self.engine.state_dir();
-        let slot = Slot::open(state_dir, &key).map_err(io_error("use", &state_dir.join("layers")))?;
+        let layers = self.engine.state_dir().join(store::LAYERS);
+        self.engine.lease(store::LAYERS, &key).await.map_err(io_error("use", &layers))?;
+        let slot = Slot::open(&layers, &key).map_err(io_error("use", &layers))?;
         let (layer, cached) = self.layer(&slot, &base, &plan, &others).await?;
         if cached {
             let line = format!("Using layer {key}, built before\n");
             self.log.write(line.as_bytes()).await.map_err(BuildError::Log)?;
         }
+        let identity = identity(&key, &layer);
         let layer = Layer::open(&layer).map_err(io_error("open", &layer))?;
-        Ok(Built { image: base.with_layer(&layer, key.as_str()).with_config(config), cached, key })
+        Ok(Built { image: base.with_layer(&layer, identity).with_config(config), cached, key })
     }
 
     async fn image(&self, at: &Location, base: &Base) -> Result<Image, BuildError> {

@@ -9,4 +9,5 @@ mod files;
 mod isolation;
 mod kill;
 mod limits;
+mod snapshot;
 mod user;

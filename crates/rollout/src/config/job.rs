@@ -85,6 +85,8 @@ pub struct EnvironmentConfig {
     pub kind: Option<EnvironmentKind>,
     /// Builds anew, also where an image exists, and also where the task names an image.
     pub force_build: bool,
+    /// Keeps what an install script made, and starts later trials from it.
+    pub cache_agent_install: bool,
     /// Which environments outlive their trial.
     pub preserve: PreservePolicy,
     /// Settings of the provider, with `${VAR}` expanded.
@@ -103,6 +105,7 @@ impl std::fmt::Debug for EnvironmentConfig {
         f.debug_struct("EnvironmentConfig")
             .field("kind", &self.kind)
             .field("force_build", &self.force_build)
+            .field("cache_agent_install", &self.cache_agent_install)
             .field("preserve", &self.preserve)
             .field("provider_config", &self.provider_config.keys())
             .field("override_cpus", &self.override_cpus)

@@ -51,9 +51,10 @@ pub(super) const KEYS: [&str; 14] = [
     "datasets",
 ];
 pub(super) const RETRY_KEYS: [&str; 4] = ["max_attempts", "initial_delay_ms", "max_delay_ms", "multiplier"];
-pub(super) const ENVIRONMENT_KEYS: [&str; 10] = [
+pub(super) const ENVIRONMENT_KEYS: [&str; 11] = [
     "type",
     "force_build",
+    "cache_agent_install",
     "preserve_env",
     "preserveEnv",
     "provider_config",
@@ -326,6 +327,7 @@ impl Loader<'_> {
         EnvironmentConfig {
             kind: section.word("type", &ENVIRONMENT_TYPES),
             force_build: section.bool("force_build").unwrap_or_default(),
+            cache_agent_install: section.bool("cache_agent_install").unwrap_or_default(),
             preserve: self.preserve(section),
             provider_config: self.provider_config(section),
             override_cpus: section.cpus("override_cpus"),

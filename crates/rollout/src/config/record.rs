@@ -42,6 +42,7 @@ pub(super) fn job(config: &JobConfig, compat: Option<Compat>, tree: &Node, sourc
         "environment": {
             "type": environment.kind.map(super::EnvironmentKind::as_str),
             "force_build": environment.force_build,
+            "cache_agent_install": environment.cache_agent_install,
             "preserve_env": word(&PRESERVE_POLICIES, environment.preserve),
             "provider_config": provider_config(section("environment")),
             "override_cpus": environment.override_cpus.map(|amount| amount.to_string()),

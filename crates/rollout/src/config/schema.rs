@@ -103,6 +103,9 @@ fn environment() -> Json {
             "force_build": flag(
                 "Builds anew, also where an image exists, and also where the task names an image.",
             ),
+            "cache_agent_install": flag(
+                "Keeps what an agent's install script made, and starts later trials of the same image from it.",
+            ),
             "preserve_env": preserve("Which environments outlive their trial; `never` when absent."),
             "preserveEnv": preserve("Another spelling of `preserve_env`: true means always."),
             "provider_config": described(

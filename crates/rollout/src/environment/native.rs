@@ -14,10 +14,10 @@ use std::{
 use async_trait::async_trait;
 use rollout_sandbox::{
     Command, CopyError, CopyIn, CopyLimits, CreateError, Engine, EngineOptions, ExecError, ExitStatus, Image,
-    Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
+    ImageConfig, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
     build::{BaseImageError, BaseImages as _, BuildError, BuildRequest, HostImages, LogSink, build},
 };
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
 
 use self::output::Pumps;
 use super::{
@@ -229,11 +229,13 @@ impl Provider for Native {
             CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
             error => EnvironmentError::Start(chain(&error)),
         })?;
-        Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
+        Ok(Box::new(NativeEnvironment::new(sandbox)))
     }
 
-    async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
-        Ok(None)
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        let found =
+            self.engine.snapshot(key).await.map_err(|error| EnvironmentError::Start(chain(&error)))?;
+        Ok(found.map(|image| self.remember(image)))
     }
 
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
@@ -242,19 +244,40 @@ impl Provider for Native {
             .reopen(Path::new(place))
             .await
             .map_err(|error| EnvironmentError::Start(chain(&error)))?;
-        Ok(Box::new(NativeEnvironment { sandbox, pumps: Pumps::default() }))
+        Ok(Box::new(NativeEnvironment::new(sandbox)))
     }
 }
 
 /// A running native environment.
 struct NativeEnvironment {
-    sandbox: Sandbox,
+    id: String,
+    facts: Facts,
+    settings: ImageConfig,
+    /// A snapshot starts it anew, under the same name and on the same files.
+    sandbox: RwLock<Sandbox>,
     pumps: Pumps,
 }
 
 impl NativeEnvironment {
+    fn new(sandbox: Sandbox) -> Self {
+        let network = network_name(sandbox.spec().network);
+        let mut enforced = serde_json::to_value(sandbox.enforced()).unwrap_or_default();
+        enforced["storage"] = false.into();
+        Self {
+            id: sandbox.id().to_owned(),
+            facts: Facts { network: network.to_owned(), enforced },
+            settings: sandbox.spec().image.config().clone(),
+            sandbox: RwLock::new(sandbox),
+            pumps: Pumps::default(),
+        }
+    }
+
+    async fn sandbox(&self) -> RwLockReadGuard<'_, Sandbox> {
+        self.sandbox.read().await
+    }
+
     fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> Command {
-        let image = self.sandbox.spec().image.config();
+        let image = &self.settings;
         let [stdout, stderr] = stdio;
         Command {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
@@ -272,27 +295,24 @@ impl NativeEnvironment {
 #[async_trait]
 impl Environment for NativeEnvironment {
     fn id(&self) -> &str {
-        self.sandbox.id()
+        &self.id
     }
 
     fn facts(&self) -> Facts {
-        let network = network_name(self.sandbox.spec().network);
-        let mut enforced = serde_json::to_value(self.sandbox.enforced()).unwrap_or_default();
-        enforced["storage"] = false.into();
-        Facts { network: network.to_owned(), enforced }
+        self.facts.clone()
     }
 
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
         let options = CopyIn { replace: mode == CopyMode::Replace };
-        self.sandbox.copy_in(source, target, options).await.map_err(copy_error)
+        self.sandbox().await.copy_in(source, target, options).await.map_err(copy_error)
     }
 
     async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
-        self.sandbox.write_file(path, content, 0o755).await.map_err(copy_error)
+        self.sandbox().await.write_file(path, content, 0o755).await.map_err(copy_error)
     }
 
     async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        let report = self.sandbox.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
+        let report = self.sandbox().await.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
         let target = target.to_owned();
         let skipped = blocking(move || {
             // What the host has already is no loss: it was put there to take the place of the other.
@@ -303,7 +323,7 @@ impl Environment for NativeEnvironment {
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        let read = self.sandbox.read_file(path, max_bytes).await.map_err(copy_error)?;
+        let read = self.sandbox().await.read_file(path, max_bytes).await.map_err(copy_error)?;
         Ok(match read {
             rollout_sandbox::FileRead::Content(bytes) => FileRead::Content(bytes),
             rollout_sandbox::FileRead::Missing => FileRead::Missing,
@@ -314,13 +334,13 @@ impl Environment for NativeEnvironment {
 
     async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
         for path in paths {
-            self.sandbox.make_dir(path, SHARED_DIR_MODE, empty).await.map_err(copy_error)?;
+            self.sandbox().await.make_dir(path, SHARED_DIR_MODE, empty).await.map_err(copy_error)?;
         }
         Ok(())
     }
 
     async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
-        self.sandbox.symlink(target, link).await.map_err(copy_error)
+        self.sandbox().await.symlink(target, link).await.map_err(copy_error)
     }
 
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
@@ -329,7 +349,7 @@ impl Environment for NativeEnvironment {
         let (stderr, stderr_end) =
             output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
         let request = self.command(command.argv, command.env, [stdout_end, stderr_end]);
-        let process = self.sandbox.exec(request).await.map_err(exec_error)?;
+        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
         let stdout = self.pumps.start(stdout, command.stdout);
         let stderr = self.pumps.start(stderr, command.stderr);
         let exit = wait(process, command.deadline).await;
@@ -343,21 +363,22 @@ impl Environment for NativeEnvironment {
         let stdio = [copy(&terminal)?, copy(&terminal)?];
         let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
         let request = Command { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
-        let process = self.sandbox.exec(request).await.map_err(exec_error)?;
+        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
         wait(process, None).await
     }
 
-    async fn snapshot(&self, _key: &str) -> Result<(), EnvironmentError> {
-        Ok(())
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
+        let mut sandbox = self.sandbox.write().await;
+        sandbox.snapshot(key).await.map_err(|error| EnvironmentError::Lost(chain(&error)))
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        let survivors = self.sandbox.survivors().await.map_err(exec_error)?;
+        let survivors = self.sandbox().await.survivors().await.map_err(exec_error)?;
         Ok(survivors.into_iter().map(|survivor| survivor.command).collect())
     }
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        self.sandbox.kill_all().await.map_err(exec_error)
+        self.sandbox().await.kill_all().await.map_err(exec_error)
     }
 
     fn cost(&self) -> f64 {
@@ -365,14 +386,23 @@ impl Environment for NativeEnvironment {
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
-        let ended = self.sandbox.destroy().await.map_err(|error| EnvironmentError::Teardown(chain(&error)));
+        let ended = self
+            .sandbox
+            .into_inner()
+            .destroy()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)));
         self.pumps.finish().await;
         ended
     }
 
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
-        let place =
-            self.sandbox.preserve().await.map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        let place = self
+            .sandbox
+            .into_inner()
+            .preserve()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
         self.pumps.finish().await;
         Ok(place.display().to_string())
     }

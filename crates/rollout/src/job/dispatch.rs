@@ -24,7 +24,7 @@ use crate::{
         layout::JobDir,
     },
     result::{ErrorType, JobResult, TrialError, TrialResult},
-    trial::{self, Progress, Trial, TrialEnd},
+    trial::{self, Installs, Progress, Trial, TrialEnd},
 };
 
 impl Job {
@@ -32,7 +32,7 @@ impl Job {
     ///
     /// Every trial whose end was told is on the disk, whatever happens to this process later.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<JobResult, JobError> {
-        let Self { plan, provider, name, dir, mut journal, rows, todo, history } = self;
+        let Self { plan, provider, name, dir, mut journal, rows, todo, history, warnings } = self;
         let run_started_at = Timestamp::now();
         let clock = Instant::now();
         let journal = tokio::task::spawn_blocking(move || {
@@ -51,7 +51,7 @@ impl Job {
             metrics: plan.config().metrics.clone(),
             earlier: summary::earlier(&plan, &rows, &todo),
         });
-        for message in provider.notes() {
+        for message in provider.notes().into_iter().chain(warnings) {
             let _ = events.send(Event::Warning { message });
         }
 
@@ -60,6 +60,7 @@ impl Job {
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
             provider,
+            installs: Arc::default(),
             name: Arc::clone(&name),
             dir: dir.clone(),
             events: events.clone(),
@@ -110,6 +111,7 @@ impl Job {
 struct Dispatcher {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
+    installs: Arc<Installs>,
     name: Arc<str>,
     dir: JobDir,
     events: UnboundedSender<Event>,
@@ -181,6 +183,7 @@ impl Dispatcher {
             task: task.task.clone(),
             verifier_env: Arc::clone(&task.verifier_env),
             provider: Arc::clone(&self.provider),
+            installs: Arc::clone(&self.installs),
             dir: self.dir.trial(&id),
             redactor: Arc::clone(self.plan.redactor()),
             progress: Box::new(move |report| {

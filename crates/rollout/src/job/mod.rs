@@ -45,6 +45,7 @@ pub struct Job {
     /// The trials that this run is to do.
     todo: Vec<crate::event::TrialIndex>,
     history: History,
+    warnings: Vec<String>,
 }
 
 /// What earlier runs of the same job leave to add up.
@@ -139,7 +140,22 @@ impl Job {
         .map_err(|error| JobError::Tasks(io::Error::other(error)))??;
         let rows = Rows::new(plan.len());
         let todo = plan.indexes().collect();
-        Ok(Self { plan, provider, name: name.into(), dir, journal, rows, todo, history: History::default() })
+        Ok(Self {
+            plan,
+            provider,
+            name: name.into(),
+            dir,
+            journal,
+            rows,
+            todo,
+            history: History::default(),
+            warnings: Vec::new(),
+        })
+    }
+
+    /// Adds to what is told when the job starts.
+    pub fn warn(&mut self, message: String) {
+        self.warnings.push(message);
     }
 
     /// Where its results go.

@@ -184,7 +184,8 @@ impl Resumable {
                 .filter(|index| rows.get(*index).is_none_or(|row| rerun.iter().any(|rerun| rerun.wants(row))))
                 .collect();
             let name = header.job_name.into();
-            Ok::<_, ResumeError>(Job { plan, provider, name, dir, journal, rows, todo, history })
+            let warnings = Vec::new();
+            Ok::<_, ResumeError>(Job { plan, provider, name, dir, journal, rows, todo, history, warnings })
         });
         opened.await.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?
     }

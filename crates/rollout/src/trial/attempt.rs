@@ -9,16 +9,15 @@ use tokio::time::Instant;
 use super::{
     Clock, Progress, Timeouts, Trial,
     failure::{self, Failure, Script},
-    seconds, verify,
+    seconds,
+    setup::Snapshot,
+    verify,
 };
 use crate::{
     agent,
     blocking::blocking,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
-    environment::{
-        CopyMode, Environment, EnvironmentError, EnvironmentSpec, Exec, FileRead, ImageRequest, Origin,
-        Outcome, PreparedImage,
-    },
+    environment::{CopyMode, Environment, EnvironmentError, Exec, FileRead, Outcome, PreparedImage},
     event::Phase,
     record::{
         log::{LogTail, LogWriter, create_log_files},
@@ -33,7 +32,7 @@ use crate::{
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A call that an environment does not answer within this time, it never will.
-const CALL_TIMEOUT: Duration = Duration::from_secs(300);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Neither must removing it.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,11 +52,12 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a Arc<Task>,
     pub(super) timeouts: Timeouts,
     clock: Clock,
-    setup: Span,
-    install: Span,
+    pub(super) setup: Span,
+    pub(super) install: Span,
     execution: Span,
     pub(super) verification: Span,
-    image: Option<PreparedImage>,
+    pub(super) image: Option<PreparedImage>,
+    pub(super) snapshot: Snapshot,
     failure: Option<Failure>,
     pub(super) reward: Option<f64>,
     pub(super) rewards: IndexMap<String, f64>,
@@ -102,6 +102,7 @@ impl<'a> Attempt<'a> {
             execution: Span::default(),
             verification: Span::default(),
             image: None,
+            snapshot: Snapshot::Unwanted,
             failure: None,
             reward: None,
             rewards: IndexMap::new(),
@@ -142,6 +143,10 @@ impl<'a> Attempt<'a> {
             provider: trial.provider.name().to_owned(),
             id: environment.id().to_owned(),
             image: self.image.as_ref().map(|image| image.reference.clone()).unwrap_or_default(),
+            agent_snapshot: match &self.snapshot {
+                Snapshot::Found { key } => Some(key.clone()),
+                Snapshot::Unwanted | Snapshot::Wanted { .. } => None,
+            },
             network: facts.network,
             enforced: facts.enforced,
             preserved: None,
@@ -155,48 +160,14 @@ impl<'a> Attempt<'a> {
         (self.trial.progress)(Progress::Phase(phase));
     }
 
-    /// The image, then a running environment.
-    async fn start(&mut self) -> Result<Box<dyn Environment>, Failure> {
-        let config = &self.trial.config.environment;
-        self.phase(Phase::Image);
-        let log = self.trial.dir.build_log();
-        let trial = self.trial.id.to_string();
-        let origin = Origin { job: &self.trial.job_name, trial: &trial };
-        let request = ImageRequest { origin, task: self.task, force_build: config.force_build, log: &log };
-        let prepared = tokio::time::timeout(self.timeouts.build, self.trial.provider.prepare(request));
-        let image = prepared
-            .await
-            .map_err(|_| Failure::build_timeout(self.timeouts.build))?
-            .map_err(|error| Failure::environment(Phase::Image, &error))?;
-        self.phase(Phase::Start);
-        let name = format!("{}-{}-{}", self.task.name, self.trial.id.agent, self.trial.id.attempt);
-        let spec = EnvironmentSpec {
-            origin,
-            image: &image,
-            name: &name,
-            cpus: config.override_cpus.unwrap_or(self.task.config.cpus),
-            memory: config.override_memory.unwrap_or(self.task.config.memory),
-            storage: config.override_storage.unwrap_or(self.task.config.storage),
-        };
-        let environment = self
-            .trial
-            .provider
-            .create(spec)
-            .await
-            .map_err(|error| Failure::environment(Phase::Start, &error))?;
-        self.image = Some(image);
-        Ok(environment)
-    }
-
     /// Everything that happens inside. What went wrong is kept in `self.failure`.
     async fn work(&mut self, environment: &dyn Environment) {
-        let furnished = self.furnish(environment).await;
-        self.setup.end();
-        if let Err(failure) = furnished {
-            self.failure = Some(failure);
-            return;
+        let ready = self.set_up(environment).await;
+        // Who waits for this install waits no longer, whatever came of it.
+        if let Snapshot::Wanted { turn, .. } = &mut self.snapshot {
+            drop(turn.take());
         }
-        if let Err(failure) = self.install(environment).await {
+        if let Err(failure) = ready {
             self.failure = Some(failure);
             return;
         }
@@ -222,36 +193,6 @@ impl<'a> Attempt<'a> {
         {
             self.failure = Some(failure);
         }
-    }
-
-    /// Puts the instruction and the log directories where scripts expect them.
-    async fn furnish(&self, environment: &dyn Environment) -> Result<(), Failure> {
-        bounded(Phase::Start, environment.make_dirs(&["/logs/agent", "/logs/verifier"], false)).await?;
-        let instruction = self.task.dir.join("instruction.md");
-        // A link within the task is as good as a file, and environments follow none.
-        let instruction = blocking(move || std::fs::canonicalize(instruction)).await.map_err(|error| {
-            Failure::new(ErrorType::TaskInvalid, format!("instruction.md cannot be read: {error}"))
-        })?;
-        let target = &self.trial.config.instruction_path;
-        bounded(Phase::Start, environment.copy_to(&instruction, target, CopyMode::Merge)).await
-    }
-
-    async fn install(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
-        let AgentKind::Script { install: Some(script), .. } = &self.trial.agent.kind else {
-            return Ok(());
-        };
-        self.phase(Phase::Install);
-        self.install.begin();
-        let result = async {
-            bounded(Phase::Install, environment.write_file(agent::INSTALL_SCRIPT, script.as_bytes())).await?;
-            let env = self.agent_env();
-            self.run_script(environment, failure::INSTALL, agent::INSTALL_SCRIPT, &env, self.timeouts.install)
-                .await
-                .map(drop)
-        }
-        .await;
-        self.install.end();
-        result
     }
 
     async fn execute(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
@@ -283,7 +224,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Variables that exist only while the agent's scripts run.
-    fn agent_env(&self) -> Vec<(String, String)> {
+    pub(super) fn agent_env(&self) -> Vec<(String, String)> {
         let trial = self.trial;
         let mut env = flat(&trial.agent.env);
         for (key, value) in [
@@ -485,7 +426,7 @@ pub(super) async fn bounded<T>(
     answer.unwrap_or_else(|_| Err(unanswered())).map_err(|error| Failure::environment(phase, &error))
 }
 
-fn unanswered() -> EnvironmentError {
+pub(super) fn unanswered() -> EnvironmentError {
     EnvironmentError::Lost(format!(
         "the environment did not answer within {} seconds",
         CALL_TIMEOUT.as_secs()

@@ -5,7 +5,9 @@
 
 mod attempt;
 mod failure;
+mod installs;
 mod reward;
+mod setup;
 mod timeouts;
 mod verify;
 
@@ -15,6 +17,7 @@ use jiff::{Timestamp, Unit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use installs::Installs;
 pub use reward::{Reward, RewardError};
 pub use timeouts::Timeouts;
 
@@ -29,7 +32,7 @@ use crate::{
     task::{Task, TaskProblem},
 };
 
-/// Everything one trial needs. It shares nothing else with other trials.
+/// Everything one trial needs. What it shares with other trials is all here.
 pub struct Trial {
     /// Which trial.
     pub id: TrialId,
@@ -45,6 +48,8 @@ pub struct Trial {
     pub verifier_env: Arc<Env>,
     /// Where the environment comes from.
     pub provider: Arc<dyn Provider>,
+    /// Whose turn it is to install, among the trials of the job.
+    pub installs: Arc<Installs>,
     /// Where the evidence goes.
     pub dir: TrialDir,
     /// What must not be written.

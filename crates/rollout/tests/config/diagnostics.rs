@@ -138,7 +138,7 @@ fn overrides_are_shown_as_they_were_given() {
     1 | environment.typ=docker
       |             ^^^
       |
-      = help: did you mean `type`? known keys in `environment`: `type`, `force_build`, `preserve_env`, `preserveEnv`, `provider_config`, `override_cpus`, `override_memory`, `override_memory_mb`, `override_storage`, `override_storage_mb`
+      = help: did you mean `type`? known keys in `environment`: `type`, `force_build`, `cache_agent_install`, `preserve_env`, `preserveEnv`, `provider_config`, `override_cpus`, `override_memory`, `override_memory_mb`, `override_storage`, `override_storage_mb`
 
     error: `x` cannot be set inside a string
      --> --set:1:12

@@ -73,6 +73,7 @@ fn the_documented_job_is_read() {
       "environment": {
         "type": "docker",
         "force_build": false,
+        "cache_agent_install": false,
         "preserve_env": "never",
         "provider_config": {},
         "override_cpus": "1",
@@ -149,7 +150,7 @@ fn everything_but_agents_and_datasets_has_a_default() {
     assert_eq!(config.log_level, LogLevel::Error);
     assert_eq!(config.instruction_path, "/tmp/instruction.md");
     assert_eq!(config.environment.kind, None);
-    assert!(!config.environment.force_build);
+    assert!(!config.environment.force_build && !config.environment.cache_agent_install);
     assert_eq!(config.environment.preserve, PreservePolicy::Never);
     assert!(config.environment.provider_config.is_empty());
     assert_eq!(config.environment.override_cpus, None);
@@ -179,6 +180,7 @@ instruction_path: /srv/instruction.md
 environment:
   type: k8s
   force_build: true
+  cache_agent_install: true
   preserve_env: on_failure
   provider_config: {namespace: evals, tolerations: [{key: gpu}], replicas: 3, ratio: 0.5, on: true, none: null}
   override_cpus: 500m
@@ -208,7 +210,7 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!(config.instruction_path, "/srv/instruction.md");
     let environment = config.environment;
     assert_eq!(environment.kind, Some(EnvironmentKind::Kubernetes));
-    assert!(environment.force_build);
+    assert!(environment.force_build && environment.cache_agent_install);
     assert_eq!(environment.preserve, PreservePolicy::OnFailure);
     assert_eq!(
         serde_json::Value::Object(environment.provider_config),

@@ -1,6 +1,7 @@
 //! The cache of repositories: directories of commits, fetched once and complete or absent.
 //!
 //! ```text
+//! <root>/git/<hash of the URL>/use                      held by whoever reads from what is below
 //! <root>/git/<hash of the URL>/lock                     held by whoever adds something below
 //! <root>/git/<hash of the URL>/<commit>/repository      the commit's trees, and the files needed so far
 //! <root>/git/<hash of the URL>/<commit>/<directory>-<hash of its path>
@@ -29,6 +30,7 @@ use tokio::{
 use super::{
     address::{CommitId, GitUrl, RepoPath},
     command::{Git, GitError, presentable, tail},
+    held,
 };
 use crate::{
     blocking::blocking,
@@ -74,6 +76,8 @@ impl GitCache {
             commit,
             repository_dir: self.root.join(&hex(&Sha256::digest(url.secret()))[..32]),
         };
+        let dir = place.repository_dir.clone();
+        place.blocking(move || held::hold(&dir)).await?;
         let (mut found, missing) = place.cached(paths).await?;
         if missing.is_empty() {
             return Ok(found);

@@ -3,8 +3,10 @@
 mod address;
 mod cache;
 mod command;
+mod held;
 
 pub(super) use address::{CommitId, GitUrl, RepoPath};
 pub(super) use cache::GitCache;
 pub(super) use command::Git;
 pub use command::GitError;
+pub use held::{Checkout, checkouts, remove_unused_checkouts};

@@ -1,0 +1,158 @@
+//! What every case works with.
+
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
+
+use rollout::{
+    config::{Bytes, Cpus},
+    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, ImageRequest, Origin},
+    record::{log::LogWriter, redact::Redactor},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Ability, Subject};
+use crate::{Finished, Library, TestJob, TestTask, library::runtime};
+
+/// A subject, and the jobs for it.
+pub struct Suite(Arc<dyn Subject>);
+
+impl Suite {
+    /// The suite for a subject.
+    pub fn new(subject: impl Subject) -> Self {
+        Self(Arc::new(subject))
+    }
+
+    /// An empty job.
+    pub fn job(&self) -> TestJob<Library> {
+        TestJob::of(Arc::clone(&self.0))
+    }
+
+    /// The subject.
+    pub fn subject(&self) -> &dyn Subject {
+        &*self.0
+    }
+
+    /// Whether the subject lacks an ability; if it does, makes sure that it says so.
+    #[track_caller]
+    pub(crate) fn lacks(&self, ability: Ability) -> bool {
+        let Some(words) = self.0.lacks(ability) else {
+            return false;
+        };
+        let job = self.job().task(TestTask::new("task")).oracle();
+        let notes = runtime().block_on(async { job.connect().await.1.notes() });
+        assert!(notes.iter().any(|note| note.contains(words)), "no note has {words:?}: {notes:?}");
+        true
+    }
+
+    /// Makes an environment for a task, works in it, and removes it.
+    #[track_caller]
+    pub fn inside(&self, task: TestTask, work: impl AsyncFnOnce(&Inside)) {
+        let job = self.job().task(task).oracle();
+        runtime().block_on(async {
+            let (plan, provider) = job.connect().await;
+            let task = plan.tasks()[0].task.as_ref().expect("the task is valid");
+            let scratch = tempfile::tempdir().expect("make a temporary directory");
+            let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
+            let log = scratch.path().join("build.txt");
+            let request = ImageRequest { origin, task, force_build: false, log: &log };
+            let image = provider.prepare(request).await.expect("prepare the image");
+            let spec = EnvironmentSpec {
+                origin,
+                image: &image,
+                name: "task-oracle-1",
+                cpus: Cpus { millis: 1000 },
+                memory: Bytes(256 << 20),
+                storage: Bytes(1 << 30),
+            };
+            let environment = provider.create(spec).await.expect("create the environment");
+            let inside = Inside { environment, scratch };
+            work(&inside).await;
+            inside.environment.destroy().await.expect("destroy the environment");
+        });
+        job.expect_nothing_left();
+    }
+}
+
+/// An environment that a case works in.
+pub struct Inside {
+    environment: Box<dyn Environment>,
+    scratch: TempDir,
+}
+
+impl Inside {
+    /// The environment.
+    pub fn environment(&self) -> &dyn Environment {
+        &*self.environment
+    }
+
+    /// A directory of the host, empty but for a build log.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Runs a script to its end and returns what it printed, its standard error after its standard output.
+    pub async fn bash(&self, script: &str) -> String {
+        self.exec(&["bash", "-c", script], None).await.expect("run a script").1
+    }
+
+    /// Runs a command, and returns how it ended and what it printed.
+    pub async fn exec(
+        &self,
+        argv: &[&str],
+        deadline: Option<Duration>,
+    ) -> Result<(Exit, String), EnvironmentError> {
+        let file = |name: &str| fs::File::create(self.scratch().join(name));
+        let writer =
+            |name: &str| -> io::Result<LogWriter> { Ok(LogWriter::new(file(name)?, &Redactor::default())) };
+        let (stdout, stderr) =
+            (writer("stdout").expect("make a file"), writer("stderr").expect("make a file"));
+        let exit = self.environment.exec(Exec { argv, env: &[], deadline, stdout, stderr }).await?;
+        let printed: Vec<u8> = ["stdout", "stderr"]
+            .iter()
+            .flat_map(|name| fs::read(self.scratch().join(name)).expect("read what was printed"))
+            .collect();
+        Ok((exit, String::from_utf8_lossy(&printed).into_owned()))
+    }
+}
+
+/// Runs a job of one trial that has to fail in this way, and returns its result.
+#[track_caller]
+pub(crate) fn fails(job: &TestJob<Library>, kind: &str) -> (Finished, Value) {
+    let finished = job.run();
+    let job = finished.result();
+    let row = &job["results"][0];
+    let text = |key: &str| row[key].as_str().unwrap_or_default();
+    let trial =
+        format!("{}/{}/{}__{}", text("agent_name"), text("dataset_name"), text("task_name"), row["attempt"]);
+    let result = finished.trial(&trial);
+    assert_eq!(result["error"]["type"], kind, "{result:#}");
+    assert_eq!(result["reward"], Value::Null);
+    let said = finished.file(&format!("{trial}/error.txt"));
+    assert!(said.starts_with(kind), "error.txt names the type: {said}");
+    assert!(said.contains(message(&result).trim_end()), "error.txt has the message: {said}");
+    assert_eq!((&job["failed_trials"], &job["completed_trials"]), (&json!(1), &json!(0)));
+    assert_eq!(row["error"], kind);
+    (finished.expect(1), result)
+}
+
+/// The message of a result's error.
+#[track_caller]
+pub(crate) fn message(result: &Value) -> &str {
+    result["error"]["message"].as_str().unwrap_or_else(|| panic!("there is no error in {result:#}"))
+}
+
+/// Fails the test unless the error's message has these words.
+#[track_caller]
+pub(crate) fn says(result: &Value, words: &str) {
+    assert!(message(result).contains(words), "{words:?} is not in: {}", message(result));
+}
+
+/// The phases that did not run have neither a duration nor timestamps.
+#[track_caller]
+pub(crate) fn never_ran(result: &Value, phases: &[&str]) {
+    for phase in phases {
+        assert_eq!(result["durations"][format!("{phase}_sec")], Value::Null, "{phase}");
+        assert_eq!(result["timestamps"][format!("{phase}_started_at")], Value::Null, "{phase}");
+        assert_eq!(result["timestamps"][format!("{phase}_ended_at")], Value::Null, "{phase}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Jobs run by the library, with any provider.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rollout::{
+    config::load_job,
+    environment::Provider,
+    job::{Cancel, Job, Plan, Selection},
+    result::JobResult,
+    task::{Pins, Sources},
+};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::{Finished, TestJob, TestTask, conformance::Subject, leftover::until_empty};
+
+/// How long a job may take, with its builds, before the test fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Runs jobs by the library.
+pub struct Library(Arc<dyn Subject>);
+
+impl TestJob<Library> {
+    /// An empty job for the environments of a subject. Its name is its own, so that what it leaves can be told.
+    pub(crate) fn of(subject: Arc<dyn Subject>) -> Self {
+        let root = tempfile::Builder::new().prefix("job-").tempdir().expect("make a temporary directory");
+        let name = root.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let environment = subject.environment();
+        Self::empty(Library(subject), name, root, environment)
+    }
+
+    /// Adds a task to the dataset `set`, with the subject's base image in the place of `test`.
+    #[must_use]
+    pub fn task(self, task: TestTask) -> Self {
+        task.base(self.runner.0.base_image()).write(&self.root.path().join("set"));
+        self
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs the job to its end.
+    #[track_caller]
+    pub fn run(&self) -> Finished {
+        self.start().finish()
+    }
+
+    /// Runs the job to its end under a name with this suffix.
+    #[track_caller]
+    pub fn run_as(&self, suffix: &str) -> Finished {
+        self.start_as(suffix).finish()
+    }
+
+    /// Starts the job and goes on.
+    pub fn start(&self) -> Started {
+        self.start_as("")
+    }
+
+    /// Starts the job under a name with this suffix and goes on.
+    pub fn start_as(&self, suffix: &str) -> Started {
+        let (config, file) = self.named(suffix);
+        self.write(&file, &config);
+        let cancel = Cancel::default();
+        let (sender, finished) = channel();
+        let (subject, root, state_dir) =
+            (Arc::clone(&self.runner.0), Arc::clone(&self.root), self.state_dir());
+        let (env, stop) = (self.env.clone(), cancel.clone());
+        let thread = std::thread::spawn(move || {
+            runtime().block_on(async move {
+                let plan = plan(root.path().join(file), state_dir.clone(), &env).await;
+                let provider = subject.provider(&plan.config().environment, &state_dir).await;
+                let job = Job::create(plan, provider).await.expect("create the job");
+                let dir = job.directory().to_owned();
+                let (events, _) = tokio::sync::mpsc::unbounded_channel();
+                let result = job.run(events, stop).await.expect("run the job");
+                let (stdout, stderr) = (String::new(), String::new());
+                let finished = Finished { code: code(&result), stdout, stderr, dir, _root: root };
+                // Nobody waits any more when the test has failed.
+                let _ = sender.send(finished);
+            });
+        });
+        Started { finished, cancel, thread: Some(thread) }
+    }
+
+    /// The job file under a name with a suffix, and its name.
+    fn named(&self, suffix: &str) -> (Value, String) {
+        let mut config = self.config.clone();
+        if !suffix.is_empty() {
+            config["name"] = json!(format!("{}-{suffix}", self.name));
+        }
+        let jobs_dir = config.get("jobs_dir").and_then(Value::as_str).unwrap_or("jobs");
+        config["jobs_dir"] = json!(self.root.path().join(jobs_dir));
+        (config, format!("job{suffix}.yaml"))
+    }
+
+    /// The job's plan and its provider, for tests that call the provider themselves.
+    pub(crate) async fn connect(&self) -> (Plan, Arc<dyn Provider>) {
+        let (config, file) = self.named("");
+        self.write(&file, &config);
+        let plan = plan(self.root.path().join(file), self.state_dir(), &self.env).await;
+        let provider = self.runner.0.provider(&plan.config().environment, &self.state_dir()).await;
+        (plan, provider)
+    }
+
+    /// Waits until nothing of the job is left on the machine, and fails the test if something stays.
+    #[track_caller]
+    pub fn expect_nothing_left(&self) {
+        until_empty(|| self.runner.0.leftovers(&self.name, &self.state_dir()));
+    }
+}
+
+/// A runtime for one job.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("start a runtime")
+}
+
+async fn plan(file: PathBuf, state_dir: PathBuf, env: &[(String, String)]) -> Plan {
+    let vars = |name: &str| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+    let loaded = load_job(&file, &[], &vars).unwrap_or_else(|problems| panic!("{}", problems.render(false)));
+    let sources = Sources::new(state_dir);
+    let datasets =
+        sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load the tasks");
+    Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).expect("plan the job")
+}
+
+/// The code that the command would end with.
+fn code(result: &JobResult) -> i32 {
+    match result {
+        result if result.cancelled => 130,
+        result if result.totals.failed_trials > 0 => 1,
+        _ => 0,
+    }
+}
+
+/// A job that the library is running.
+pub struct Started {
+    finished: Receiver<Finished>,
+    /// Stops it.
+    pub cancel: Cancel,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Started {
+    /// Waits for the end, also that of its provider.
+    #[track_caller]
+    pub fn finish(mut self) -> Finished {
+        let finished = self.finished.recv_timeout(PATIENCE);
+        if !matches!(finished, Err(RecvTimeoutError::Timeout))
+            && let Some(thread) = self.thread.take()
+            && let Err(panic) = thread.join()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        finished.expect("the job ends in time")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // A failed test must not leave its job running.
+        self.cancel.graceful.cancel();
+        self.cancel.now.cancel();
+    }
+}
