@@ -33,18 +33,23 @@ impl Gate {
     #[track_caller]
     pub fn arrival(&self) -> Arrival {
         let deadline = Instant::now() + PATIENCE;
-        self.0.set_nonblocking(true).expect("look for scripts");
-        let mut stream = loop {
-            match self.0.accept() {
-                Ok((stream, _)) => break stream,
-                Err(_) => assert!(Instant::now() < deadline, "no script came to the gate in time"),
+        loop {
+            if let Some(arrival) = self.next() {
+                return arrival;
             }
+            assert!(Instant::now() < deadline, "no script came to the gate in time");
             std::thread::sleep(Duration::from_millis(1));
-        };
+        }
+    }
+
+    /// The next script at the gate, if there is one.
+    pub(crate) fn next(&self) -> Option<Arrival> {
+        self.0.set_nonblocking(true).expect("look for scripts");
+        let (mut stream, _) = self.0.accept().ok()?;
         stream.set_nonblocking(false).expect("wait for the script");
         let mut word = [0; 5];
         stream.read_exact(&mut word).expect("hear from the script");
-        Arrival(stream)
+        Some(Arrival(stream))
     }
 }
 

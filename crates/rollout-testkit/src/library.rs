@@ -1,13 +1,14 @@
 //! Jobs run by the library, with any provider.
 
 use std::{
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rollout::{
@@ -20,7 +21,7 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::{Finished, TestJob, TestTask, conformance::Subject, leftover::until_empty};
+use crate::{Arrival, Finished, Gate, TestJob, TestTask, conformance::Subject, leftover::until_empty};
 
 /// How long a job may take, with its builds, before the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -83,7 +84,7 @@ impl TestJob<Library> {
                 let dir = job.directory().to_owned();
                 let (events, _) = tokio::sync::mpsc::unbounded_channel();
                 let result = job.run(events, stop).await.expect("run the job");
-                let (stdout, stderr) = (String::new(), String::new());
+                let (stdout, stderr) = (errors(&dir), String::new());
                 let finished = Finished { code: code(&result), stdout, stderr, dir, _root: root };
                 // Nobody waits any more when the test has failed.
                 let _ = sender.send(finished);
@@ -146,6 +147,20 @@ fn code(result: &JobResult) -> i32 {
     }
 }
 
+/// What is wrong with the trials of a job, for whoever reads why a test failed.
+fn errors(dir: &Path) -> String {
+    let mut found = String::new();
+    let mut pending = vec![dir.to_owned()];
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+        } else if path.ends_with("error.txt") {
+            found += &format!("{}: {}\n", path.display(), fs::read_to_string(&path).unwrap_or_default());
+        }
+    }
+    found
+}
+
 /// A job that the library is running.
 pub struct Started {
     finished: Receiver<Finished>,
@@ -155,6 +170,22 @@ pub struct Started {
 }
 
 impl Started {
+    /// Waits until a script of the job has come to a gate.
+    #[track_caller]
+    pub fn arrival(&self, gate: &Gate) -> Arrival {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(arrival) = gate.next() {
+                return arrival;
+            }
+            if let Ok(finished) = self.finished.try_recv() {
+                panic!("the job ended before a script came to the gate: {}", finished.stdout);
+            }
+            assert!(Instant::now() < deadline, "no script came to the gate in time");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Waits for the end, also that of its provider.
     #[track_caller]
     pub fn finish(mut self) -> Finished {

@@ -10,7 +10,7 @@ use crate::{Gate, Library, TestJob, TestTask};
 #[track_caller]
 fn stopped_at(gate: &Gate, job: &TestJob<Library>) {
     let running = job.start();
-    let waiting = gate.arrival();
+    let waiting = running.arrival(gate);
     running.cancel.graceful.cancel();
     waiting.ended();
     let finished = running.finish().expect(130);
@@ -47,7 +47,7 @@ pub fn a_job_stopped_at_once_ends_what_runs_inside(suite: &Suite) {
     let gate = Gate::new();
     let job = suite.job().task(TestTask::new("task")).script(&gate.wait());
     let running = job.start();
-    let waiting = gate.arrival();
+    let waiting = running.arrival(&gate);
     running.cancel.graceful.cancel();
     running.cancel.now.cancel();
     running.finish().expect(130);

@@ -59,14 +59,10 @@ pub fn a_slow_build_is_environment_build_timeout_and_stops(suite: &Suite) {
         .dockerfile(&format!("FROM test\nSHELL [\"/bin/bash\", \"-c\"]\nRUN {}\n", gate.wait().trim_end()))
         .config("[environment]\nbuild_timeout_sec = 8\n");
     let job = suite.job().task(task).oracle();
-    let waiting = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| gate.arrival());
-        let (_, result) = fails(&job, "environment_build_timeout");
-        says(&result, "8 seconds");
-        assert_eq!(result["tries"], 1, "a build timeout is not tried again");
-        waiting.join().unwrap()
-    });
-    waiting.ended();
+    let (_, result) = fails(&job, "environment_build_timeout");
+    says(&result, "8 seconds");
+    assert_eq!(result["tries"], 1, "a build timeout is not tried again");
+    gate.next().expect("the build came to the gate").ended();
     job.expect_nothing_left();
 }
 
@@ -253,7 +249,7 @@ pub fn output_that_cannot_be_captured_is_internal_error(suite: &Suite) {
     let agent = json!({"name": "agent", "install": gate.wait(), "execute": "true"});
     let job = suite.job().task(TestTask::new("task")).agent(agent);
     let running = job.start();
-    let arrival = gate.arrival();
+    let arrival = running.arrival(&gate);
     fs::write(job.dir().join("agent/set/task__1/command"), "in the way").unwrap();
     arrival.pass();
     let finished = running.finish().expect(1);

@@ -80,7 +80,7 @@ pub fn trials_that_wait_for_a_build_all_get_it(suite: &Suite) {
     let job =
         suite.job().task(task).oracle().set("n_attempts", json!(6)).set("n_concurrent_trials", json!(6));
     let running = job.start();
-    gate.arrival().pass();
+    running.arrival(&gate).pass();
     assert_eq!(stamps(&running.finish().expect(0)).len(), 1);
 }
 

@@ -225,7 +225,7 @@ pub fn output_files_grow_while_the_trial_runs(suite: &Suite) {
     let gate = Gate::new();
     let job = suite.job().task(TestTask::new("task")).script(&format!("echo early\n{}", gate.wait()));
     let running = job.start();
-    let arrival = gate.arrival();
+    let arrival = running.arrival(&gate);
     let path = job.dir().join("agent/set/task__1/command/stdout.txt");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while fs::read_to_string(&path).unwrap_or_default() != "early\n" {

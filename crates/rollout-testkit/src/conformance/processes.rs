@@ -54,7 +54,7 @@ pub fn a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial(
         .task(task)
         .script(&format!("echo before; (sleep 600; echo never) & {started}; echo after"));
     let running = job.start();
-    gate.arrival().pass();
+    running.arrival(&gate).pass();
     let finished = running.finish().expect(0);
     let result = finished.trial("agent/set/task__1");
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null));
