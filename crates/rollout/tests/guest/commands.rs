@@ -52,6 +52,20 @@ async fn a_command_runs_as_its_user_and_keeps_no_right_of_the_guest() {
 }
 
 #[tokio::test]
+async fn a_command_of_the_super_user_without_further_rights_cannot_touch_the_guest() {
+    let container = Container::start().await;
+    // As in a container of an engine.
+    let script = "exec setpriv --bounding-set -sys_resource,-sys_ptrace,-sys_admin bash -c ' \
+        prlimit --pid 1 --nofile=0; prlimit --pid $(ls /proc/1/task | tail -n 1) --nofile=0; \
+        cat /proc/1/fd/0; echo nonsense > /proc/1/fd/1; cat /proc/1/mem'";
+    let ran = container.bash(script).await;
+    let errors = String::from_utf8(ran.stderr.clone()).unwrap();
+    assert_eq!((ran.text(), errors.lines().count()), ("", 5), "{errors}");
+    assert!(errors.lines().all(|line| line.contains("ermi")), "{errors}");
+    container.guest.make_dirs(&[&container.inside("a")], true).await.unwrap();
+}
+
+#[tokio::test]
 async fn users_are_given_by_number_and_with_groups() {
     for (user, ids) in [("4242", "4242 0 0"), ("nobody:7", "65534 7 7"), ("4242:12", "4242 12 12")] {
         let container = Container::start_as(Some(user)).await;
@@ -85,7 +99,15 @@ async fn what_is_missing_is_named_with_what_to_do() {
     note("6 too long", container.try_exec(&["echo", &long], &[], None).await);
     note("7 nothing", container.try_exec(&[], &[], None).await);
     let text: String = reasons.iter().map(|(what, reason)| format!("{what}: {reason}\n")).collect();
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @"
+    1 no bash: the environment has no bash, which runs the scripts; install it in the Dockerfile
+    2 no program: no-such-program: no such program in the environment; install it in the Dockerfile
+    3 not executable: [dir]/plain cannot be executed: Permission denied (os error 13); check its mode and its format
+    4 no interpreter: [dir]/script cannot be executed: its interpreter is not in the environment; install it in the Dockerfile
+    5 a zero byte: echo cannot be started: nul byte found in provided data
+    6 too long: echo cannot be started: Argument list too long (os error 7)
+    7 nothing: the command is empty
+    ");
 }
 
 #[tokio::test]
@@ -94,14 +116,14 @@ async fn an_unknown_user_and_a_removed_directory_are_named() {
     let Err(EnvironmentError::Command(reason)) = container.try_exec(&["true"], &[], None).await else {
         panic!("there is no such user")
     };
-    insta::assert_snapshot!(reason, @"");
+    insta::assert_snapshot!(reason, @"the environment has no user ghost; add it in the Dockerfile, or name another user");
     let container = Container::start().await;
     let path = container.dir.path().display().to_string();
     fs::remove_dir_all(container.dir.path()).unwrap();
     let Err(EnvironmentError::Command(reason)) = container.try_exec(&["true"], &[], None).await else {
         panic!("the directory is gone")
     };
-    insta::assert_snapshot!(reason.replace(&path, "[dir]"), @"");
+    insta::assert_snapshot!(reason.replace(&path, "[dir]"), @"cannot start in the image's working directory [dir]: No such file or directory (os error 2); make it in the Dockerfile, and do not remove it later");
 }
 
 #[tokio::test]

@@ -1,8 +1,13 @@
 //! Ends: deadlines, kills, orphans, and the end of the stream.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
-use rollout::environment::{Exec, Outcome};
+use rollout::environment::{Exec, Outcome, guest::PROGRAM};
 
 use super::support::{Container, until};
 
@@ -131,15 +136,14 @@ async fn a_guest_that_stays_outlives_its_stream() {
     container.child.kill().await.unwrap();
 }
 
-#[tokio::test]
-async fn finishing_waits_for_the_last_output() {
-    let mut container = Container::start().await;
-    let logs = tempfile::tempdir().unwrap();
-    let [stdout, stderr] = container.logs(logs.path());
-    let argv = ["bash", "-c", "(trap '' TERM; while true; do echo line; sleep 0.001; done) & echo started"];
-    container.guest.exec(Exec { argv: &argv, env: &[], deadline: None, stdout, stderr }).await.unwrap();
-    container.child.kill().await.unwrap();
-    container.guest.finish().await;
-    let text = fs::read_to_string(logs.path().join("stdout.txt")).unwrap();
-    assert!(text.ends_with("line\n") || text == "started\n", "{text:?}");
+#[test]
+fn a_guest_that_is_not_the_first_process_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("guest");
+    fs::write(&program, PROGRAM).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let output = Command::new(&program).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.stdout, b"");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "the guest cannot start: it is not the first process of a container\n");
 }

@@ -105,12 +105,33 @@ async fn a_device_or_fifo_of_the_host_is_not_copied_in() {
     container.bash("mkdir -p source/sub; mkfifo source/sub/fifo").await;
     let sent =
         container.guest.copy_to(&container.path("source"), &container.inside("t"), CopyMode::Merge).await;
-    insta::assert_snapshot!(command(sent, &container), @"");
+    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is no file, directory or link, and cannot be copied into an environment");
     let fifo = container.path("source/sub/fifo");
     assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
     let sent = container.guest.copy_to(&fifo, &container.inside("t"), CopyMode::Merge).await;
-    insta::assert_snapshot!(command(sent, &container), @"");
+    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is no file, directory or link, and cannot be copied into an environment");
     assert_eq!(container.bash("echo alive").await.text(), "alive\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_can_be_made_from_any_thread() {
+    let container = std::sync::Arc::new(Container::start().await);
+    let calls = (0..8).map(|number| {
+        let container = std::sync::Arc::clone(&container);
+        tokio::spawn(async move {
+            let name = format!("file-{number}");
+            let inside = container.inside(&name);
+            container.guest.write_file(&inside, &vec![number; 1_000_000]).await.unwrap();
+            let copy = container.inside(&format!("copy-{number}"));
+            container.guest.copy_to(&container.path(&name), &copy, CopyMode::Replace).await.unwrap();
+            let out = container.path(&format!("out-{number}"));
+            container.guest.copy_from(&copy, &out).await.unwrap();
+            fs::read(out.join(format!("copy-{number}"))).unwrap() == vec![number; 1_000_000]
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.unwrap());
+    }
 }
 
 #[tokio::test]
@@ -235,7 +256,16 @@ async fn what_cannot_be_done_names_the_path_and_the_cause() {
     note(command(guest.write_file("/proc/sys/kernel/hostname", b"x").await, &container));
     note(command(guest.write_file("/", b"x").await, &container));
     note(command(guest.copy_from(&container.inside("none"), &container.path("out")).await, &container));
-    insta::assert_snapshot!(reasons, @"");
+    insta::assert_snapshot!(reasons, @"
+    replacing [dir]/ro/script in the environment failed: Read-only file system (os error 30)
+    making the parents of [dir]/ro/sub/script in the environment failed: Read-only file system (os error 30)
+    emptying [dir]/ro/sub in the environment failed: Read-only file system (os error 30)
+    opening [dir]/file/script in the environment failed: Not a directory (os error 20)
+    writing [dir]/full/script in the environment failed: No space left on device (os error 28)
+    /proc/sys/kernel/hostname leads into a file system of the kernel, whose files are no part of the environment
+    changing / in the environment failed: Device or resource busy (os error 16)
+    opening [dir]/none in the environment failed: No such file or directory (os error 2)
+    ");
     assert_eq!(container.bash("echo alive").await.text(), "alive\n");
 }
 

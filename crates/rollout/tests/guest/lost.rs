@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
-use rollout::environment::{EnvironmentError, guest::Guest};
-use rollout_guest::{Item, Reply, VERSION, encode_reply};
+use rollout::{
+    environment::{EnvironmentError, Exec, FileRead, Outcome, guest::Guest},
+    record::{
+        log::{LogWriter, create_log_files},
+        redact::Redactor,
+    },
+};
+use rollout_guest::{Ending, Found, Item, Reply, Stream, VERSION, encode_reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 
 /// A client, and the other end of its stream after the hello.
@@ -28,10 +34,10 @@ async fn refused(said: &[u8]) -> String {
 #[tokio::test]
 async fn only_a_guest_of_the_same_version_is_taken() {
     let other = encode_reply(0, &Reply::Hello { version: VERSION + 1 });
-    insta::assert_snapshot!(refused(&other).await, @"");
-    insta::assert_snapshot!(refused(b"").await, @"");
-    insta::assert_snapshot!(refused(b"sh: not found\n").await, @"");
-    insta::assert_snapshot!(refused(&encode_reply(0, &Reply::Done)).await, @"");
+    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: it is of version 2, and not 1");
+    insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
+    insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
+    insta::assert_snapshot!(refused(&encode_reply(0, &Reply::Done)).await, @"the guest does not answer: it said something else than hello");
 }
 
 #[tokio::test]
@@ -60,7 +66,30 @@ async fn the_end_of_the_stream_ends_pending_calls() {
     };
     let (pending, ()) = tokio::join!(pending, ends);
     let Err(EnvironmentError::Lost(reason)) = pending else { panic!("{pending:?}") };
-    insta::assert_snapshot!(reason, @"");
+    insta::assert_snapshot!(reason, @"the environment was lost: it ended");
+}
+
+#[tokio::test]
+async fn finishing_waits_for_the_output_that_has_come() {
+    let (guest, mut theirs) = connect().await;
+    let dir = tempfile::tempdir().unwrap();
+    let [stdout, stderr] =
+        create_log_files(dir.path()).unwrap().map(|file| LogWriter::new(file, &Redactor::default()));
+    let answers = async {
+        theirs.read_u8().await.unwrap();
+        let exited = Reply::Exited { ending: Ending::Code(0), oom_killed: false };
+        theirs.write_all(&encode_reply(1, &exited)).await.unwrap();
+        for _ in 0..100 {
+            let late = Reply::Output { stream: Stream::Stdout, bytes: vec![b'x'; 5000] };
+            theirs.write_all(&encode_reply(1, &late)).await.unwrap();
+        }
+        drop(theirs);
+    };
+    let exec = Exec { argv: &["true"], env: &[], deadline: None, stdout, stderr };
+    let (exit, ()) = tokio::join!(guest.exec(exec), answers);
+    assert_eq!(exit.unwrap().outcome, Outcome::Code(0));
+    guest.finish().await;
+    assert_eq!(std::fs::read(dir.path().join("stdout.txt")).unwrap().len(), 500_000);
 }
 
 #[tokio::test]
@@ -84,13 +113,13 @@ async fn a_file_that_grows_without_end_is_not_kept_in_memory() {
     let (guest, mut theirs) = connect().await;
     let answers = async {
         theirs.read_u8().await.unwrap();
-        theirs.write_all(&encode_reply(1, &Reply::Found(rollout_guest::Found::File))).await.unwrap();
+        theirs.write_all(&encode_reply(1, &Reply::Found(Found::File))).await.unwrap();
         let more = encode_reply(1, &Reply::Item(Item::Data(vec![0; 1000])));
         while theirs.write_all(&more).await.is_ok() {}
     };
     tokio::select! {
         read = guest.read_file("/file", 5000) => {
-            assert_eq!(read.unwrap(), rollout::environment::FileRead::TooLarge(6000));
+            assert_eq!(read.unwrap(), FileRead::TooLarge(6000));
         }
         () = answers => panic!("the stream ended"),
         () = tokio::time::sleep(Duration::from_secs(60)) => panic!("it is read forever"),

@@ -84,7 +84,7 @@ impl Connection {
                     writer.flush().await
                 };
                 if let Err(error) = written.await {
-                    return for_writer.shut(format!("writing to its guest failed: {error}"));
+                    return for_writer.shut(format!("writing to it failed: {error}"));
                 }
             }
         });
@@ -148,7 +148,7 @@ impl Shared {
             let sender = {
                 let calls = self.lock();
                 if id == 0 || id > calls.last_id {
-                    return "its guest answered what was not asked".to_owned();
+                    return "it answered what was not asked".to_owned();
                 }
                 calls.waiting.get(&id).cloned()
             };
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     fn reason(&self) -> String {
-        self.lock().broken.clone().unwrap_or_else(|| "its guest does not answer".to_owned())
+        self.lock().broken.clone().unwrap_or_else(|| "it does not answer".to_owned())
     }
 }
 
@@ -236,7 +236,7 @@ impl Ticket {
 
     /// The guest has said what no guest says: nothing that it says is believed any more.
     pub(super) fn nonsense(&self) -> EnvironmentError {
-        self.shared.shut("its guest does not keep to the protocol".to_owned());
+        self.shared.shut("it does not keep to the protocol".to_owned());
         self.lost()
     }
 }
@@ -255,9 +255,9 @@ impl Drop for Ticket {
 async fn read_reply(reader: &mut (impl AsyncRead + Unpin)) -> Result<(u32, Reply), String> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "it ended".to_owned(),
-        _ => format!("reading from its guest failed: {error}"),
+        _ => format!("reading from it failed: {error}"),
     };
-    let malformed = |error: rollout_guest::Malformed| format!("its guest sent {error}");
+    let malformed = |error: rollout_guest::Malformed| format!("it sent {error}");
     let mut header = [0; 4];
     reader.read_exact(&mut header).await.map_err(failed)?;
     let mut frame = vec![0; frame_length(header, MAX_REPLY).map_err(malformed)?];
