@@ -2,19 +2,14 @@
 #![expect(missing_docs, reason = "the name of a case says what it describes")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use rollout::{
     environment::{EnvironmentError, Exec, Outcome},
     record::{log::LogWriter, redact::Redactor},
 };
-use rollout_sandbox::Terminal;
 
-use super::Suite;
+use super::{Suite, suite::on_terminal};
 use crate::TestTask;
 
 pub fn codes_and_signals_are_told_apart(suite: &Suite) {
@@ -148,17 +143,10 @@ pub fn commands_run_side_by_side(suite: &Suite) {
 
 pub fn a_person_has_a_terminal(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
-        let Terminal { person_end, command_end } = Terminal::open().unwrap();
-        let mut screen = fs::File::from(person_end);
-        screen.write_all(b"hello\n").unwrap();
         let script =
             "[ -t 0 ] && [ -t 1 ] && read -r line && echo got $line in $PWD on ${TERM:-nothing}; exit 3";
-        let exit = inside.environment().exec_on_terminal(&["bash", "-c", script], command_end).await.unwrap();
+        let (exit, shown) = on_terminal(inside.environment(), &["bash", "-c", script], "hello\n").await;
         assert_eq!(exit.outcome, Outcome::Code(3));
-        let mut shown = Vec::new();
-        // When nobody has the other end any more, reading fails.
-        let _ = screen.read_to_end(&mut shown);
-        let shown = String::from_utf8_lossy(&shown).into_owned();
         assert!(shown.contains("got hello in /app on xterm-256color"), "{shown:?}");
     });
 }

@@ -2,11 +2,10 @@
 #![expect(missing_docs, reason = "the name of a case says what it describes")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use rollout::environment::{Exec, Outcome};
-use rollout::record::log::LogWriter;
+use rollout::environment::Outcome;
 use serde_json::{Value, json};
 
-use super::Suite;
+use super::{Suite, suite::on_terminal};
 use crate::{Finished, TestTask, library::runtime};
 
 #[track_caller]
@@ -59,14 +58,8 @@ pub fn a_preserved_environment_can_be_opened_again_and_stays(suite: &Suite) {
         runtime().block_on(async {
             let (_, provider) = job.connect().await;
             let environment = provider.reopen(&place).await.unwrap();
-            let (stdout, stderr) = (LogWriter::discard(), LogWriter::discard());
-            let words = stderr.tail();
-            let argv = ["bash", "-c", &check];
-            let exit = environment
-                .exec(Exec { argv: &argv, env: &[], deadline: None, stdout, stderr })
-                .await
-                .unwrap();
-            assert_eq!(exit.outcome, Outcome::Code(0), "{}", words.last_lines(10));
+            let (exit, shown) = on_terminal(&*environment, &["bash", "-c", &check], "").await;
+            assert_eq!(exit.outcome, Outcome::Code(0), "{shown}");
             environment.preserve().await.unwrap();
         });
     }

@@ -1,12 +1,19 @@
 //! What every case works with.
 
-use std::{fs, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use rollout::{
     config::{Bytes, Cpus},
     environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, ImageRequest, Origin},
     record::{log::LogWriter, redact::Redactor},
 };
+use rollout_sandbox::Terminal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -113,6 +120,18 @@ impl Inside {
             .collect();
         Ok((exit, String::from_utf8_lossy(&printed).into_owned()))
     }
+}
+
+/// Runs a command on a terminal, as a person who types this would, and returns how it ended and what was shown.
+pub(crate) async fn on_terminal(environment: &dyn Environment, argv: &[&str], typed: &str) -> (Exit, String) {
+    let Terminal { person_end, command_end } = Terminal::open().expect("open a terminal");
+    let mut screen = fs::File::from(person_end);
+    screen.write_all(typed.as_bytes()).expect("type");
+    let exit = environment.exec_on_terminal(argv, command_end).await.expect("run a command on a terminal");
+    let mut shown = Vec::new();
+    // When nobody has the other end any more, reading fails.
+    let _ = screen.read_to_end(&mut shown);
+    (exit, String::from_utf8_lossy(&shown).into_owned())
 }
 
 /// Runs a job of one trial that has to fail in this way, and returns its result.
