@@ -122,8 +122,9 @@ impl Engine {
         let mut images = Vec::new();
         for image in listed {
             for reference in &image.repo_tags {
-                // Podman puts unqualified names below localhost.
-                let short = reference.trim_start_matches("localhost/");
+                // Podman qualifies names that have no registry.
+                let short =
+                    reference.trim_start_matches("localhost/").trim_start_matches("docker.io/library/");
                 let kind = match short.split_once(':') {
                     Some((BUILDS, _)) => ImageKind::Build,
                     Some((ENVIRONMENTS, _)) => ImageKind::Environment,
