@@ -188,6 +188,7 @@ impl Images {
             context,
             tag: tag.clone(),
             platform,
+            network: settings.build_network(),
             no_cache: request.force_build,
             labels: image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
