@@ -95,6 +95,8 @@ pub(super) struct Order {
     pub(super) tag: String,
     pub(super) platform: String,
     pub(super) no_cache: bool,
+    /// The network of commands; none is the engine's own choice.
+    pub(super) network: Option<String>,
     pub(super) labels: HashMap<String, String>,
     pub(super) credentials: HashMap<String, DockerCredentials>,
 }
@@ -113,6 +115,7 @@ fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Resu
         t: Some(order.tag),
         platform: order.platform,
         nocache: order.no_cache,
+        networkmode: order.network,
         labels: Some(order.labels),
         rm: true,
         forcerm: true,

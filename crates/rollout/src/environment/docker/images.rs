@@ -189,6 +189,8 @@ impl Images {
             tag: tag.clone(),
             platform,
             no_cache: request.force_build,
+            // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
+            network: settings.network.clone().filter(|network| network == "host"),
             labels: image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
         };
