@@ -97,6 +97,8 @@ pub(super) struct Order {
     /// The engine's own where none is named.
     pub(super) network: Option<&'static str>,
     pub(super) no_cache: bool,
+    /// The network of commands; none is the engine's own choice.
+    pub(super) network: Option<String>,
     pub(super) labels: HashMap<String, String>,
     pub(super) credentials: HashMap<String, DockerCredentials>,
 }
@@ -116,6 +118,7 @@ fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Resu
         platform: order.platform,
         networkmode: order.network.map(str::to_owned),
         nocache: order.no_cache,
+        networkmode: order.network,
         labels: Some(order.labels),
         rm: true,
         forcerm: true,
