@@ -14,6 +14,7 @@ fn job() -> TestJob {
 fn in_image(name: &str, image: &str) -> TestTask {
     TestTask::new(name)
         .without("environment/Dockerfile")
+        .solution("mkdir /app && touch /app/done\n")
         .config(&format!("version = \"1.0\"\n[environment]\ndocker_image = \"{image}\"\n"))
 }
 

@@ -127,7 +127,9 @@ pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
         // A snapshot goes before the layers below it: one without them must not be found.
         found.sort_by_key(|stored| stored.kind != StoredKind::Snapshot);
         for (number, stored) in found.into_iter().enumerate() {
-            fs::rename(&stored.path, trash.join(number.to_string()))?;
+            fs::rename(&stored.path, trash.join(number.to_string())).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot remove {}: {error}", stored.path.display()))
+            })?;
             unused.push(stored);
         }
     }

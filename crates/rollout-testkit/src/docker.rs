@@ -201,7 +201,8 @@ impl OwnEngine {
             .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
             .args(["--cgroup-parent", &variable("ROLLOUT_TEST_CGROUP")])
             // The bridge and the rules of the shared engine stay as they are.
-            .args(["--bridge", "none", "--iptables=false", "--ip-forward=false", "--shutdown-timeout", "3"])
+            .args(["--bridge", "none", "--iptables=false", "--ip-forward=false"])
+            .args(["--shutdown-timeout", "3"])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("share the engine's log"))
             .stderr(log)

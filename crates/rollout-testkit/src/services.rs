@@ -56,13 +56,15 @@ impl Registry {
         fs::write(dir.join("config.json"), config.to_string()).expect("write the client's configuration");
     }
 
-    /// Puts an image of an engine into the registry, and takes the name that was needed for it from the engine again.
+    /// Puts an image that no engine has into the registry: the source with a label of its own.
     #[track_caller]
     pub fn push(&self, engine: &Engine, source: &str, name: &str) -> String {
         let config = tempfile::tempdir().expect("make a temporary directory");
         self.write_login(config.path());
         let reference = self.image(name);
-        engine.docker(&["tag", source, &reference]);
+        let dockerfile = format!("FROM {source}\nLABEL pushed-as={name}\n");
+        fs::write(config.path().join("Dockerfile"), dockerfile).expect("write a Dockerfile");
+        engine.docker(&["build", "--quiet", "--tag", &reference, &config.path().display().to_string()]);
         let pushed = engine
             .client()
             .env("DOCKER_CONFIG", config.path())

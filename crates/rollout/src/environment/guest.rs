@@ -40,6 +40,9 @@ pub const PROGRAM_PATH: &str = "/.rollout/guest";
 /// How long after a command's deadline a guest may take to kill what it started.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a guest may take for what needs no work on files.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(60);
+
 /// How long the stream of a container that is gone may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -242,6 +245,10 @@ impl Guest {
 
     /// The commands of the processes running inside.
     pub async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        in_time(self.list_processes()).await
+    }
+
+    async fn list_processes(&self) -> Result<Vec<String>, EnvironmentError> {
         let mut call = self.connection.call(&Request::Survivors)?;
         let mut commands = Vec::new();
         loop {
@@ -259,12 +266,12 @@ impl Guest {
 
     /// Ends every process inside.
     pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        self.connection.call(&Request::KillAll)?.done().await
+        in_time(self.connection.call(&Request::KillAll)?.done()).await
     }
 
     /// Makes the guest outlive its stream, and everything inside with it.
     pub async fn stay(&self) -> Result<(), EnvironmentError> {
-        self.connection.call(&Request::Stay)?.done().await?;
+        in_time(self.connection.call(&Request::Stay)?.done()).await?;
         self.stays.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -278,6 +285,14 @@ impl Guest {
         connection.close();
         pumps.finish().await;
     }
+}
+
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T, EnvironmentError>>,
+) -> Result<T, EnvironmentError> {
+    timeout(CONTROL_PATIENCE, answer)
+        .await
+        .unwrap_or_else(|_| Err(EnvironmentError::Lost("the environment does not answer in time".into())))
 }
 
 /// What came of a copy out of a container.

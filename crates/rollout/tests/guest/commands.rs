@@ -52,6 +52,20 @@ async fn a_command_runs_as_its_user_and_keeps_no_right_of_the_guest() {
 }
 
 #[tokio::test]
+async fn a_command_of_the_super_user_without_further_rights_cannot_touch_the_guest() {
+    let container = Container::start().await;
+    // As in a container of an engine.
+    let script = "exec setpriv --bounding-set -sys_resource,-sys_ptrace,-sys_admin bash -c ' \
+        prlimit --pid 1 --nofile=0; prlimit --pid $(ls /proc/1/task | tail -n 1) --nofile=0; \
+        cat /proc/1/fd/0; echo nonsense > /proc/1/fd/1; cat /proc/1/mem'";
+    let ran = container.bash(script).await;
+    let errors = String::from_utf8(ran.stderr.clone()).unwrap();
+    assert_eq!((ran.text(), errors.lines().count()), ("", 5), "{errors}");
+    assert!(errors.lines().all(|line| line.contains("ermi")), "{errors}");
+    container.guest.make_dirs(&[&container.inside("a")], true).await.unwrap();
+}
+
+#[tokio::test]
 async fn users_are_given_by_number_and_with_groups() {
     for (user, ids) in [("4242", "4242 0 0"), ("nobody:7", "65534 7 7"), ("4242:12", "4242 12 12")] {
         let container = Container::start_as(Some(user)).await;

@@ -1,8 +1,13 @@
 //! Ends: deadlines, kills, orphans, and the end of the stream.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
-use rollout::environment::{Exec, Outcome};
+use rollout::environment::{Exec, Outcome, guest::PROGRAM};
 
 use super::support::{Container, until};
 
@@ -129,4 +134,16 @@ async fn a_guest_that_stays_outlives_its_stream() {
     until(async || gone.exists()).await;
     assert!(container.child.try_wait().unwrap().is_none());
     container.child.kill().await.unwrap();
+}
+
+#[test]
+fn a_guest_that_is_not_the_first_process_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("guest");
+    fs::write(&program, PROGRAM).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let output = Command::new(&program).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.stdout, b"");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "the guest cannot start: it is not the first process of a container\n");
 }

@@ -113,6 +113,27 @@ async fn a_device_or_fifo_of_the_host_is_not_copied_in() {
     assert_eq!(container.bash("echo alive").await.text(), "alive\n");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_can_be_made_from_any_thread() {
+    let container = std::sync::Arc::new(Container::start().await);
+    let calls = (0..8).map(|number| {
+        let container = std::sync::Arc::clone(&container);
+        tokio::spawn(async move {
+            let name = format!("file-{number}");
+            let inside = container.inside(&name);
+            container.guest.write_file(&inside, &vec![number; 1_000_000]).await.unwrap();
+            let copy = container.inside(&format!("copy-{number}"));
+            container.guest.copy_to(&container.path(&name), &copy, CopyMode::Replace).await.unwrap();
+            let out = container.path(&format!("out-{number}"));
+            container.guest.copy_from(&copy, &out).await.unwrap();
+            fs::read(out.join(format!("copy-{number}"))).unwrap() == vec![number; 1_000_000]
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn what_the_host_has_is_kept() {
     let container = Container::start().await;

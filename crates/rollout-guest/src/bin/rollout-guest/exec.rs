@@ -18,10 +18,10 @@ use std::{
 use rollout_guest::{MAX_DATA, Reply, Stream};
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    fs::{Mode, fchown},
+    fs::fchown,
     io::Errno,
     pipe::{PipeFlags, pipe_with},
-    process::{chdir, umask},
+    process::chdir,
 };
 
 use crate::{
@@ -115,7 +115,6 @@ impl Executor {
                      and do not remove it later"
                 )
             })?;
-            umask(Mode::from_raw_mode(0o022));
             let spawned = identity.assume(|| command.spawn());
             // Nothing else here uses a relative path, and a directory in use could not be unmounted.
             let _ = chdir("/");

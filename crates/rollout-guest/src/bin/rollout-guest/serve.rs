@@ -16,7 +16,10 @@ use std::{
 };
 
 use rollout_guest::{MAX_REQUEST, Reply, Request, VERSION, decode_request, read_frame};
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::{
+    fs::Mode,
+    process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit, umask},
+};
 
 use crate::{
     exec::{Executor, Order},
@@ -29,9 +32,9 @@ use crate::{
 
 /// Serves the host to the end.
 pub(crate) fn serve() {
-    // Without a way to the host there is nobody to tell; the container's end says it.
-    if let Ok(mut server) = Server::start() {
-        server.run();
+    match Server::start() {
+        Ok(mut server) => server.run(),
+        Err(error) => eprintln!("the guest cannot start: {error}"),
     }
 }
 
@@ -54,9 +57,16 @@ struct Server {
 
 impl Server {
     fn start() -> io::Result<Self> {
+        // It kills whatever else there is when it is told to.
+        if !getpid().is_init() {
+            return Err(io::Error::other("it is not the first process of a container"));
+        }
+        // Without the right to change its groups it goes on without that protection.
+        let _ = users::stand_apart();
         // Keeps the super-user of the container, who may lack the right to inspect others, from its memory and
         // its streams.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        umask(Mode::from_raw_mode(0o022));
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
         let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         std::env::set_current_dir("/")?;

@@ -15,6 +15,15 @@ use rustix::{
 /// The longest passwd or group file that is read: an agent may have put anything there.
 const MAX_DATABASE: u64 = 1 << 20;
 
+/// A group that is nobody's. As the saved group of this process it tells it from every other one of the
+/// super-user, to whom the kernel would otherwise let those without further rights set its limits.
+const APART: u32 = 65_531;
+
+/// Sets this process apart from others of the super-user, before it has any other thread.
+pub(crate) fn stand_apart() -> io::Result<()> {
+    Ok(set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::from_raw(APART))?)
+}
+
 /// A user resolved to numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -31,8 +40,8 @@ impl Identity {
 
     /// Does something as this user, in the calling thread alone.
     ///
-    /// The saved ids stay the super-user's, which lets the thread return, and keeps other processes of the user
-    /// from changing its limits meanwhile. The kernel drops them from a program that the thread starts.
+    /// The saved ids stay the guest's, which lets the thread return, and keeps other processes of the user from
+    /// changing its limits meanwhile. The kernel drops them from a program that the thread starts.
     pub(crate) fn assume<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         if self.is_root() {
             return Ok(work());
@@ -41,7 +50,7 @@ impl Identity {
         let changed = self.change();
         let done = changed.map(|()| work());
         let restored = set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)
-            .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT))
+            .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::from_raw(APART)))
             .and_then(|()| set_thread_groups(&before));
         if restored.is_err() {
             // Threads of mixed identities would answer for each other.
@@ -52,7 +61,7 @@ impl Identity {
 
     fn change(&self) -> io::Result<()> {
         set_thread_groups(&self.groups)?;
-        set_thread_res_gid(self.gid, self.gid, Gid::ROOT)?;
+        set_thread_res_gid(self.gid, self.gid, Gid::from_raw(APART))?;
         Ok(set_thread_res_uid(self.uid, self.uid, Uid::ROOT)?)
     }
 }

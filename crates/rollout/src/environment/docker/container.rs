@@ -7,9 +7,7 @@ use bollard::{
     container::LogOutput,
     errors::Error,
     models::{ContainerConfig, ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig},
-    query_parameters::{
-        AttachContainerOptions, CommitContainerOptions, CreateContainerOptions, RenameContainerOptions,
-    },
+    query_parameters::{AttachContainerOptions, CommitContainerOptions, RenameContainerOptions},
 };
 use futures_util::StreamExt as _;
 use serde_json::json;
@@ -18,9 +16,9 @@ use tokio_util::io::StreamReader;
 use super::{
     Engine, failure,
     images::SNAPSHOTS,
+    keeper::{self, Container},
     names,
     owner::committed_labels,
-    reaper::{self, Removal},
     settings::Settings,
     terminal,
 };
@@ -36,54 +34,13 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 /// Who runs commands in a container, for whoever opens it again.
 const USER: &str = "rollout.user";
 
-/// A container that is removed when it is let go.
-#[derive(Debug)]
-pub(super) struct Guard {
-    engine: Engine,
-    name: String,
-    in_creation: bool,
-    armed: bool,
-}
-
-impl Guard {
-    /// Guards a container that is about to be created.
-    pub(super) fn new(engine: &Engine, name: &str) -> Self {
-        Self { engine: engine.clone(), name: name.to_owned(), in_creation: true, armed: true }
-    }
-
-    /// The engine has said that it exists.
-    pub(super) fn created(&mut self) {
-        self.in_creation = false;
-    }
-
-    /// Removes it now. If that fails, or is given up, it is tried again later.
-    pub(super) async fn remove(mut self) -> Result<bool, Error> {
-        let removed = reaper::remove(self.engine.api(), &self.name).await;
-        self.armed = removed.is_err();
-        removed
-    }
-
-    /// Leaves it.
-    pub(super) fn release(mut self) {
-        self.armed = false;
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.armed {
-            let container = std::mem::take(&mut self.name);
-            self.engine.inner.reaper.take(Removal { container, in_creation: self.in_creation });
-        }
-    }
-}
-
 /// A running container.
 pub(super) struct DockerEnvironment {
     engine: Engine,
     name: String,
-    guard: Guard,
-    /// None in a container that was opened again: its guest lost its stream when it was left.
+    /// None in a container that was opened again: it stays.
+    container: Option<Container>,
+    /// None as well: it lost its stream when it was left.
     guest: Option<Guest>,
     user: Option<String>,
     origin: (String, String),
@@ -165,13 +122,10 @@ impl DockerEnvironment {
     pub(super) async fn create(engine: &Engine, plan: Plan<'_>) -> Result<Self, NotMade> {
         let api = engine.api();
         let name = names::container(plan.spec.name);
-        let mut guard = Guard::new(engine, &name);
-        let options = CreateContainerOptions {
-            name: Some(name.clone()),
-            platform: plan.settings.platform.clone().unwrap_or_default(),
-        };
+        let platform = plan.settings.platform.as_deref().unwrap_or_default();
         let failed = |error: Error| NotMade::Failed(failure::start(&error));
-        api.create_container(Some(options), plan.body(engine)).await.map_err(|error| {
+        let created = engine.inner.keeper.create(&name, platform, plan.body(engine)).await;
+        let container = created.map_err(|error| {
             if plan.storage && failure::is_storage_refusal(&error) {
                 NotMade::Storage
             } else if failure::is_missing(&error) && failure::words(&error).contains("o such image") {
@@ -180,7 +134,6 @@ impl DockerEnvironment {
                 failed(error)
             }
         })?;
-        guard.created();
         let attach = AttachContainerOptions {
             stream: true,
             stdin: true,
@@ -222,7 +175,7 @@ impl DockerEnvironment {
         let Origin { job, trial } = plan.spec.origin;
         Ok(Self {
             engine: engine.clone(),
-            guard,
+            container: Some(container),
             name,
             guest: Some(guest),
             user: plan.user,
@@ -246,11 +199,10 @@ impl DockerEnvironment {
         }
         let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
         let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
-        let guard = Guard { engine: engine.clone(), name: name.to_owned(), in_creation: false, armed: false };
         Ok(Self {
             engine: engine.clone(),
             name: name.to_owned(),
-            guard,
+            container: None,
             guest: None,
             user: Some(label(USER)).filter(|user| !user.is_empty()),
             origin: (label(super::owner::JOB), label(super::owner::TRIAL)),
@@ -389,8 +341,12 @@ impl Environment for DockerEnvironment {
     }
 
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
-        let Self { guard, guest, name, .. } = *self;
-        guard.remove().await.map_err(|error| {
+        let Self { engine, container, guest, name, .. } = *self;
+        let removed = match container {
+            Some(container) => container.remove().await,
+            None => keeper::remove(engine.api(), &name).await,
+        };
+        removed.map_err(|error| {
             EnvironmentError::Teardown(format!(
                 "cannot remove the container {name}: {}",
                 failure::words(&error)
@@ -403,8 +359,8 @@ impl Environment for DockerEnvironment {
     }
 
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
-        let Self { engine, guard, guest, name, .. } = *self;
-        let Some(guest) = guest else { return Ok(name) };
+        let Self { engine, container, guest, name, .. } = *self;
+        let (Some(container), Some(guest)) = (container, guest) else { return Ok(name) };
         guest.stay().await.map_err(|error| EnvironmentError::Teardown(error.to_string()))?;
         let kept = names::kept(&name);
         let options = RenameContainerOptions { name: kept.clone() };
@@ -414,7 +370,7 @@ impl Environment for DockerEnvironment {
                 failure::words(&error)
             ))
         })?;
-        guard.release();
+        container.release();
         guest.finish().await;
         Ok(kept)
     }

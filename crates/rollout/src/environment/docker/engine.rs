@@ -7,9 +7,9 @@ use bollard::{API_DEFAULT_VERSION, Docker as Api, models::SystemInfo};
 use super::{
     endpoint::{self, Endpoint},
     failure::words,
+    keeper::KeeperThread,
     owner::Owner,
     raw,
-    reaper::Reaper,
     settings::Builder,
 };
 use crate::environment::DockerPlace;
@@ -189,7 +189,7 @@ pub(super) struct Inner {
     pub(super) builder: Builder,
     pub(super) owner: Owner,
     pub(super) place: DockerPlace,
-    pub(super) reaper: Reaper,
+    pub(super) keeper: KeeperThread,
 }
 
 impl Engine {
@@ -253,8 +253,10 @@ impl Engine {
             pids: info.pids_limit.unwrap_or(false),
         };
         let builder = if podman { Builder::Classic } else { builder(&api, &endpoint).await };
+        let keeper = KeeperThread::start(&api)
+            .map_err(|error| unusable(format!("no thread can be started for it: {error}")))?;
         let inner = Inner {
-            reaper: Reaper::new(api.clone()),
+            keeper,
             api,
             endpoint,
             facts,

@@ -13,9 +13,7 @@ use bollard::{
     body_full,
     errors::Error,
     models::{ContainerConfig, ContainerCreateBody, ImageInspect},
-    query_parameters::{
-        CommitContainerOptions, CreateContainerOptions, CreateImageOptions, UploadToContainerOptions,
-    },
+    query_parameters::{CommitContainerOptions, CreateImageOptions, UploadToContainerOptions},
 };
 use futures_util::StreamExt as _;
 use sha2::{Digest as _, Sha256};
@@ -24,7 +22,6 @@ use tokio::sync::OnceCell;
 use super::{
     Engine,
     build::{self, BuildLog, Order, Pulls},
-    container::Guard,
     context::BuildContext,
     credentials::Credentials,
     failure, names,
@@ -242,7 +239,6 @@ impl Images {
     async fn add_guest(&self, base: &Base, hash: &str, origin: Origin<'_>) -> Result<(), Error> {
         let api = self.engine.patient_api();
         let name = names::container("image");
-        let mut guard = Guard::new(&self.engine, &name);
         let body = ContainerCreateBody {
             image: Some(base.id.clone()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
@@ -251,10 +247,7 @@ impl Images {
             network_disabled: Some(true),
             ..ContainerCreateBody::default()
         };
-        let options =
-            CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
-        api.create_container(Some(options), body).await?;
-        guard.created();
+        let container = self.engine.inner.keeper.create(&name, "", body).await?;
         let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         let archive = guest_archive().map_err(|err| Error::IOError { err })?;
         api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
@@ -268,7 +261,7 @@ impl Images {
         let config =
             ContainerConfig { labels: Some(committed_labels("env", origin)), ..ContainerConfig::default() };
         api.commit_container(commit, config).await?;
-        guard.remove().await.map(drop)
+        container.remove().await
     }
 
     async fn find(&self, reference: &str) -> Result<Option<ImageInspect>, EnvironmentError> {

@@ -12,9 +12,9 @@ use jiff::Timestamp;
 use super::{
     Engine, EngineError, failure,
     images::{BUILDS, ENVIRONMENTS, SNAPSHOTS},
-    names,
+    keeper, names,
     owner::{self, Maker},
-    raw, reaper,
+    raw,
 };
 
 /// Stopped containers of makers that cannot be seen from here are left alone for so long.
@@ -100,7 +100,7 @@ impl Engine {
         names: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<(), EngineError> {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        let removals: Vec<_> = names.iter().map(|name| reaper::remove(self.api(), name)).collect();
+        let removals: Vec<_> = names.iter().map(|name| keeper::remove(self.api(), name)).collect();
         let mut removals = futures_util::stream::iter(removals).buffer_unordered(CONCURRENCY);
         let mut failed = None;
         while let Some(removed) = removals.next().await {

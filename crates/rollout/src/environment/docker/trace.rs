@@ -30,7 +30,7 @@ impl Trace {
         for vertex in news.vertexes {
             let (number, first, ended) = {
                 let step = self.step(&vertex.digest);
-                let first = !step.named && vertex.started.is_some() || vertex.cached && !step.named;
+                let first = !step.named && (vertex.started.is_some() || vertex.cached);
                 step.named |= first;
                 let ended = !step.ended && (vertex.cached || vertex.completed.is_some());
                 step.ended |= ended;

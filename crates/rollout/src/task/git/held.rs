@@ -73,32 +73,37 @@ pub fn checkouts(cache_dir: &Path) -> io::Result<Vec<Checkout>> {
 pub fn remove_unused_checkouts(cache_dir: &Path) -> io::Result<Vec<Checkout>> {
     let mut removed = Vec::new();
     for checkout in checkouts(cache_dir)? {
-        let (Some(parent), Some(name)) = (checkout.path.parent(), checkout.path.file_name()) else {
-            continue;
-        };
-        let lock = match open(&checkout.path) {
-            // Another process was faster.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            lock => lock?,
-        };
-        match lock.try_lock() {
-            Ok(()) if is_there(&lock, &checkout.path) => {}
-            Ok(()) | Err(TryLockError::WouldBlock) => continue,
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-        let name = name.to_string_lossy();
-        let trash = if name.starts_with(REMOVED) {
-            checkout.path.clone()
-        } else {
-            parent.join(format!("{REMOVED}{name}-{}", std::process::id()))
-        };
-        fs::rename(&checkout.path, &trash)?;
-        match fs::remove_dir_all(&trash) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => removed.push(checkout),
+        let gone = remove(&checkout.path).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot remove {}: {error}", checkout.path.display()))
+        })?;
+        if gone {
+            removed.push(checkout);
         }
     }
     Ok(removed)
+}
+
+/// Removes a repository unless somebody uses it, or has removed it already.
+fn remove(repository: &Path) -> io::Result<bool> {
+    let lock = match open(repository) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        lock => lock?,
+    };
+    match lock.try_lock() {
+        Ok(()) if is_there(&lock, repository) => {}
+        Ok(()) | Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let name = repository.file_name().unwrap_or_default().to_string_lossy();
+    let trash = if name.starts_with(REMOVED) {
+        repository.to_owned()
+    } else {
+        repository.with_file_name(format!("{REMOVED}{name}-{}", std::process::id()))
+    };
+    // Out of sight at once: what is there counts as whole.
+    fs::rename(repository, &trash)?;
+    fs::remove_dir_all(&trash)?;
+    Ok(true)
 }
 
 fn open(repository: &Path) -> io::Result<File> {
