@@ -19,8 +19,7 @@ impl Subject for Docker {
     }
 
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider> {
-        let docker =
-            DockerPlace { host: Some(Engine::shared().host().to_owned()), ..DockerPlace::default() };
+        let docker = DockerPlace { host: Some(Engine::shared().host().to_owned()), ..DockerPlace::default() };
         let place = Place { state_dir: state_dir.to_owned(), helper: "/nonexistent".into(), docker };
         connect(config, &place).await.expect("reach the engine")
     }
