@@ -316,6 +316,28 @@ mod tests {
             docker(&unusable),
             jobs(true, &unusable),
         ];
-        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"");
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"
+        ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
+                  20.0 GiB of 100.0 GiB free for /var/lib/docker
+        ! docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
+                  1.0 GiB of 100.0 GiB free for /var/lib/docker
+                  `rollout clean --images` removes the images that Rollout made
+        ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2, cgroup v2, 8 CPUs, 16.0 GiB of memory
+        – docker  no Docker engine answers
+                  unix:///var/run/docker.sock: there is no such socket
+                  unix:///run/podman/podman.sock: there is no such socket
+        ✓ jobs    without `environment.type` run natively
+        ✗ jobs    without `environment.type` cannot run: neither native nor docker works
+        ! docker  no Docker engine answers
+                  unix:///elsewhere: there is no such socket
+                  start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none
+        ✓ jobs    without `environment.type` run natively
+        ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, and tasks need linux
+                  write `type: native`, which needs no engine
+        ! jobs    without `environment.type` are refused; write `type: native`
+        ");
     }
 }

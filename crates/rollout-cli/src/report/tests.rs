@@ -241,7 +241,11 @@ fn a_container_that_was_kept_can_be_entered_by_the_docker_command_too() {
     }
     let (text, _) = replay(|paper| Screen::Plain(paper), &events);
     let pointers: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("look around")).collect();
-    insta::assert_snapshot!(pointers.join("\n"), @"");
+    insta::assert_snapshot!(pointers.join("\n"), @"
+    look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
+                 docker exec -it rollout-kept-hello-ab12 bash
+    go on        rollout resume jobs/my-eval
+    ");
 }
 
 #[test]

@@ -54,7 +54,10 @@ async fn images(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> 
             let rows =
                 by_flag(noun, "--images", args.images, of_kind.map(|image| (stays(image), image.size)));
             // Each size counts the layers that an image shares with others.
-            rows.into_iter().map(|row| Row { size: row.size.map(|size| format!("up to {size}")), ..row })
+            rows.into_iter().map(|row| match row.size {
+                Some(size) if row.some => Row { size: Some(format!("up to {size}")), ..row },
+                _ => row,
+            })
         })
         .collect())
 }
