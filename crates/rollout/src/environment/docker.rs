@@ -5,6 +5,7 @@
 //! only creates, starts and removes.
 
 mod build;
+mod commit;
 mod container;
 mod context;
 mod credentials;
@@ -64,8 +65,15 @@ pub(super) struct Docker {
     limits_storage: AtomicBool,
     /// What was prepared in this process, by task directory.
     prepared: Mutex<HashMap<PathBuf, Arc<Preparation>>>,
-    /// Who runs commands, by image.
-    users: Mutex<HashMap<String, Option<String>>>,
+    /// What matters of an image's configuration, by its reference.
+    configs: Mutex<HashMap<String, ImageConfig>>,
+}
+
+/// What matters of an image's configuration.
+#[derive(Debug, Clone)]
+struct ImageConfig {
+    user: Option<String>,
+    health_check: bool,
 }
 
 impl Docker {
@@ -90,25 +98,25 @@ impl Docker {
             notes,
             limits_storage: AtomicBool::new(limits_storage),
             prepared: Mutex::default(),
-            users: Mutex::default(),
+            configs: Mutex::default(),
         })
     }
 
-    /// The user of an image's commands: the job's choice, else the image's.
-    async fn user(&self, reference: &str) -> Result<Option<String>, EnvironmentError> {
-        if let Some(user) = &self.settings.user {
-            return Ok(Some(user.clone()));
-        }
-        let known = self.users.lock().unwrap_or_else(PoisonError::into_inner).get(reference).cloned();
-        if let Some(user) = known {
-            return Ok(user);
+    async fn image_config(&self, reference: &str) -> Result<ImageConfig, EnvironmentError> {
+        let known = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(reference).cloned();
+        if let Some(config) = known {
+            return Ok(config);
         }
         let found = self.images.inspect(reference).await.map_err(|error| failure::start(&error))?;
         let Some(found) = found else { return Err(self.image_is_gone(reference)) };
-        let user = found.config.and_then(|config| config.user).filter(|user| !user.is_empty());
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        users.insert(reference.to_owned(), user.clone());
-        Ok(user)
+        let found = found.config.unwrap_or_default();
+        let config = ImageConfig {
+            user: found.user.filter(|user| !user.is_empty()),
+            health_check: found.healthcheck.is_some(),
+        };
+        let mut configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        configs.insert(reference.to_owned(), config.clone());
+        Ok(config)
     }
 
     /// Forgets an image that somebody removed, so that the next try makes it again.
@@ -171,10 +179,17 @@ impl Provider for Docker {
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
         self.check_resources(&spec)?;
-        let user = self.user(&spec.image.reference).await?;
+        let config = self.image_config(&spec.image.reference).await?;
+        let user = self.settings.user.clone().or(config.user);
         loop {
             let storage = self.limits_storage.load(Ordering::Relaxed);
-            let plan = Plan { settings: &self.settings, spec, user: user.clone(), storage };
+            let plan = Plan {
+                settings: &self.settings,
+                spec,
+                user: user.clone(),
+                health_check: config.health_check,
+                storage,
+            };
             match DockerEnvironment::create(&self.engine, plan).await {
                 Ok(environment) => return Ok(Box::new(environment)),
                 Err(NotMade::Storage) => {

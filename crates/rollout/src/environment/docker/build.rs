@@ -94,6 +94,8 @@ pub(super) struct Order {
     pub(super) context: BuildContext,
     pub(super) tag: String,
     pub(super) platform: String,
+    /// The engine's own where none is named.
+    pub(super) network: Option<&'static str>,
     pub(super) no_cache: bool,
     pub(super) labels: HashMap<String, String>,
     pub(super) credentials: HashMap<String, DockerCredentials>,
@@ -112,6 +114,7 @@ fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Resu
         dockerfile: "Dockerfile".to_owned(),
         t: Some(order.tag),
         platform: order.platform,
+        networkmode: order.network.map(str::to_owned),
         nocache: order.no_cache,
         labels: Some(order.labels),
         rm: true,

@@ -1,20 +1,22 @@
 //! A running container, reached through the guest inside.
 
-use std::{collections::HashMap, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use bollard::{
     container::LogOutput,
     errors::Error,
-    models::{ContainerConfig, ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig},
-    query_parameters::{AttachContainerOptions, CommitContainerOptions, RenameContainerOptions},
+    models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig},
+    query_parameters::{AttachContainerOptions, RenameContainerOptions},
 };
 use futures_util::StreamExt as _;
 use serde_json::json;
 use tokio_util::io::StreamReader;
 
 use super::{
-    Engine, failure,
+    Engine,
+    commit::Commit,
+    failure,
     images::SNAPSHOTS,
     keeper::{self, Container},
     names,
@@ -53,6 +55,8 @@ pub(super) struct Plan<'a> {
     pub(super) spec: EnvironmentSpec<'a>,
     /// Who runs commands.
     pub(super) user: Option<String>,
+    /// Whether the image has a health check, which would run commands beside those of the trial.
+    pub(super) health_check: bool,
     /// Whether the engine is to limit its storage.
     pub(super) storage: bool,
 }
@@ -90,10 +94,9 @@ impl Plan<'_> {
             user: Some("0:0".to_owned()),
             entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
             cmd: Some(Vec::new()),
-            healthcheck: Some(HealthConfig {
-                test: Some(vec!["NONE".to_owned()]),
-                ..HealthConfig::default()
-            }),
+            healthcheck: self
+                .health_check
+                .then(|| HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
             attach_stdin: Some(true),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
@@ -309,21 +312,17 @@ impl Environment for DockerEnvironment {
             Err(error) if failure::is_missing(&error) => {}
             Err(error) => return Err(EnvironmentError::Lost(failure::away("look for a snapshot", &error))),
         }
-        let (repo, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
-        let options = CommitContainerOptions {
-            container: Some(self.name.clone()),
-            repo: Some(repo.to_owned()),
-            tag: Some(tag.to_owned()),
+        let (repository, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
+        let commit = Commit {
+            container: &self.name,
+            repository,
+            tag,
+            // The container itself runs as the super-user, for the guest.
+            user: self.user.as_deref(),
+            labels: committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 }),
             pause: true,
-            ..CommitContainerOptions::default()
         };
-        let mut labels: HashMap<String, String> =
-            committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 });
-        labels.insert(USER.to_owned(), String::new());
-        // The container itself runs as the super-user, for the guest.
-        let config =
-            ContainerConfig { user: self.user.clone(), labels: Some(labels), ..ContainerConfig::default() };
-        self.engine.patient_api().commit_container(options, config).await.map(drop).map_err(|error| {
+        self.engine.commit(commit).await.map_err(|error| {
             EnvironmentError::Lost(format!("cannot keep a snapshot: {}", failure::words(&error)))
         })
     }

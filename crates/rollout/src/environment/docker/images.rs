@@ -12,8 +12,8 @@ use std::{
 use bollard::{
     body_full,
     errors::Error,
-    models::{ContainerConfig, ContainerCreateBody, ImageInspect},
-    query_parameters::{CommitContainerOptions, CreateImageOptions, UploadToContainerOptions},
+    models::{ContainerCreateBody, ImageInspect},
+    query_parameters::{CreateImageOptions, UploadToContainerOptions},
 };
 use futures_util::StreamExt as _;
 use sha2::{Digest as _, Sha256};
@@ -22,6 +22,7 @@ use tokio::sync::OnceCell;
 use super::{
     Engine,
     build::{self, BuildLog, Order, Pulls},
+    commit::Commit,
     context::BuildContext,
     credentials::Credentials,
     failure, names,
@@ -187,6 +188,7 @@ impl Images {
             context,
             tag: tag.clone(),
             platform,
+            network: settings.build_network(),
             no_cache: request.force_build,
             labels: image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
@@ -251,16 +253,15 @@ impl Images {
         let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         let archive = guest_archive().map_err(|err| Error::IOError { err })?;
         api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
-        let commit = CommitContainerOptions {
-            container: Some(name),
-            repo: Some(ENVIRONMENTS.to_owned()),
-            tag: Some(hash.to_owned()),
+        let commit = Commit {
+            container: &name,
+            repository: ENVIRONMENTS,
+            tag: hash,
+            user: None,
+            labels: committed_labels("env", origin),
             pause: false,
-            ..CommitContainerOptions::default()
         };
-        let config =
-            ContainerConfig { labels: Some(committed_labels("env", origin)), ..ContainerConfig::default() };
-        api.commit_container(commit, config).await?;
+        self.engine.commit(commit).await?;
         container.remove().await
     }
 

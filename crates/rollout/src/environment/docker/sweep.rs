@@ -100,7 +100,7 @@ impl Engine {
         names: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<(), EngineError> {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        let removals = names.iter().map(|name| keeper::remove(self.api(), name));
+        let removals: Vec<_> = names.iter().map(|name| keeper::remove(self.api(), name)).collect();
         let mut removals = futures_util::stream::iter(removals).buffer_unordered(CONCURRENCY);
         let mut failed = None;
         while let Some(removed) = removals.next().await {
@@ -122,8 +122,9 @@ impl Engine {
         let mut images = Vec::new();
         for image in listed {
             for reference in &image.repo_tags {
-                // Podman puts unqualified names below localhost.
-                let short = reference.trim_start_matches("localhost/");
+                // Podman qualifies names that have no registry.
+                let short =
+                    reference.trim_start_matches("localhost/").trim_start_matches("docker.io/library/");
                 let kind = match short.split_once(':') {
                     Some((BUILDS, _)) => ImageKind::Build,
                     Some((ENVIRONMENTS, _)) => ImageKind::Environment,

@@ -6,7 +6,8 @@ use bollard::{
     Docker as Api,
     container::LogOutput,
     errors::Error,
-    exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults},
+    exec::{ResizeExecOptions, StartExecOptions, StartExecResults},
+    models::ExecConfig,
 };
 use futures_util::StreamExt as _;
 use rustix::termios::{self, OptionalActions};
@@ -21,6 +22,9 @@ use crate::environment::{EnvironmentError, Exit, Outcome};
 /// How often a change of the terminal's size is looked for: its signal goes to other processes.
 const RESIZE_POLL: Duration = Duration::from_millis(250);
 
+/// How often it is told at first, until the command runs.
+const FIRST_POLL: Duration = Duration::from_millis(20);
+
 /// Runs a command with the terminal's inner side as its terminal, to its end.
 pub(super) async fn exec(
     api: &Api,
@@ -32,15 +36,18 @@ pub(super) async fn exec(
     let lost =
         |error: Error| EnvironmentError::Lost(format!("cannot open a terminal: {}", failure::words(&error)));
     let lost_io = |error: io::Error| EnvironmentError::Lost(format!("the terminal is lost: {error}"));
-    let config = CreateExecOptions {
+    let size = termios::tcgetwinsize(&terminal).ok().filter(|size| size.ws_row > 0);
+    let config = ExecConfig {
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         tty: Some(true),
-        env: Some(vec!["TERM=xterm-256color"]),
-        cmd: Some(argv.to_vec()),
-        user: Some(user.unwrap_or("0:0")),
-        ..CreateExecOptions::default()
+        // Older engines pass over it.
+        console_size: size.map(|size| vec![size.ws_row.into(), size.ws_col.into()]),
+        env: Some(vec!["TERM=xterm-256color".to_owned()]),
+        cmd: Some(argv.iter().map(|word| (*word).to_owned()).collect()),
+        user: Some(user.unwrap_or("0:0").to_owned()),
+        ..ExecConfig::default()
     };
     let created = api.create_exec(container, config).await.map_err(lost)?;
     let start = StartExecOptions { detach: false, tty: true, output_capacity: None };
@@ -81,7 +88,7 @@ pub(super) async fn exec(
                 let resized = api.resize_exec(&created.id, ResizeExecOptions { height, width }).await;
                 told = resized.is_ok().then_some((height, width));
             }
-            tokio::time::sleep(RESIZE_POLL).await;
+            tokio::time::sleep(if told.is_some() { RESIZE_POLL } else { FIRST_POLL }).await;
         }
     };
     let ended = tokio::select! {
