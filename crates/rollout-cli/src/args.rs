@@ -192,9 +192,23 @@ pub(crate) struct Shell {
     #[arg(value_name = "TASK_DIR")]
     pub task: PathBuf,
 
+    /// Where to make it; if not given, as a job that names no environment: on docker where an engine answers,
+    /// else natively
+    #[arg(long, value_name = "WHERE")]
+    pub environment: Option<ShellEnvironment>,
+
     /// Put the tests in /tests, where agents never see them
     #[arg(long)]
     pub with_tests: bool,
+}
+
+/// Where `shell` makes an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellEnvironment {
+    /// On a Docker engine
+    Docker,
+    /// On this machine's own system
+    Native,
 }
 
 /// Arguments of `attach`.
@@ -247,11 +261,13 @@ pub(crate) struct Clean {
     #[arg(long)]
     pub preserved: bool,
 
-    /// Remove also images, layers and agent snapshots that neither a running job nor a preserved environment uses
+    /// Remove also images, layers and agent snapshots that neither a running job nor a preserved environment
+    /// uses; on a Docker engine those that Rollout made
     #[arg(long)]
     pub images: bool,
 
-    /// Remove also fetched repositories that no running job uses
+    /// Remove also fetched repositories that no running job uses, and a Docker engine's whole build cache,
+    /// which other builds share
     #[arg(long)]
     pub cache: bool,
 

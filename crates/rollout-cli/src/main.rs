@@ -3,6 +3,7 @@
 mod args;
 mod command;
 mod disk;
+mod engine;
 mod exit;
 mod logging;
 mod report;
@@ -41,11 +42,11 @@ fn run(command: Command) -> Result<Exit, Failure> {
     }
 }
 
-/// Runs a command that waits for things. The others start faster without a runtime.
-fn on_runtime(command: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
+/// Runs what waits for things. Commands that wait for nothing start faster without a runtime.
+pub(crate) fn on_runtime<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let exit = runtime.block_on(command);
+    let outcome = runtime.block_on(command);
     // A thread that reads the terminal cannot be waited for.
     runtime.shutdown_background();
-    exit
+    outcome
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 const AGENT: &str = "cat /proc/sys/kernel/random/uuid > /opt/agent\n";
 
+/// A job that finds no engine: that of whoever runs the tests is none of theirs.
 fn job() -> TestJob {
-    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+    TestJob::new(env!("CARGO_BIN_EXE_rollout")).env("DOCKER_HOST", "unix:///nonexistent/engine.sock")
 }
 
 /// A task whose image has a layer of its own.
@@ -148,7 +149,7 @@ fn sizes_are_those_of_what_goes() {
 fn what_a_running_job_uses_stays_and_the_rest_goes() {
     let gate = Gate::new();
     let job = job().task(layered("used")).script(&(gate.wait() + "cat /name; touch /app/done"));
-    let other = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+    let other = self::job()
         .task(layered("unused"))
         .oracle()
         .env("ROLLOUT_STATE_DIR", &job.state_dir().to_string_lossy());

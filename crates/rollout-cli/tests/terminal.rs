@@ -1,41 +1,19 @@
 //! Shells in environments, typed into as a person would.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
-use std::{
-    fs::{self, File},
-    io::{Read as _, Write as _},
-    path::Path,
-    process::Command,
-};
+mod screen;
 
-use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use std::{fs, path::Path, process::Command};
+
+use screen::typed;
 
 fn rollout(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
     let path = std::env::var_os("PATH").unwrap();
     command.current_dir(dir).args(args).env_clear().env("PATH", path).env("HOME", dir).env("TERM", "xterm");
+    // The engine of whoever runs the tests is none of theirs.
+    command.env("DOCKER_HOST", "unix:///nonexistent/engine.sock");
     command
-}
-
-/// Runs the command on a terminal, types, and returns what was on the screen once it ended.
-fn typed(mut command: Command, keys: &str) -> String {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let outer = openpt(flags).unwrap();
-    grantpt(&outer).unwrap();
-    unlockpt(&outer).unwrap();
-    let inner = ioctl_tiocgptpeer(&outer, flags).unwrap();
-    let own = || inner.try_clone().unwrap();
-    let mut child = command.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
-    // Both the command's copies and these must close before the screen can end.
-    drop((command, inner));
-    let mut screen = File::from(outer);
-    screen.write_all(keys.as_bytes()).unwrap();
-    let mut seen = Vec::new();
-    // A terminal whose last user is gone reads as an error.
-    let _ = screen.read_to_end(&mut seen);
-    let seen = String::from_utf8_lossy(&seen).into_owned();
-    assert!(child.wait().unwrap().success(), "{seen}");
-    seen
 }
 
 #[test]

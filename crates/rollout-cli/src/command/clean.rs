@@ -1,9 +1,11 @@
 //! `rollout clean`: removes what ended runs left behind and what is kept for later ones, and says what takes room.
 
+mod engine;
+
 use std::{
     collections::HashMap,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -13,10 +15,12 @@ use rollout_sandbox::{StoredKind, User, remove_unused, stored, sweep};
 
 use crate::{
     args::Clean,
+    engine::Found,
     exit::{Exit, Failure},
+    on_runtime,
     report::{
         Align, table,
-        text::{BOLD, count, paint, size},
+        text::{BOLD, ODD, count, paint, size},
     },
     state::state_dir,
 };
@@ -29,7 +33,16 @@ const PRESERVED: &str = "preserved";
 struct Row {
     fate: Fate,
     what: String,
-    bytes: u64,
+    /// Whether there are any.
+    some: bool,
+    /// The room that they take, where that is known.
+    size: Option<String>,
+}
+
+impl Row {
+    fn sized(fate: Fate, what: String, some: bool, bytes: u64) -> Self {
+        Self { fate, what, some, size: Some(size(bytes)) }
+    }
 }
 
 /// What becomes of things.
@@ -55,7 +68,28 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     rows.extend(images(args, &state_dir)?);
     rows.extend(repositories(args, &state_dir)?);
     super::print(&render(&state_dir.display().to_string(), &rows, args.dry_run))?;
+    on_runtime(on_engine(args))?;
     Ok(Exit::Success)
+}
+
+/// The same on a Docker engine. Most machines have none; where somebody says that there is one, its absence is told.
+async fn on_engine(args: &Clean) -> Result<(), Failure> {
+    match crate::engine::find().await {
+        Found::Engine(engine) => {
+            let rows = engine::clean(args, &engine).await.map_err(|error| {
+                let hint = error.hint();
+                Failure::from(error).hint(hint)
+            })?;
+            let facts = engine.facts();
+            let place = format!("{} {} at {}", facts.name, facts.version, facts.address);
+            super::print(&format!("\n{}", render(&place, &rows, args.dry_run)))?;
+        }
+        Found::None(_) => {}
+        Found::Missing(error) | Found::Unusable(error) => {
+            writeln!(anstream::stderr().lock(), "{} {error}", paint(ODD, "warning:"))?;
+        }
+    }
+    Ok(())
 }
 
 /// What is in one place, under its name.
@@ -66,10 +100,10 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
             let (fate, hint) = match row.fate {
                 Fate::Goes if dry_run => ("to remove", String::new()),
                 Fate::Goes => ("removed", String::new()),
-                Fate::StaysWithout(flag) if row.bytes > 0 => ("kept", format!("removed by {flag}")),
+                Fate::StaysWithout(flag) if row.some => ("kept", format!("removed by {flag}")),
                 Fate::Stays | Fate::StaysWithout(_) => ("kept", String::new()),
             };
-            vec![fate.to_owned(), row.what.clone(), size(row.bytes), hint]
+            vec![fate.to_owned(), row.what.clone(), row.size.clone().unwrap_or_default(), hint]
         })
         .collect();
     let mut lines = table(&[Align::Left, Align::Left, Align::Right, Align::Left], &cells);
@@ -81,10 +115,9 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
 fn environments(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
     let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
-    let row = |fate, noun, dirs: &[PathBuf]| Row {
-        fate,
-        what: count(dirs.len() as u64, noun),
-        bytes: dirs.iter().map(|dir| disk_use(dir)).sum(),
+    let row = |fate, noun, dirs: &[PathBuf]| {
+        let bytes = dirs.iter().map(|dir| disk_use(dir)).sum();
+        Row::sized(fate, count(dirs.len() as u64, noun), !dirs.is_empty(), bytes)
     };
     let mut rows = vec![
         row(Fate::Goes, "ended run", &dead),
@@ -157,10 +190,9 @@ fn by_flag(
     sized: impl Iterator<Item = (bool, u64)>,
 ) -> Vec<Row> {
     let (used, free): (Vec<_>, Vec<_>) = sized.partition(|(used, _)| *used);
-    let row = |fate, suffix: &str, sized: &[(bool, u64)]| Row {
-        fate,
-        what: count(sized.len() as u64, noun) + suffix,
-        bytes: sized.iter().map(|(_, bytes)| bytes).sum(),
+    let row = |fate, suffix: &str, sized: &[(bool, u64)]| {
+        let bytes = sized.iter().map(|(_, bytes)| bytes).sum();
+        Row::sized(fate, count(sized.len() as u64, noun) + suffix, !sized.is_empty(), bytes)
     };
     let mut rows = vec![row(Fate::by(flag, given), "", &free)];
     if !used.is_empty() {

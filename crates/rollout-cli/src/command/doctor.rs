@@ -1,16 +1,18 @@
 //! `rollout doctor`: what this machine can run and, for what it cannot, why and what to change.
 
-use std::{error::Error, ffi::OsStr, fs::File, path::Path, process::Stdio as ChildStdio};
+use std::{error::Error, fs::File, path::Path, process::Stdio as ChildStdio};
 
+use rollout::environment::docker::{EngineError, EngineFacts};
 use rollout_sandbox::{
     Command, Engine, EngineOptions, ExitStatus, LimitBacking, Limits, Mode, Network, SandboxSpec, Stdio,
     Support,
 };
 
 use crate::{
-    disk::{MAKE_ROOM, Room},
+    disk::{MAKE_ROOM, room_at},
+    engine::{self, Found},
     exit::{Exit, Failure},
-    report::text::{BAD, BOLD, GOOD, ODD, paint, size},
+    report::text::{BAD, BOLD, DIM, GOOD, ODD, count, paint, size},
     state::state_dir,
 };
 
@@ -28,6 +30,8 @@ struct Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Good,
+    /// There is nothing, and nothing needs it.
+    Without,
     /// Jobs run, but not all that could be.
     Partly,
     Bad,
@@ -37,12 +41,13 @@ enum Standing {
 pub(crate) async fn run() -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
     let probed = probe(&state_dir).await;
+    let found = engine::find().await;
     let mut findings = vec![native(&probed)];
     findings.extend(probed.as_ref().ok().map(limits));
-    findings.extend([disk(&state_dir), git().await, docker()]);
+    findings.extend([docker(&found), jobs(probed.is_ok(), &found), disk(&state_dir), git().await]);
     super::print(&render(&findings))?;
-    // Native is all there is, so without it nothing can run.
-    Ok(if probed.is_ok() { Exit::Success } else { Exit::Wrong })
+    let something = probed.is_ok() || matches!(found, Found::Engine(_));
+    Ok(if something { Exit::Success } else { Exit::Wrong })
 }
 
 fn render(findings: &[Finding]) -> String {
@@ -51,6 +56,7 @@ fn render(findings: &[Finding]) -> String {
     for finding in findings {
         let mark = match finding.standing {
             Standing::Good => paint(GOOD, "✓"),
+            Standing::Without => paint(DIM, "–"),
             Standing::Partly => paint(ODD, "!"),
             Standing::Bad => paint(BAD, "✗"),
         };
@@ -133,11 +139,11 @@ fn limits(support: &Support) -> Finding {
 
 fn disk(state_dir: &Path) -> Finding {
     let finding = |standing, text, notes| Finding { name: "disk", standing, text, notes };
-    match Room::at(state_dir) {
+    match room_at(state_dir) {
         Ok(room) => {
             let text =
                 format!("{} of {} free for {}", size(room.free), size(room.total), state_dir.display());
-            if room.is_little() {
+            if room.is_low() {
                 let note = format!(
                     "`{MAKE_ROOM}` makes room; or set ROLLOUT_STATE_DIR to a directory with more of it"
                 );
@@ -161,7 +167,7 @@ async fn git() -> Finding {
         }
         _ => {
             let note =
-                "only registries whose tasks lie in git repositories need it; install git 2.25 or later"
+                "only registries whose tasks lie in git repositories need it; install git 2.29 or newer"
                     .to_owned();
             (Standing::Partly, "not found".to_owned(), vec![note])
         }
@@ -169,30 +175,70 @@ async fn git() -> Finding {
     Finding { name: "git", standing, text, notes }
 }
 
-fn docker() -> Finding {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let (standing, text) = match find("docker", &path) {
-        Some(found) => (
-            Standing::Partly,
-            format!("{found} is there, but docker environments are not supported in this version"),
-        ),
-        None => {
-            (Standing::Good, "not found, and not supported in this version; jobs run on native".to_owned())
+/// The engine that jobs find, or where they look for it.
+fn docker(found: &Found) -> Finding {
+    let finding = |standing, text: String, notes| Finding { name: "docker", standing, text, notes };
+    match found {
+        Found::Engine(engine) => answering(engine.facts()),
+        Found::None(error) => finding(Standing::Without, first(error), rest(error)),
+        Found::Missing(error) | Found::Unusable(error) => {
+            let mut notes = rest(error);
+            notes.extend(error.hint().map(str::to_owned));
+            finding(Standing::Partly, first(error), notes)
         }
-    };
-    Finding { name: "docker", standing, text, notes: Vec::new() }
+    }
 }
 
-fn find(program: &str, path: &OsStr) -> Option<String> {
-    std::env::split_paths(path)
-        .map(|dir| dir.join(program))
-        .find(|path| path.is_file())
-        .map(|p| p.display().to_string())
+fn answering(facts: &EngineFacts) -> Finding {
+    let EngineFacts { name, version, api_version, address, storage_driver, cgroup_version, .. } = facts;
+    let below = facts.backing_filesystem.as_deref().map(|name| format!(" on {name}")).unwrap_or_default();
+    let mut notes = vec![format!(
+        "storage driver {storage_driver}{below}, cgroup v{cgroup_version}, {}, {} of memory",
+        count(facts.cpus, "CPU"),
+        size(facts.memory)
+    )];
+    let mut standing = Standing::Good;
+    if let Some(disk) = facts.disk {
+        let place = facts.root_dir.display();
+        notes.push(format!("{} of {} free for {place}", size(disk.free), size(disk.total)));
+        if disk.is_low() {
+            standing = Standing::Partly;
+            notes.push("`rollout clean --images` removes the images that Rollout made".to_owned());
+        }
+    }
+    let text = format!("works: {name} {version}, API {api_version}, at {address}");
+    Finding { name: "docker", standing, text, notes }
+}
+
+/// What comes of a job that does not say where it runs.
+fn jobs(native: bool, found: &Found) -> Finding {
+    let (standing, text) = match found {
+        Found::Engine(_) => (Standing::Good, "run on docker"),
+        Found::Unusable(_) if native => (Standing::Partly, "are refused; write `type: native`"),
+        Found::None(_) | Found::Missing(_) if native => (Standing::Good, "run natively"),
+        _ => (Standing::Bad, "cannot run: neither native nor docker works"),
+    };
+    let text = format!("without `environment.type` {text}");
+    Finding { name: "jobs", standing, text, notes: Vec::new() }
+}
+
+/// The first line of an error.
+fn first(error: &EngineError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// Its other lines, and its causes.
+fn rest(error: &EngineError) -> Vec<String> {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let causes = causes.map(|cause| format!("cause: {cause}"));
+    error.to_string().lines().skip(1).map(|line| line.trim().to_owned()).chain(causes).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use rollout::environment::docker::Disk;
 
     use super::*;
 
@@ -224,6 +270,74 @@ mod tests {
         ! limits  cpus, processes by cgroup v1
                   run as root, or in a cgroup of your own: systemd-run --user --scope -p Delegate=yes rollout …
         ✗ native  making a user namespace failed
+        ");
+    }
+
+    #[test]
+    fn an_engine_is_told_with_what_it_is_and_has_and_an_absent_one_with_what_was_tried() {
+        let facts = EngineFacts {
+            address: "unix:///var/run/docker.sock".to_owned(),
+            name: "docker",
+            version: "27.1.0".to_owned(),
+            api_version: "1.46".to_owned(),
+            storage_driver: "overlay2".to_owned(),
+            backing_filesystem: Some("extfs".to_owned()),
+            cgroup_version: "2".to_owned(),
+            os: "linux".to_owned(),
+            arch: "amd64".to_owned(),
+            cpus: 8,
+            memory: 16 << 30,
+            root_dir: "/var/lib/docker".into(),
+            disk: Some(Disk { free: 20 << 30, total: 100 << 30 }),
+        };
+        let low = Some(Disk { free: 1 << 30, total: 100 << 30 });
+        let remote = EngineFacts { disk: None, backing_filesystem: None, ..facts.clone() };
+        let tried = |paths: &[&str]| EngineError::Absent {
+            tried: paths
+                .iter()
+                .map(|path| ((*path).to_owned(), "there is no such socket".to_owned()))
+                .collect(),
+        };
+        let none = Found::None(tried(&["unix:///var/run/docker.sock", "unix:///run/podman/podman.sock"]));
+        let missing = Found::Missing(tried(&["unix:///elsewhere"]));
+        let unusable = Found::Unusable(EngineError::Unusable {
+            at: "tcp://far:2375".to_owned(),
+            why: "its containers run windows, and tasks need linux".to_owned(),
+        });
+        let findings = [
+            answering(&facts),
+            answering(&EngineFacts { disk: low, ..facts.clone() }),
+            answering(&remote),
+            docker(&none),
+            jobs(true, &none),
+            jobs(false, &none),
+            docker(&missing),
+            jobs(true, &missing),
+            docker(&unusable),
+            jobs(true, &unusable),
+        ];
+        insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"
+        ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
+                  20.0 GiB of 100.0 GiB free for /var/lib/docker
+        ! docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
+                  1.0 GiB of 100.0 GiB free for /var/lib/docker
+                  `rollout clean --images` removes the images that Rollout made
+        ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
+                  storage driver overlay2, cgroup v2, 8 CPUs, 16.0 GiB of memory
+        – docker  no Docker engine answers
+                  unix:///var/run/docker.sock: there is no such socket
+                  unix:///run/podman/podman.sock: there is no such socket
+        ✓ jobs    without `environment.type` run natively
+        ✗ jobs    without `environment.type` cannot run: neither native nor docker works
+        ! docker  no Docker engine answers
+                  unix:///elsewhere: there is no such socket
+                  start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none
+        ✓ jobs    without `environment.type` run natively
+        ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, and tasks need linux
+                  write `type: native`, which needs no engine
+        ! jobs    without `environment.type` are refused; write `type: native`
         ");
     }
 }

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, sync::Arc};
 use globset::{Glob, GlobMatcher};
 use rollout::{
     config::{EnvironmentConfig, Override},
-    environment::{DockerPlace, Place, Provider, connect},
+    environment::{Place, Provider, connect},
     job::{Job, Plan, Selection},
     task::Pins,
 };
@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     args::Run,
+    engine,
     exit::{Exit, Failure},
     logging,
     report::{Form, text::count},
@@ -104,8 +105,7 @@ pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provi
     // For those who wrap the command in another program.
     let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
     let helper = helper.map_or_else(std::env::current_exe, Ok)?;
-    let docker = DockerPlace::from_variables(|name| std::env::var_os(name));
-    let place = Place { state_dir: state_dir()?, helper, docker };
+    let place = Place { state_dir: state_dir()?, helper, docker: engine::place() };
     connect(config, &place).await.map_err(|error| {
         let hint = error.hint();
         Failure::from(error).hint(hint)

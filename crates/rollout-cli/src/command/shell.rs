@@ -3,19 +3,21 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use rollout::{
     config::{EnvironmentConfig, EnvironmentKind, PreservePolicy},
-    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin},
+    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Provider},
     name::TaskName,
-    result::{EnvironmentRecord, TrialResult},
+    result::TrialResult,
     task::{Task, load_task},
 };
 
 use super::run;
 use crate::{
-    args::{Attach, Shell},
+    args::{Attach, Shell, ShellEnvironment},
+    engine::{self, Found},
     exit::{Exit, Failure},
     report::text::{DIM, paint},
     terminal::{self, Session},
@@ -45,7 +47,8 @@ enum AttachError {
 pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     terminal::require()?;
     let task = task(&args.task)?;
-    let provider = run::provider(&native(serde_json::json!({ "images": { "*": "host" } }))).await?;
+    let provider = shell_provider(args.environment).await?;
+    super::print(&paint(DIM, &format!("{} on {}", task.name, provider.description())))?;
     let scratch = tempfile::tempdir()?;
     let log = scratch.path().join("build.txt");
     let origin = Origin { job: "shell", trial: task.name.as_str() };
@@ -73,6 +76,24 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
+/// The provider that was asked for, else the one of a job that names none.
+async fn shell_provider(wanted: Option<ShellEnvironment>) -> Result<Arc<dyn Provider>, Failure> {
+    let wanted = match wanted {
+        Some(wanted) => wanted,
+        None => match engine::find().await {
+            Found::Engine(_) | Found::Unusable(_) => ShellEnvironment::Docker,
+            Found::None(_) | Found::Missing(_) => ShellEnvironment::Native,
+        },
+    };
+    run::provider(&match wanted {
+        ShellEnvironment::Docker => section(EnvironmentKind::Docker, serde_json::json!({})),
+        ShellEnvironment::Native => {
+            section(EnvironmentKind::Native, serde_json::json!({ "images": { "*": "host" } }))
+        }
+    })
+    .await
+}
+
 fn task(dir: &Path) -> Result<Task, Failure> {
     let dir = fs::canonicalize(dir).map_err(|error| Failure::from(format!("{}: {error}", dir.display())))?;
     let name = TaskName::new(dir.file_name().unwrap_or_default().to_string_lossy())?;
@@ -92,7 +113,7 @@ async fn furnish(environment: &dyn Environment, task: &Task, tests: bool) -> Res
 
 /// Opens a shell in the environment that a trial left, and leaves it there again.
 pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
-    let (place, record) = record(&args.trial).map_err(|error| {
+    let (place, section) = record(&args.trial).map_err(|error| {
         let hint = match error {
             AttachError::NotKept => {
                 Some("set environment.preserve_env to on_failure or always, and run the trial again")
@@ -105,7 +126,7 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
         Failure::from(error).hint(hint)
     })?;
     terminal::require()?;
-    let provider = run::provider(&native(serde_json::json!({ "network": record.network }))).await?;
+    let provider = run::provider(&section).await?;
     let environment = provider.reopen(&place).await?;
     super::print(&paint(DIM, "what you change here stays; `rollout clean --preserved` removes it"))?;
     let session = enter(environment.as_ref()).await;
@@ -114,18 +135,21 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// Where a trial's environment is kept, and what it was.
-fn record(dir: &Path) -> Result<(String, EnvironmentRecord), AttachError> {
+/// Where a trial's environment is kept, and how its provider is reached.
+fn record(dir: &Path) -> Result<(String, EnvironmentConfig), AttachError> {
     let path = dir.join("result.json");
     let text = fs::read(&path).map_err(|source| AttachError::NotATrial { dir: dir.to_owned(), source })?;
     let result: TrialResult =
         serde_json::from_slice(&text).map_err(|source| AttachError::NotAResult { path, source })?;
     let record = result.environment.ok_or(AttachError::NotKept)?;
     let place = record.preserved.clone().ok_or(AttachError::NotKept)?;
-    if record.provider != EnvironmentKind::Native.as_str() {
-        return Err(AttachError::Provider(record.provider));
-    }
-    Ok((place, record))
+    let section = match record.provider.as_str() {
+        "native" => section(EnvironmentKind::Native, serde_json::json!({ "network": record.network })),
+        // A container keeps the network that it has.
+        "docker" => section(EnvironmentKind::Docker, serde_json::json!({})),
+        _ => return Err(AttachError::Provider(record.provider)),
+    };
+    Ok((place, section))
 }
 
 async fn enter(environment: &dyn Environment) -> Result<Session, Failure> {
@@ -135,10 +159,10 @@ async fn enter(environment: &dyn Environment) -> Result<Session, Failure> {
     Ok(session)
 }
 
-/// The `environment` section of a job for one native environment.
-fn native(provider_config: serde_json::Value) -> EnvironmentConfig {
+/// The `environment` section of a job for one environment.
+fn section(kind: EnvironmentKind, provider_config: serde_json::Value) -> EnvironmentConfig {
     EnvironmentConfig {
-        kind: Some(EnvironmentKind::Native),
+        kind: Some(kind),
         force_build: false,
         cache_agent_install: false,
         preserve: PreservePolicy::Never,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rollout::{
-    config::Metric,
+    config::{EnvironmentKind, Metric},
     event::{Event, Phase, TrialId, TrialIndex},
     name::AgentName,
     result::{ErrorType, Standing, Totals, TrialResult},
@@ -40,7 +40,16 @@ pub(crate) struct Board {
     /// The first trials that failed.
     pub failures: Vec<(TrialId, ErrorType)>,
     /// The first trial whose environment was kept.
-    pub preserved: Option<TrialId>,
+    pub preserved: Option<Preserved>,
+}
+
+/// An environment that was kept.
+#[derive(Debug)]
+pub(crate) struct Preserved {
+    /// Whose it was.
+    pub trial: TrialId,
+    /// Its name, if it is a container of a Docker engine.
+    pub container: Option<String>,
 }
 
 /// A trial that runs now.
@@ -101,8 +110,13 @@ impl Board {
         {
             self.failures.push((trial_of(result), error.kind));
         }
-        if self.preserved.is_none() && result.environment.as_ref().is_some_and(|e| e.preserved.is_some()) {
-            self.preserved = Some(trial_of(result));
+        if self.preserved.is_none()
+            && let Some(environment) = &result.environment
+            && let Some(place) = &environment.preserved
+        {
+            let docker = environment.provider == EnvironmentKind::Docker.as_str();
+            self.preserved =
+                Some(Preserved { trial: trial_of(result), container: docker.then(|| place.clone()) });
         }
     }
 

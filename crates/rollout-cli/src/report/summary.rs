@@ -136,8 +136,11 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
     if more > 0 {
         pointers.push(("", format!("and {more} more, each with its error.txt")));
     }
-    if let Some(trial) = &board.preserved {
-        pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(trial)))));
+    if let Some(kept) = &board.preserved {
+        pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(&kept.trial)))));
+        if let Some(container) = &kept.container {
+            pointers.push(("", format!("docker exec -it {container} bash")));
+        }
     }
     if result.cancelled {
         pointers.push(("go on", format!("rollout resume {}", quoted(&directory))));

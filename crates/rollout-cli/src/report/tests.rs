@@ -229,6 +229,26 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
 }
 
 #[test]
+fn a_container_that_was_kept_can_be_entered_by_the_docker_command_too() {
+    let mut events = a_job();
+    for event in &mut events {
+        if let Event::TrialFinished { result, .. } = event
+            && let Some(environment) = &mut Arc::make_mut(result).environment
+        {
+            environment.provider = "docker".into();
+            environment.preserved = Some("rollout-kept-hello-ab12".into());
+        }
+    }
+    let (text, _) = replay(|paper| Screen::Plain(paper), &events);
+    let pointers: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("look around")).collect();
+    insta::assert_snapshot!(pointers.join("\n"), @"
+    look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
+                 docker exec -it rollout-kept-hello-ab12 bash
+    go on        rollout resume jobs/my-eval
+    ");
+}
+
+#[test]
 fn a_program_gets_every_event_as_a_line_of_json() {
     let events = a_job();
     let (text, _) = replay(|paper| Screen::Json(paper), &events);

@@ -1,0 +1,77 @@
+//! The part of `rollout clean` that is on a Docker engine.
+
+use rollout::environment::docker::{Engine, EngineError, EngineImage, ImageKind};
+
+use super::{Fate, Row, by_flag};
+use crate::{args::Clean, report::text::count};
+
+/// Removes what may go from an engine. Nothing is touched that Rollout did not make, but for the build cache:
+/// the engine does not tell whose that is.
+pub(super) async fn clean(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
+    let mut rows = containers(args, engine).await?;
+    rows.extend(images(args, engine).await?);
+    rows.extend(build_cache(args, engine).await?);
+    Ok(rows)
+}
+
+async fn containers(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
+    let dead = engine.sweep(args.dry_run).await?;
+    let preserved = engine.preserved().await?;
+    if args.preserved && !args.dry_run {
+        engine.remove_containers(preserved.iter().map(|kept| &kept.name)).await?;
+    }
+    let row = |fate, number: usize, what| Row { fate, what, some: number > 0, size: None };
+    Ok(vec![
+        row(Fate::Goes, dead.len(), count(dead.len() as u64, "container") + " of ended runs"),
+        row(
+            Fate::by("--preserved", args.preserved),
+            preserved.len(),
+            count(preserved.len() as u64, "preserved container"),
+        ),
+    ])
+}
+
+/// The images that Rollout made. Those that were pulled are the user's.
+async fn images(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
+    let found = engine.images().await?;
+    let free = || found.iter().filter(|image| !image.in_use).map(|image| image.reference.as_str());
+    let removed: Vec<String> = if args.images && !args.dry_run {
+        // Images are made of each other in the order of their kinds, and one that has another stays.
+        engine.remove_images(free().rev()).await?
+    } else {
+        free().map(str::to_owned).collect()
+    };
+    let nouns = [
+        (ImageKind::Build, "built image"),
+        (ImageKind::Environment, "environment image"),
+        (ImageKind::Snapshot, "agent snapshot"),
+    ];
+    Ok(nouns
+        .into_iter()
+        .flat_map(|(kind, noun)| {
+            let of_kind = found.iter().filter(|image| image.kind == kind);
+            let stays = |image: &EngineImage| !removed.contains(&image.reference);
+            let rows =
+                by_flag(noun, "--images", args.images, of_kind.map(|image| (stays(image), image.size)));
+            // Each size counts the layers that an image shares with others.
+            rows.into_iter().map(|row| match row.size {
+                Some(size) if row.some => Row { size: Some(format!("up to {size}")), ..row },
+                _ => row,
+            })
+        })
+        .collect())
+}
+
+async fn build_cache(args: &Clean, engine: &Engine) -> Result<Option<Row>, EngineError> {
+    // Podman's builds leave layers, which are images, and no cache beside them.
+    if engine.facts().name == "podman" {
+        return Ok(None);
+    }
+    let bytes = if args.cache && !args.dry_run {
+        engine.prune_build_cache().await?
+    } else {
+        engine.build_cache_size().await?
+    };
+    let what = "build cache, also of other builds".to_owned();
+    Ok(Some(Row::sized(Fate::by("--cache", args.cache), what, bytes > 0, bytes)))
+}
