@@ -188,7 +188,6 @@ impl Images {
             context,
             tag: tag.clone(),
             platform,
-            network: settings.build_network(),
             no_cache: request.force_build,
             // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
             network: settings.network.clone().filter(|network| network == "host"),
