@@ -1,5 +1,5 @@
 //! Fixtures for tests of Rollout: jobs in a temporary directory, run by the command or by the library, an
-//! environment that does nothing, and the [`conformance`] suite that every provider has to pass.
+//! environment that does nothing, and the [`mod@conformance`] suite that every provider has to pass.
 
 mod command;
 pub mod conformance;

@@ -1,7 +1,7 @@
 //! The list of the cases.
 
 /// Makes a test of every case for a [`Subject`](crate::conformance::Subject), or of those in some modules of
-/// [`conformance`](crate::conformance): `conformance!(MyProvider; images errors)`.
+/// [`conformance`](mod@crate::conformance): `conformance!(MyProvider; images errors)`.
 #[macro_export]
 macro_rules! conformance {
     ($subject:expr) => {

@@ -1,13 +1,38 @@
 //! How trials behave, in whatever environment they run: one description, run against any provider.
 //!
-//! A provider's author implements [`Subject`] and writes one line in a test file, which makes a test of each case:
+//! A provider's author implements [`Subject`], and names it in a test file. That makes a test of each case:
 //!
-//! ```ignore
-//! rollout_testkit::conformance!(MyProvider);
+//! ```no_run
+//! # use std::{path::Path, sync::Arc};
+//! # use rollout::{config::EnvironmentConfig, environment::Provider};
+//! # use rollout_testkit::{IdleProvider as MyProvider, conformance::Subject};
+//! # use serde_json::{Value, json};
+//! struct Mine;
+//!
+//! #[async_trait::async_trait]
+//! impl Subject for Mine {
+//!     fn environment(&self) -> Value {
+//!         json!({"provider_config": {"network": "host"}})
+//!     }
+//!
+//!     async fn provider(&self, _config: &EnvironmentConfig, _state_dir: &Path) -> Arc<dyn Provider> {
+//!         Arc::new(MyProvider)
+//!     }
+//!
+//!     fn leftovers(&self, _job: &str, _state_dir: &Path) -> Vec<String> {
+//!         Vec::new()
+//!     }
+//!
+//!     fn forget(&self, _place: &str) {}
+//! }
+//!
+//! rollout_testkit::conformance!(Mine);
+//! # fn main() {}
 //! ```
 //!
 //! Cases run whole jobs by the library and look at the job's directory, or call the [`Environment`] itself. Scripts
-//! in them need no more than bash, coreutils, util-linux and findutils.
+//! in them need no more than a minimal Debian has: bash, coreutils, findutils, grep, util-linux. Nothing is skipped:
+//! what a provider cannot do it has to say, by [`Subject::lacks`].
 //!
 //! [`Environment`]: rollout::environment::Environment
 

@@ -215,8 +215,8 @@ impl Pump<'_> {
         let Some(fd) = &self.streams[index] else { return 0 };
         let stream = [Stream::Stdout, Stream::Stderr][index];
         let mut bytes = vec![0; MAX_DATA];
-        match rustix::io::read(fd, &mut bytes) {
-            Err(Errno::AGAIN | Errno::INTR) => 0,
+        match rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut bytes[..])) {
+            Err(Errno::AGAIN) => 0,
             Ok(count) if count > 0 => {
                 bytes.truncate(count);
                 self.out.send(self.id, &Reply::Output { stream, bytes });

@@ -10,7 +10,7 @@ use std::{
 use rollout_guest::Ending;
 use rustix::{
     event::{EventfdFlags, eventfd},
-    process::{WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
+    process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
 };
 
 use crate::{
@@ -21,7 +21,11 @@ use crate::{
 /// Without children there is nothing to wait for, but a terminal's process may leave one here.
 const IDLE: Duration = Duration::from_secs(1);
 /// A program is started in far less time, unless somebody holds it up.
-const START_PATIENCE: Duration = Duration::from_millis(200);
+const START_PATIENCE: Duration = Duration::from_millis(100);
+/// After this long the start has failed.
+const START_LIMIT: Duration = Duration::from_secs(5);
+/// Whoever stops the new process may do so all the time: it gets on a little between two looks.
+const START_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whoever brings work wakes its thread.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -225,10 +229,11 @@ impl Reaper {
                 let all = || processes::living().into_iter().map(|process| process.pid).collect();
                 let outcome = processes::kill(all);
                 self.out.answer(id, outcome.then_some(()).ok_or_else(unkillable));
-            } else if work.starting.is_some_and(|since| now >= since + START_PATIENCE) {
+            } else if let Some(since) = work.starting.filter(|since| now >= *since + START_PATIENCE) {
                 drop(work);
-                processes::resume_orphans(&lock(&self.pids));
-                std::thread::sleep(START_PATIENCE);
+                let signal = if now < since + START_LIMIT { Signal::CONT } else { Signal::KILL };
+                processes::signal_stopped_orphans(&lock(&self.pids), signal);
+                std::thread::sleep(START_PAUSE);
             } else {
                 let next = work.deadlines.iter().map(|(at, _)| *at);
                 let next = next.chain(work.starting.map(|since| since + START_PATIENCE)).min();

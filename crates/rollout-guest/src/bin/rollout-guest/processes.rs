@@ -105,12 +105,12 @@ pub(crate) fn kill(find: impl Fn() -> Vec<i32>) -> bool {
     find().is_empty()
 }
 
-/// Lets a command run on that was stopped before it became its program, for which somebody waits.
-pub(crate) fn resume_orphans(commands: &HashSet<i32>) {
+/// Signals a command that was stopped before it became its program, for which somebody waits.
+pub(crate) fn signal_stopped_orphans(commands: &HashSet<i32>, with: Signal) {
     let held_up =
         |process: &Process| process.stopped && process.is_orphan() && !commands.contains(&process.pid);
     let stopped = living().into_iter().filter(held_up);
-    signal(&stopped.map(|process| process.pid).collect::<Vec<_>>(), Signal::CONT);
+    signal(&stopped.map(|process| process.pid).collect::<Vec<_>>(), with);
 }
 
 fn signal(pids: &[i32], signal: Signal) {

@@ -30,10 +30,26 @@ use crate::{
     processes, users,
 };
 
-/// Serves the host to the end.
+/// Serves the host to the end, in another thread than the first.
+///
+/// Whoever starts a thread blocks signals meanwhile, and a first process whose first thread does is not safe
+/// from those of its own container: so the first thread does nothing but wait.
 pub(crate) fn serve() {
-    match Server::start() {
-        Ok(mut server) => server.run(),
+    let (go, gone) = channel();
+    let started = Server::start().and_then(|mut server| {
+        std::thread::Builder::new().name("server".to_owned()).spawn(move || {
+            if let Ok(()) = gone.recv() {
+                server.run();
+            }
+        })
+    });
+    match started {
+        Ok(server) => {
+            // Only now are the signals of this thread free again, and nothing else runs in the container yet.
+            let _ = go.send(());
+            // A panic has ended the process.
+            drop(server.join());
+        }
         Err(error) => eprintln!("the guest cannot start: {error}"),
     }
 }

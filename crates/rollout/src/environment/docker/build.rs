@@ -94,9 +94,9 @@ pub(super) struct Order {
     pub(super) context: BuildContext,
     pub(super) tag: String,
     pub(super) platform: String,
-    /// The engine's own where none is named.
-    pub(super) network: Option<&'static str>,
     pub(super) no_cache: bool,
+    /// The network of commands; none is the engine's own choice.
+    pub(super) network: Option<String>,
     pub(super) labels: HashMap<String, String>,
     pub(super) credentials: HashMap<String, DockerCredentials>,
 }
@@ -114,8 +114,8 @@ fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Resu
         dockerfile: "Dockerfile".to_owned(),
         t: Some(order.tag),
         platform: order.platform,
-        networkmode: order.network.map(str::to_owned),
         nocache: order.no_cache,
+        networkmode: order.network,
         labels: Some(order.labels),
         rm: true,
         forcerm: true,

@@ -47,16 +47,12 @@ pub(super) fn words(error: &Error) -> String {
         Error::DockerStreamError { error } => error.trim().to_owned(),
         Error::RequestTimeoutError => "it did not answer in time".to_owned(),
         error => {
-            let mut text = error.to_string();
-            let mut source = std::error::Error::source(error);
-            while let Some(cause) = source {
-                let cause_text = cause.to_string();
-                if !text.ends_with(&cause_text) {
-                    text = format!("{text}: {cause_text}");
-                }
-                source = cause.source();
+            // The layers of the client tell each other that there was an error; the last one tells which.
+            let mut cause: &dyn std::error::Error = error;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
             }
-            text
+            cause.to_string()
         }
     }
 }
@@ -96,7 +92,7 @@ pub(super) fn is_engine_away(error: &Error) -> bool {
 
 /// A sentence about an engine that does not answer.
 pub(super) fn away(what: &str, error: &Error) -> String {
-    format!("the engine went away while it was to {what}: {}", words(error))
+    format!("the engine does not answer while it is to {what}: {}", words(error))
 }
 
 fn is_disk_full(words: &str) -> bool {
@@ -381,7 +377,7 @@ mod tests {
         start: the container does not start: invalid mount config for type "bind": bind source path does not exist: /none. the source of each bind mount in provider_config.mounts must exist on the engine's machine
         start: the container does not start: could not select device driver "" with capabilities: [[gpu]]. provider_config.gpus needs the NVIDIA Container Toolkit on the engine's machine
         resources: Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available
-        start: the engine went away while it was to start a container: connection refused
+        start: the engine does not answer while it is to start a container: connection refused
         "#);
     }
 }

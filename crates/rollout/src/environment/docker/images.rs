@@ -188,8 +188,9 @@ impl Images {
             context,
             tag: tag.clone(),
             platform,
-            network: settings.build_network(),
             no_cache: request.force_build,
+            // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
+            network: settings.network.clone().filter(|network| network == "host"),
             labels: image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
         };

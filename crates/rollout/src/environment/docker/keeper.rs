@@ -8,6 +8,7 @@ use std::{
     io,
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
+    time::Duration,
 };
 
 use bollard::{
@@ -20,9 +21,16 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
+    time::Instant,
 };
 
 use super::failure;
+
+/// How long an engine that went away is waited for. A trial waits little longer for the end of its environment.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked for meanwhile.
+const POLL: Duration = Duration::from_millis(500);
 
 type Work = BoxFuture<'static, ()>;
 
@@ -105,9 +113,9 @@ pub(super) struct Container {
 }
 
 impl Container {
-    /// Removes it now. If that fails, or is given up, it is tried again behind the scenes.
+    /// Removes it now, or when the engine is back. If that is given up, it is tried again behind the scenes.
     pub(super) async fn remove(mut self) -> Result<(), Error> {
-        remove(&self.keeper.api, &self.name).await?;
+        remove_patiently(&self.keeper.api, &self.name).await?;
         self.armed = false;
         Ok(())
     }
@@ -125,12 +133,25 @@ impl Drop for Container {
         }
         let (api, name) = (self.keeper.api.clone(), std::mem::take(&mut self.name));
         let removal = async move {
-            if let Err(error) = remove(&api, &name).await {
+            if let Err(error) = remove_patiently(&api, &name).await {
                 let error = failure::words(&error);
                 tracing::warn!(container = name, error, "a container is left; `rollout clean` removes it");
             }
         };
         let _ = self.keeper.work.send(removal.boxed());
+    }
+}
+
+/// Removes a container, and waits for an engine that is being started again.
+async fn remove_patiently(api: &Api, container: &str) -> Result<(), Error> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match remove(api, container).await {
+            Err(error) if failure::is_engine_away(&error) && Instant::now() < end => {
+                tokio::time::sleep(POLL).await;
+            }
+            removed => return removed,
+        }
     }
 }
 

@@ -89,11 +89,6 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The network of builds. They fetch packages also where trials are to have no network.
-    pub(super) fn build_network(&self) -> Option<&'static str> {
-        (self.network.as_deref() == Some("host")).then_some("host")
-    }
-
     /// The network, for people and for the record.
     pub(super) fn network_name(&self) -> &str {
         self.network.as_deref().unwrap_or("bridge")
