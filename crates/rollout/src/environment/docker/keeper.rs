@@ -81,18 +81,12 @@ impl KeeperThread {
         let options = CreateContainerOptions { name: Some(name.to_owned()), platform: platform.to_owned() };
         let (own, name) = (keeper.clone(), name.to_owned());
         let creation = async move {
-            let api = own.api.clone();
-            let container = Container { keeper: own, name, armed: true };
+            let created = own.api.create_container(Some(options), body).await;
+            // An engine that went away meanwhile may have made it all the same.
+            let armed = created.as_ref().map_or_else(failure::is_engine_away, |_| true);
+            let container = Container { keeper: own, name, armed };
             // An answer that nobody takes is dropped, and the container with it.
-            let _ = reply.send(match api.create_container(Some(options), body).await {
-                Ok(_) => Ok(container),
-                // It may have been made, and only the answer be lost.
-                Err(error) if failure::is_engine_away(&error) => Err(error),
-                Err(error) => {
-                    container.release();
-                    Err(error)
-                }
-            });
+            let _ = reply.send(created.map(|_| container));
         };
         keeper.work.send(creation.boxed()).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
