@@ -265,3 +265,11 @@ pub enum EnvironmentError {
     #[error("{0}")]
     Teardown(String),
 }
+
+impl EnvironmentError {
+    /// A build that failed with this at the end of its output: [`BuildNetwork`](Self::BuildNetwork) if a command
+    /// in there says that the network failed it, else [`Build`](Self::Build).
+    pub fn of_build(output: String) -> Self {
+        if trouble::is_network_trouble(&output) { Self::BuildNetwork(output) } else { Self::Build(output) }
+    }
+}
