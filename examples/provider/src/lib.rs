@@ -126,6 +126,9 @@ impl DockerCommand {
             command.args(["--network", "host"]);
         }
         command.arg("--iidfile").arg(&id).arg(context);
+        if let Some(dir) = request.log.parent() {
+            tokio::fs::create_dir_all(dir).await.map_err(failed)?;
+        }
         let file = tokio::fs::File::create(request.log).await.map_err(failed)?.into_std().await;
         let log = LogWriter::new(file, &Redactor::default());
         let (built, tail) = client::logged(command, log).await.map_err(failed)?;

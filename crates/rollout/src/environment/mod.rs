@@ -75,7 +75,7 @@ pub struct ImageRequest<'a> {
     pub task: &'a Task,
     /// Builds from the Dockerfile without cache, also where the task names an image.
     pub force_build: bool,
-    /// Where the build log goes. Its directory exists.
+    /// Where the build log goes, if something is built. Its directory may have to be made.
     pub log: &'a Path,
 }
 
