@@ -27,8 +27,8 @@ pub(crate) const USER_LABEL: &str = "rollout-example.user";
 /// Images of environments as they were when [`Environment::snapshot`] was called.
 pub(crate) const SNAPSHOTS: &str = "rollout-example-snapshot";
 
-/// How long the engine may take to remove a container.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the engine may take to remove a container: less than a trial waits for it.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 pub(crate) struct Container {
     pub(crate) docker: Client,
@@ -184,9 +184,9 @@ impl Environment for Container {
 
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
         let Some(Inside { guest, mut run }) = self.inside else { return Ok(self.name) };
-        guest.stay().await?;
         let kept = self.name.replacen("example-", "example-kept-", 1);
         self.docker.call(&["rename", &self.name, &kept]).await.map_err(EnvironmentError::Teardown)?;
+        guest.stay().await.map_err(|error| EnvironmentError::Teardown(error.to_string()))?;
         // It would wait for the container's end, which is up to a person now.
         let _ = run.kill().await;
         guest.finish().await;
