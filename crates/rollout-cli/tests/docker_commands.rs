@@ -178,6 +178,37 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
 }
 
 #[test]
+fn an_image_that_goes_while_a_job_runs_is_made_again_when_it_is_wanted() {
+    let own = OwnEngine::start();
+    let engine = own.engine();
+    let gate = Gate::new();
+    let task = |name| TestTask::new(name).dockerfile(&format!("FROM test\nWORKDIR /app\nENV TASK={name}\n"));
+    let wait = format!("if [ $TASK = b ]; then\n{}\nfi\ntouch /app/done", gate.wait());
+    let job = job()
+        .on(engine)
+        .task(task("a"))
+        .task(task("b"))
+        .script(&wait)
+        .oracle()
+        .set("n_concurrent_trials", json!(1));
+    let running = job.start();
+    let arrival = gate.arrival();
+    insta::assert_snapshot!(cleaned(&job, &["--images"]), @"
+    removed 0 containers of ended runs
+    kept 0 preserved containers
+    removed 2 built images
+    removed 1 environment image
+    kept 1 environment image in use
+    removed 0 agent snapshots
+    kept build cache, also of other builds removed by --cache
+    ");
+    arrival.pass();
+    let finished = running.finish().expect(0);
+    assert_eq!(finished.result()["completed_trials"], 4);
+    assert_eq!(finished.trial("oracle/set/a__1")["tries"], 2);
+}
+
+#[test]
 fn podman_is_cleaned_alike() {
     let engine = Engine::podman();
     let job = job()

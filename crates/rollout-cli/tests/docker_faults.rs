@@ -45,6 +45,21 @@ fn kill_in_the_middle(engine: &Engine, task: &str) -> TestJob {
 }
 
 #[test]
+fn after_a_kill_clean_leaves_containers_networks_and_volumes_as_they_were() {
+    let own = OwnEngine::start();
+    let engine = own.engine();
+    engine.docker(&["create", "--name", "somebody-elses", "test", "true"]);
+    let before = engine.holdings();
+    let job = kill_in_the_middle(engine, "killed");
+    let killed = engine.holdings();
+    assert_eq!(killed.containers.len(), before.containers.len() + 4);
+    job.rollout(&["clean", "--dry-run"]).expect(0);
+    assert_eq!(engine.holdings(), killed);
+    job.rollout(&["clean"]).expect(0);
+    assert_eq!(engine.holdings(), before);
+}
+
+#[test]
 fn the_next_job_removes_what_a_killed_one_left_and_nothing_else() {
     let own = OwnEngine::start();
     let engine = own.engine();

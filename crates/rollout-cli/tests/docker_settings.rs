@@ -1,5 +1,4 @@
 //! Which engine a docker job finds, and what `provider_config` makes of its containers.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use rollout_testkit::{Engine, Finished, TestJob, TestTask};
 use serde_json::{Value, json};

@@ -84,6 +84,15 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Whether it means that the provider is not here at all.
+    fn is_absence(&self) -> bool {
+        match self {
+            #[cfg(feature = "docker")]
+            Self::Docker(error) => error.is_absence(),
+            _ => false,
+        }
+    }
+
     /// What the reader can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -100,12 +109,10 @@ impl ConnectError {
 /// Tells what [`connect`] would refuse, without starting anything.
 pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
     match config.kind {
-        #[cfg(feature = "native")]
-        Some(EnvironmentKind::Native) => native_settings(config).map(drop),
-        #[cfg(feature = "docker")]
-        Some(EnvironmentKind::Docker) => docker_settings(config).map(drop),
-        None => candidates(config).map(drop),
+        Some(EnvironmentKind::Native) => native::check(config),
+        Some(EnvironmentKind::Docker) => docker::check(config),
         Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+        None => docker::check(config).or_else(|_| native::check(config)),
     }
 }
 
@@ -115,73 +122,80 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
 /// of the two knows decide for that one.
 pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind {
-        #[cfg(feature = "native")]
-        Some(EnvironmentKind::Native) => native(config, place).await,
-        #[cfg(feature = "docker")]
-        Some(EnvironmentKind::Docker) => docker(config, place).await,
-        None => {
-            let candidates = candidates(config)?;
-            #[cfg(feature = "docker")]
-            if candidates.docker {
-                match docker(config, place).await {
-                    Err(ConnectError::Docker(error)) if candidates.native && error.is_absence() => {}
-                    outcome => return outcome,
-                }
-            }
-            #[cfg(feature = "native")]
-            if candidates.native {
-                return native(config, place).await;
-            }
-            Err(ConnectError::Unsupported(EnvironmentKind::Native.as_str()))
-        }
+        Some(EnvironmentKind::Native) => native::connect(config, place).await,
+        Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
         Some(other) => Err(ConnectError::Unsupported(other.as_str())),
-    }
-}
-
-/// The providers that a job without `environment.type` can run on.
-struct Candidates {
-    docker: bool,
-    native: bool,
-}
-
-/// Tells which providers know all settings of a job; an error if none does.
-fn candidates(config: &EnvironmentConfig) -> Result<Candidates, ConnectError> {
-    let mut errors = Vec::new();
-    #[cfg(feature = "docker")]
-    let docker = docker_settings(config).map_err(|error| errors.push(error)).is_ok();
-    #[cfg(not(feature = "docker"))]
-    let docker = false;
-    #[cfg(feature = "native")]
-    let native = native_settings(config).map_err(|error| errors.push(error)).is_ok();
-    #[cfg(not(feature = "native"))]
-    let native = false;
-    match errors.pop() {
-        Some(error) if !docker && !native => Err(error),
-        _ => Ok(Candidates { docker, native }),
+        None if docker::check(config).is_err() => native::connect(config, place).await,
+        None => match docker::connect(config, place).await {
+            Err(error) if error.is_absence() && native::check(config).is_ok() => {
+                native::connect(config, place).await
+            }
+            outcome => outcome,
+        },
     }
 }
 
 #[cfg(feature = "native")]
-fn native_settings(config: &EnvironmentConfig) -> Result<super::native::Settings, ConnectError> {
-    super::native::Settings::read(config).map_err(ConnectError::Config)
-}
+mod native {
+    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use crate::environment::native::{Native, Settings};
 
-#[cfg(feature = "native")]
-async fn native(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
-    let settings = native_settings(config)?;
-    Ok(Arc::new(super::native::Native::start(settings, place).await?))
+    pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+        Settings::read(config).map(drop).map_err(ConnectError::Config)
+    }
+
+    pub(super) async fn connect(
+        config: &EnvironmentConfig,
+        place: &Place,
+    ) -> Result<Arc<dyn Provider>, ConnectError> {
+        let settings = Settings::read(config).map_err(ConnectError::Config)?;
+        Ok(Arc::new(Native::start(settings, place).await?))
+    }
 }
 
 #[cfg(feature = "docker")]
-fn docker_settings(config: &EnvironmentConfig) -> Result<super::docker::Settings, ConnectError> {
-    super::docker::Settings::read(config).map_err(ConnectError::Config)
+mod docker {
+    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use crate::environment::docker::{Docker, Settings};
+
+    pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+        Settings::read(config).map(drop).map_err(ConnectError::Config)
+    }
+
+    pub(super) async fn connect(
+        config: &EnvironmentConfig,
+        place: &Place,
+    ) -> Result<Arc<dyn Provider>, ConnectError> {
+        let settings = Settings::read(config).map_err(ConnectError::Config)?;
+        Ok(Arc::new(Docker::start(settings, place).await?))
+    }
 }
 
-#[cfg(feature = "docker")]
-async fn docker(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
-    let settings = docker_settings(config)?;
-    Ok(Arc::new(super::docker::Docker::start(settings, place).await?))
+/// Stands for a provider that was left out of the build.
+#[cfg(not(all(feature = "docker", feature = "native")))]
+macro_rules! left_out {
+    ($name:ident, $kind:expr) => {
+        mod $name {
+            use super::{Arc, ConnectError, EnvironmentConfig, EnvironmentKind, Place, Provider};
+
+            pub(super) fn check(_: &EnvironmentConfig) -> Result<(), ConnectError> {
+                Err(ConnectError::Unsupported($kind.as_str()))
+            }
+
+            pub(super) async fn connect(
+                _: &EnvironmentConfig,
+                _: &Place,
+            ) -> Result<Arc<dyn Provider>, ConnectError> {
+                Err(ConnectError::Unsupported($kind.as_str()))
+            }
+        }
+    };
 }
+
+#[cfg(not(feature = "docker"))]
+left_out!(docker, EnvironmentKind::Docker);
+#[cfg(not(feature = "native"))]
+left_out!(native, EnvironmentKind::Native);
 
 #[cfg(test)]
 mod tests {

@@ -58,7 +58,8 @@ pub(crate) fn tree(main: i32, started: u64, commands: &HashSet<i32>) -> Vec<i32>
         children.entry(entry.parent).or_default().push(entry);
     }
     let is_root = |process: &&Process| {
-        let orphan = process.is_orphan() && process.started >= started;
+        // Times are told in hundredths of a second; within one, the older of two has the lower pid.
+        let orphan = process.is_orphan() && (process.started, process.pid) >= (started, main);
         process.pid == main || (orphan && !commands.contains(&process.pid))
     };
     let mut pending: Vec<&Process> = entries.iter().filter(is_root).collect();

@@ -158,19 +158,22 @@ fn base_image(output: &str) -> String {
 /// Whether the error is that of a command in the Dockerfile, whose text and output can hold any words.
 fn is_failed_run(words: &str) -> bool {
     words.contains("returned a non-zero code")
-        || words.contains("executor failed running")
+        || words.contains("executor failed running") && words.contains("exit code:")
         || words.contains("did not complete successfully: exit code")
         || words.contains("while running runtime: exit status")
 }
 
 fn is_refused_image(words: &str) -> bool {
-    const REFUSED: [&str; 8] = [
+    const REFUSED: [&str; 11] = [
         "pull access denied",
         "manifest unknown",
         "repository does not exist",
         "insufficient_scope",
         "no matching manifest",
         "unauthorized",
+        "401 Unauthorized",
+        "403 Forbidden",
+        "no basic auth credentials",
         "access to the resource is denied",
         "invalid reference format",
     ];
@@ -347,6 +350,7 @@ mod tests {
             (stream("no matching manifest for linux/arm64 in the manifest list entries"), "no image"),
             (stream("failed to register layer: no space left on device"), "pull"),
             (response(400, "invalid reference format"), "no image"),
+            (response(500, "Head \"http://r/v2/x/manifests/1\": no basic auth credentials"), "no image"),
             (broken(), "pull"),
         ] {
             assert_eq!(kind(&pull("x:1", &error)), expected, "{error:?}");

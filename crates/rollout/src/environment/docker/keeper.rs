@@ -81,9 +81,18 @@ impl KeeperThread {
         let options = CreateContainerOptions { name: Some(name.to_owned()), platform: platform.to_owned() };
         let (own, name) = (keeper.clone(), name.to_owned());
         let creation = async move {
-            let created = own.api.create_container(Some(options), body).await;
+            let api = own.api.clone();
+            let container = Container { keeper: own, name, armed: true };
             // An answer that nobody takes is dropped, and the container with it.
-            let _ = reply.send(created.map(|_| Container { keeper: own, name, armed: true }));
+            let _ = reply.send(match api.create_container(Some(options), body).await {
+                Ok(_) => Ok(container),
+                // It may have been made, and only the answer be lost.
+                Err(error) if failure::is_engine_away(&error) => Err(error),
+                Err(error) => {
+                    container.release();
+                    Err(error)
+                }
+            });
         };
         keeper.work.send(creation.boxed()).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
