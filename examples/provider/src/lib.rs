@@ -1,8 +1,7 @@
 //! An environment provider as anybody can write one: containers by the `docker` command.
 //!
 //! Three things make it short. The command's builder builds each content once and keeps it, so there is no cache
-//! here. The library's [guest](rollout::environment::guest) does all that trials want inside a container, over the
-//! streams of `docker run`. And a container whose stream has ended removes itself, so nothing is swept up.
+//! here. The library's [`guest`] does all that trials want inside a container, over the streams of `docker run`. And a container whose stream has ended removes itself, so nothing is swept up.
 //!
 //! The engine has to be on this machine, because the guest is mounted into containers and not copied.
 
@@ -146,7 +145,8 @@ fn write_guest(dir: &Path) -> io::Result<PathBuf> {
     if std::fs::read(&path).is_ok_and(|found| found == guest::PROGRAM) {
         return Ok(path);
     }
-    let new = tempfile::NamedTempFile::new_in(dir)?;
+    // Closed before it gets its name: a program that somebody has open for writing cannot be run.
+    let new = tempfile::NamedTempFile::new_in(dir)?.into_temp_path();
     std::fs::write(&new, guest::PROGRAM)?;
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755))?;
     new.persist(&path)?;
