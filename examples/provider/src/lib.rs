@@ -1,7 +1,8 @@
 //! An environment provider as anybody can write one: containers by the `docker` command.
 //!
 //! Three things make it short. The command's builder builds each content once and keeps it, so there is no cache
-//! here. The library's [`guest`] does all that trials want inside a container, over the streams of `docker run`. And a container whose stream has ended removes itself, so nothing is swept up.
+//! here. The library's [`guest`] does all that trials want inside a container, over the streams of `docker run`.
+//! And a container whose stream has ended removes itself, so nothing is swept up.
 //!
 //! The engine has to be on this machine, because the guest is mounted into containers and not copied.
 
