@@ -11,7 +11,6 @@ pub mod docker;
 pub mod guest;
 #[cfg(feature = "native")]
 mod native;
-#[cfg(any(feature = "docker", feature = "native"))]
 mod trouble;
 
 use std::{os::fd::OwnedFd, path::Path, time::Duration};
@@ -76,7 +75,7 @@ pub struct ImageRequest<'a> {
     pub task: &'a Task,
     /// Builds from the Dockerfile without cache, also where the task names an image.
     pub force_build: bool,
-    /// Where the build log goes. Its directory exists.
+    /// Where the build log goes, if something is built. Its directory may have to be made.
     pub log: &'a Path,
 }
 
@@ -265,4 +264,12 @@ pub enum EnvironmentError {
     /// It cannot be stopped or removed.
     #[error("{0}")]
     Teardown(String),
+}
+
+impl EnvironmentError {
+    /// A build that failed with this at the end of its output: [`BuildNetwork`](Self::BuildNetwork) if a command
+    /// in there says that the network failed it, else [`Build`](Self::Build).
+    pub fn of_build(output: String) -> Self {
+        if trouble::is_network_trouble(&output) { Self::BuildNetwork(output) } else { Self::Build(output) }
+    }
 }

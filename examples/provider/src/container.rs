@@ -1,0 +1,195 @@
+//! A running container: all that happens inside is the guest's work.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    os::fd::OwnedFd,
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rollout::{
+    environment::{
+        CopyMode, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts, FileRead, Outcome,
+        guest::Guest,
+    },
+    record::log::LogWriter,
+};
+use tokio::{process::Child, time::timeout};
+
+use crate::client::{Client, drain};
+
+/// Whose container it is, for people and for tests.
+pub(crate) const JOB_LABEL: &str = "rollout-example.job";
+/// Who runs commands inside, for whoever opens it again.
+pub(crate) const USER_LABEL: &str = "rollout-example.user";
+/// Images of environments as they were when [`Environment::snapshot`] was called.
+pub(crate) const SNAPSHOTS: &str = "rollout-example-snapshot";
+
+/// How long the engine may take to remove a container: less than a trial waits for it.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+pub(crate) struct Container {
+    pub(crate) docker: Client,
+    pub(crate) name: String,
+    pub(crate) user: String,
+    pub(crate) facts: Facts,
+    /// None in a container that was opened again: it lost its streams when it was left.
+    pub(crate) inside: Option<Inside>,
+}
+
+/// The guest, and the `docker run` between it and us.
+///
+/// Let go, both end by themselves, and the engine removes the container: the guest ends when its input does, and
+/// `run --rm` does the rest. So nothing has to be cleaned up when a future is dropped or this process dies.
+pub(crate) struct Inside {
+    guest: Guest,
+    run: Child,
+}
+
+impl Inside {
+    /// Starts a container by the arguments after `docker run`, and waits for the guest.
+    pub(crate) async fn run(
+        docker: &Client,
+        user: &str,
+        arguments: &[&str],
+    ) -> Result<Self, EnvironmentError> {
+        let mut command = docker.command(&["run", "--interactive", "--rm", "--sig-proxy=false"]);
+        // Killed too early, `docker run` would leave a container that never started. Ctrl-C on a terminal goes to
+        // all processes of a group, and is not meant for this one.
+        command.args(arguments).kill_on_drop(false).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let start = EnvironmentError::Start;
+        let mut run = command.spawn().map_err(|error| start(docker.not_started(&error)))?;
+        let (Some(stdin), Some(stdout), Some(mut stderr)) =
+            (run.stdin.take(), run.stdout.take(), run.stderr.take())
+        else {
+            return Err(start("`docker run` has no streams".to_owned()));
+        };
+        // Whatever is complained about has to be read, or the container would have to wait.
+        let mut complaints = LogWriter::discard();
+        let tail = complaints.tail();
+        let drained = tokio::spawn(async move { drain(&mut stderr, &mut complaints).await });
+        match Guest::connect(stdout, stdin, Some(user.to_owned())).await {
+            Ok(guest) => Ok(Self { guest, run }),
+            Err(error) => {
+                let _ = timeout(PATIENCE, drained).await;
+                let why = tail.last_lines(10);
+                Err(start(if why.is_empty() { error.to_string() } else { why }))
+            }
+        }
+    }
+}
+
+impl Container {
+    fn guest(&self) -> Result<&Guest, EnvironmentError> {
+        let left = || EnvironmentError::Lost("a container that was left has a terminal only".to_owned());
+        self.inside.as_ref().map(|inside| &inside.guest).ok_or_else(left)
+    }
+}
+
+/// A name that no other container has.
+pub(crate) fn new_name() -> String {
+    format!("rollout-example-{:016x}", RandomState::new().hash_one(0))
+}
+
+#[async_trait]
+impl Environment for Container {
+    fn id(&self) -> &str {
+        &self.name
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        self.guest()?.copy_to(source, target, mode).await
+    }
+
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        self.guest()?.write_file(path, content).await
+    }
+
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        self.guest()?.copy_from(source, target).await
+    }
+
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        self.guest()?.read_file(path, max_bytes).await
+    }
+
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
+        self.guest()?.make_dirs(paths, empty).await
+    }
+
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
+        self.guest()?.link(target, link).await
+    }
+
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        self.guest()?.exec(command).await
+    }
+
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        self.guest()?.survivors().await
+    }
+
+    async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        self.guest()?.kill_all().await
+    }
+
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        let lost = |error: std::io::Error| EnvironmentError::Lost(format!("cannot open a terminal: {error}"));
+        let term = "TERM=xterm-256color";
+        let exec = ["exec", "--interactive", "--tty", "--env", term, "--user", &self.user, &self.name];
+        let mut command = self.docker.command(&exec);
+        command.args(argv).stdin(terminal.try_clone().map_err(lost)?);
+        command.stdout(terminal.try_clone().map_err(lost)?).stderr(terminal);
+        let mut child = command.spawn().map_err(lost)?;
+        // It holds the terminal too, whose other end waits until nobody does.
+        drop(command);
+        let code = child.wait().await.map_err(lost)?.code().unwrap_or(1);
+        Ok(Exit { outcome: Outcome::Code(code), oom_killed: false })
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
+        let reference = format!("{SNAPSHOTS}:{key}");
+        if self.docker.call(&["image", "inspect", &reference]).await.is_ok() {
+            return Ok(());
+        }
+        // The container itself runs as the super-user, for the guest.
+        let user = format!("USER {}", self.user);
+        let committed = self.docker.call(&["commit", "--change", &user, &self.name, &reference]).await;
+        committed.map(drop).map_err(EnvironmentError::Lost)
+    }
+
+    fn cost(&self) -> f64 {
+        0.0
+    }
+
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
+        let killed = self.docker.call(&["kill", &self.name]).await;
+        let Some(Inside { guest, mut run }) = self.inside else {
+            return killed.map(drop).map_err(EnvironmentError::Teardown);
+        };
+        guest.finish().await;
+        // It may have ended before it could be killed: what counts is that `docker run` has seen it removed.
+        match timeout(PATIENCE, run.wait()).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(EnvironmentError::Teardown(format!("the container {} does not go away", self.name))),
+        }
+    }
+
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
+        let Some(Inside { guest, mut run }) = self.inside else { return Ok(self.name) };
+        let kept = self.name.replacen("example-", "example-kept-", 1);
+        self.docker.call(&["rename", &self.name, &kept]).await.map_err(EnvironmentError::Teardown)?;
+        guest.stay().await.map_err(|error| EnvironmentError::Teardown(error.to_string()))?;
+        // It would wait for the container's end, which is up to a person now.
+        let _ = run.kill().await;
+        guest.finish().await;
+        Ok(kept)
+    }
+}
