@@ -1,4 +1,4 @@
-//! An environment that does nothing, to see what everything around it costs.
+//! Environments that do nothing, to see what everything around them costs, and what becomes of silence.
 
 use std::{os::fd::OwnedFd, path::Path};
 
@@ -12,7 +12,36 @@ use rollout::environment::{
 #[derive(Debug, Default)]
 pub struct IdleProvider;
 
-struct Idle;
+/// Makes environments that do not answer any more when a trial is to be verified.
+#[derive(Debug, Default)]
+pub struct SilentProvider;
+
+struct Idle {
+    can_verify: bool,
+}
+
+#[async_trait]
+impl Provider for SilentProvider {
+    fn name(&self) -> &'static str {
+        "silent"
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        IdleProvider.prepare(request).await
+    }
+
+    async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(Idle { can_verify: false }))
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        IdleProvider.snapshot(key).await
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        IdleProvider.reopen(place).await
+    }
+}
 
 #[async_trait]
 impl Provider for IdleProvider {
@@ -25,7 +54,7 @@ impl Provider for IdleProvider {
     }
 
     async fn create(&self, _spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
-        Ok(Box::new(Idle))
+        Ok(Box::new(Idle { can_verify: true }))
     }
 
     async fn snapshot(&self, _key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -66,7 +95,10 @@ impl Environment for Idle {
         })
     }
 
-    async fn make_dirs(&self, _paths: &[&str], _empty: bool) -> Result<(), EnvironmentError> {
+    async fn make_dirs(&self, paths: &[&str], _empty: bool) -> Result<(), EnvironmentError> {
+        if !self.can_verify && paths == ["/logs/verifier"] {
+            std::future::pending::<()>().await;
+        }
         Ok(())
     }
 

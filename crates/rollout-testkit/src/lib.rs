@@ -19,7 +19,7 @@ mod user;
 pub use command::{Binary, Running};
 pub use docker::{Engine, Holdings, OwnEngine};
 pub use gate::{Arrival, Gate};
-pub use idle::IdleProvider;
+pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Finished, TestJob};
 pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};

@@ -53,3 +53,7 @@ pub fn a_job_stopped_at_once_ends_what_runs_inside(suite: &Suite) {
     running.finish().expect(130);
     waiting.ended();
 }
+
+pub fn an_environment_let_go_after_its_provider_leaves_nothing(suite: &Suite) {
+    suite.let_go();
+}

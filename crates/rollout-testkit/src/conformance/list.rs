@@ -153,6 +153,7 @@ macro_rules! conformance_module {
             a_job_stopped_while_the_agent_works_leaves_nothing
             a_job_stopped_while_it_verifies_leaves_nothing
             a_job_stopped_at_once_ends_what_runs_inside
+            an_environment_let_go_after_its_provider_leaves_nothing
         }
     };
     (preserve $subject:expr) => {
@@ -169,6 +170,7 @@ macro_rules! conformance_module {
             what_the_install_removed_and_made_is_so_in_later_trials
             settings_of_the_image_hold_in_later_trials
             an_install_that_fails_is_not_kept
+            what_the_install_put_into_a_volume_is_there_in_later_trials
             a_snapshot_is_found_by_its_key_and_the_first_one_stays
         }
     };

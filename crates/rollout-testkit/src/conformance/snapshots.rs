@@ -109,6 +109,18 @@ pub fn an_install_that_fails_is_not_kept(suite: &Suite) {
     job.expect_nothing_left();
 }
 
+pub fn what_the_install_put_into_a_volume_is_there_in_later_trials(suite: &Suite) {
+    let task = TestTask::new("task").dockerfile("FROM test\nVOLUME /opt/agent\n").tests(REWARD);
+    let job = job(suite, "echo installed > /opt/agent/state", "cat /opt/agent/state")
+        .task(task)
+        .set("n_attempts", json!(2));
+    let finished = job.run().expect(0);
+    for attempt in 1..=2 {
+        assert_eq!(finished.file(&format!("agent/set/task__{attempt}/command/stdout.txt")), "installed\n");
+    }
+    job.expect_nothing_left();
+}
+
 pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
     let job = suite.job().task(TestTask::new("task")).oracle();
     // Keys are hashes in the hexadecimal form, as in trials.

@@ -56,28 +56,45 @@ impl Suite {
     pub fn inside(&self, task: TestTask, work: impl AsyncFnOnce(&Inside)) {
         let job = self.job().task(task).oracle();
         runtime().block_on(async {
-            let (plan, provider) = job.connect().await;
-            let task = plan.tasks()[0].task.as_ref().expect("the task is valid");
-            let scratch = tempfile::tempdir().expect("make a temporary directory");
-            let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
-            let log = scratch.path().join("build.txt");
-            let request = ImageRequest { origin, task, force_build: false, log: &log };
-            let image = provider.prepare(request).await.expect("prepare the image");
-            let spec = EnvironmentSpec {
-                origin,
-                image: &image,
-                name: "task-oracle-1",
-                cpus: Cpus { millis: 1000 },
-                memory: Bytes(256 << 20),
-                storage: Bytes(1 << 30),
-            };
-            let environment = provider.create(spec).await.expect("create the environment");
+            let (environment, scratch) = make(&job).await;
             let inside = Inside { environment, scratch };
             work(&inside).await;
             inside.environment.destroy().await.expect("destroy the environment");
         });
         job.expect_nothing_left();
     }
+
+    /// Makes an environment, and lets go of its provider first and of it then.
+    #[track_caller]
+    pub(crate) fn let_go(&self) {
+        let job = self.job().task(TestTask::new("task")).oracle();
+        runtime().block_on(async {
+            let (environment, _scratch) = make(&job).await;
+            drop(environment);
+        });
+        job.expect_nothing_left();
+    }
+}
+
+/// Makes an environment for a job's one task. Nothing has its provider any more.
+async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
+    let (plan, provider) = job.connect().await;
+    let task = plan.tasks()[0].task.as_ref().expect("the task is valid");
+    let scratch = tempfile::tempdir().expect("make a temporary directory");
+    let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
+    let log = scratch.path().join("build.txt");
+    let request = ImageRequest { origin, task, force_build: false, log: &log };
+    let image = provider.prepare(request).await.expect("prepare the image");
+    let spec = EnvironmentSpec {
+        origin,
+        image: &image,
+        name: "task-oracle-1",
+        cpus: Cpus { millis: 1000 },
+        memory: Bytes(256 << 20),
+        storage: Bytes(1 << 30),
+    };
+    let environment = provider.create(spec).await.expect("create the environment");
+    (environment, scratch)
 }
 
 /// An environment that a case works in.

@@ -58,6 +58,9 @@ const WAITING_ITEMS: usize = 8;
 /// Processes that are named. An agent may leave more behind than anybody reads.
 const MAX_SURVIVORS: usize = 1000;
 
+/// Bytes of the name of a process. No guest sends as many.
+const MAX_COMMAND_LINE: usize = 16 << 10;
+
 /// A guest that answers.
 ///
 /// A stream that breaks, or that carries what no guest says, makes every call [`EnvironmentError::Lost`].
@@ -253,7 +256,9 @@ impl Guest {
         let mut commands = Vec::new();
         loop {
             match call.next().await? {
-                Reply::Process(command) if commands.len() < MAX_SURVIVORS => commands.push(command),
+                Reply::Process(command) if commands.len() < MAX_SURVIVORS => {
+                    commands.push(start_of(&command, MAX_COMMAND_LINE));
+                }
                 Reply::Process(_) => {}
                 Reply::Done => {
                     call.ticket.done();
@@ -303,6 +308,12 @@ enum Received {
     Failed(String),
     /// A part, until the stream ended.
     Lost,
+}
+
+/// The start of a text that may be as long as a frame, in memory of its own.
+fn start_of(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
 }
 
 async fn file_work<T: Send + 'static>(

@@ -20,19 +20,17 @@ const MAX_SURVIVORS: usize = 20;
 
 /// Runs the tests and puts their reward into the attempt.
 pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment) -> Result<(), Failure> {
-    let failed = |error| Failure::environment(Phase::Verify, &error);
-    attempt.survivors = environment.survivors().await.map_err(failed)?;
+    let phase = Phase::Verify;
+    attempt.survivors = bounded(phase, environment.survivors()).await?;
     if attempt.trial.config.verifier.agent_processes == AgentProcesses::Kill && !attempt.survivors.is_empty()
     {
-        environment.kill_all().await.map_err(failed)?;
+        bounded(phase, environment.kill_all()).await?;
     }
     attempt.survivors.truncate(MAX_SURVIVORS);
 
-    environment.make_dirs(&["/logs/verifier"], true).await.map_err(failed)?;
-    environment
-        .copy_to(&attempt.task.dir.join("tests"), "/tests", CopyMode::Replace)
-        .await
-        .map_err(failed)?;
+    bounded(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
+    let tests = attempt.task.dir.join("tests");
+    bounded(phase, environment.copy_to(&tests, "/tests", CopyMode::Replace)).await?;
 
     let env = flat(&attempt.trial.verifier_env);
     let limit = attempt.timeouts.verify;

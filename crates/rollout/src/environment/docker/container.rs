@@ -38,10 +38,11 @@ const USER: &str = "rollout.user";
 
 /// A running container.
 pub(super) struct DockerEnvironment {
+    /// None in a container that was opened again: it stays. Let go before the engine, whose last owner waits until
+    /// every container is.
+    container: Option<Container>,
     engine: Engine,
     name: String,
-    /// None in a container that was opened again: it stays.
-    container: Option<Container>,
     /// None as well: it lost its stream when it was left.
     guest: Option<Guest>,
     user: Option<String>,
@@ -219,6 +220,23 @@ impl DockerEnvironment {
         })
     }
 
+    /// Where the container has files that no other will have, and that an image of it does not get either. What is
+    /// below `/logs` is made anew for each trial.
+    async fn own_volume(&self) -> Result<Option<String>, EnvironmentError> {
+        let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
+            EnvironmentError::Lost(failure::away("look for the volumes of a container", &error))
+        })?;
+        let mounted =
+            found.mounts.unwrap_or_default().into_iter().filter(|mount| match mount.typ.as_deref() {
+                // The engine names those that nobody has named by a hash.
+                Some("volume") => mount.name.as_ref().is_none_or(|name| is_hash(name)),
+                Some("tmpfs") => true,
+                _ => false,
+            });
+        let mut paths = mounted.filter_map(|mount| mount.destination);
+        Ok(paths.find(|path| path != "/logs" && !path.starts_with("/logs/")))
+    }
+
     /// Adds to the loss of a container why it is lost.
     async fn told<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
         match answer {
@@ -231,6 +249,10 @@ impl DockerEnvironment {
             answer => answer,
         }
     }
+}
+
+fn is_hash(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Why a container does not run; none if it does.
@@ -311,6 +333,12 @@ impl Environment for DockerEnvironment {
             Ok(_) => return Ok(()),
             Err(error) if failure::is_missing(&error) => {}
             Err(error) => return Err(EnvironmentError::Lost(failure::away("look for a snapshot", &error))),
+        }
+        if let Some(volume) = self.own_volume().await? {
+            return Err(EnvironmentError::Command(format!(
+                "{volume} is a volume of this container alone, and no part of a snapshot; the Dockerfile declares it \
+                 by VOLUME, or provider_config by a mount"
+            )));
         }
         let (repository, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
         let commit = Commit {

@@ -80,7 +80,7 @@ impl Images {
             _ => self.build(request, settings, &mut log).await,
         };
         log.finish().await;
-        self.with_guest(&base?, request.origin).await
+        self.with_guest(&base?, settings, request.origin).await
     }
 
     /// Finds an image, or pulls it.
@@ -217,10 +217,18 @@ impl Images {
     }
 
     /// Puts the guest into an image, once per image and version of the guest.
-    async fn with_guest(&self, base: &Base, origin: Origin<'_>) -> Result<String, EnvironmentError> {
+    async fn with_guest(
+        &self,
+        base: &Base,
+        settings: &Settings,
+        origin: Origin<'_>,
+    ) -> Result<String, EnvironmentError> {
+        // Where engines keep the images of several platforms together, they have one identifier.
+        let platform = settings.platform.as_deref().unwrap_or_default();
         let mut hasher = Sha256::new();
         hasher.update(base.id.as_bytes());
         hasher.update(Sha256::digest(guest::PROGRAM));
+        hasher.update(platform.as_bytes());
         let hash = super::hex(&hasher.finalize())[..32].to_owned();
         let reference = format!("{ENVIRONMENTS}:{hash}");
         if self.find(&reference).await?.is_some() {
@@ -230,16 +238,24 @@ impl Images {
         if self.find(&reference).await?.is_some() {
             return Ok(reference);
         }
-        self.add_guest(base, &hash, origin).await.map_err(|error| match failure::start(&error) {
-            EnvironmentError::Start(_) if failure::is_missing(&error) => {
-                EnvironmentError::Start(format!("{} was removed meanwhile", base.name))
+        self.add_guest(base, &hash, platform, origin).await.map_err(|error| {
+            match failure::start(&error) {
+                EnvironmentError::Start(_) if failure::is_missing(&error) => {
+                    EnvironmentError::Start(format!("{} was removed meanwhile", base.name))
+                }
+                error => error,
             }
-            error => error,
         })?;
         Ok(reference)
     }
 
-    async fn add_guest(&self, base: &Base, hash: &str, origin: Origin<'_>) -> Result<(), Error> {
+    async fn add_guest(
+        &self,
+        base: &Base,
+        hash: &str,
+        platform: &str,
+        origin: Origin<'_>,
+    ) -> Result<(), Error> {
         let api = self.engine.patient_api();
         let name = names::container("image");
         let body = ContainerCreateBody {
@@ -250,7 +266,7 @@ impl Images {
             network_disabled: Some(true),
             ..ContainerCreateBody::default()
         };
-        let container = self.engine.inner.keeper.create(&name, "", body).await?;
+        let container = self.engine.inner.keeper.create(&name, platform, body).await?;
         let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         let archive = guest_archive().map_err(|err| Error::IOError { err })?;
         api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;

@@ -18,7 +18,9 @@ pub(super) fn container(readable: &str) -> String {
         let kept = character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-');
         clean.push(if kept { character } else { '-' });
     }
-    format!("{PREFIX}{clean}-{}", random())
+    let name = format!("{PREFIX}{clean}-{}", random());
+    // Whatever the trial is called, this one is not kept.
+    if name.starts_with(KEPT) { name.replacen("kept-", "kept_", 1) } else { name }
 }
 
 /// The name of a container that is kept.
@@ -58,6 +60,7 @@ mod tests {
         assert_ne!(name, container("täsk one-oracle-1"));
         assert!(container(&"x".repeat(500)).len() < 70);
         assert_eq!(kept("rollout-task-1"), "rollout-kept-task-1");
+        assert!(!container("kept-task").starts_with(KEPT));
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) enum Maker {
     Alive,
     /// It has ended.
     Dead,
+    /// It has ended, if the machine that it says it ran on is this one and no copy of it.
+    Rebooted,
     /// It cannot be seen from here.
     Elsewhere,
 }
@@ -59,7 +61,10 @@ impl Owner {
         };
         Self {
             pid,
-            start: start_of(pid).unwrap_or(0),
+            start: match Running::find(pid) {
+                Running::Since(start) => start,
+                Running::Hidden | Running::No => 0,
+            },
             pid_namespace: namespace.to_string_lossy().replace(['[', ']'], ""),
             boot: text("/proc/sys/kernel/random/boot_id"),
             machine,
@@ -82,14 +87,10 @@ impl Owner {
 
     /// Tells what became of the maker of a container with these labels; none if it is no container of ours.
     pub(super) fn maker(&self, labels: &HashMap<String, String>) -> Option<Maker> {
-        self.maker_by(labels, start_of)
+        self.maker_by(labels, Running::find)
     }
 
-    fn maker_by(
-        &self,
-        labels: &HashMap<String, String>,
-        start_of: impl Fn(u32) -> Option<u64>,
-    ) -> Option<Maker> {
+    fn maker_by(&self, labels: &HashMap<String, String>, running: impl Fn(u32) -> Running) -> Option<Maker> {
         let label = |key: &str| labels.get(key).map(String::as_str).unwrap_or_default();
         let mut owner = label(OWNER).split(' ');
         let pid: u32 = owner.next()?.parse().ok()?;
@@ -98,12 +99,16 @@ impl Owner {
         let (boot, machine) = (label(BOOT), label(MACHINE));
         if boot.is_empty() || boot != self.boot {
             let rebooted = !boot.is_empty() && !machine.is_empty() && machine == self.machine;
-            return Some(if rebooted { Maker::Dead } else { Maker::Elsewhere });
+            return Some(if rebooted { Maker::Rebooted } else { Maker::Elsewhere });
         }
         if pid_namespace != self.pid_namespace {
             return Some(Maker::Elsewhere);
         }
-        Some(if start_of(pid) == Some(start) { Maker::Alive } else { Maker::Dead })
+        Some(match running(pid) {
+            Running::Since(since) if since == start => Maker::Alive,
+            Running::Hidden => Maker::Alive,
+            Running::Since(_) | Running::No => Maker::Dead,
+        })
     }
 }
 
@@ -122,10 +127,27 @@ pub(super) fn committed_labels(kind: &str, origin: Origin<'_>) -> HashMap<String
     labels
 }
 
-/// When a process started, if it runs.
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    start_in(&stat)
+/// Whether a process runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Running {
+    Since(u64),
+    /// It does, and more is not to be seen: /proc may show each user his own processes only.
+    Hidden,
+    No,
+}
+
+impl Running {
+    fn find(pid: u32) -> Self {
+        let exists = || {
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+        };
+        match fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) => start_in(&stat).map_or(Self::No, Self::Since),
+            Err(_) if exists() => Self::Hidden,
+            Err(_) => Self::No,
+        }
+    }
 }
 
 /// The 22nd field of a `stat` file. The second one, a name in parentheses, may hold spaces and parentheses.
@@ -159,16 +181,26 @@ mod tests {
     fn a_maker_lives_as_long_as_its_process_with_its_start_time() {
         let here = owner(1, "ns", "boot", "m");
         let labels = owner(5, "ns", "boot", "m").labels(ORIGIN);
-        assert_eq!(here.maker_by(&labels, |pid| (pid == 5).then_some(7)), Some(Maker::Alive));
-        assert_eq!(here.maker_by(&labels, |pid| (pid == 5).then_some(8)), Some(Maker::Dead));
-        assert_eq!(here.maker_by(&labels, |_| None), Some(Maker::Dead));
+        assert_eq!(
+            here.maker_by(&labels, |pid| if pid == 5 { Running::Since(7) } else { Running::No }),
+            Some(Maker::Alive)
+        );
+        assert_eq!(here.maker_by(&labels, |_| Running::Since(8)), Some(Maker::Dead));
+        assert_eq!(here.maker_by(&labels, |_| Running::No), Some(Maker::Dead));
     }
 
     #[test]
     fn no_process_survives_a_reboot() {
         let here = owner(1, "ns", "now", "m");
         let before = owner(5, "other", "before", "m").labels(ORIGIN);
-        assert_eq!(here.maker_by(&before, |_| Some(7)), Some(Maker::Dead));
+        assert_eq!(here.maker_by(&before, |_| Running::Since(7)), Some(Maker::Rebooted));
+    }
+
+    #[test]
+    fn a_process_that_is_hidden_from_this_user_lives() {
+        let here = owner(1, "ns", "boot", "m");
+        let labels = owner(5, "ns", "boot", "m").labels(ORIGIN);
+        assert_eq!(here.maker_by(&labels, |_| Running::Hidden), Some(Maker::Alive));
     }
 
     #[test]
@@ -177,21 +209,21 @@ mod tests {
         for foreign in [owner(5, "ns", "other", "n"), owner(5, "other", "boot", "m"), owner(5, "ns", "", "")]
         {
             assert_eq!(
-                here.maker_by(&foreign.labels(ORIGIN), |_| None),
+                here.maker_by(&foreign.labels(ORIGIN), |_| Running::No),
                 Some(Maker::Elsewhere),
                 "{foreign:?}"
             );
         }
         let unknown = owner(1, "ns", "boot", "");
         let before = owner(5, "ns", "before", "").labels(ORIGIN);
-        assert_eq!(unknown.maker_by(&before, |_| None), Some(Maker::Elsewhere));
+        assert_eq!(unknown.maker_by(&before, |_| Running::No), Some(Maker::Elsewhere));
     }
 
     #[test]
     fn a_container_that_a_person_starts_from_our_image_is_not_ours() {
         let here = owner(1, "ns", "boot", "m");
-        assert_eq!(here.maker_by(&committed_labels("env", ORIGIN), |_| None), None);
-        assert_eq!(here.maker_by(&HashMap::new(), |_| None), None);
+        assert_eq!(here.maker_by(&committed_labels("env", ORIGIN), |_| Running::No), None);
+        assert_eq!(here.maker_by(&HashMap::new(), |_| Running::No), None);
     }
 
     #[test]

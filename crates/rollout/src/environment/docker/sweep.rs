@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use bollard::{
-    models::ContainerSummary,
+    models::{ContainerSummary, ContainerSummaryStateEnum, ImageSummary},
     query_parameters::{ListContainersOptions, ListImagesOptions, PruneBuildOptions, RemoveImageOptions},
 };
 use futures_util::StreamExt as _;
@@ -17,7 +17,7 @@ use super::{
     raw,
 };
 
-/// Stopped containers of makers that cannot be seen from here are left alone for so long.
+/// Stopped containers of makers that cannot be seen from here, and images without a name, are left alone for so long.
 const FOREIGN_PATIENCE_SECONDS: i64 = 3600;
 
 /// Removals at a time.
@@ -74,6 +74,9 @@ impl Engine {
             let labels = container.labels.clone().unwrap_or_default();
             let abandoned = match self.inner.owner.maker(&labels) {
                 Some(Maker::Dead) => true,
+                // The containers of whoever lives run, but for a moment before they are started.
+                Some(Maker::Rebooted) if container.state == Some(ContainerSummaryStateEnum::EXITED) => true,
+                Some(Maker::Rebooted) => self.stopped_long_ago(&name).await,
                 Some(Maker::Elsewhere) => self.stopped_long_ago(&name).await,
                 Some(Maker::Alive) | None => false,
             };
@@ -120,19 +123,11 @@ impl Engine {
         let used: HashSet<String> =
             containers.into_iter().filter_map(|container| container.image_id).collect();
         let mut images = Vec::new();
+        let now = Timestamp::now().as_second();
         for image in listed {
-            for reference in &image.repo_tags {
-                // Podman qualifies names that have no registry.
-                let short =
-                    reference.trim_start_matches("localhost/").trim_start_matches("docker.io/library/");
-                let kind = match short.split_once(':') {
-                    Some((BUILDS, _)) => ImageKind::Build,
-                    Some((ENVIRONMENTS, _)) => ImageKind::Environment,
-                    Some((SNAPSHOTS, _)) => ImageKind::Snapshot,
-                    _ => continue,
-                };
+            for (reference, kind) in ours(&image, now) {
                 images.push(EngineImage {
-                    reference: short.to_owned(),
+                    reference,
                     kind,
                     size: image.size.try_into().unwrap_or(0),
                     in_use: used.contains(&image.id),
@@ -196,6 +191,34 @@ impl Engine {
     }
 }
 
+/// The references of an image that are ours. One whose reference went to another image has its identifier only; a
+/// new one may be about to get a reference.
+fn ours(image: &ImageSummary, now: i64) -> Vec<(String, ImageKind)> {
+    let mut references = image.repo_tags.iter().filter(|reference| *reference != "<none>:<none>").peekable();
+    if references.peek().is_none() {
+        let kind = match image.labels.get(owner::IMAGE_KIND).map(String::as_str) {
+            Some("build") => ImageKind::Build,
+            Some("env") => ImageKind::Environment,
+            Some("snapshot") => ImageKind::Snapshot,
+            _ => return Vec::new(),
+        };
+        let old = now - image.created > FOREIGN_PATIENCE_SECONDS;
+        return old.then(|| (image.id.clone(), kind)).into_iter().collect();
+    }
+    let ours = references.filter_map(|reference| {
+        // Podman qualifies names that have no registry.
+        let short = reference.trim_start_matches("localhost/").trim_start_matches("docker.io/library/");
+        let kind = match short.split_once(':')? {
+            (BUILDS, _) => ImageKind::Build,
+            (ENVIRONMENTS, _) => ImageKind::Environment,
+            (SNAPSHOTS, _) => ImageKind::Snapshot,
+            _ => return None,
+        };
+        Some((short.to_owned(), kind))
+    });
+    ours.collect()
+}
+
 fn name(container: &ContainerSummary) -> String {
     let name = container.names.iter().flatten().next();
     name.map(|name| name.trim_start_matches('/').to_owned()).unwrap_or_default()
@@ -204,4 +227,29 @@ fn name(container: &ContainerSummary) -> String {
 fn leftover(name: String, labels: &HashMap<String, String>) -> Leftover {
     let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
     Leftover { name, job: label(owner::JOB), trial: label(owner::TRIAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_lost_its_reference_is_ours_by_its_label_when_it_is_old() {
+        let image = |tags: &[&str], kind: &str| ImageSummary {
+            id: "sha256:1".to_owned(),
+            created: 1000,
+            repo_tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            labels: HashMap::from([(owner::IMAGE_KIND.to_owned(), kind.to_owned())]),
+            ..ImageSummary::default()
+        };
+        let later = 1000 + FOREIGN_PATIENCE_SECONDS + 1;
+        let lost = vec![("sha256:1".to_owned(), ImageKind::Snapshot)];
+        assert_eq!(ours(&image(&[], "snapshot"), later), lost);
+        assert_eq!(ours(&image(&["<none>:<none>"], "snapshot"), later), lost);
+        assert_eq!(ours(&image(&[], "snapshot"), 1001), []);
+        assert_eq!(ours(&image(&[], "other"), later), []);
+        assert_eq!(ours(&image(&["mine:1"], "build"), later), []);
+        let named = vec![("rollout-env:1".to_owned(), ImageKind::Environment)];
+        assert_eq!(ours(&image(&["localhost/rollout-env:1", "mine:1"], "env"), 1001), named);
+    }
 }

@@ -19,8 +19,13 @@ use rustix::{
     io::Errno,
 };
 
+use super::start_of;
+
 /// How many skipped entries are kept, with a last word that there were more.
 const MAX_SKIPPED: usize = 1001;
+
+/// Bytes of the path and of the reason of each. No guest sends as many.
+const MAX_SKIPPED_BYTES: usize = 2048;
 
 /// Why a copy cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -127,6 +132,7 @@ impl Receive {
     pub(super) fn skip(&mut self, path: String, reason: String) {
         if self.skipped.len() < MAX_SKIPPED {
             let is_rest = self.file.as_ref().is_some_and(|file| file.path == Path::new(&path));
+            let [path, reason] = [path, reason].map(|text| start_of(&text, MAX_SKIPPED_BYTES));
             self.skipped.push(Skipped { path, reason, is_rest });
         }
     }
