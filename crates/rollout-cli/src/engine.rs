@@ -34,12 +34,7 @@ fn judge(error: EngineError) -> Found {
     match &error {
         // An address that somebody chose is the only one that is tried.
         EngineError::Absent { tried } if tried.len() > 1 => Found::None(error),
-        EngineError::Absent { .. }
-        | EngineError::Ssh { .. }
-        | EngineError::Address { .. }
-        | EngineError::UnknownContext(_) => Found::Missing(error),
-        EngineError::File { .. } | EngineError::Unusable { .. } | EngineError::Call { .. } => {
-            Found::Unusable(error)
-        }
+        _ if error.is_absence() => Found::Missing(error),
+        _ => Found::Unusable(error),
     }
 }

@@ -104,7 +104,7 @@ impl EngineError {
     }
 
     /// Whether it means that there is no engine here, so that a job that named none runs without.
-    pub(in super::super) fn is_absence(&self) -> bool {
+    pub fn is_absence(&self) -> bool {
         matches!(
             self,
             Self::Absent { .. } | Self::Ssh { .. } | Self::Address { .. } | Self::UnknownContext(_)
