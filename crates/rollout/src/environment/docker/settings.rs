@@ -65,7 +65,7 @@ impl Settings {
         match &wrong[..] {
             [] => Ok(settings),
             [only] => Err(only.clone()),
-            several => Err(several.iter().map(|problem| format!("\n  {problem}")).collect()),
+            several => Err(format!("{} settings are wrong\n  {}", several.len(), several.join("\n  "))),
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
         unknown key "netwrok"; the docker environment knows network, runtime, platform, extra_hosts, mounts, gpus, dns, user, pids and builder
         images is for `type: native`; docker takes the image that FROM names
         pids is 0; expected a whole number above 0
-
+        2 settings are wrong
           dns is "1.1.1.1"; expected a list of texts
           gpus is 0; expected all, a number, or a list of identifiers
         platform is "arm64"; expected a text such as "linux/amd64"
