@@ -31,10 +31,9 @@ pub(crate) async fn find() -> Found {
 }
 
 fn judge(error: EngineError) -> Found {
-    match &error {
-        // An address that somebody chose is the only one that is tried.
-        EngineError::Absent { tried } if tried.len() > 1 => Found::None(error),
-        _ if error.is_absence() => Found::Missing(error),
-        _ => Found::Unusable(error),
+    match (error.is_absence(), error.is_unexpected()) {
+        (true, false) => Found::None(error),
+        (true, true) => Found::Missing(error),
+        (false, _) => Found::Unusable(error),
     }
 }

@@ -111,6 +111,11 @@ impl EngineError {
         )
     }
 
+    /// Whether somebody said that there is an engine: an address that is named is the only one that is tried.
+    pub fn is_unexpected(&self) -> bool {
+        !matches!(self, Self::Absent { tried } if tried.len() > 1)
+    }
+
     /// Wraps the error of a call.
     pub(super) fn call(what: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
         move |error| Self::Call { what, words: words(&error) }
