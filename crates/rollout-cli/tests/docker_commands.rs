@@ -168,7 +168,15 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     kept build cache, also of other builds removed by --cache
     ");
     assert!(engine.containers().iter().any(|name| name.starts_with("rollout-kept-")));
-    insta::assert_snapshot!(cleaned(&job, &["--images", "--preserved", "--dry-run"]), @"");
+    insta::assert_snapshot!(cleaned(&job, &["--images", "--preserved", "--dry-run"]), @"
+    to remove 0 containers of ended runs
+    kept 0 containers of running jobs
+    to remove 1 preserved container
+    to remove 0 built images
+    to remove 1 environment image
+    to remove 0 agent snapshots
+    kept build cache, also of other builds removed by --cache
+    ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--cache", "--preserved"]), @"
     removed 0 containers of ended runs
     kept 0 containers of running jobs

@@ -103,15 +103,17 @@ const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows wha
      what Rollout made";
 
 /// What BuildKit puts before what it has to say.
-const PREAMBLES: [&str; 3] = [
+const PREAMBLES: [&str; 4] = [
     "failed to solve with frontend dockerfile.v0: ",
     "failed to create LLB definition: ",
     "failed to solve: ",
+    "failed to compute cache key: ",
 ];
 
 /// What a failed build comes to. `output` is the end of its log, `file` where the rest is.
 pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError {
     let mut words = words(error);
+    let copies_nothing = words.contains("failed to compute cache key") && words.ends_with("not found");
     for preamble in PREAMBLES {
         words = words.strip_prefix(preamble).unwrap_or(&words).to_owned();
     }
@@ -133,6 +135,11 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
     }
     if is_disk_full(&words) {
         return EnvironmentError::Build(format!("{DISK_FULL}: {words}"));
+    }
+    if copies_nothing {
+        return EnvironmentError::Build(format!(
+            "{words}; COPY and ADD find what is in environment/, unless .dockerignore leaves it out{quoted}"
+        ));
     }
     if REGISTRY_TROUBLE.iter().any(|trouble| words.contains(trouble)) {
         return EnvironmentError::BuildNetwork(format!("{} cannot be fetched: {words}", base_image(output)));
@@ -177,10 +184,8 @@ fn is_refused_image(words: &str) -> bool {
         "access to the resource is denied",
         "invalid reference format",
     ];
-    // BuildKit says nothing more about a name that leads to no image, and much the same of a file to be copied.
-    let unresolved =
-        words.ends_with(": not found") && !words.contains("cache key") && !words.contains("checksum");
-    unresolved || REFUSED.iter().any(|refused| words.contains(refused))
+    // BuildKit says nothing more about a name that leads to no image.
+    words.ends_with(": not found") || REFUSED.iter().any(|refused| words.contains(refused))
 }
 
 /// What a failed pull comes to.
@@ -341,7 +346,7 @@ mod tests {
         the base image nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image docker.io/library/nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image nope:1 cannot be fetched: Get "http://r/v2/": dial tcp: no such host
-        failed to compute cache key: "/missing" not found: not found
+        "/missing" not found: not found; COPY and ADD find what is in environment/, unless .dockerignore leaves it out
         "#);
     }
 
