@@ -31,15 +31,9 @@ pub(crate) async fn find() -> Found {
 }
 
 fn judge(error: EngineError) -> Found {
-    match &error {
-        // An address that somebody chose is the only one that is tried.
-        EngineError::Absent { tried } if tried.len() > 1 => Found::None(error),
-        EngineError::Absent { .. }
-        | EngineError::Ssh { .. }
-        | EngineError::Address { .. }
-        | EngineError::UnknownContext(_) => Found::Missing(error),
-        EngineError::File { .. } | EngineError::Unusable { .. } | EngineError::Call { .. } => {
-            Found::Unusable(error)
-        }
+    match (error.is_absence(), error.is_unexpected()) {
+        (true, false) => Found::None(error),
+        (true, true) => Found::Missing(error),
+        (false, _) => Found::Unusable(error),
     }
 }

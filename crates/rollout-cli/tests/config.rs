@@ -184,7 +184,11 @@ fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
         .set("environment", json!({}))
         .env("DOCKER_HOST", "unix:///nonexistent");
     let finished = job.run().expect(1);
-    assert!(finished.stdout().contains("on native"), "{}", finished.stdout());
+    let said = finished.stdout();
+    assert!(said.contains("on native"), "{said}");
+    let why =
+        "no Docker engine answers at unix:///nonexistent: there is no such socket; the job runs natively";
+    assert!(said.contains(why), "{said}");
 }
 
 #[test]

@@ -94,6 +94,7 @@ fn clean_removes_what_a_killed_job_left_and_nothing_of_one_that_runs_or_of_other
     killed.finish();
     insta::assert_snapshot!(cleaned(&job, &["--dry-run"]), @"
     to remove 1 container of ended runs
+    kept 1 container of running jobs
     kept 0 preserved containers
     kept 1 built image removed by --images
     kept 0 environment images
@@ -104,6 +105,7 @@ fn clean_removes_what_a_killed_job_left_and_nothing_of_one_that_runs_or_of_other
     assert!(engine.containers().iter().any(|name| name.contains("killed")));
     insta::assert_snapshot!(cleaned(&job, &[]), @"
     removed 1 container of ended runs
+    kept 1 container of running jobs
     kept 0 preserved containers
     kept 1 built image removed by --images
     kept 0 environment images
@@ -136,6 +138,7 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     let made = engine.images();
     insta::assert_snapshot!(cleaned(&job, &[]), @"
     removed 0 containers of ended runs
+    kept 0 containers of running jobs
     kept 1 preserved container removed by --preserved
     kept 1 built image removed by --images
     kept 0 environment images
@@ -145,6 +148,7 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--cache", "--dry-run"]), @"
     to remove 0 containers of ended runs
+    kept 0 containers of running jobs
     kept 1 preserved container removed by --preserved
     to remove 1 built image
     to remove 0 environment images
@@ -155,6 +159,7 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     assert_eq!(engine.images(), made);
     insta::assert_snapshot!(cleaned(&job, &["--images"]), @"
     removed 0 containers of ended runs
+    kept 0 containers of running jobs
     kept 1 preserved container removed by --preserved
     removed 1 built image
     removed 0 environment images
@@ -163,8 +168,18 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     kept build cache, also of other builds removed by --cache
     ");
     assert!(engine.containers().iter().any(|name| name.starts_with("rollout-kept-")));
+    insta::assert_snapshot!(cleaned(&job, &["--images", "--preserved", "--dry-run"]), @"
+    to remove 0 containers of ended runs
+    kept 0 containers of running jobs
+    to remove 1 preserved container
+    to remove 0 built images
+    to remove 1 environment image
+    to remove 0 agent snapshots
+    kept build cache, also of other builds removed by --cache
+    ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--cache", "--preserved"]), @"
     removed 0 containers of ended runs
+    kept 0 containers of running jobs
     removed 1 preserved container
     removed 0 built images
     removed 1 environment image
@@ -195,6 +210,7 @@ fn an_image_that_goes_while_a_job_runs_is_made_again_when_it_is_wanted() {
     let arrival = gate.arrival();
     insta::assert_snapshot!(cleaned(&job, &["--images"]), @"
     removed 0 containers of ended runs
+    kept 1 container of running jobs
     kept 0 preserved containers
     removed 2 built images
     removed 1 environment image

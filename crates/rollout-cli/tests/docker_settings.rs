@@ -131,6 +131,8 @@ fn a_network_that_does_not_exist_is_refused_with_those_that_do() {
     let stderr = refused(json!({"network": "settings-missing"}));
     assert!(stderr.contains("settings-missing") && stderr.contains("bridge"), "{stderr}");
     assert!(stderr.contains("docker network create"), "{stderr}");
+    let stderr = refused(json!({"network": "container:settings-missing"}));
+    assert!(stderr.contains("no such container"), "{stderr}");
 }
 
 #[test]
@@ -177,7 +179,7 @@ fn mounts_bring_directories_volumes_and_memory() {
 }
 
 #[test]
-fn a_mount_whose_source_is_missing_fails_the_start_and_says_so() {
+fn a_mount_whose_source_is_missing_fails_the_start_once_and_says_so() {
     let mounts = json!([{"type": "bind", "source": "/nonexistent/source", "target": "/mnt"}]);
     let job = job()
         .on(&Engine::shared())
@@ -185,7 +187,9 @@ fn a_mount_whose_source_is_missing_fails_the_start_and_says_so() {
         .task(TestTask::new("no-source"))
         .oracle();
     let finished = job.run().expect(1);
-    let error = &finished.trial("oracle/set/no-source__1")["error"];
+    let trial = finished.trial("oracle/set/no-source__1");
+    assert_eq!(trial["tries"], 1);
+    let error = &trial["error"];
     assert_eq!(error["type"], "environment_start_failed");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("/nonexistent/source") && message.contains("must exist"), "{message}");

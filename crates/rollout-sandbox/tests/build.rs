@@ -353,7 +353,7 @@ async fn a_failing_run_names_its_line_and_shows_its_last_output() {
 #[tokio::test]
 async fn an_image_without_a_mapping_is_refused_with_the_mapping_to_write() {
     let host = Host::start().await;
-    insta::assert_snapshot!(failure(&host, "FROM python:3.13-slim\nRUN true\n").await, @r#"Dockerfile line 1 `FROM python:3.13-slim`: there is no image python:3.13-slim: nothing says what `python:3.13-slim` is here; to use this machine's own system in its place, write under environment.provider_config: images: {"python:3.13-slim": host}"#);
+    insta::assert_snapshot!(failure(&host, "FROM python:3.13-slim\nRUN true\n").await, @r#"Dockerfile line 1 `FROM python:3.13-slim`: there is no image python:3.13-slim: nothing says what `python:3.13-slim` is here; to use this machine's own system in its place, write under environment.provider_config: images: {"python:3.13-slim": host}; `type: docker` runs any image on a Docker engine"#);
     let missing = Project::new("");
     fs::remove_file(missing.context().join("Dockerfile")).unwrap();
     assert!(matches!(missing.build(&host).await, Err(BuildError::MissingDockerfile { .. })));

@@ -60,7 +60,7 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
     if let Err(error) = rollout::environment::check(&loaded.config.environment) {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-        found.problems.push(load::line(&path.display().to_string(), &format!("{error}{hint}")));
+        found.problems.push(format!("{} {}: {error}{hint}", paint(BAD, "error:"), path.display()));
     }
     found.warnings.extend(Oddities::of(&datasets).render());
     let oracle = loaded.config.agents.iter().any(|agent| agent.kind == AgentKind::Oracle);

@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::File,
+    io::{Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,6 +14,8 @@ use rollout::{
     name::AgentName,
     result::{ErrorType, Standing, Totals, TrialResult},
 };
+
+use super::text::first_line;
 
 /// How many failures the summary points at.
 const POINTED_FAILURES: usize = 3;
@@ -61,6 +65,8 @@ pub(crate) struct Running {
     pub phase: Option<Phase>,
     /// When it left the queue, from the start of the reporter.
     pub since: Duration,
+    /// The last line of its build or pull, while that goes on.
+    pub step: Option<String>,
 }
 
 impl Board {
@@ -75,11 +81,13 @@ impl Board {
                 self.agents = earlier.iter().map(|(agent, totals)| (agent.clone(), totals.clone())).collect();
             }
             Event::TrialStarted { index, trial } => {
-                self.running.insert(*index, Running { trial: trial.clone(), phase: None, since: now });
+                self.running
+                    .insert(*index, Running { trial: trial.clone(), phase: None, since: now, step: None });
             }
             Event::PhaseStarted { index, phase } => {
                 if let Some(running) = self.running.get_mut(index) {
                     running.phase = Some(*phase);
+                    running.step = None;
                 }
             }
             Event::TrialFinished { index, result } => {
@@ -94,6 +102,16 @@ impl Board {
             | Event::TrialRetried { .. }
             | Event::Cancelling
             | Event::JobFinished { .. } => {}
+        }
+    }
+
+    /// Looks how far images have come, for the first trials that run: they can take minutes, without an event.
+    pub(crate) fn look_at_images(&mut self, trials: usize) {
+        let directory = &self.directory;
+        let first = self.running.values_mut().take(trials);
+        for running in first.filter(|running| running.phase == Some(Phase::Image)) {
+            let log = directory.join(running.trial.to_string()).join("environment/build.txt");
+            running.step = last_line(&log);
         }
     }
 
@@ -129,6 +147,18 @@ impl Board {
     pub(crate) fn trial_dir(&self, trial: &TrialId) -> PathBuf {
         shown(&self.directory).join(trial.to_string())
     }
+}
+
+/// The last line of a log that says something.
+fn last_line(path: &Path) -> Option<String> {
+    const LONGEST_LINE: u64 = 4096;
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LONGEST_LINE))).ok()?;
+    let mut end = Vec::new();
+    file.take(LONGEST_LINE).read_to_end(&mut end).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    end.lines().rev().map(first_line).find(|line| !line.is_empty())
 }
 
 /// Which trial a result belongs to.

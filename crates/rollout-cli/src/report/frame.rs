@@ -15,6 +15,9 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The widest progress bar.
 const BAR_CHARS: usize = 30;
 
+/// The narrowest room in which the step of a build still tells something.
+const SHORTEST_STEP: usize = 10;
+
 /// Lines that are not trials: the bar, the metrics, and one that stays free for what is printed above.
 const OTHER_ROWS: usize = 3;
 
@@ -47,7 +50,12 @@ fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<Strin
             let phase = running.phase.map_or("queue", |phase| phase.as_str());
             let time = clock(now.saturating_sub(running.since));
             let name = fit(&name, names_width);
-            format!("{spinner} {name:<names_width$}  {phase:<8}  {time:>7}")
+            let line = format!("{spinner} {name:<names_width$}  {phase:<8}  {time:>7}");
+            let room = width.saturating_sub(line.chars().count() + 2);
+            match &running.step {
+                Some(step) if room >= SHORTEST_STEP => format!("{line}  {}", paint(DIM, &fit(step, room))),
+                _ => line,
+            }
         })
         .collect();
     if board.running.len() > shown {

@@ -184,6 +184,7 @@ impl Reporter {
         {
             *due = now + frame::TICK;
             let (width, height) = terminal_size();
+            self.board.look_at_images(height);
             let lines = frame::frame(&self.board, now - self.start, width, height);
             bar.set_message(colored(&lines.join("\n"), *color));
         }

@@ -308,6 +308,25 @@ fn the_live_display_shows_running_trials_counts_and_metrics() {
 }
 
 #[test]
+fn a_build_or_pull_is_shown_by_the_last_line_of_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let trial = trial("oracle", "hello", 1);
+    let logs = dir.path().join(trial.to_string()).join("environment");
+    std::fs::create_dir_all(&logs).unwrap();
+    std::fs::write(logs.join("build.txt"), "#4 CACHED\n\n#5 Unpacking \u{1b}[2Jpython3 (3.11.2-1+b1)\n\n")
+        .unwrap();
+    let mut board = Board { directory: dir.path().to_owned(), total: 1, ..Board::default() };
+    board.apply(&Event::TrialStarted { index: TrialIndex(0), trial }, Duration::ZERO);
+    board.apply(&Event::PhaseStarted { index: TrialIndex(0), phase: Phase::Image }, Duration::ZERO);
+    board.look_at_images(24);
+    insta::assert_snapshot!(drawn(&board, 70, 66, 24).lines().next().unwrap(), @"⠋ oracle · hello · attempt 1  image        1:10  #5 Unpacking [2J…");
+    insta::assert_snapshot!(drawn(&board, 70, 48, 24).lines().next().unwrap(), @"⠋ oracle · hello · attemp…  image        1:10");
+    board.apply(&Event::PhaseStarted { index: TrialIndex(0), phase: Phase::Start }, Duration::ZERO);
+    board.look_at_images(24);
+    insta::assert_snapshot!(drawn(&board, 70, 66, 24).lines().next().unwrap(), @"⠋ oracle · hello · attempt 1  start        1:10");
+}
+
+#[test]
 fn more_trials_than_rows_are_counted() {
     let mut board = Board::default();
     board.apply(&a_job()[0], Duration::ZERO);

@@ -17,7 +17,7 @@ pub enum BaseImageError {
     /// Nothing says what the reference stands for.
     #[error(
         "nothing says what `{reference}` is here; to use this machine's own system in its place, write under \
-         environment.provider_config: images: {{\"{reference}\": host}}"
+         environment.provider_config: images: {{\"{reference}\": host}}; `type: docker` runs any image on a Docker engine"
     )]
     Unmapped {
         /// The reference.

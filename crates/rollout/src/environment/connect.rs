@@ -93,6 +93,18 @@ impl ConnectError {
         }
     }
 
+    /// What to say where the job runs natively instead, unless nobody expects an engine.
+    fn told_on_fallback(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "docker")]
+            Self::Docker(error) if error.is_unexpected() => {
+                let error = error.to_string().replacen("\n  ", " at ", 1);
+                Some(format!("{error}; the job runs natively"))
+            }
+            _ => None,
+        }
+    }
+
     /// What the reader can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -122,13 +134,13 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
 /// of the two knows decide for that one.
 pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind {
-        Some(EnvironmentKind::Native) => native::connect(config, place).await,
+        Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
         Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
         Some(other) => Err(ConnectError::Unsupported(other.as_str())),
-        None if docker::check(config).is_err() => native::connect(config, place).await,
+        None if docker::check(config).is_err() => native::connect(config, place, None).await,
         None => match docker::connect(config, place).await {
             Err(error) if error.is_absence() && native::check(config).is_ok() => {
-                native::connect(config, place).await
+                native::connect(config, place, error.told_on_fallback()).await
             }
             outcome => outcome,
         },
@@ -147,9 +159,10 @@ mod native {
     pub(super) async fn connect(
         config: &EnvironmentConfig,
         place: &Place,
+        note: Option<String>,
     ) -> Result<Arc<dyn Provider>, ConnectError> {
         let settings = Settings::read(config).map_err(ConnectError::Config)?;
-        Ok(Arc::new(Native::start(settings, place).await?))
+        Ok(Arc::new(Native::start(settings, place, note).await?))
     }
 }
 
@@ -174,7 +187,7 @@ mod docker {
 /// Stands for a provider that was left out of the build.
 #[cfg(not(all(feature = "docker", feature = "native")))]
 macro_rules! left_out {
-    ($name:ident, $kind:expr) => {
+    ($name:ident, $kind:expr $(, $more:ty)?) => {
         mod $name {
             use super::{Arc, ConnectError, EnvironmentConfig, EnvironmentKind, Place, Provider};
 
@@ -185,6 +198,7 @@ macro_rules! left_out {
             pub(super) async fn connect(
                 _: &EnvironmentConfig,
                 _: &Place,
+                $(_: $more,)?
             ) -> Result<Arc<dyn Provider>, ConnectError> {
                 Err(ConnectError::Unsupported($kind.as_str()))
             }
@@ -195,7 +209,7 @@ macro_rules! left_out {
 #[cfg(not(feature = "docker"))]
 left_out!(docker, EnvironmentKind::Docker);
 #[cfg(not(feature = "native"))]
-left_out!(native, EnvironmentKind::Native);
+left_out!(native, EnvironmentKind::Native, Option<String>);
 
 #[cfg(test)]
 mod tests {

@@ -216,9 +216,17 @@ impl Provider for Docker {
 /// A network that does not exist would fail every trial.
 async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), ConnectError> {
     let Some(network) = &settings.network else { return Ok(()) };
-    if ["host", "none", "bridge", "default"].contains(&network.as_str()) || network.starts_with("container:")
-    {
+    if ["host", "none", "bridge", "default"].contains(&network.as_str()) {
         return Ok(());
+    }
+    if let Some(container) = network.strip_prefix("container:") {
+        return match engine.api().inspect_container(container, None).await {
+            Ok(_) => Ok(()),
+            Err(error) if failure::is_missing(&error) => Err(ConnectError::Config(format!(
+                "network is {network:?}, and the engine has no such container"
+            ))),
+            Err(error) => Err(EngineError::call("look for a container")(error).into()),
+        };
     }
     match engine.api().inspect_network(network, None).await {
         Ok(_) => Ok(()),

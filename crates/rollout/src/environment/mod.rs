@@ -252,6 +252,9 @@ pub enum EnvironmentError {
     /// The environment does not start.
     #[error("{0}")]
     Start(String),
+    /// The environment cannot start with these settings: trying again gives the same.
+    #[error("{0}")]
+    Refused(String),
     /// The machine cannot give what was asked for.
     #[error("{0}")]
     Resources(String),

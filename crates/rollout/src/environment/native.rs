@@ -117,11 +117,15 @@ pub(super) struct Native {
 }
 
 impl Native {
-    pub(super) async fn start(settings: Settings, place: &Place) -> Result<Self, ConnectError> {
+    pub(super) async fn start(
+        settings: Settings,
+        place: &Place,
+        note: Option<String>,
+    ) -> Result<Self, ConnectError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
         let engine = Engine::start(options).await.map_err(ConnectError::Native)?;
         let bases = HostImages::new(engine.clone(), settings.images);
-        let mut notes = engine.support().notes.clone();
+        let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
         if settings.wants_storage {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
         }

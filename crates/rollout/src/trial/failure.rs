@@ -51,6 +51,7 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
         EnvironmentError::Pull(_) => (ErrorType::EnvironmentImagePullFailed, true),
         EnvironmentError::NoImage(_) => (ErrorType::EnvironmentImagePullFailed, false),
         EnvironmentError::Start(_) => (ErrorType::EnvironmentStartFailed, true),
+        EnvironmentError::Refused(_) => (ErrorType::EnvironmentStartFailed, false),
         EnvironmentError::Resources(_) => (ErrorType::EnvironmentResourceAllocationFailed, false),
         EnvironmentError::Teardown(_) => (ErrorType::EnvironmentTeardownFailed, false),
         EnvironmentError::Command(_) => match phase {
@@ -178,6 +179,7 @@ mod tests {
             (Phase::Image, E::Pull(text()), ErrorType::EnvironmentImagePullFailed, true),
             (Phase::Image, E::NoImage(text()), ErrorType::EnvironmentImagePullFailed, false),
             (Phase::Start, E::Start(text()), ErrorType::EnvironmentStartFailed, true),
+            (Phase::Start, E::Refused(text()), ErrorType::EnvironmentStartFailed, false),
             (Phase::Start, E::Resources(text()), ErrorType::EnvironmentResourceAllocationFailed, false),
             (Phase::Start, E::Lost(text()), ErrorType::EnvironmentStartFailed, true),
             (Phase::Install, E::Command(text()), ErrorType::AgentInstallFailed, false),

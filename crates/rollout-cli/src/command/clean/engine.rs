@@ -8,33 +8,40 @@ use crate::{args::Clean, report::text::count};
 /// Removes what may go from an engine. Nothing is touched that Rollout did not make, but for the build cache:
 /// the engine does not tell whose that is.
 pub(super) async fn clean(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
-    let mut rows = containers(args, engine).await?;
-    rows.extend(images(args, engine).await?);
+    let (mut rows, gone) = containers(args, engine).await?;
+    rows.extend(images(args, engine, &gone).await?);
     rows.extend(build_cache(args, engine).await?);
     Ok(rows)
 }
 
-async fn containers(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
+/// The containers that Rollout made, and the names of those that go.
+async fn containers(args: &Clean, engine: &Engine) -> Result<(Vec<Row>, Vec<String>), EngineError> {
     let dead = engine.sweep(args.dry_run).await?;
+    let running = engine.running().await?;
     let preserved = engine.preserved().await?;
     if args.preserved && !args.dry_run {
         engine.remove_containers(preserved.iter().map(|kept| &kept.name)).await?;
     }
     let row = |fate, number: usize, what| Row { fate, what, some: number > 0, size: None };
-    Ok(vec![
+    let rows = vec![
         row(Fate::Goes, dead.len(), count(dead.len() as u64, "container") + " of ended runs"),
+        row(Fate::Stays, running.len(), count(running.len() as u64, "container") + " of running jobs"),
         row(
             Fate::by("--preserved", args.preserved),
             preserved.len(),
             count(preserved.len() as u64, "preserved container"),
         ),
-    ])
+    ];
+    let preserved = preserved.into_iter().filter(|_| args.preserved);
+    Ok((rows, dead.into_iter().chain(preserved).map(|leftover| leftover.name).collect()))
 }
 
-/// The images that Rollout made. Those that were pulled are the user's.
-async fn images(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
+/// The images that Rollout made. Those that were pulled are the user's. A dry run counts those as free whose
+/// containers would be gone.
+async fn images(args: &Clean, engine: &Engine, gone: &[String]) -> Result<Vec<Row>, EngineError> {
     let found = engine.images().await?;
-    let free = || found.iter().filter(|image| !image.in_use).map(|image| image.reference.as_str());
+    let is_free = |image: &&EngineImage| image.used_by.iter().all(|container| gone.contains(container));
+    let free = || found.iter().filter(is_free).map(|image| image.reference.as_str());
     let removed: Vec<String> = if args.images && !args.dry_run {
         // Images are made of each other in the order of their kinds, and one that has another stays.
         engine.remove_images(free().rev()).await?

@@ -104,11 +104,16 @@ impl EngineError {
     }
 
     /// Whether it means that there is no engine here, so that a job that named none runs without.
-    pub(in super::super) fn is_absence(&self) -> bool {
+    pub fn is_absence(&self) -> bool {
         matches!(
             self,
             Self::Absent { .. } | Self::Ssh { .. } | Self::Address { .. } | Self::UnknownContext(_)
         )
+    }
+
+    /// Whether somebody said that there is an engine: an address that is named is the only one that is tried.
+    pub fn is_unexpected(&self) -> bool {
+        !matches!(self, Self::Absent { tried } if tried.len() > 1)
     }
 
     /// Wraps the error of a call.

@@ -103,15 +103,17 @@ const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows wha
      what Rollout made";
 
 /// What BuildKit puts before what it has to say.
-const PREAMBLES: [&str; 3] = [
+const PREAMBLES: [&str; 4] = [
     "failed to solve with frontend dockerfile.v0: ",
     "failed to create LLB definition: ",
     "failed to solve: ",
+    "failed to compute cache key: ",
 ];
 
 /// What a failed build comes to. `output` is the end of its log, `file` where the rest is.
 pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError {
     let mut words = words(error);
+    let copies_nothing = words.contains("failed to compute cache key") && words.ends_with("not found");
     for preamble in PREAMBLES {
         words = words.strip_prefix(preamble).unwrap_or(&words).to_owned();
     }
@@ -133,6 +135,11 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
     }
     if is_disk_full(&words) {
         return EnvironmentError::Build(format!("{DISK_FULL}: {words}"));
+    }
+    if copies_nothing {
+        return EnvironmentError::Build(format!(
+            "{words}; COPY and ADD find what is in environment/, unless .dockerignore leaves it out{quoted}"
+        ));
     }
     if REGISTRY_TROUBLE.iter().any(|trouble| words.contains(trouble)) {
         return EnvironmentError::BuildNetwork(format!("{} cannot be fetched: {words}", base_image(output)));
@@ -177,10 +184,8 @@ fn is_refused_image(words: &str) -> bool {
         "access to the resource is denied",
         "invalid reference format",
     ];
-    // BuildKit says nothing more about a name that leads to no image, and much the same of a file to be copied.
-    let unresolved =
-        words.ends_with(": not found") && !words.contains("cache key") && !words.contains("checksum");
-    unresolved || REFUSED.iter().any(|refused| words.contains(refused))
+    // BuildKit says nothing more about a name that leads to no image.
+    words.ends_with(": not found") || REFUSED.iter().any(|refused| words.contains(refused))
 }
 
 /// What a failed pull comes to.
@@ -215,7 +220,28 @@ pub(super) fn start(error: &Error) -> EnvironmentError {
     if words.contains("Range of CPUs") || words.contains("inimum memory limit") {
         return EnvironmentError::Resources(words);
     }
-    let next = if words.contains("unknown or invalid runtime") || words.contains("nknown runtime") {
+    if let Some(next) = setting_to_change(&words) {
+        return EnvironmentError::Refused(format!("the container does not start: {words}; {next}"));
+    }
+    // The engine finds fault with what it was asked for, which is the same in every try.
+    if status(error) == Some(400) {
+        return EnvironmentError::Refused(format!("the container does not start: {words}"));
+    }
+    let next = if words.contains("address pool") || words.contains("no available IPv4 addresses") {
+        "; the network has no address left; `docker network prune` frees those of unused networks"
+    } else if words.contains("port is already allocated") {
+        "; another container holds the port"
+    } else if is_disk_full(&words) {
+        return EnvironmentError::Start(format!("the container does not start: {words}; {DISK_FULL}"));
+    } else {
+        ""
+    };
+    EnvironmentError::Start(format!("the container does not start: {words}{next}"))
+}
+
+/// What to do about a setting with which no container starts, by what the engine said of it.
+fn setting_to_change(words: &str) -> Option<&'static str> {
+    if words.contains("unknown or invalid runtime") || words.contains("nknown runtime") {
         Some("`docker info` lists the runtimes that the engine knows; provider_config.runtime names another")
     } else if words.contains("exec format error") {
         Some(
@@ -227,19 +253,9 @@ pub(super) fn start(error: &Error) -> EnvironmentError {
         Some("provider_config.gpus needs the NVIDIA Container Toolkit on the engine's machine")
     } else if words.contains("mount") && words.contains("does not exist") {
         Some("the source of each bind mount in provider_config.mounts must exist on the engine's machine")
-    } else if words.contains("address pool") || words.contains("no available IPv4 addresses") {
-        Some("the network has no address left; `docker network prune` frees those of unused networks")
-    } else if words.contains("port is already allocated") {
-        Some("another container holds the port")
-    } else if is_disk_full(&words) {
-        Some(DISK_FULL)
     } else {
         None
-    };
-    EnvironmentError::Start(match next {
-        Some(next) => format!("the container does not start: {words}. {next}"),
-        None => format!("the container does not start: {words}"),
-    })
+    }
 }
 
 /// Whether an engine refused a limit on a container's storage, which its file system may not have.
@@ -271,6 +287,7 @@ mod tests {
             EnvironmentError::Pull(_) => "pull",
             EnvironmentError::NoImage(_) => "no image",
             EnvironmentError::Start(_) => "start",
+            EnvironmentError::Refused(_) => "refused",
             EnvironmentError::Resources(_) => "resources",
             EnvironmentError::Command(_) => "command",
             EnvironmentError::Lost(_) => "lost",
@@ -329,7 +346,7 @@ mod tests {
         the base image nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image docker.io/library/nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image nope:1 cannot be fetched: Get "http://r/v2/": dial tcp: no such host
-        failed to compute cache key: "/missing" not found: not found
+        "/missing" not found: not found; COPY and ADD find what is in environment/, unless .dockerignore leaves it out
         "#);
     }
 
@@ -375,11 +392,11 @@ mod tests {
         })
         .collect();
         insta::assert_snapshot!(told.join("\n"), @r#"
-        start: the container does not start: unknown or invalid runtime name: kata. `docker info` lists the runtimes that the engine knows; provider_config.runtime names another
-        start: the container does not start: OCI runtime create failed: exec /.rollout/guest: exec format error. the image is for another platform than the engine; set provider_config.platform to that of the engine
-        start: the container does not start: network lab not found. create it with `docker network create`, or change provider_config.network
-        start: the container does not start: invalid mount config for type "bind": bind source path does not exist: /none. the source of each bind mount in provider_config.mounts must exist on the engine's machine
-        start: the container does not start: could not select device driver "" with capabilities: [[gpu]]. provider_config.gpus needs the NVIDIA Container Toolkit on the engine's machine
+        refused: the container does not start: unknown or invalid runtime name: kata; `docker info` lists the runtimes that the engine knows; provider_config.runtime names another
+        refused: the container does not start: OCI runtime create failed: exec /.rollout/guest: exec format error; the image is for another platform than the engine; set provider_config.platform to that of the engine
+        refused: the container does not start: network lab not found; create it with `docker network create`, or change provider_config.network
+        refused: the container does not start: invalid mount config for type "bind": bind source path does not exist: /none; the source of each bind mount in provider_config.mounts must exist on the engine's machine
+        refused: the container does not start: could not select device driver "" with capabilities: [[gpu]]; provider_config.gpus needs the NVIDIA Container Toolkit on the engine's machine
         resources: Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available
         start: the engine does not answer while it is to start a container: connection refused
         "#);

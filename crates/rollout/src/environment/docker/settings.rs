@@ -41,7 +41,7 @@ pub(in super::super) struct Settings {
 }
 
 impl Settings {
-    /// Reads the settings; an error is a sentence about the first wrong one.
+    /// Reads the settings; an error tells of all that are wrong.
     pub(in super::super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         Self::read_map(&config.provider_config, config.override_storage.is_some())
     }
@@ -60,33 +60,44 @@ impl Settings {
             builder: None,
             wants_storage,
         };
-        for (key, value) in map {
-            match key.as_str() {
-                "network" => settings.network = Some(text(key, value)?),
-                "runtime" => settings.runtime = Some(text(key, value)?),
-                "platform" => settings.platform = Some(platform(value)?),
-                "extra_hosts" => settings.extra_hosts = extra_hosts(value)?,
-                "mounts" => settings.mounts = mounts(value)?,
-                "gpus" => settings.gpus = Some(gpus(value)?),
-                "dns" => settings.dns = texts(key, value)?,
-                "user" => settings.user = Some(user(value)?),
-                "pids" => {
-                    settings.pids = value
-                        .as_i64()
-                        .filter(|pids| *pids > 0)
-                        .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
-                }
-                "builder" => {
-                    settings.builder = Some(match value.as_str() {
-                        Some("classic") => Builder::Classic,
-                        Some("buildkit") => Builder::BuildKit,
-                        _ => return Err(format!("builder is {value}; there are classic and buildkit")),
-                    });
-                }
-                _ => return Err(format!("unknown key {key:?}; the docker environment knows {KNOWN}")),
-            }
+        let wrong: Vec<String> =
+            map.iter().filter_map(|(key, value)| settings.set(key, value).err()).collect();
+        match &wrong[..] {
+            [] => Ok(settings),
+            [only] => Err(only.clone()),
+            several => Err(format!("{} settings are wrong\n  {}", several.len(), several.join("\n  "))),
         }
-        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
+        match key {
+            "network" => self.network = Some(text(key, value)?),
+            "runtime" => self.runtime = Some(text(key, value)?),
+            "platform" => self.platform = Some(platform(value)?),
+            "extra_hosts" => self.extra_hosts = extra_hosts(value)?,
+            "mounts" => self.mounts = mounts(value)?,
+            "gpus" => self.gpus = Some(gpus(value)?),
+            "dns" => self.dns = texts(key, value)?,
+            "user" => self.user = Some(user(value)?),
+            "pids" => {
+                self.pids = value
+                    .as_i64()
+                    .filter(|pids| *pids > 0)
+                    .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
+            }
+            "builder" => {
+                self.builder = Some(match value.as_str() {
+                    Some("classic") => Builder::Classic,
+                    Some("buildkit") => Builder::BuildKit,
+                    _ => return Err(format!("builder is {value}; there are classic and buildkit")),
+                });
+            }
+            "images" => {
+                return Err("images is for `type: native`; docker takes the image that FROM names".to_owned());
+            }
+            _ => return Err(format!("unknown key {key:?}; the docker environment knows {KNOWN}")),
+        }
+        Ok(())
     }
 
     /// The network, for people and for the record.
@@ -258,7 +269,9 @@ mod tests {
     fn wrong_settings_are_named() {
         let errors: Vec<String> = [
             json!({"netwrok": "none"}),
+            json!({"images": {"*": "host"}}),
             json!({"pids": 0}),
+            json!({"dns": "1.1.1.1", "gpus": 0}),
             json!({"platform": "arm64"}),
             json!({"builder": "kaniko"}),
             json!({"extra_hosts": ["db"]}),
@@ -272,7 +285,11 @@ mod tests {
         .collect();
         insta::assert_snapshot!(errors.join("\n"), @r#"
         unknown key "netwrok"; the docker environment knows network, runtime, platform, extra_hosts, mounts, gpus, dns, user, pids and builder
+        images is for `type: native`; docker takes the image that FROM names
         pids is 0; expected a whole number above 0
+        2 settings are wrong
+          dns is "1.1.1.1"; expected a list of texts
+          gpus is 0; expected all, a number, or a list of identifiers
         platform is "arm64"; expected a text such as "linux/amd64"
         builder is "kaniko"; there are classic and buildkit
         extra_hosts is ["db"]; expected {name: address} or a list of "name:address"

@@ -1,6 +1,6 @@
 //! What Rollout left on an engine, and its removal.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use bollard::{
     models::{ContainerSummary, ContainerSummaryStateEnum, ImageSummary},
@@ -54,10 +54,21 @@ pub struct EngineImage {
     pub kind: ImageKind,
     /// Bytes of all its layers, of which images share many.
     pub size: u64,
-    /// Whether a container was made from it.
-    pub in_use: bool,
+    /// The names of the containers that were made from it.
+    pub used_by: Vec<String>,
     /// When it was made, in seconds since 1970.
     pub created: i64,
+}
+
+/// What a container is still there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// Nothing: its run is over.
+    Ended,
+    /// A run.
+    Running,
+    /// A person.
+    Kept,
 }
 
 impl Engine {
@@ -65,36 +76,21 @@ impl Engine {
     ///
     /// Nothing of a living run is touched, and nothing that was kept for a person.
     pub async fn sweep(&self, dry_run: bool) -> Result<Vec<Leftover>, EngineError> {
-        let mut dead = Vec::new();
-        for container in self.containers().await? {
-            let name = name(&container);
-            if !name.starts_with(names::PREFIX) || name.starts_with(names::KEPT) {
-                continue;
-            }
-            let labels = container.labels.clone().unwrap_or_default();
-            let abandoned = match self.inner.owner.maker(&labels) {
-                Some(Maker::Dead) => true,
-                // The containers of whoever lives run, but for a moment before they are started.
-                Some(Maker::Rebooted) if container.state == Some(ContainerSummaryStateEnum::EXITED) => true,
-                Some(Maker::Rebooted) => self.stopped_long_ago(&name).await,
-                Some(Maker::Elsewhere) => self.stopped_long_ago(&name).await,
-                Some(Maker::Alive) | None => false,
-            };
-            if abandoned {
-                dead.push(leftover(name, &labels));
-            }
-        }
+        let dead = self.of_standing(Standing::Ended).await?;
         if !dry_run {
             self.remove_containers(dead.iter().map(|leftover| leftover.name.as_str())).await?;
         }
         Ok(dead)
     }
 
+    /// The containers of runs that go on, and of machines where that cannot be seen from here.
+    pub async fn running(&self) -> Result<Vec<Leftover>, EngineError> {
+        self.of_standing(Standing::Running).await
+    }
+
     /// The containers that were kept for a person.
     pub async fn preserved(&self) -> Result<Vec<Leftover>, EngineError> {
-        let containers = self.containers().await?.into_iter();
-        let kept = containers.filter(|container| name(container).starts_with(names::KEPT));
-        Ok(kept.map(|container| leftover(name(&container), &container.labels.unwrap_or_default())).collect())
+        self.of_standing(Standing::Kept).await
     }
 
     /// Removes containers by name, with what runs in them. Those that are gone already are no error.
@@ -120,8 +116,11 @@ impl Engine {
         let all = ListContainersOptions { all: true, ..ListContainersOptions::default() };
         let containers =
             self.api().list_containers(Some(all)).await.map_err(EngineError::call("list containers"))?;
-        let used: HashSet<String> =
-            containers.into_iter().filter_map(|container| container.image_id).collect();
+        let mut users: HashMap<String, Vec<String>> = HashMap::new();
+        for container in containers {
+            let name = name(&container);
+            users.entry(container.image_id.unwrap_or_default()).or_default().push(name);
+        }
         let mut images = Vec::new();
         let now = Timestamp::now().as_second();
         for image in listed {
@@ -130,7 +129,7 @@ impl Engine {
                     reference,
                     kind,
                     size: image.size.try_into().unwrap_or(0),
-                    in_use: used.contains(&image.id),
+                    used_by: users.get(&image.id).cloned().unwrap_or_default(),
                     created: image.created,
                 });
             }
@@ -170,11 +169,36 @@ impl Engine {
         Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
     }
 
-    async fn containers(&self) -> Result<Vec<ContainerSummary>, EngineError> {
+    async fn of_standing(&self, wanted: Standing) -> Result<Vec<Leftover>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![owner::OWNER.to_owned()])]);
         let options =
             ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
-        self.api().list_containers(Some(options)).await.map_err(EngineError::call("list containers"))
+        let ours = self.api().list_containers(Some(options)).await;
+        let mut found = Vec::new();
+        for container in ours.map_err(EngineError::call("list containers"))? {
+            let name = name(&container);
+            if self.standing(&name, &container).await == Some(wanted) {
+                found.push(leftover(name, &container.labels.unwrap_or_default()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is known of the run that made a container, unless Rollout did not make it.
+    async fn standing(&self, name: &str, container: &ContainerSummary) -> Option<Standing> {
+        if name.starts_with(names::KEPT) {
+            return Some(Standing::Kept);
+        }
+        let labels = container.labels.as_ref()?;
+        let maker = self.inner.owner.maker(labels).filter(|_| name.starts_with(names::PREFIX))?;
+        let ended = match maker {
+            Maker::Dead => true,
+            // The containers of whoever lives run, but for a moment before they are started.
+            Maker::Rebooted if container.state == Some(ContainerSummaryStateEnum::EXITED) => true,
+            Maker::Rebooted | Maker::Elsewhere => self.stopped_long_ago(name).await,
+            Maker::Alive => false,
+        };
+        Some(if ended { Standing::Ended } else { Standing::Running })
     }
 
     async fn stopped_long_ago(&self, name: &str) -> bool {
