@@ -159,6 +159,14 @@ impl Environment for Container {
         if self.docker.call(&["image", "inspect", &reference]).await.is_ok() {
             return Ok(());
         }
+        // What is in a volume would be missing in later trials.
+        let volumes = "{{range .Mounts}}{{if eq .Type \"volume\"}}{{.Destination}} {{end}}{{end}}";
+        let volumes = self.docker.call(&["inspect", "--format", volumes, &self.name]).await;
+        let volumes = volumes.map_err(EnvironmentError::Lost)?;
+        if !volumes.trim().is_empty() {
+            let words = format!("a snapshot would leave out the volumes of the image: {}", volumes.trim());
+            return Err(EnvironmentError::Command(words));
+        }
         // The container itself runs as the super-user, for the guest.
         let user = format!("USER {}", self.user);
         let committed = self.docker.call(&["commit", "--change", &user, &self.name, &reference]).await;

@@ -293,6 +293,13 @@ fn notes(engine: &Engine, settings: &Settings, limits_storage: bool) -> Vec<Stri
             "override_storage is not enforced: the engine's storage driver {}{below} has no limits",
             facts.storage_driver
         ));
+    } else if settings.wants_storage && facts.backing_filesystem.as_deref() == Some("xfs") {
+        // Whether it was is found out by the first container.
+        notes.push(
+            "override_storage is enforced only if the engine's XFS was mounted with pquota; \
+             environment.enforced of each result tells"
+                .to_owned(),
+        );
     }
     if let Some(disk) = facts.disk.filter(|disk| disk.is_low()) {
         notes.push(format!(

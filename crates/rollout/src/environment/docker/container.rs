@@ -20,7 +20,6 @@ use super::{
     images::SNAPSHOTS,
     keeper::{self, Container},
     names,
-    owner::committed_labels,
     settings::Settings,
     terminal,
 };
@@ -347,7 +346,11 @@ impl Environment for DockerEnvironment {
             tag,
             // The container itself runs as the super-user, for the guest.
             user: self.user.as_deref(),
-            labels: committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 }),
+            labels: self
+                .engine
+                .inner
+                .owner
+                .committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 }),
             pause: true,
         };
         self.engine.commit(commit).await.map_err(|error| {

@@ -26,7 +26,6 @@ use super::{
     context::BuildContext,
     credentials::Credentials,
     failure, names,
-    owner::{committed_labels, image_labels},
     settings::Settings,
 };
 use crate::{
@@ -191,7 +190,7 @@ impl Images {
             no_cache: request.force_build,
             // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
             network: settings.network.clone().filter(|network| network == "host"),
-            labels: image_labels("build", request.origin),
+            labels: self.engine.inner.owner.image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
         };
         let builder = settings.builder.unwrap_or(self.engine.inner.builder);
@@ -275,7 +274,7 @@ impl Images {
             repository: ENVIRONMENTS,
             tag: hash,
             user: None,
-            labels: committed_labels("env", origin),
+            labels: self.engine.inner.owner.committed_labels("env", origin),
             pause: false,
         };
         self.engine.commit(commit).await?;

@@ -20,6 +20,8 @@ const MACHINE: &str = "rollout.machine";
 pub(super) const IMAGE_KIND: &str = "rollout.image";
 const IMAGE_JOB: &str = "rollout.image.job";
 const IMAGE_TRIAL: &str = "rollout.image.trial";
+const IMAGE_OWNER: &str = "rollout.image.owner";
+const IMAGE_BOOT: &str = "rollout.image.boot";
 
 /// This process, as labels know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,16 +75,40 @@ impl Owner {
 
     /// The labels of a container that this process makes.
     pub(super) fn labels(&self, origin: Origin<'_>) -> HashMap<String, String> {
-        let owner = format!("{} {} {}", self.pid, self.start, self.pid_namespace);
         [
             (JOB, origin.job.to_owned()),
             (TRIAL, origin.trial.to_owned()),
-            (OWNER, owner),
+            (OWNER, self.process()),
             (BOOT, self.boot.clone()),
             (MACHINE, self.machine.clone()),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into()
+    }
+
+    /// The labels of an image.
+    pub(super) fn image_labels(&self, kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
+        [
+            (IMAGE_KIND, kind.to_owned()),
+            (IMAGE_JOB, origin.job.to_owned()),
+            (IMAGE_TRIAL, origin.trial.to_owned()),
+            (IMAGE_OWNER, self.process()),
+            (IMAGE_BOOT, self.boot.clone()),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+
+    /// The labels of an image that is made of a container. It gets the container's labels too, and they can be
+    /// emptied but not left out.
+    pub(super) fn committed_labels(&self, kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
+        let mut labels = self.image_labels(kind, origin);
+        labels.extend([JOB, TRIAL, OWNER, BOOT, MACHINE].map(|key| (key.to_owned(), String::new())));
+        labels
+    }
+
+    fn process(&self) -> String {
+        format!("{} {} {}", self.pid, self.start, self.pid_namespace)
     }
 
     /// Tells what became of the maker of a container with these labels; none if it is no container of ours.
@@ -110,21 +136,6 @@ impl Owner {
             Running::Since(_) | Running::No => Maker::Dead,
         })
     }
-}
-
-/// The labels of an image.
-pub(super) fn image_labels(kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
-    [(IMAGE_KIND, kind), (IMAGE_JOB, origin.job), (IMAGE_TRIAL, origin.trial)]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
-}
-
-/// The labels of an image that is made of a container. It gets the container's labels too, and they can be
-/// emptied but not left out.
-pub(super) fn committed_labels(kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
-    let mut labels = image_labels(kind, origin);
-    labels.extend([JOB, TRIAL, OWNER, BOOT, MACHINE].map(|key| (key.to_owned(), String::new())));
-    labels
 }
 
 /// Whether a process runs.
@@ -222,7 +233,7 @@ mod tests {
     #[test]
     fn a_container_that_a_person_starts_from_our_image_is_not_ours() {
         let here = owner(1, "ns", "boot", "m");
-        assert_eq!(here.maker_by(&committed_labels("env", ORIGIN), |_| Running::No), None);
+        assert_eq!(here.maker_by(&here.committed_labels("env", ORIGIN), |_| Running::No), None);
         assert_eq!(here.maker_by(&HashMap::new(), |_| Running::No), None);
     }
 
