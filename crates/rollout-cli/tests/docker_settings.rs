@@ -197,6 +197,21 @@ fn a_mount_whose_source_is_missing_fails_the_start_once_and_says_so() {
 }
 
 #[test]
+fn logs_that_cannot_be_written_fail_the_start_once_and_are_named() {
+    let job = job().on(&Engine::shared()).file("read-only/file", "");
+    let mounts = json!([{"source": job.root().join("read-only"), "target": "/logs", "read_only": true}]);
+    let job = job
+        .set("environment/provider_config", json!({"mounts": mounts}))
+        .task(TestTask::new("no-logs"))
+        .oracle();
+    let trial = job.run().expect(1).trial("oracle/set/no-logs__1");
+    assert_eq!(trial["error"]["type"], "environment_start_failed");
+    let message = trial["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("/logs/agent") && message.contains("Read-only"), "{message}");
+    assert_eq!(trial["tries"], 1);
+}
+
+#[test]
 fn extra_hosts_and_name_servers_reach_the_containers_files() {
     let config = json!({"extra_hosts": {"model.test": "192.0.2.7"}, "dns": ["192.0.2.53"]});
     let (printed, _) =

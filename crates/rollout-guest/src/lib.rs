@@ -3,8 +3,14 @@
 //! Both sides send frames: a length of four bytes, little-endian, and that many bytes of a message. The guest
 //! starts with [`Reply::Hello`]; the host numbers its requests, and replies bear the number of what they
 //! answer. Files travel as a walk over a tree, see [`Item`], in both directions.
+//!
+//! Beside it, what every first process needs, this one and that of a sandbox: [`identity`], [`remove`].
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+pub mod identity;
+#[cfg(target_os = "linux")]
+pub mod remove;
 mod wire;
 
 use std::io::{self, Read};

@@ -15,13 +15,14 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, Semaphore, oneshot};
 
+use rollout_guest::remove::remove_tree;
+
 use crate::{
     answer::{AnswerPipe, RequestSocket},
     helper::HELPER_ARG,
     host_image,
     image::{Image, ImageError},
     limits::{Controllers, Limits},
-    remove::remove_tree,
     sandbox::{SPEC_FILE, Sandbox},
     store::{self, Leases},
     support::{Support, advice, check_resources, support},

@@ -15,11 +15,12 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use rollout_guest::remove::remove_tree;
+
 use crate::{
     engine::unique_id,
     image::{Image, ImageError},
     private::private_dir,
-    remove::remove_tree,
 };
 
 /// The host's directories of programs; those that are links are links in the skeleton, too.

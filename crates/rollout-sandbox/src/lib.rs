@@ -15,7 +15,6 @@ mod image;
 mod limits;
 mod private;
 mod process;
-mod remove;
 mod sandbox;
 mod shared;
 mod snapshot;

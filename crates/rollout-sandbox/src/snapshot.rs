@@ -15,11 +15,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use rollout_guest::remove::remove_tree;
+
 use crate::{
     build::cache::{Slot, Unfinished},
     engine::{CreateError, Engine},
     image::{Image, Layer},
-    remove::remove_tree,
     sandbox::{KeepError, Sandbox, blocking},
     store::SNAPSHOTS,
 };

@@ -10,7 +10,9 @@ use std::{
 
 use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
-use crate::{cgroup, limits::Controllers, private::private_dir, remove::remove_tree};
+use rollout_guest::remove::remove_tree;
+
+use crate::{cgroup, limits::Controllers, private::private_dir};
 
 const LOCK: &str = "lock";
 

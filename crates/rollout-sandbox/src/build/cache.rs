@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::remove::remove_tree;
+use rollout_guest::remove::remove_tree;
 
 /// How long to wait between two looks at a lock that another build holds: short for short builds, then longer.
 const FIRST_WAIT: Duration = Duration::from_millis(2);

@@ -14,8 +14,8 @@ use super::parse::Location;
 use super::plan::{Action, Copy, Invocation, Run, Step};
 use super::staging::Staging;
 use super::transfer::{self, Placement};
-use crate::remove::remove_tree;
 use crate::{CopyIn, Sandbox, Stdio};
+use rollout_guest::remove::remove_tree;
 
 /// Where a script of `RUN <<EOF` lies while it runs.
 const SCRIPT: &str = "/.rollout-script";

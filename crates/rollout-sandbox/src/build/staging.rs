@@ -197,6 +197,6 @@ mod tests {
         staging.finish(0o711).unwrap();
         let mode = |path: &str| dir.path().join(path).metadata().unwrap().permissions().mode() & 0o7777;
         assert_eq!([mode("staging"), mode("staging/a"), mode("staging/a/b")], [0o711, 0o750, 0o000]);
-        crate::remove::remove_tree(&dir.path().join("staging")).unwrap();
+        rollout_guest::remove::remove_tree(&dir.path().join("staging")).unwrap();
     }
 }

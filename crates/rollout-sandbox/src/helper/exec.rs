@@ -8,6 +8,7 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
+use rollout_guest::identity::Identity;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, Mode, fchown, fstat},
@@ -20,7 +21,7 @@ use rustix::{
     stdio::{stderr, stdin, stdout},
 };
 
-use super::users::{self, Identity};
+use super::users;
 use crate::{
     cgroup::Membership,
     shared::Progress,
@@ -166,7 +167,7 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
     let environment = environment(&request.env, &identity);
     if !identity.is_root() {
         give_pipes(&identity);
-        identity.assume().map_err(step("changing the user"))?;
+        users::assume(&identity).map_err(step("changing the user"))?;
     }
     sys::reset_signals();
     let errno = execute(&request.argv, &environment);

@@ -51,7 +51,7 @@ pub(super) fn probe_overlay(run_dir: &Path, mount_point: &Path, root: bool) -> R
     };
     let on_disk = attempt(&probe);
     // What cannot be removed here goes with the whole run directory.
-    let _ = crate::remove::remove_tree(&probe);
+    let _ = rollout_guest::remove::remove_tree(&probe);
     if on_disk.is_ok() {
         return Ok(true);
     }

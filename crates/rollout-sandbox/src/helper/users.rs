@@ -2,9 +2,9 @@
 
 use std::{fs::File, io::Read};
 
+use rollout_guest::identity::Identity;
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2},
-    process::{Gid, Uid},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
@@ -13,31 +13,17 @@ use crate::wire::ExecFailure;
 /// The longest passwd or group file that is read; the file is the sandbox's, so it can be anything.
 const MAX_DATABASE: u64 = 1 << 20;
 
-/// A user resolved to numbers.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) uid: Uid,
-    pub(super) gid: Gid,
-    pub(super) groups: Vec<Gid>,
-    pub(super) home: String,
-}
-
-impl Identity {
-    pub(super) fn is_root(&self) -> bool {
-        self.uid.is_root() && self.gid.is_root()
-    }
-
-    /// Makes the calling process, which is the super-user's, this user's for good.
-    pub(super) fn assume(&self) -> std::io::Result<()> {
-        set_thread_groups(&self.groups)?;
-        set_thread_res_gid(self.gid, self.gid, self.gid)?;
-        Ok(set_thread_res_uid(self.uid, self.uid, self.uid)?)
-    }
+/// Makes the calling process, which is the super-user's, this user's for good.
+pub(super) fn assume(identity: &Identity) -> std::io::Result<()> {
+    set_thread_groups(&identity.groups)?;
+    set_thread_res_gid(identity.gid, identity.gid, identity.gid)?;
+    Ok(set_thread_res_uid(identity.uid, identity.uid, identity.uid)?)
 }
 
 /// Resolves `name|uid[:group|gid]`; no user is root.
 pub(super) fn resolve(user: Option<&str>) -> Result<Identity, ExecFailure> {
-    lookup(user.unwrap_or("0"), &read("/etc/passwd"), &read("/etc/group")).ok_or(ExecFailure::UnknownUser)
+    let found = Identity::find(user.unwrap_or("0"), &read("/etc/passwd"), &read("/etc/group"));
+    found.ok_or(ExecFailure::UnknownUser)
 }
 
 fn read(path: &str) -> String {
@@ -56,98 +42,4 @@ fn read(path: &str) -> String {
         let _ = File::from(fd).take(MAX_DATABASE).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()
-}
-
-fn lookup(user: &str, passwd: &str, group: &str) -> Option<Identity> {
-    let (user, wanted_group) = match user.split_once(':') {
-        Some((user, group)) => (user, Some(group)),
-        None => (user, None),
-    };
-    let number = user.parse::<u32>().ok();
-    let entry = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| {
-        fields.len() >= 6 && (fields[0] == user || number.is_some_and(|uid| fields[2].parse() == Ok(uid)))
-    });
-    let uid = match &entry {
-        Some(fields) => fields[2].parse().ok()?,
-        None => number?,
-    };
-    let own_gid = entry.as_ref().and_then(|fields| fields[3].parse().ok()).unwrap_or(0);
-    let gid = match wanted_group {
-        Some(wanted) => find_group(wanted, group)?,
-        None => own_gid,
-    };
-    let mut groups = vec![gid];
-    if let (Some(fields), None) = (&entry, wanted_group) {
-        groups.extend(memberships(fields[0], group).filter(|member| *member != gid));
-    }
-    // The all-ones id means "leave unchanged" to the kernel, which would keep the command root.
-    if uid == u32::MAX || groups.contains(&u32::MAX) {
-        return None;
-    }
-    Some(Identity {
-        uid: Uid::from_raw(uid),
-        gid: Gid::from_raw(gid),
-        groups: groups.into_iter().map(Gid::from_raw).collect(),
-        home: entry
-            .map(|fields| fields[5].to_owned())
-            .filter(|home| !home.is_empty())
-            .unwrap_or_else(|| "/".into()),
-    })
-}
-
-fn find_group(wanted: &str, group: &str) -> Option<u32> {
-    group
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| fields.len() >= 3 && fields[0] == wanted)
-        .and_then(|fields| fields[2].parse().ok())
-        .or_else(|| wanted.parse().ok())
-}
-
-fn memberships<'a>(name: &'a str, group: &'a str) -> impl Iterator<Item = u32> + 'a {
-    group.lines().filter_map(move |line| {
-        let fields: Vec<_> = line.split(':').collect();
-        let member = fields.len() >= 4 && fields[3].split(',').any(|member| member == name);
-        member.then(|| fields[2].parse().ok()).flatten()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:/bin/sh\nbroken:x\n";
-    const GROUP: &str = "root:x:0:\napp:x:1001:\ndata:x:7:app,other\n";
-
-    fn ids(user: &str) -> Option<(u32, u32, Vec<u32>, String)> {
-        let identity = lookup(user, PASSWD, GROUP)?;
-        let groups = identity.groups.iter().map(|gid| gid.as_raw()).collect();
-        Some((identity.uid.as_raw(), identity.gid.as_raw(), groups, identity.home))
-    }
-
-    #[test]
-    fn a_name_brings_its_groups_and_home() {
-        assert_eq!(ids("app"), Some((1000, 1001, vec![1001, 7], "/home/app".into())));
-        assert_eq!(ids("1000"), ids("app"));
-    }
-
-    #[test]
-    fn a_group_replaces_the_users_own() {
-        assert_eq!(ids("app:data"), Some((1000, 7, vec![7], "/home/app".into())));
-        assert_eq!(ids("app:12"), Some((1000, 12, vec![12], "/home/app".into())));
-        assert_eq!(ids("app:nothing"), None);
-    }
-
-    #[test]
-    fn a_number_needs_no_entry() {
-        assert_eq!(ids("4242"), Some((4242, 0, vec![0], "/".into())));
-        assert_eq!(ids("nobody-here"), None);
-        assert_eq!(ids("broken"), None);
-    }
-
-    #[test]
-    fn the_id_that_would_keep_root_is_refused() {
-        assert_eq!(ids("4294967295"), None);
-        assert_eq!(ids("1000:4294967295"), None);
-    }
 }

@@ -17,9 +17,10 @@ use rustix::{
 };
 
 use super::{mounts, seccomp::Filter, supervisor};
+use rollout_guest::remove::remove_tree;
+
 use crate::{
     cgroup::{self, Membership},
-    remove::remove_tree,
     sys::{self, Fork},
     wire::{self, Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
 };

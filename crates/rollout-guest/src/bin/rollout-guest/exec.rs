@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{MAX_DATA, Reply, Stream};
+use rollout_guest::{MAX_DATA, Reply, Stream, identity::Identity};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::fchown,
@@ -28,7 +28,7 @@ use crate::{
     kill::{Reaper, Running},
     memory::OomKills,
     out::Out,
-    users::{self, Identity},
+    users,
 };
 
 /// The most that a pipe can hold when its command ends: what an ordinary user may set.
@@ -115,7 +115,7 @@ impl Executor {
                      and do not remove it later"
                 )
             })?;
-            let spawned = identity.assume(|| command.spawn());
+            let spawned = users::assume(&identity, || command.spawn());
             // Nothing else here uses a relative path, and a directory in use could not be unmounted.
             let _ = chdir("/");
             let child = spawned

@@ -16,10 +16,9 @@ use rustix::{
 };
 
 use super::{Result, open_dir, open_regular, os, place, shown};
-use crate::{
-    remove::remove_at,
-    wire::{FileCause, FileFailure},
-};
+use rollout_guest::remove::remove_at;
+
+use crate::wire::{FileCause, FileFailure};
 
 /// How deep a tree may be nested: each level holds two descriptors.
 const MAX_DEPTH: usize = 200;

@@ -22,8 +22,9 @@ use rustix::{
 };
 use serde::Serialize;
 
+use rollout_guest::remove::remove_at;
+
 use crate::{
-    remove::remove_at,
     sys,
     wire::{self, FileCause, FileFailure, FileRequest, ReadAnswer},
 };

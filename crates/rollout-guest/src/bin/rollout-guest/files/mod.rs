@@ -3,7 +3,6 @@
 
 mod get;
 mod put;
-mod remove;
 
 use std::{
     ffi::{CStr, CString},
@@ -21,9 +20,9 @@ use rustix::{
     io::Errno,
 };
 
-use self::remove::remove_at;
 pub(crate) use self::{get::get, put::Put};
 use crate::out::Out;
+use rollout_guest::remove::remove_at;
 
 /// Scripts of any user write into the directories that are asked for.
 const SHARED_DIR_MODE: Mode = Mode::from_bits_retain(0o777);

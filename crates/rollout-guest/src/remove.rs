@@ -1,13 +1,17 @@
-//! Removing trees that others filled: any depth, links never followed.
+//! Removing trees that others filled: any depth, any modes, links never followed.
 
 use std::{
     ffi::{CStr, CString},
     io,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, renameat, unlinkat},
+    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat},
     io::Errno,
 };
 
@@ -16,8 +20,14 @@ const MAX_OPEN: usize = 64;
 /// How often a directory that does not get empty is tried again, since somebody may still be filling it.
 const MAX_RETRIES: u32 = 200;
 
-/// Removes the file or tree `name` of the directory `parent`; one that is gone is removed.
-pub(super) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+/// Removes a file or tree; one that is already gone is removed.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    remove_at(CWD, &name)
+}
+
+/// Removes the file or tree `name` of the directory `parent`; one that is already gone is removed.
+pub fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}
@@ -26,7 +36,7 @@ pub(super) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     // A mount point is told apart before anything in it is gone.
     match unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ACCESS) => {}
         Err(error) => return Err(error.into()),
     }
     Removal { levels: Vec::new(), moved: 0, moved_before: 0, retries: 0 }.run(parent, name)
@@ -63,18 +73,19 @@ impl Removal {
 
     fn remove_entry(&mut self, name: &CStr, kind: FileType) -> io::Result<()> {
         let Some(level) = self.levels.last() else { return Ok(()) };
+        let fd = level.fd.as_fd();
         let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        match unlinkat(&level.fd, name, flags) {
+        match unlinkat(fd, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if self.levels.len() < MAX_OPEN => {
-                let below = open_level(level.fd.as_fd(), name)?;
+                let below = open_level(fd, name)?;
                 self.levels.extend(below);
                 Ok(())
             }
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) => {
                 self.moved += 1;
                 let top = &self.levels[0].fd;
-                Ok(renameat(&level.fd, name, top, format!(".rollout-removed-{}", self.moved))?)
+                Ok(renameat(fd, name, top, format!(".rollout-removed-{}", self.moved))?)
             }
             Err(error) => Err(error.into()),
         }
@@ -112,7 +123,63 @@ fn open_level(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Level>> 
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match openat(parent, name, flags, Mode::empty()) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(Errno::ACCESS) => {
+            make_accessible(parent, name)?;
+            openat(parent, name, flags, Mode::empty())?
+        }
         other => other?,
     };
+    if !rustix::process::geteuid().is_root() {
+        // A refusal shows when the entries are removed.
+        let _ = fchmod(&fd, Mode::RWXU);
+    }
     Ok(Some(Level { name: name.to_owned(), entries: Dir::read_from(&fd)?, fd }))
+}
+
+/// Opens up a directory of the caller's own that its owner had closed to everybody.
+fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = openat(parent, name, flags, Mode::empty())?;
+    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", fd.as_raw_fd()), Mode::RWXU)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_missing_tree_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        remove_tree(&dir.path().join("nothing")).unwrap();
+    }
+
+    #[test]
+    fn links_are_removed_and_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("tree/sub")).unwrap();
+        fs::create_dir(dir.path().join("kept")).unwrap();
+        fs::write(dir.path().join("kept/file"), "x").unwrap();
+        symlink("../../kept", dir.path().join("tree/sub/link")).unwrap();
+        remove_tree(&dir.path().join("tree")).unwrap();
+        assert!(!dir.path().join("tree").exists());
+        assert!(dir.path().join("kept/file").exists());
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_path_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("deep");
+        fs::create_dir(&top).unwrap();
+        let mut fd = rustix::fs::open(&top, OFlags::DIRECTORY, Mode::empty()).unwrap();
+        for _ in 0..600 {
+            rustix::fs::mkdirat(&fd, "a-directory", Mode::RWXU).unwrap();
+            fd = openat(&fd, "a-directory", OFlags::DIRECTORY, Mode::empty()).unwrap();
+        }
+        drop(fd);
+        remove_tree(&top).unwrap();
+        assert!(!top.exists());
+    }
 }
