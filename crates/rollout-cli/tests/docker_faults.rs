@@ -128,19 +128,26 @@ fn one_interrupt_tears_down_what_runs_and_two_end_at_once_and_neither_leaves_any
     }
 }
 
-/// Runs thirty trials and does something to the engine when some of them are through.
+/// Runs thirty trials and does something to the engine when some of them are through and others in the middle.
 fn outage(own: &mut OwnEngine, task: &str, outage: impl FnOnce(&mut OwnEngine)) -> Finished {
+    let gate = Gate::new();
     let job = job(own.engine())
         .task(TestTask::new(task))
-        .oracle()
+        // Once the gate is gone, it holds up nobody.
+        .script(&format!("( {} ) 2> /dev/null; touch /app/done", gate.wait().trim_end()))
         .set("n_attempts", json!(30))
         .set("n_concurrent_trials", json!(6))
         .set("retry", json!({"max_attempts": 8, "initial_delay_ms": 200, "max_delay_ms": 3000}));
     let mut running = job.start();
+    for _ in 0..6 {
+        gate.arrival().pass();
+    }
     running.until("six finished trials", |events| {
         events.iter().filter(|event| event["event"] == "trial_finished").count() >= 6
     });
+    let in_the_middle = gate.arrival();
     outage(own);
+    drop((in_the_middle, gate));
     let finished = running.finish();
     assert!([0, 1].contains(&finished.code()), "{}", finished.stderr());
     finished

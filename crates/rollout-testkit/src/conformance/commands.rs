@@ -79,7 +79,7 @@ pub fn a_deadline_kills_detached_grandchildren_and_spares_older_processes(suite:
     suite.inside(TestTask::new("task"), async |inside| {
         inside.bash("setsid sleep 1001 > /dev/null 2>&1 &").await;
         let daemon = "setsid bash -c '(setsid sleep 1002 &) ; (trap \"\" TERM HUP INT; exec -a 1003 sleep 600) & exec sleep 1004' & \
-                      disown -a; while ! grep -qxz 1002 /proc/[0-9]*/cmdline 2>/dev/null; do :; done; sleep 1005";
+                      disown -a; while ! grep -qxz '100[2]' /proc/[0-9]*/cmdline 2>/dev/null; do :; done; sleep 1005";
         let (exit, _) = inside.exec(&["bash", "-c", daemon], Some(Duration::from_secs(2))).await.unwrap();
         assert_eq!(exit.outcome, Outcome::TimedOut);
         let survivors = inside.environment().survivors().await.unwrap();
@@ -102,7 +102,12 @@ pub fn survivors_are_listed_and_all_of_them_can_be_ended(suite: &Suite) {
         let environment = inside.environment();
         assert_eq!(environment.survivors().await.unwrap(), Vec::<String>::new());
         inside
-            .bash("setsid sleep 1001 > /dev/null 2>&1 & (trap '' TERM; sleep 1002) > /dev/null 2>&1 &")
+            .bash(
+                "setsid sleep 1001 > /dev/null 2>&1 & (trap '' TERM; sleep 1002) > /dev/null 2>&1 &
+                 for pattern in '100[1]' '100[2]'; do
+                     until grep -qxz \"$pattern\" /proc/[0-9]*/cmdline 2> /dev/null; do :; done
+                 done",
+            )
             .await;
         let survivors = environment.survivors().await.unwrap();
         for command in ["sleep 1001", "sleep 1002"] {

@@ -103,6 +103,8 @@ impl Plan<'_> {
             open_stdin: Some(true),
             stdin_once: Some(true),
             tty: Some(false),
+            // The guest heeds no other, and an engine that stops would wait for it.
+            stop_signal: Some("SIGKILL".to_owned()),
             labels: Some(labels),
             host_config: Some(host),
             ..ContainerCreateBody::default()
