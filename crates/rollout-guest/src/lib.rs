@@ -4,11 +4,14 @@
 //! starts with [`Reply::Hello`]; the host numbers its requests, and replies bear the number of what they
 //! answer. Files travel as a walk over a tree, see [`Item`], in both directions.
 //!
-//! Beside it, what every first process needs, this one and that of a sandbox: [`identity`], [`remove`].
+//! Beside it, what every first process needs, this one and that of a sandbox: [`identity`], [`process`],
+//! [`remove`].
 #![forbid(unsafe_code)]
 
 #[cfg(target_os = "linux")]
 pub mod identity;
+#[cfg(target_os = "linux")]
+pub mod process;
 #[cfg(target_os = "linux")]
 pub mod remove;
 mod wire;

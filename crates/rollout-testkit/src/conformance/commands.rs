@@ -122,9 +122,11 @@ pub fn survivors_are_listed_and_all_of_them_can_be_ended(suite: &Suite) {
 pub fn orphans_that_end_leave_no_trace(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         inside.bash("for i in {1..300}; do (true &) ; done").await;
+        let running = "grep -qz '{1..30[0]}' /proc/[0-9]*/cmdline 2>/dev/null";
         let count = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
-        // Who adopts orphans may need a moment to see their end.
-        let gone = inside.bash(&format!("until [ $({count}) = 0 ]; do :; done; echo gone")).await;
+        // The last ones may still run, and who adopts orphans need a moment to see their end.
+        let wait = format!("while {running}; do :; done; until [ $({count}) = 0 ]; do :; done; echo gone");
+        let gone = inside.bash(&wait).await;
         assert_eq!(gone, "gone\n");
         assert_eq!(inside.environment().survivors().await.unwrap(), Vec::<String>::new());
     });

@@ -24,15 +24,13 @@ mod trace;
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
 
 pub use engine::{Disk, Engine, EngineError, EngineFacts};
 pub(super) use settings::Settings;
@@ -45,15 +43,12 @@ use self::{
 };
 use super::{
     ConnectError, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Place, PreparedImage,
-    Provider,
+    Provider, preparations::Preparations,
 };
 use crate::{
     config::{Bytes, Cpus},
     text::listed,
 };
-
-/// The one preparation of a task's image. A build that failed for good has failed for every trial.
-type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
 
 /// Makes containers on an engine.
 pub(super) struct Docker {
@@ -63,8 +58,7 @@ pub(super) struct Docker {
     notes: Vec<String>,
     /// Whether containers get a limit on their storage. What looks possible is given up at the first refusal.
     limits_storage: AtomicBool,
-    /// What was prepared in this process, by task directory.
-    prepared: Mutex<HashMap<PathBuf, Arc<Preparation>>>,
+    prepared: Preparations,
     /// What matters of an image's configuration, by its reference.
     configs: Mutex<HashMap<String, ImageConfig>>,
 }
@@ -97,7 +91,7 @@ impl Docker {
             settings,
             notes,
             limits_storage: AtomicBool::new(limits_storage),
-            prepared: Mutex::default(),
+            prepared: Preparations::default(),
             configs: Mutex::default(),
         })
     }
@@ -121,8 +115,7 @@ impl Docker {
 
     /// Forgets an image that somebody removed, so that the next try makes it again.
     fn image_is_gone(&self, reference: &str) -> EnvironmentError {
-        let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-        prepared.retain(|_, cell| !matches!(cell.get(), Some(Ok(image)) if image.reference == reference));
+        self.prepared.forget(reference);
         EnvironmentError::Start(format!("the image {reference} was removed from the engine meanwhile"))
     }
 
@@ -162,19 +155,11 @@ impl Provider for Docker {
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
-        let cell = {
-            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(prepared.entry(request.task.dir.clone()).or_default())
+        let work = async {
+            let reference = self.images.prepare(request, &self.settings).await?;
+            Ok(PreparedImage { reference })
         };
-        let outcome = cell.get_or_try_init(|| async {
-            match self.images.prepare(request, &self.settings).await {
-                Ok(reference) => Ok(Ok(PreparedImage { reference })),
-                // These come out the same however often they are tried.
-                Err(error @ (EnvironmentError::Build(_) | EnvironmentError::NoImage(_))) => Ok(Err(error)),
-                Err(error) => Err(error),
-            }
-        });
-        outcome.await?.clone()
+        self.prepared.once(&request.task.dir, work).await
     }
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {

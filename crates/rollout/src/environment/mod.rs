@@ -11,6 +11,8 @@ pub mod docker;
 pub mod guest;
 #[cfg(feature = "native")]
 mod native;
+#[cfg(any(feature = "docker", feature = "native"))]
+mod preparations;
 mod trouble;
 
 use std::{os::fd::OwnedFd, path::Path, time::Duration};

@@ -6,8 +6,8 @@ use std::{
     collections::HashMap,
     fs, io,
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    path::Path,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,12 +17,13 @@ use rollout_sandbox::{
     ImageConfig, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
     build::{BaseImageError, BaseImages as _, BuildError, BuildRequest, HostImages, LogSink, build},
 };
-use tokio::sync::{OnceCell, RwLock, RwLockReadGuard};
+use tokio::sync::{RwLock, RwLockReadGuard};
 
 use self::output::Pumps;
 use super::{
     ConnectError, CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-    FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider, trouble::is_network_trouble,
+    FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider, preparations::Preparations,
+    trouble::is_network_trouble,
 };
 use crate::{blocking::blocking, config::EnvironmentConfig};
 
@@ -101,9 +102,6 @@ impl Settings {
     }
 }
 
-/// The one preparation of a task's image. A build that failed for good has failed for every trial.
-type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
-
 /// Makes native environments.
 pub(super) struct Native {
     engine: Engine,
@@ -111,8 +109,7 @@ pub(super) struct Native {
     network: Network,
     pids: u64,
     notes: Vec<String>,
-    /// What was prepared in this process, by task directory.
-    prepared: Mutex<HashMap<PathBuf, Arc<Preparation>>>,
+    prepared: Preparations,
     images: Mutex<HashMap<String, Image>>,
 }
 
@@ -130,7 +127,15 @@ impl Native {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
         }
         let (network, pids) = (settings.network, settings.pids);
-        Ok(Self { engine, bases, network, pids, notes, prepared: Mutex::default(), images: Mutex::default() })
+        Ok(Self {
+            engine,
+            bases,
+            network,
+            pids,
+            notes,
+            prepared: Preparations::default(),
+            images: Mutex::default(),
+        })
     }
 
     async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
@@ -202,19 +207,7 @@ impl Provider for Native {
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
-        let cell = {
-            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(prepared.entry(request.task.dir.clone()).or_default())
-        };
-        let outcome = cell.get_or_try_init(|| async {
-            match self.image_of(request).await {
-                Ok(image) => Ok(Ok(image)),
-                // These come out the same however often they are tried.
-                Err(error @ (EnvironmentError::Build(_) | EnvironmentError::NoImage(_))) => Ok(Err(error)),
-                Err(error) => Err(error),
-            }
-        });
-        outcome.await?.clone()
+        self.prepared.once(&request.task.dir, self.image_of(request)).await
     }
 
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {

@@ -7,16 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_guest::Ending;
+use rollout_guest::{Ending, process::Process};
 use rustix::{
     event::{EventfdFlags, eventfd},
     process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
 };
 
-use crate::{
-    out::Out,
-    processes::{self, Process},
-};
+use crate::{out::Out, processes};
 
 /// Without children there is nothing to wait for, but a terminal's process may leave one here.
 const IDLE: Duration = Duration::from_secs(1);

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{self, File},
+    fs::File,
     io::Read as _,
     thread::sleep,
     time::{Duration, Instant},
 };
 
+use rollout_guest::process::{self, Process};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a set of processes may go on starting others before the hunt is given up.
@@ -17,42 +18,15 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// Enough for whoever shows a command line to find the secrets in it before it is cut.
 const MAX_COMMAND_LINE: usize = 4096;
 
-/// How many fields of a stat line lie between the parent and the number of threads,
-const THREADS_AFTER_PARENT: usize = 15;
-/// and between that and the time of the start.
-const START_AFTER_THREADS: usize = 1;
-
-/// A process as /proc shows it.
-#[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
-    parent: i32,
-    /// When it started, in ticks since the machine did.
-    pub(crate) started: u64,
-    dead: bool,
-    stopped: bool,
-}
-
-impl Process {
-    pub(crate) fn find(pid: i32) -> Option<Self> {
-        parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// Whether its parent ended, or is this process.
-    fn is_orphan(&self) -> bool {
-        self.parent == 1
-    }
-}
-
 /// All living processes but this one.
 pub(crate) fn living() -> Vec<Process> {
-    everything().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
+    process::all().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
 }
 
 /// The living processes that a command started: its descendants, and orphans from its time on that are no
 /// command and no descendants of one.
 pub(crate) fn tree(main: i32, started: u64, commands: &HashSet<i32>) -> Vec<i32> {
-    let entries = everything();
+    let entries = process::all();
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for entry in &entries {
         children.entry(entry.parent).or_default().push(entry);
@@ -75,12 +49,6 @@ pub(crate) fn tree(main: i32, started: u64, commands: &HashSet<i32>) -> Vec<i32>
         }
     }
     living
-}
-
-fn everything() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(Process::find).collect()
 }
 
 /// Kills all that `find` finds, until it finds nothing; `false` when they outran it.
@@ -131,50 +99,4 @@ pub(crate) fn command_line(pid: i32) -> String {
         length = read(format!("/proc/{pid}/comm"), &mut text);
     }
     String::from_utf8_lossy(&text[..length]).replace('\0', " ").trim_end().to_owned()
-}
-
-/// Reads a stat line; the name at its start may hold anything, parentheses included.
-///
-/// A process whose first thread has ended shows that thread's state, while its other threads may still run.
-fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
-    let end = stat.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    let threads: u32 = fields.nth(THREADS_AFTER_PARENT)?.parse().ok()?;
-    let started = fields.nth(START_AFTER_THREADS)?.parse().ok()?;
-    let dead = matches!(state, "Z" | "X") && threads <= 1;
-    Some(Process { pid, parent, started, dead, stopped: state == "T" })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn stat(name: &[u8], state: char, parent: i32, threads: u32) -> Vec<u8> {
-        let rest = format!(") {state} {parent} 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 99 0");
-        [b"7 (", name, rest.as_bytes()].concat()
-    }
-
-    #[test]
-    fn a_name_cannot_forge_the_parent() {
-        let process = parse(7, &stat(b"x) Z 1 (y", 'S', 42, 1)).unwrap();
-        assert_eq!((process.parent, process.dead, process.started), (42, false, 99));
-    }
-
-    #[test]
-    fn a_process_lives_until_its_last_thread_ends() {
-        assert!(!parse(7, &stat(b"x", 'Z', 1, 2)).unwrap().dead);
-        assert!(parse(7, &stat(b"x", 'Z', 1, 1)).unwrap().dead);
-    }
-
-    proptest! {
-        #[test]
-        fn any_name_leaves_state_and_parent_readable(name in prop::collection::vec(any::<u8>(), 0..15), parent in 0..100_000) {
-            let process = parse(7, &stat(&name, 'T', parent, 1)).unwrap();
-            prop_assert_eq!((process.parent, process.stopped), (parent, true));
-        }
-    }
 }
