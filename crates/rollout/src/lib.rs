@@ -50,6 +50,7 @@ pub mod config;
 pub mod environment;
 pub mod event;
 pub mod job;
+pub mod model;
 pub mod name;
 pub mod record;
 pub mod result;

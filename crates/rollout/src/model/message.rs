@@ -1,0 +1,291 @@
+//! What a model and its surroundings say to each other.
+//!
+//! These types keep what they do not know: a field or role that some server adds goes through unchanged.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::{Map, Value};
+
+/// A conversation. Its messages are shared, because every turn holds those of all turns before it.
+pub type Messages = Vec<Arc<Message>>;
+
+/// Who speaks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Whoever set up the conversation.
+    System,
+    /// Who asks.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool that the model called.
+    Tool,
+    /// Nobody: plain text for models without roles.
+    Text,
+    /// A role that only its server knows.
+    Other(String),
+}
+
+impl Role {
+    /// The word for it on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::System => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+            Self::Text => "text",
+            Self::Other(role) => role,
+        }
+    }
+}
+
+impl From<&str> for Role {
+    fn from(role: &str) -> Self {
+        match role {
+            "system" => Self::System,
+            "user" => Self::User,
+            "assistant" => Self::Assistant,
+            "tool" => Self::Tool,
+            "text" => Self::Text,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+/// What is said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    /// In words.
+    Text(String),
+    /// In parts: `text`, `image_url`, `input_audio`, or whatever a server takes.
+    Parts(Vec<Value>),
+}
+
+impl Content {
+    /// The words of it: the text itself, or its text parts joined by a space.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        match self {
+            Self::Text(text) => text.as_str().into(),
+            Self::Parts(parts) => {
+                let texts: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+                texts.join(" ").into()
+            }
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for Content {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// One message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// Who speaks.
+    pub role: Role,
+    /// What is said, if anything.
+    pub content: Option<Content>,
+    /// What the model thought before it spoke, in whichever spelling its server uses.
+    pub reasoning_content: Option<String>,
+    /// Signed thoughts that an Anthropic server wants back unchanged.
+    pub thinking_blocks: Option<Value>,
+    /// Tools that the model wants called.
+    pub tool_calls: Vec<ToolCall>,
+    /// Which call a tool's message answers.
+    pub tool_call_id: Option<String>,
+    /// Everything else.
+    pub extra: Map<String, Value>,
+}
+
+impl Message {
+    /// A message that only has content.
+    pub fn new(role: Role, content: impl Into<Content>) -> Self {
+        Self {
+            role,
+            content: Some(content.into()),
+            reasoning_content: None,
+            thinking_blocks: None,
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            extra: Map::new(),
+        }
+    }
+
+    /// A system message.
+    pub fn system(content: impl Into<Content>) -> Self {
+        Self::new(Role::System, content)
+    }
+
+    /// A user's message.
+    pub fn user(content: impl Into<Content>) -> Self {
+        Self::new(Role::User, content)
+    }
+
+    /// A model's message.
+    pub fn assistant(content: impl Into<Content>) -> Self {
+        Self::new(Role::Assistant, content)
+    }
+
+    /// A tool's answer to a call.
+    pub fn tool(call: impl Into<String>, content: impl Into<Content>) -> Self {
+        Self { tool_call_id: Some(call.into()), ..Self::new(Role::Tool, content) }
+    }
+
+    /// The words of the message; empty where it has none.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        self.content.as_ref().map(Content::text).unwrap_or_default()
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("role", self.role.as_str())?;
+        map.serialize_entry("content", &self.content)?;
+        if let Some(reasoning) = &self.reasoning_content {
+            map.serialize_entry("reasoning_content", reasoning)?;
+        }
+        if let Some(blocks) = &self.thinking_blocks {
+            map.serialize_entry("thinking_blocks", blocks)?;
+        }
+        if !self.tool_calls.is_empty() {
+            map.serialize_entry("tool_calls", &self.tool_calls)?;
+        }
+        if let Some(call) = &self.tool_call_id {
+            map.serialize_entry("tool_call_id", call)?;
+        }
+        for (key, value) in &self.extra {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let mut extra = Map::deserialize(deserializer)?;
+        let role = match extra.remove("role") {
+            Some(Value::String(role)) => Role::from(role.as_str()),
+            Some(_) => return Err(D::Error::custom("the `role` of a message is a text")),
+            None => return Err(D::Error::custom("a message has a `role`")),
+        };
+        let mut take = |key: &str| extra.remove(key).filter(|value| !value.is_null());
+        let content = take("content").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        let text = |value: Value| match value {
+            Value::String(text) => Some(text),
+            _ => None,
+        };
+        let reasoning_content = take("reasoning_content").and_then(text);
+        let thinking_blocks = take("thinking_blocks");
+        let tool_calls =
+            take("tool_calls").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
+        let tool_call_id = take("tool_call_id").and_then(text);
+        Ok(Self {
+            role,
+            content,
+            reasoning_content,
+            thinking_blocks,
+            tool_calls: tool_calls.unwrap_or_default(),
+            tool_call_id,
+            extra,
+        })
+    }
+}
+
+/// A model's wish to have a tool called.
+///
+/// Records hold it flat, as `{id, name, arguments}`; the form of OpenAI, with a `function` inside, is read too.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ToolCall {
+    /// Names the call for its answer.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// Its arguments as the model wrote them: JSON, if the model got it right.
+    pub arguments: String,
+}
+
+impl<'de> Deserialize<'de> for ToolCall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize, Default)]
+        struct Function {
+            name: Option<String>,
+            arguments: Option<Value>,
+        }
+        #[derive(Deserialize)]
+        struct Wire {
+            id: Option<String>,
+            name: Option<String>,
+            arguments: Option<Value>,
+            function: Option<Function>,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        let function = wire.function.unwrap_or_default();
+        let arguments = match wire.arguments.or(function.arguments) {
+            Some(Value::String(text)) => text,
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
+        Ok(Self {
+            id: wire.id.unwrap_or_default(),
+            name: wire.name.or(function.name).unwrap_or_default(),
+            arguments,
+        })
+    }
+}
+
+/// A tool as a model is told of it, whoever serves the model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolDef {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub parameters: Value,
+    /// Whether the server is to hold the model to the schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_message_keeps_fields_and_roles_that_it_does_not_know() {
+        let wire = json!({"role": "developer", "content": "be brief", "name": "ann", "cache": {"ttl": 5}});
+        let message: Message = serde_json::from_value(wire.clone()).unwrap();
+        assert_eq!(message.role, Role::Other("developer".to_owned()));
+        assert_eq!(serde_json::to_value(&message).unwrap(), wire);
+    }
+
+    #[test]
+    fn tool_calls_are_read_flat_and_nested_and_written_flat() {
+        let nested = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{\"a\":1}"}}]});
+        let flat = json!({"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "name": "add", "arguments": "{\"a\":1}"}]});
+        let message: Message = serde_json::from_value(nested).unwrap();
+        assert_eq!(message, serde_json::from_value(flat.clone()).unwrap());
+        assert_eq!(serde_json::to_value(&message).unwrap(), flat);
+    }
+
+    #[test]
+    fn the_words_of_parts_are_joined_by_a_space() {
+        let content = Content::Parts(vec![
+            json!({"type": "text", "text": "a"}),
+            json!({"type": "image_url", "image_url": {"url": "data:"}}),
+            json!({"type": "text", "text": "b"}),
+        ]);
+        assert_eq!(content.text(), "a b");
+    }
+}

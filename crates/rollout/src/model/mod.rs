@@ -1,0 +1,21 @@
+//! Model rollouts: a model attempts an example turn by turn, and a rubric scores what came of it.
+
+pub mod client;
+mod drive;
+mod error;
+mod interaction;
+mod message;
+mod response;
+pub mod rubric;
+mod state;
+mod trajectory;
+
+pub use client::Client;
+pub use drive::{Halt, rollout};
+pub use error::{Cause, Error, ErrorKind};
+pub use interaction::{BoxFuture, Cleanup, Interaction, Stop, next_prompt};
+pub use message::{Content, Message, Messages, Role, ToolCall, ToolDef};
+pub use response::{FinishReason, Response, ResponseTokens, TokenUsage};
+pub use rubric::{Rubric, RubricError};
+pub use state::{Limits, Model, Resources, RolloutInput, SamplingArgs, State, Timing, Usage};
+pub use trajectory::{StepTokens, TrajectoryStep};
