@@ -6,30 +6,36 @@ use reqwest::{Client, RequestBuilder, Response};
 use rollout_testkit::{Cut, Dialect, Hold, ModelServer, Reasoning, Reply, Script, TokenCounts, TokenFields};
 use serde_json::{Value, json};
 
+fn merge(body: &mut Value, extra: &Value) {
+    for (name, value) in extra.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
+}
+
 fn chat(server: &ModelServer, extra: Value) -> RequestBuilder {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "What is 2+2?"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    merge(&mut body, &extra);
     Client::new().post(format!("{}/chat/completions", server.url())).json(&body)
 }
 
 fn messages(server: &ModelServer, extra: Value) -> RequestBuilder {
     let mut body =
         json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "What is 2+2?"}]});
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    merge(&mut body, &extra);
     let post = Client::new().post(format!("{}/messages", server.url()));
     post.header("anthropic-version", "2023-06-01").json(&body)
 }
 
 async fn value(request: RequestBuilder) -> Value {
-    let response = request.send().await.unwrap();
+    let response = request.send().await.expect("hear from the server");
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "application/json");
-    response.json().await.unwrap()
+    response.json().await.expect("read JSON")
 }
 
 async fn refused(request: RequestBuilder) -> (u16, Value) {
-    let response = request.send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
+    let response = request.send().await.expect("hear from the server");
+    (response.status().as_u16(), response.json().await.expect("read JSON"))
 }
 
 #[tokio::test]

@@ -13,9 +13,10 @@ fn start(arguments: &[&str]) -> (Child, String) {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
+        .expect("start the program");
     let mut url = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
+    let stdout = child.stdout.as_mut().expect("its output is a pipe");
+    BufReader::new(stdout).read_line(&mut url).expect("read its address");
     (child, url.trim_end().to_owned())
 }
 

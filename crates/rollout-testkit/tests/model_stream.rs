@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 async fn pieces(server: &ModelServer, path: &str, extra: &Value) -> Vec<Vec<u8>> {
     let mut response = send(server, path, extra).await;
     let mut pieces = Vec::new();
-    while let Some(piece) = response.chunk().await.unwrap() {
+    while let Some(piece) = response.chunk().await.expect("read a piece") {
         pieces.push(piece.to_vec());
     }
     pieces
@@ -18,16 +18,25 @@ async fn send(server: &ModelServer, path: &str, extra: &Value) -> reqwest::Respo
     let mut body = json!({
         "model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "stream": true,
     });
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    for (name, value) in extra.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
     let request = Client::new().post(format!("{}/{path}", server.url()));
-    let response = request.header("anthropic-version", "2023-06-01").json(&body).send().await.unwrap();
+    let response = request
+        .header("anthropic-version", "2023-06-01")
+        .json(&body)
+        .send()
+        .await
+        .expect("hear from the server");
     assert_eq!(response.status(), 200);
-    assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+    assert!(
+        response.headers()["content-type"].to_str().expect("read a header").starts_with("text/event-stream")
+    );
     response
 }
 
 async fn text(server: &ModelServer, path: &str, extra: Value) -> String {
-    String::from_utf8(pieces(server, path, &extra).await.concat()).unwrap()
+    String::from_utf8(pieces(server, path, &extra).await.concat()).expect("read text")
 }
 
 /// The chunks of a chat stream, which has to end with its mark.
@@ -35,15 +44,16 @@ async fn chunks(server: &ModelServer, extra: Value) -> Vec<Value> {
     let text = text(server, "chat/completions", extra).await;
     let text = text.strip_suffix("data: [DONE]\n\n").expect("a stream ends with its mark");
     let datas = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
-    datas.map(|data| serde_json::from_str(data).unwrap()).collect()
+    datas.map(|data| serde_json::from_str(data).expect("read JSON")).collect()
 }
 
 /// The events of a messages stream, each of which has to be named as its data is.
 async fn events(server: &ModelServer) -> Vec<Value> {
     let text = text(server, "messages", json!({})).await;
     let events = text.trim_end().split("\n\n").map(|event| {
-        let (name, data) = event.split_once('\n').unwrap();
-        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        let (name, data) = event.split_once('\n').expect("an event has two lines");
+        let data: Value =
+            serde_json::from_str(data.strip_prefix("data: ").unwrap_or(data)).expect("read JSON");
         assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
         data
     });
