@@ -195,6 +195,7 @@ impl State {
             "is_completed" => json!(self.is_completed),
             "is_truncated" => json!(self.is_truncated),
             "stop_condition" => json!(self.stop_condition),
+            "trajectory" => json!(self.trajectory),
             "completion" => json!(self.completion),
             "reward" => json!(self.reward),
             "advantage" => json!(self.advantage),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Messages, Response, ResponseTokens, State};
 
 /// One turn: what the model was shown, and what it made of it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrajectoryStep {
     /// The messages that the model was shown.
     pub prompt: Messages,
@@ -23,10 +23,12 @@ pub struct TrajectoryStep {
     /// How much better than its group the turn was. The rollout's advantage takes the place of none.
     pub advantage: Option<f64>,
     /// Whether the model was cut off.
+    #[serde(default)]
     pub is_truncated: bool,
     /// The rollout that the turn is of.
     pub trajectory_id: Arc<str>,
     /// Whatever an interaction wants to keep with the turn.
+    #[serde(default)]
     pub extras: Map<String, Value>,
 }
 
@@ -50,7 +52,7 @@ impl TrajectoryStep {
 }
 
 /// The tokens of a turn. The masks are for the loss: 0 on what the model was shown, 1 on what it wrote.
-#[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepTokens {
     /// The prompt.
     pub prompt_ids: Vec<u32>,
@@ -97,7 +99,10 @@ impl StepTokens {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::model::Message;
 
     fn cut(prompt: u32, completion: u32, limit: Option<usize>) -> StepTokens {
         let tokens = ResponseTokens {
@@ -133,6 +138,48 @@ mod tests {
             assert_eq!(lengths(&tokens), expected, "{prompt} {completion} {limit:?}");
             assert_eq!((tokens.overlong_prompt, tokens.is_truncated), (overlong, truncated));
         }
+    }
+
+    #[test]
+    fn a_saved_turn_is_read_back_as_it_was() {
+        let response = Response {
+            id: "r1".into(),
+            created: 1,
+            model: "m".into(),
+            usage: None,
+            message: Message::assistant("4"),
+            finish_reason: None,
+            tokens: None,
+            extra: Map::new(),
+        };
+        let step = TrajectoryStep {
+            prompt: vec![Arc::new(Message::user("2+2?"))],
+            completion: vec![Arc::new(response.message.clone())],
+            response: Arc::new(response),
+            tokens: Some(cut(2, 1, None)),
+            reward: Some(1.0),
+            advantage: None,
+            is_truncated: false,
+            trajectory_id: "a3f9".into(),
+            extras: Map::from_iter([("board".to_owned(), json!([0, 1]))]),
+        };
+        let saved = serde_json::to_value(&step).unwrap();
+        let keys: Vec<_> = saved.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(
+            keys,
+            [
+                "prompt",
+                "completion",
+                "response",
+                "tokens",
+                "reward",
+                "advantage",
+                "is_truncated",
+                "trajectory_id",
+                "extras"
+            ]
+        );
+        assert_eq!(serde_json::from_value::<TrajectoryStep>(saved).unwrap(), step);
     }
 
     #[test]
