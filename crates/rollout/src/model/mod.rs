@@ -13,13 +13,17 @@ mod response;
 mod rollouts;
 pub mod rubric;
 mod state;
+pub mod tool;
 mod trajectory;
 
 pub use client::Client;
 pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
 pub use generate::{GenerateError, GenerateOutputs, OnProgress, OnStart, RunOptions, Sample};
-pub use interaction::{BoxFuture, Cleanup, Interaction, Stop, next_prompt};
+pub use interaction::{
+    BoxFuture, Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop,
+    StopError, ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
+};
 pub use message::{Content, Message, Messages, Role, ToolCall, ToolDef};
 pub use metadata::GenerateMetadata;
 pub use output::{RolloutOutput, state_to_output};
