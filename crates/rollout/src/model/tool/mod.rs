@@ -4,6 +4,7 @@
 //! [`container`] has those that work inside an environment, and [`mcp`] those of MCP servers. Anything else
 //! implements [`Tool`].
 
+mod command;
 pub mod container;
 mod function;
 mod hidden;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 
 use super::{Cause, Content, Error, ErrorKind, State, ToolDef};
 
+pub use command::CommandTool;
 pub use function::{function, stateful};
 pub use hidden::{UnknownArgument, hide};
 
