@@ -1,5 +1,6 @@
 //! Fixtures for tests of Rollout: jobs in a temporary directory, run by the command or by the library, an
-//! environment that does nothing, and the [`mod@conformance`] suite that every provider has to pass.
+//! environment that does nothing, a scripted [model server](ModelServer), and the [`mod@conformance`] suite that every
+//! provider has to pass.
 
 mod command;
 pub mod conformance;
@@ -9,6 +10,7 @@ mod idle;
 mod job;
 mod leftover;
 mod library;
+mod model;
 mod repo;
 mod server;
 mod services;
@@ -23,6 +25,9 @@ pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Finished, TestJob};
 pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};
+pub use model::{
+    Cut, Dialect, Hold, ModelRequest, ModelServer, Reasoning, Reply, Script, Split, TokenCounts, TokenFields,
+};
 pub use repo::TestRepo;
 pub use server::FileServer;
 pub use services::Registry;

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 
 use indexmap::IndexMap;
 
-use super::{Bytes, Cpus};
+use super::{Bytes, Cpus, InteractionConfig, ModelAgentConfig};
 use crate::name::{AgentName, DatasetName, JobName};
 
 /// A validated job. Its numbers are in range and its names are unique.
@@ -36,6 +36,16 @@ pub struct JobConfig {
     pub agents: Vec<AgentConfig>,
     /// What is attempted; never empty.
     pub datasets: Vec<DatasetConfig>,
+}
+
+impl JobConfig {
+    /// Whether a trial of the job may need an environment, and so the job a provider.
+    pub fn needs_environment(&self) -> bool {
+        self.datasets.iter().any(|dataset| match &dataset.source {
+            DatasetSource::Interaction(interaction) => interaction.environment.is_some(),
+            DatasetSource::Path(_) | DatasetSource::Registry { .. } => true,
+        })
+    }
 }
 
 /// Backoff for failures of the infrastructure, never of agents or verifiers.
@@ -234,7 +244,7 @@ pub struct AgentConfig {
 }
 
 /// What an agent does.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum AgentKind {
     /// Runs the task's own solution.
     Oracle,
@@ -247,6 +257,8 @@ pub enum AgentKind {
         /// Attempts the task.
         execute: String,
     },
+    /// Asks a model.
+    Model(Box<ModelAgentConfig>),
 }
 
 /// Variables in the order they were written.
@@ -277,7 +289,7 @@ pub struct DatasetConfig {
 }
 
 /// Where the tasks of a dataset come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum DatasetSource {
     /// A directory of tasks, or a single task.
     Path(PathBuf),
@@ -290,6 +302,8 @@ pub enum DatasetSource {
         /// The version to take; the first entry of that name when absent.
         version: Option<String>,
     },
+    /// Examples that a model is led through.
+    Interaction(Box<InteractionConfig>),
 }
 
 /// Where a registry file lies.

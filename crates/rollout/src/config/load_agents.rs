@@ -11,7 +11,7 @@ use super::{
 };
 use crate::name::AgentName;
 
-pub(super) const KEYS: [&str; 9] = [
+pub(super) const KEYS: [&str; 12] = [
     "name",
     "description",
     "install",
@@ -20,6 +20,9 @@ pub(super) const KEYS: [&str; 9] = [
     "execute",
     "execute_file",
     "execute_sha256",
+    "model",
+    "system_prompt",
+    "limits",
     "env",
 ];
 
@@ -68,8 +71,10 @@ impl Loader<'_> {
                 self.refuse_scripts(section, name, does);
                 Some(kind.clone())
             }
+            None if section.entry("model").is_some() => self.model_agent(section),
             None => self.script(section),
         };
+        self.refuse_model_keys(section);
         let env = self.env(section);
         let description = section.string("description").map(str::to_owned);
         let name = match name {
@@ -92,11 +97,27 @@ impl Loader<'_> {
     }
 
     fn refuse_scripts(&self, section: &Section<'_>, name: &str, does: &str) {
-        for key in ["install", "install_file", "execute", "execute_file"] {
+        for key in ["install", "install_file", "execute", "execute_file", "model"] {
             if let Some(entry) = section.entry(key) {
                 let message = format!("the agent `{name}` {does}, so it cannot have `{key}`");
                 let hint = format!("remove `{key}`, or give the agent another name");
                 self.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
+            }
+        }
+    }
+
+    fn refuse_model_keys(&self, section: &Section<'_>) {
+        for key in ["system_prompt", "limits"] {
+            if let Some(entry) = section.entry(key)
+                && section.entry("model").is_none()
+            {
+                let message = format!("`{key}` has a meaning only beside `model`");
+                self.reader.error_with_hint(
+                    entry.key_span,
+                    Code::Conflict,
+                    message,
+                    format!("remove `{key}`"),
+                );
             }
         }
     }
@@ -107,8 +128,8 @@ impl Loader<'_> {
         let install = self.phase_script(section, "install", "install_file", "install_sha256");
         let execute = self.phase_script(section, "execute", "execute_file", "execute_sha256");
         if section.entry("execute").is_none() && section.entry("execute_file").is_none() {
-            let hint = "write the script under `execute:`, or its path under `execute_file:`; \
-                        agents without scripts are `oracle` and `nop`";
+            let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `model:`; \
+                        agents that need neither are `oracle` and `nop`";
             section.missing("execute", hint);
         }
         Some(AgentKind::Script {

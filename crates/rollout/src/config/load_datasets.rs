@@ -8,10 +8,11 @@ use super::{
     expand::{has_password, names_a_secret},
     load_job::Loader,
     reader::Section,
+    tree::Value,
 };
 use crate::name::DatasetName;
 
-pub(super) const KEYS: [&str; 5] = ["path", "registry", "name", "version", "rename"];
+pub(super) const KEYS: [&str; 6] = ["path", "registry", "interaction", "name", "version", "rename"];
 pub(super) const REGISTRY_KEYS: [&str; 2] = ["path", "url"];
 
 impl Loader<'_> {
@@ -38,10 +39,12 @@ impl Loader<'_> {
                 continue;
             };
             let Some(dataset) = self.dataset(&section) else { continue };
-            let key = ["rename", "name", "path"].into_iter().find(|key| section.entry(key).is_some());
+            let key = ["rename", "name", "path", "interaction"]
+                .into_iter()
+                .find(|key| section.entry(key).is_some());
             let span = section.value_span(key.unwrap_or("path"));
             if let Some(first) = seen.insert(dataset.name.clone(), span) {
-                let rename = if section.entry("path").is_some() { "name" } else { "rename" };
+                let rename = if section.entry("registry").is_some() { "rename" } else { "name" };
                 let message = format!("two datasets are named {}", quoted(dataset.name.as_str()));
                 let sources = self.reader.sources;
                 self.reader.report(
@@ -58,30 +61,49 @@ impl Loader<'_> {
     }
 
     fn dataset(&self, section: &Section<'_>) -> Option<DatasetConfig> {
-        match (section.entry("path"), section.entry("registry")) {
-            (Some(_), Some(_)) => {
-                self.exclude(section, "path", "registry");
+        let kinds = ["path", "registry", "interaction"];
+        let given: Vec<&str> = kinds.into_iter().filter(|key| section.entry(key).is_some()).collect();
+        for pair in given.windows(2) {
+            self.exclude(section, pair[0], pair[1]);
+        }
+        match given[..] {
+            ["path"] => self.path_dataset(section),
+            ["registry"] => self.registry_dataset(section),
+            ["interaction"] => self.interaction_dataset(section),
+            [] => {
+                let hint = "a dataset has a `path:`, a `registry:` with a `name:`, or an `interaction:`";
+                section.missing("path", hint);
                 None
             }
-            (Some(_), None) => self.path_dataset(section),
-            (None, Some(_)) => self.registry_dataset(section),
-            (None, None) => {
-                section.missing("path", "a dataset has a `path:`, or a `registry:` with a `name:`");
-                None
+            _ => None,
+        }
+    }
+
+    fn refuse_registry_keys(&self, section: &Section<'_>, kind: &str) {
+        for (key, hint) in [
+            ("version", "versions exist only in a registry"),
+            ("rename", "a dataset that is not in a registry is renamed with `name:`"),
+        ] {
+            if let Some(entry) = section.entry(key) {
+                let message = format!("`{key}` has no meaning beside `{kind}`");
+                self.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
             }
         }
     }
 
-    fn path_dataset(&self, section: &Section<'_>) -> Option<DatasetConfig> {
-        for (key, hint) in [
-            ("version", "versions exist only in a registry"),
-            ("rename", "a dataset with a `path:` is renamed with `name:`"),
-        ] {
-            if let Some(entry) = section.entry(key) {
-                let message = format!("`{key}` has no meaning beside `path`");
-                self.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
-            }
+    fn interaction_dataset(&self, section: &Section<'_>) -> Option<DatasetConfig> {
+        self.refuse_registry_keys(section, "interaction");
+        if section.entry("name").is_none() && !matches!(section.node("interaction")?.value, Value::String(_))
+        {
+            section.missing("name", "an interaction that has no file of its own has a `name:`");
         }
+        let interaction = self.interaction(section);
+        let name = self.dataset_name(section, "name", section.string("name")?, "name")?;
+        Some(DatasetConfig { name, source: DatasetSource::Interaction(Box::new(interaction?)) })
+    }
+
+    fn path_dataset(&self, section: &Section<'_>) -> Option<DatasetConfig> {
+        self.refuse_registry_keys(section, "path");
         let written = section.filled_string("path")?;
         let path = self.dir.join(written);
         if !path.is_dir() {

@@ -13,6 +13,7 @@ use super::{
     Override, PreservePolicy, RetryConfig, VerifierConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
     expand::{ExpandError, Expanded, expand, names_a_secret},
+    include::include,
     overrides,
     reader::{Reader, Section, above_zero},
     record,
@@ -192,12 +193,18 @@ fn load(
         let message = format!("this is not {format}: {}", error.message);
         Problems::new(vec![Diagnostic::error(&sources, span, Code::Syntax, message)])
     })?;
+    let dir = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     let mut refused = Vec::new();
     for over in overrides {
+        if over.reaches_into_files() {
+            // What cannot be included is told below, unless a later setting replaces it.
+            let _ = include(&mut tree, &dir, &mut sources);
+        }
         if let Err(problem) = overrides::apply(&mut tree, over, &mut sources) {
             refused.push(*problem);
         }
     }
+    refused.extend(include(&mut tree, &dir, &mut sources));
 
     let reader = Reader::new(&sources);
     refused.into_iter().for_each(|problem| reader.report(problem));
@@ -205,12 +212,7 @@ fn load(
     if origin == Origin::Record {
         reader.check_masks(&tree);
     }
-    let loader = Loader {
-        reader: &reader,
-        vars,
-        dir: path.parent().map_or_else(PathBuf::new, Path::to_owned),
-        secrets: RefCell::default(),
-    };
+    let loader = Loader { reader: &reader, vars, dir, secrets: RefCell::default() };
     let read = loader.job(&tree);
     let secrets = loader.secrets.into_inner();
     let (found, failed) = reader.finish();
@@ -280,6 +282,7 @@ impl Loader<'_> {
             environment: self.environment(&section("environment", &ENVIRONMENT_KEYS)),
             verifier: self.verifier(&section("verifier", &VERIFIER_KEYS), compat),
         };
+        self.refuse_idle_agents(&root, &config);
         Some((config, compat))
     }
 

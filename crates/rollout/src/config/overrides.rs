@@ -17,6 +17,13 @@ pub struct Override {
     pub value: String,
 }
 
+impl Override {
+    /// Whether the value may stand in a file that the job names.
+    pub(super) fn reaches_into_files(&self) -> bool {
+        [".interaction.", ".prices."].iter().any(|part| self.key.contains(part))
+    }
+}
+
 /// Why a text is not an [`Override`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not of the form key=value")]

@@ -10,6 +10,7 @@ use super::{
     expand::recorded,
     load_job::{Compat, LOG_LEVELS, PRESERVE_POLICIES},
     reader::scalar_text,
+    record_model,
     tree::{Node, Sources, Value},
 };
 use crate::record::redact::Redactor;
@@ -66,16 +67,16 @@ pub(super) fn job(config: &JobConfig, compat: Option<Compat>, tree: &Node, sourc
         },
         "metrics": config.metrics.iter().map(|metric| json!({ "type": metric })).collect::<Vec<_>>(),
         "agents": agents.map(|(config, node)| agent(config, node, sources)).collect::<Vec<_>>(),
-        "datasets": datasets.map(|(config, node)| dataset(config, node)).collect::<Vec<_>>(),
+        "datasets": datasets.map(|(config, node)| dataset(config, node, sources)).collect::<Vec<_>>(),
     })
 }
 
-fn items(node: Option<&Node>) -> &[Node] {
+pub(super) fn items(node: Option<&Node>) -> &[Node] {
     node.map(Node::items).unwrap_or_default()
 }
 
 /// The first word for a value.
-fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> Option<&'static str> {
+pub(super) fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> Option<&'static str> {
     words.iter().find(|(_, other)| *other == value).map(|(word, _)| *word)
 }
 
@@ -86,7 +87,7 @@ fn provider_config(environment: Option<&Node>) -> Json {
     }
 }
 
-fn env(section: Option<&Node>, sources: &Sources) -> Json {
+pub(super) fn env(section: Option<&Node>, sources: &Sources) -> Json {
     let Some(Node { value: Value::Map(entries), .. }) = section.and_then(|node| node.get("env")) else {
         return json!({});
     };
@@ -112,11 +113,14 @@ fn agent(config: &AgentConfig, node: &Node, sources: &Sources) -> Json {
             }
         }
     }
+    if let AgentKind::Model(model) = &config.kind {
+        record_model::model_agent(&mut agent, model, node);
+    }
     agent.insert("env".to_owned(), env(Some(node), sources));
     Json::Object(agent)
 }
 
-fn dataset(config: &DatasetConfig, node: &Node) -> Json {
+fn dataset(config: &DatasetConfig, node: &Node, sources: &Sources) -> Json {
     let string =
         |node: Option<&Node>, key: &str| match node.and_then(|node| node.get(key)).map(|node| &node.value) {
             Some(Value::String(text)) => Some(recorded(key, text)),
@@ -124,6 +128,11 @@ fn dataset(config: &DatasetConfig, node: &Node) -> Json {
         };
     match &config.source {
         DatasetSource::Path(_) => json!({ "path": string(Some(node), "path"), "name": config.name }),
+        DatasetSource::Interaction(interaction) => {
+            let written =
+                node.get("interaction").map(|node| record_model::interaction(interaction, node, sources));
+            json!({ "interaction": written, "name": config.name })
+        }
         DatasetSource::Registry { dataset, version, .. } => {
             let registry = node.get("registry");
             let key =
@@ -158,14 +167,28 @@ pub(super) fn hash(record: &Json) -> String {
     if let Json::Object(job) = &mut record {
         job.retain(|key, _| !NOT_HASHED.contains(&key.as_str()));
     }
+    for agent in record["agents"].as_array_mut().into_iter().flatten() {
+        agent.get_mut("model").into_iter().for_each(record_model::strip);
+    }
+    for dataset in record["datasets"].as_array_mut().into_iter().flatten() {
+        let rubric = dataset.pointer_mut("/interaction/rubric").and_then(Json::as_array_mut);
+        for entry in rubric.into_iter().flatten() {
+            entry.pointer_mut("/judge/model").into_iter().for_each(record_model::strip);
+        }
+    }
     record.sort_all_objects();
     sha256(record.to_string().as_bytes())
 }
 
 /// `sha256:` and the hash of these bytes in hexadecimal.
 pub(super) fn sha256(bytes: &[u8]) -> String {
+    hexadecimal(&Sha256::digest(bytes))
+}
+
+/// `sha256:` and a hash in hexadecimal.
+pub(super) fn hexadecimal(hash: &[u8]) -> String {
     let mut text = String::from("sha256:");
-    for byte in Sha256::digest(bytes) {
+    for byte in hash {
         text += &format!("{byte:02x}");
     }
     text

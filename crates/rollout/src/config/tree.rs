@@ -97,6 +97,15 @@ impl Node {
         }
     }
 
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+        match &mut self.value {
+            Value::Map(entries) => {
+                entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,

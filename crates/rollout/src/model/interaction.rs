@@ -1,10 +1,24 @@
 //! How a conversation goes: the hooks between two turns of a model.
 
+mod counts;
+mod group;
+mod multi_turn;
+mod sandboxed;
+mod single_turn;
+mod tool_use;
+
 use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 
-use super::{Error, Message, Messages, Response, State, ToolDef, TrajectoryStep};
+use super::{Error, Message, Messages, Response, RolloutInput, State, ToolDef, TrajectoryStep};
+
+pub use counts::{num_turns, tool_calls, total_tool_calls};
+pub use group::InteractionGroup;
+pub use multi_turn::MultiTurn;
+pub use sandboxed::Sandboxed;
+pub use single_turn::SingleTurn;
+pub use tool_use::{DuplicateTool, StopError, ToolUse};
 
 /// A future whose type is forgotten.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -15,12 +29,17 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// An error of a hook ends the rollout and is kept in its state.
 #[async_trait]
 pub trait Interaction: Send + Sync {
+    /// Who leads the rollouts of this example, if it is somebody else: the member of a group.
+    fn route(&self, _input: &RolloutInput) -> Option<&dyn Interaction> {
+        None
+    }
+
     /// The tools that the model is told of.
     fn tool_defs(&self) -> Vec<ToolDef> {
         Vec::new()
     }
 
-    /// The most turns that a rollout takes; none for no limit of its own.
+    /// The most turns that a rollout takes; none or 0 for no limit of its own.
     fn max_turns(&self) -> Option<u32> {
         None
     }
@@ -50,7 +69,8 @@ pub trait Interaction: Send + Sync {
         Ok(Messages::new())
     }
 
-    /// Asks the model.
+    /// Asks the model. What the response used is added to [`State::usage`] by the rollout; an interaction that asks
+    /// more than once adds what the other responses used by [`Usage::add`](super::Usage::add).
     async fn get_model_response(
         &self,
         state: &mut State,

@@ -9,12 +9,16 @@ pub mod parser;
 mod response;
 pub mod rubric;
 mod state;
+pub mod tool;
 mod trajectory;
 
 pub use client::Client;
 pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
-pub use interaction::{BoxFuture, Cleanup, Interaction, Stop, next_prompt};
+pub use interaction::{
+    BoxFuture, Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop,
+    StopError, ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
+};
 pub use message::{Content, Message, Messages, Role, ToolCall, ToolDef};
 pub use response::{FinishReason, Response, ResponseTokens, TokenUsage};
 pub use rubric::{Rubric, RubricError};

@@ -147,6 +147,13 @@ impl Loader<'_> {
                 let (tasks, resolved) = self.registry_tasks(tasks).await?;
                 Ok(Dataset { name: config.name.clone(), tasks, resolved, warnings })
             }
+            // Examples are no directories; a plan takes them from the interaction itself.
+            DatasetSource::Interaction(_) => Ok(Dataset {
+                name: config.name.clone(),
+                tasks: Vec::new(),
+                resolved: Pins::new(),
+                warnings: Vec::new(),
+            }),
         }
     }
 

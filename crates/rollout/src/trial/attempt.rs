@@ -206,6 +206,12 @@ impl<'a> Attempt<'a> {
     async fn execute_agent(&self, environment: &dyn Environment) -> Result<(), Failure> {
         let (script, path) = match &self.trial.agent.kind {
             AgentKind::Nop => return Ok(()),
+            AgentKind::Model(_) => {
+                return Err(Failure::new(
+                    ErrorType::AgentExecutionFailed,
+                    "models attempt only interactions so far".to_owned(),
+                ));
+            }
             AgentKind::Oracle => {
                 let solution = self.task.dir.join("solution");
                 let copy = environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace);

@@ -1,0 +1,127 @@
+//! A scripted model server on loopback that keeps to the protocol, in OpenAI's dialect and Anthropic's.
+
+mod anthropic;
+mod body;
+mod chat;
+mod fixed;
+mod hold;
+mod render;
+mod reply;
+mod request;
+mod script;
+mod serve;
+mod token;
+mod validate;
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{Arc, atomic::Ordering},
+    thread,
+};
+
+pub use hold::Hold;
+pub use reply::{Cut, Reasoning, Reply, Split, TokenCounts, TokenFields};
+pub use request::{Dialect, ModelRequest};
+pub use script::Script;
+use serve::Shared;
+
+/// A model server at a free port, in a thread of its own. It runs until it is dropped.
+///
+/// Requests are checked as strict servers do and refused with their errors; a valid one gets the next reply of the
+/// script.
+pub struct ModelServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _running: tokio::sync::oneshot::Sender<()>,
+}
+
+impl ModelServer {
+    /// Answers by a function of the request.
+    pub fn scripted(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(Script::by(script))
+    }
+
+    /// Repeats the last message.
+    pub fn echo() -> Self {
+        Self::scripted(|request| Reply::text(request.last_text()))
+    }
+
+    /// Gives these replies to the requests as they come, and refuses those after them.
+    pub fn sequence(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::start(Script::sequence(replies))
+    }
+
+    /// Gives the same reply to all.
+    pub fn always(reply: Reply) -> Self {
+        Self::scripted(move |_| reply.clone())
+    }
+
+    /// Gives the first reply to the first turn of every conversation, and so on; the last one to all after it.
+    pub fn turns(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::start(Script::turns(replies))
+    }
+
+    /// Answers what a sum is, such as "What is 2+2?".
+    pub fn arithmetic() -> Self {
+        Self::start(Script::arithmetic())
+    }
+
+    /// Starts a server at a free port.
+    pub fn start(script: Script) -> Self {
+        Self::start_at(script, 0)
+    }
+
+    /// Starts a server at this port.
+    pub fn start_at(script: Script, port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen on loopback");
+        listener.set_nonblocking(true).expect("listen without blocking");
+        let address = listener.local_addr().expect("a listener has an address");
+        let shared = Arc::new(Shared::new(script));
+        let (running, dropped) = tokio::sync::oneshot::channel();
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || serve::run(listener, serving, dropped));
+        Self { address, shared, _running: running }
+    }
+
+    /// Lets in this key only; otherwise any is, and none too.
+    #[must_use]
+    pub fn key(self, key: &str) -> Self {
+        *self.shared.key.lock().expect("no thread panics with the key") = Some(key.to_owned());
+        self
+    }
+
+    /// The base address of the API, with its `/v1`.
+    pub fn url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    /// The address of the server itself, without a path.
+    pub fn root(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// All requests for a reply so far, refused ones too. A fixed script keeps none.
+    pub fn requests(&self) -> Vec<Arc<ModelRequest>> {
+        self.shared.requests.lock().expect("no thread panics with the requests").clone()
+    }
+
+    /// Why requests were refused so far.
+    pub fn refusals(&self) -> Vec<String> {
+        self.shared.refusals.lock().expect("no thread panics with the refusals").clone()
+    }
+
+    /// How many requests for a reply came so far.
+    pub fn served(&self) -> usize {
+        self.shared.served.load(Ordering::Relaxed)
+    }
+
+    /// How many connections were made so far.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// The most requests that waited for their headers at once.
+    pub fn most_at_once(&self) -> usize {
+        self.shared.most.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,163 @@
+//! Which reply a request gets.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, PoisonError},
+};
+
+use serde_json::json;
+
+use super::{ModelRequest, Reply, fixed::Fixed};
+
+/// What a [`ModelServer`](super::ModelServer) plays.
+pub struct Script(pub(super) Kind);
+
+pub(super) enum Kind {
+    By(Box<dyn Fn(&ModelRequest) -> Reply + Send + Sync>),
+    Fixed(Fixed),
+}
+
+impl Script {
+    /// A function of the request.
+    pub fn by(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> Self {
+        Self(Kind::By(Box::new(script)))
+    }
+
+    /// These replies in the order of the requests; then refusals that no client tries again.
+    pub fn sequence(replies: impl IntoIterator<Item = Reply>) -> Self {
+        let replies = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
+        Self::by(move |_| {
+            let next = replies.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            next.unwrap_or_else(|| Reply::error(400, "the script has no reply left"))
+        })
+    }
+
+    /// The first reply for the first turn of every conversation, and so on; the last one for all after it.
+    pub fn turns(replies: impl IntoIterator<Item = Reply>) -> Self {
+        let replies: Vec<Reply> = replies.into_iter().collect();
+        assert!(!replies.is_empty(), "a script of turns has a reply at least");
+        Self::by(move |request| replies[request.turns().min(replies.len() - 1)].clone())
+    }
+
+    /// The same for measurements: replies are written once, requests neither checked nor kept.
+    pub fn fixed_turns(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self(Kind::Fixed(Fixed::new(replies)))
+    }
+
+    /// The script of this name, for programs that start a server.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "arithmetic" => Some(Self::arithmetic()),
+            "echo" => Some(Self::by(|request| Reply::text(request.last_text()))),
+            "guess" => Some(Self::guess()),
+            "judge" => Some(Self::judge()),
+            "tools" => Some(Self::tools()),
+            "fixed" => Some(Self::fixed_turns([Reply::text("4")])),
+            "fixed-tools" => Some(Self::fixed_turns(five_calls())),
+            _ => None,
+        }
+    }
+
+    /// The names that [`named`](Self::named) knows.
+    pub const NAMES: [&str; 7] = ["arithmetic", "echo", "fixed", "fixed-tools", "guess", "judge", "tools"];
+
+    /// Answers sums and the like: "What is 2+2?".
+    pub fn arithmetic() -> Self {
+        Self::by(|request| match result_of(&request.last_text()) {
+            Some(result) => Reply::text(result.to_string()),
+            None => Reply::text("I do not know."),
+        })
+    }
+
+    /// Guesses a number from 1 to 100 by halves, told "higher" or "lower" after each guess.
+    pub fn guess() -> Self {
+        Self::by(|request| {
+            let (mut low, mut high) = (1, 100);
+            for message in request.messages() {
+                let said = super::request::text_of(&message["content"]).to_lowercase();
+                let middle = i64::midpoint(low, high);
+                if message["role"] != "user" {
+                    continue;
+                } else if said.starts_with("higher") {
+                    low = middle + 1;
+                } else if said.starts_with("lower") {
+                    high = middle - 1;
+                }
+            }
+            Reply::text(i64::midpoint(low, high).to_string())
+        })
+    }
+
+    /// Grades: "yes" if the last two blocks between fences of the prompt are the same, as a judge's prompt has the
+    /// ground truth and then the response.
+    pub fn judge() -> Self {
+        Self::by(|request| {
+            let text = request.last_text();
+            let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).map(str::trim).collect();
+            let same = matches!(blocks[..], [.., truth, response] if response.contains(truth));
+            Reply::text(if same { "yes" } else { "no" })
+        })
+    }
+
+    /// Calls the first tool that it is offered in five turns, and then answers.
+    pub fn tools() -> Self {
+        Self::by(|request| {
+            let tool = &request.body["tools"][0];
+            let name = tool["function"]["name"].as_str().or(tool["name"].as_str());
+            match (request.turns(), name) {
+                (turn @ 0..5, Some(name)) => Reply::tool_call(name, &arguments(turn)),
+                _ => Reply::text("done"),
+            }
+        })
+    }
+}
+
+/// Five turns that call `add`, and an answer.
+fn five_calls() -> Vec<Reply> {
+    let calls = (0..5).map(|turn| Reply::tool_call("add", &arguments(turn)));
+    calls.chain([Reply::text("done")]).collect()
+}
+
+fn arguments(turn: usize) -> serde_json::Value {
+    json!({"a": turn, "b": 1})
+}
+
+/// The result of the first `number operator number` of a text.
+fn result_of(text: &str) -> Option<i64> {
+    let operator = |character| matches!(character, '+' | '-' | '*' | '×');
+    text.char_indices().filter(|(_, character)| operator(*character)).find_map(|(place, character)| {
+        let (before, after) = (&text[..place], &text[place + character.len_utf8()..]);
+        let before = before.trim_end();
+        let digits = before.trim_end_matches(|character: char| character.is_ascii_digit()).len();
+        let left: i64 = before[digits..].parse().ok()?;
+        let after = after.trim_start();
+        let end = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
+        let right: i64 = after[..end].parse().ok()?;
+        match character {
+            '+' => left.checked_add(right),
+            '-' => left.checked_sub(right),
+            _ => left.checked_mul(right),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_found_in_sentences() {
+        assert_eq!(result_of("What is 2+2?"), Some(4));
+        assert_eq!(result_of("Well-known: what is 12 * 3, please?"), Some(36));
+        assert_eq!(result_of("17 - 20"), Some(-3));
+        assert_eq!(result_of("6×7"), Some(42));
+        assert_eq!(result_of("What is love?"), None);
+        assert_eq!(result_of("9223372036854775807+1"), None);
+    }
+
+    #[test]
+    fn every_name_is_the_name_of_a_script() {
+        assert!(Script::NAMES.iter().all(|name| Script::named(name).is_some()));
+        assert!(Script::named("chess").is_none());
+    }
+}

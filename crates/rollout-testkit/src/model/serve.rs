@@ -1,0 +1,171 @@
+//! The server itself: connections, and from a request to its reply.
+
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use http_body_util::BodyExt as _;
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{
+    Dialect, ModelRequest, Script,
+    body::{Body, CutHere},
+    render::{Rendering, refuse, render},
+    reply::Cut,
+    script::Kind,
+    token,
+    validate::validate,
+};
+
+/// What connections and the test share.
+pub(super) struct Shared {
+    script: Script,
+    pub(super) key: Mutex<Option<String>>,
+    pub(super) requests: Mutex<Vec<Arc<ModelRequest>>>,
+    pub(super) refusals: Mutex<Vec<String>>,
+    pub(super) served: AtomicUsize,
+    pub(super) connections: AtomicUsize,
+    at_once: AtomicUsize,
+    pub(super) most: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn new(script: Script) -> Self {
+        Self {
+            script,
+            key: Mutex::default(),
+            requests: Mutex::default(),
+            refusals: Mutex::default(),
+            served: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
+            at_once: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Serves until the other end of `dropped` is.
+pub(super) fn run(listener: TcpListener, shared: Arc<Shared>, dropped: oneshot::Receiver<()>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("listen in the runtime");
+        tokio::select! {
+            () = accept(&listener, &shared) => (),
+            _ = dropped => (),
+        }
+    });
+}
+
+async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Too many open files, most likely: others have to be closed first.
+            tokio::task::yield_now().await;
+            continue;
+        };
+        // Streams have to leave as they are written; without it they only are slower.
+        let _ = stream.set_nodelay(true);
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::clone(shared);
+        tokio::spawn(async move {
+            let service = service_fn(|request| answer(request, &shared));
+            // A client that goes away in the middle, or a cut that the script asked for.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<Body>, CutHere> {
+    let _waiting = Waiting::new(shared);
+    let path = request.uri().path();
+    let Some(dialect) = Dialect::of(path) else {
+        return Ok(match (request.method(), path) {
+            (&Method::GET, "/v1/models") => models(),
+            _ => refuse(Dialect::Chat, StatusCode::NOT_FOUND, &format!("unknown path {path}")),
+        });
+    };
+    if request.method() != Method::POST {
+        return Ok(refuse(dialect, StatusCode::METHOD_NOT_ALLOWED, "use POST"));
+    }
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.map_err(|_| CutHere)?.to_bytes();
+    let number = shared.served.fetch_add(1, Ordering::Relaxed);
+    let script = match &shared.script.0 {
+        Kind::Fixed(fixed) => return Ok(fixed.reply(dialect, &body)),
+        Kind::By(script) => script,
+    };
+    let headers = head.headers.iter();
+    let request = Arc::new(ModelRequest {
+        number,
+        dialect,
+        headers: headers
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .collect(),
+        body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+    });
+    locked(&shared.requests).push(Arc::clone(&request));
+    let checked = validate(&request, locked(&shared.key).as_deref());
+    if let Err((status, message)) = checked {
+        let response = refuse(dialect, status, &message);
+        locked(&shared.refusals).push(message);
+        return Ok(response);
+    }
+    let reply = script(&request);
+    if let Some(delay) = reply.delay {
+        tokio::time::sleep(delay).await;
+    }
+    if let Some(hold) = reply.hold.clone() {
+        hold.wait().await;
+    }
+    if reply.cut == Some(Cut::BeforeHeaders) {
+        return Err(CutHere);
+    }
+    let rendering = Rendering {
+        asked: request.asked(),
+        number,
+        model: request.model(),
+        prompt_ids: token::prompt_ids(&request.body),
+    };
+    Ok(render(&reply, &rendering))
+}
+
+fn models() -> Response<Body> {
+    let list = json!({"object": "list", "data": [
+        {"id": "scripted", "object": "model", "created": 1_700_000_000, "owned_by": "rollout"},
+    ]});
+    let mut response = Response::new(Body::whole(list.to_string().into()));
+    let json = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    response
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that waits for its headers.
+struct Waiting<'a>(&'a Shared);
+
+impl<'a> Waiting<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let now = shared.at_once.fetch_add(1, Ordering::Relaxed) + 1;
+        shared.most.fetch_max(now, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.at_once.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,108 @@
+//! What a strict server refuses of a request, in either dialect.
+
+mod chat;
+mod messages;
+
+use hyper::StatusCode;
+use serde_json::Value;
+
+use super::request::{Dialect, ModelRequest};
+
+/// Why a request is refused, with the status for it.
+pub(super) type Refusal = (StatusCode, String);
+
+/// Checks a request as the real servers do; `key` is the only key that is let in, if there is one.
+pub(super) fn validate(request: &ModelRequest, key: Option<&str>) -> Result<(), Refusal> {
+    let given = given_key(request)?;
+    if key.is_some_and(|key| given != Some(key)) {
+        return Err((StatusCode::UNAUTHORIZED, "Incorrect API key provided".to_owned()));
+    }
+    let refused = |message: String| (StatusCode::BAD_REQUEST, message);
+    let json = request.header("content-type").is_some_and(|kind| kind.starts_with("application/json"));
+    if !json {
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Err((status, "the content type of a request is application/json".to_owned()));
+    }
+    if !request.body.is_object() {
+        return Err(refused("could not parse the body of your request as a JSON object".to_owned()));
+    }
+    let checked = match request.dialect {
+        Dialect::Chat => chat::validate(&request.body),
+        Dialect::Messages if request.header("anthropic-version").is_none() => {
+            Err("anthropic-version: header is required".to_owned())
+        }
+        Dialect::Messages => messages::validate(&request.body),
+    };
+    checked.map_err(refused)
+}
+
+/// The key of a request. Servers on one's own machine want none, but none takes a header that is not in form.
+fn given_key(request: &ModelRequest) -> Result<Option<&str>, Refusal> {
+    let bearer = match request.header("authorization") {
+        Some(header) => match header.strip_prefix("Bearer ").filter(|key| !key.trim().is_empty()) {
+            Some(key) => Some(key),
+            None => {
+                let message = "the authorization header has the form `Bearer KEY`";
+                return Err((StatusCode::UNAUTHORIZED, message.to_owned()));
+            }
+        },
+        None => None,
+    };
+    match request.dialect {
+        Dialect::Chat => Ok(bearer),
+        Dialect::Messages => Ok(request.header("x-api-key").or(bearer)),
+    }
+}
+
+/// A tool's name as servers take it.
+fn check_tool_name(place: &str, name: &Value) -> Result<(), String> {
+    let fits = name.as_str().is_some_and(|name| {
+        (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    });
+    if fits { Ok(()) } else { Err(format!("{place}: expected a string of 1 to 64 of [a-zA-Z0-9_-]")) }
+}
+
+/// The schema of a tool's arguments.
+fn check_schema(place: &str, schema: &Value) -> Result<(), String> {
+    if schema["type"] != "object" {
+        return Err(format!("{place}: schema must be a JSON Schema of type \"object\""));
+    }
+    if schema.get("properties").is_some_and(|properties| !properties.is_object()) {
+        return Err(format!("{place}.properties: expected an object"));
+    }
+    Ok(())
+}
+
+/// A number that may be absent, within bounds.
+fn check_number(body: &Value, name: &str, bounds: std::ops::RangeInclusive<f64>) -> Result<(), String> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(()),
+        Some(value) if value.as_f64().is_some_and(|number| bounds.contains(&number)) => Ok(()),
+        Some(value) => Err(format!("{name}: {value} is not between {} and {}", bounds.start(), bounds.end())),
+    }
+}
+
+/// A flag that may be absent.
+fn check_flag(body: &Value, name: &str) -> Result<(), String> {
+    match body.get(name) {
+        None | Some(Value::Null | Value::Bool(_)) => Ok(()),
+        Some(value) => Err(format!("{name}: expected a boolean, got {value}")),
+    }
+}
+
+/// A text that has to be there.
+fn check_text(place: &str, value: &Value) -> Result<(), String> {
+    match value.as_str() {
+        Some(text) if !text.is_empty() => Ok(()),
+        _ => Err(format!("{place}: expected a string that is not empty")),
+    }
+}
+
+/// A list that has to have something in it.
+fn list<'a>(place: &str, value: &'a Value) -> Result<&'a [Value], String> {
+    match value.as_array() {
+        Some(list) if !list.is_empty() => Ok(list),
+        _ => Err(format!("{place}: expected an array that is not empty")),
+    }
+}

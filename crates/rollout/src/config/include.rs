@@ -1,0 +1,117 @@
+//! Puts the content of files that a job names into its tree, so that it is read as if it stood there.
+
+use std::path::Path;
+
+use super::{
+    diagnostic::{Code, Diagnostic},
+    load_job::read_text,
+    tree::{Entry, Node, Sources, Span, Value},
+    yaml,
+};
+
+/// Replaces the names of interaction files and price lists by what is in them. What cannot be read stays a name, and
+/// is among the problems that are returned.
+pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut Sources) -> Vec<Diagnostic> {
+    let mut files = Files { sources, problems: Vec::new() };
+    for (index, agent) in list(tree, "agents").iter_mut().enumerate() {
+        if let Some(model) = agent.get_mut("model") {
+            files.prices(model, &format!("agents.{index}.model"), dir);
+        }
+    }
+    for (index, dataset) in list(tree, "datasets").iter_mut().enumerate() {
+        files.interaction(dataset, &format!("datasets.{index}.interaction"), dir);
+    }
+    files.problems
+}
+
+struct Files<'a> {
+    sources: &'a mut Sources,
+    problems: Vec<Diagnostic>,
+}
+
+impl Files<'_> {
+    fn interaction(&mut self, dataset: &mut Node, path: &str, dir: &Path) {
+        let Some(interaction) = dataset.get_mut("interaction") else { return };
+        if let Some((mut content, file)) = self.read(interaction, path, dir) {
+            let span = interaction.span;
+            let directory = Path::new(&file).parent().unwrap_or(Path::new(""));
+            enter(&mut content, directory, span);
+            *interaction = content;
+            let stem = Path::new(&file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if dataset.get("name").is_none_or(Node::is_null) {
+                put(dataset, "name", Node { value: Value::String(stem), span });
+            }
+        }
+        let Some(interaction) = dataset.get_mut("interaction") else { return };
+        let dir = match interaction.get("directory").map(|node| &node.value) {
+            Some(Value::String(directory)) => dir.join(directory),
+            _ => dir.to_owned(),
+        };
+        for (index, entry) in list(interaction, "rubric").iter_mut().enumerate() {
+            if let Some(model) = entry.get_mut("judge").and_then(|judge| judge.get_mut("model")) {
+                self.prices(model, &format!("{path}.rubric.{index}.judge.model"), &dir);
+            }
+        }
+    }
+
+    fn prices(&mut self, model: &mut Node, path: &str, dir: &Path) {
+        if let Some(prices) = model.get_mut("prices")
+            && let Some((content, _)) = self.read(prices, &format!("{path}.prices"), dir)
+        {
+            *prices = content;
+        }
+    }
+
+    /// The content of the file that a node names, and that name.
+    fn read(&mut self, node: &Node, path: &str, dir: &Path) -> Option<(Node, String)> {
+        let Value::String(name) = &node.value else { return None };
+        let file = dir.join(name);
+        let text = match read_text(&file) {
+            Ok(text) => text,
+            Err(message) => {
+                let message = format!("`{path}`: {message}");
+                let problem = Diagnostic::error(self.sources, node.span, Code::Unreadable, message)
+                    .hint("the path is relative to the file that it is written in");
+                self.problems.push(problem);
+                return None;
+            }
+        };
+        let source = self.sources.add(&file.display().to_string(), &text);
+        match yaml::parse(&text, source) {
+            Ok(content) => Some((content, name.clone())),
+            Err(error) => {
+                let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
+                let message = format!("this is not YAML: {}", error.message);
+                self.problems.push(Diagnostic::error(self.sources, span, Code::Syntax, message));
+                None
+            }
+        }
+    }
+}
+
+/// Makes paths in the content of a file relative to where the job's are.
+fn enter(content: &mut Node, parent: &Path, span: Span) {
+    let directory = match content.get("directory") {
+        None => parent.display().to_string(),
+        Some(Node { value: Value::String(own), .. }) => parent.join(own).display().to_string(),
+        // Of another type, so it is refused when it is read.
+        Some(_) => return,
+    };
+    if !directory.is_empty() {
+        put(content, "directory", Node { value: Value::String(directory), span });
+    }
+}
+
+fn put(mapping: &mut Node, key: &str, node: Node) {
+    if let Value::Map(entries) = &mut mapping.value {
+        entries.retain(|entry| entry.key != key);
+        entries.push(Entry { key: key.to_owned(), key_span: node.span, node });
+    }
+}
+
+fn list<'n>(node: &'n mut Node, key: &str) -> &'n mut [Node] {
+    match node.get_mut(key).map(|node| &mut node.value) {
+        Some(Value::List(items)) => items,
+        _ => &mut [],
+    }
+}
