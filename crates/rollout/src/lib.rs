@@ -54,6 +54,7 @@ pub mod model;
 pub mod name;
 pub mod record;
 pub mod result;
+pub mod stats;
 pub mod task;
 mod text;
 pub mod trial;

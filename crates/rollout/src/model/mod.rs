@@ -5,6 +5,7 @@ mod drive;
 mod error;
 mod interaction;
 mod message;
+pub mod parser;
 mod program;
 mod response;
 pub mod rubric;
