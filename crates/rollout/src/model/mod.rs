@@ -10,7 +10,6 @@ mod message;
 pub mod metadata;
 pub mod output;
 pub mod parser;
-mod program;
 mod response;
 mod rollouts;
 pub mod rubric;

@@ -1,8 +1,8 @@
 //! Tools that a model can call.
 //!
-//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout,
-//! [`container`] has those that work inside an environment, and [`mcp`] those of MCP servers. Anything else
-//! implements [`Tool`].
+//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout, and
+//! [`command()`] of a command; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
+//! servers. Anything else implements [`Tool`].
 
 mod command;
 pub mod container;
@@ -10,6 +10,7 @@ mod function;
 mod hidden;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+mod process;
 mod schema;
 
 use std::{any::type_name, error::Error as StdError, fmt};
@@ -19,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::{Cause, Content, Error, ErrorKind, State, ToolDef};
 
-pub use command::CommandTool;
+pub use command::command;
 pub use function::{function, stateful};
 pub use hidden::{UnknownArgument, hide};
 
