@@ -8,6 +8,7 @@ mod message;
 pub mod parser;
 mod response;
 pub mod rubric;
+pub mod samples;
 mod state;
 pub mod tool;
 mod trajectory;
