@@ -114,7 +114,7 @@ pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
     let tasks = plan.tasks().iter();
     tasks
         .filter_map(|task| {
-            Some(broken(&format!("{}/{}", task.dataset, task.name), task.task.as_ref().err()?))
+            Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?))
         })
         .collect()
 }

@@ -48,7 +48,7 @@ pub(crate) fn render(plan: &Plan) -> String {
 fn datasets(plan: &Plan) -> String {
     let mut datasets: Vec<(&str, u64, u64)> = Vec::new();
     for task in plan.tasks() {
-        let broken = u64::from(task.task.is_err());
+        let broken = u64::from(task.problem().is_some());
         match datasets.last_mut() {
             Some((name, tasks, invalid)) if *name == task.dataset.as_str() => {
                 *tasks += 1;
@@ -97,9 +97,10 @@ fn trials(plan: &Plan) -> Vec<String> {
 fn task_of(plan: &Plan, index: TrialIndex) -> Result<Timeouts, String> {
     let trial = plan.trial(index);
     let task = plan.tasks().iter().find(|task| task.dataset == trial.dataset && task.name == trial.task);
-    match task.map(|task| &task.task) {
-        Some(Ok(task)) => Ok(Timeouts::new(plan.config(), &task.config)),
-        Some(Err(problem)) => Err(problem.to_string()),
+    match task.map(|task| (task.container(), task.problem())) {
+        Some((Some(task), _)) => Ok(Timeouts::new(plan.config(), &task.config)),
+        Some((_, Some(problem))) => Err(problem.to_string()),
+        Some((None, None)) => Err("an example for a model has no timeouts of phases".to_owned()),
         None => unreachable!("a trial's task is a task of its plan"),
     }
 }

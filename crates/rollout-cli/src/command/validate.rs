@@ -67,7 +67,7 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;
     found.problems.extend(load::invalid(&plan));
     for task in plan.tasks().iter().filter(|_| oracle) {
-        if task.task.as_ref().is_ok_and(|task| !task.has_solution) {
+        if task.container().is_some_and(|task| !task.has_solution) {
             found.no_solution(&format!("{}/{}", task.dataset, task.name));
         }
     }

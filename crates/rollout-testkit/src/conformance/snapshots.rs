@@ -128,7 +128,7 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
     let log = job.root().join("build.txt");
     runtime().block_on(async {
         let (plan, provider) = job.connect().await;
-        let task = plan.tasks()[0].task.as_ref().unwrap();
+        let task = plan.tasks()[0].container().unwrap();
         let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
         let image =
             provider.prepare(ImageRequest { origin, task, force_build: false, log: &log }).await.unwrap();

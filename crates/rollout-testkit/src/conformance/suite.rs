@@ -79,7 +79,7 @@ impl Suite {
 /// Makes an environment for a job's one task. Nothing has its provider any more.
 async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
     let (plan, provider) = job.connect().await;
-    let task = plan.tasks()[0].task.as_ref().expect("the task is valid");
+    let task = plan.tasks()[0].container().expect("the task is valid");
     let scratch = tempfile::tempdir().expect("make a temporary directory");
     let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
     let log = scratch.path().join("build.txt");

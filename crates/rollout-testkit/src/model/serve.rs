@@ -55,6 +55,7 @@ impl Shared {
 
 /// Serves until the other end of `dropped` is.
 pub(super) fn run(listener: TcpListener, shared: Arc<Shared>, dropped: oneshot::Receiver<()>) {
+    allow_connections();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("start a runtime");
     runtime.block_on(async {
@@ -64,6 +65,15 @@ pub(super) fn run(listener: TcpListener, shared: Arc<Shared>, dropped: oneshot::
             _ = dropped => (),
         }
     });
+}
+
+/// Raises the number of files that this process may open as far as it can: a thousand clients need a thousand.
+fn allow_connections() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Without it there is room for fewer clients.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>) {

@@ -38,6 +38,27 @@ pub struct JobConfig {
     pub datasets: Vec<DatasetConfig>,
 }
 
+impl Default for JobConfig {
+    /// A job without a file: every setting has its default, and there is nobody and nothing yet.
+    fn default() -> Self {
+        Self {
+            name: None,
+            jobs_dir: PathBuf::from("jobs"),
+            n_attempts: NonZeroU32::MIN,
+            n_concurrent_trials: NonZeroU32::new(4).expect("4 is not zero"),
+            timeout_multiplier: 1.0,
+            retry: RetryConfig::default(),
+            log_level: LogLevel::default(),
+            instruction_path: "/tmp/instruction.md".to_owned(),
+            environment: EnvironmentConfig::default(),
+            verifier: VerifierConfig::default(),
+            metrics: Vec::new(),
+            agents: Vec::new(),
+            datasets: Vec::new(),
+        }
+    }
+}
+
 impl JobConfig {
     /// Whether a trial of the job may need an environment, and so the job a provider.
     pub fn needs_environment(&self) -> bool {
@@ -89,7 +110,7 @@ pub enum LogLevel {
 }
 
 /// Where trials run: the `environment` section.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct EnvironmentConfig {
     /// The provider; chosen when the job starts if absent.
     pub kind: Option<EnvironmentKind>,

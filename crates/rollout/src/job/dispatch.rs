@@ -1,6 +1,6 @@
 //! The dispatcher: starts trials, listens to them, and puts everything into one order.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
@@ -11,13 +11,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Cancel, History, Job, JobError, Plan,
-    recorder::{Recorded, Recorder},
+    Cancel, Collector, History, Job, JobError, Plan, Store,
+    plan::Work,
+    recorder::{Panicked, Recorded, Recorder},
+    rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
 use crate::{
     environment::Provider,
-    event::{Event, TrialIndex},
+    event::{Event, Phase, TrialIndex},
     record::{
         atomic,
         journal::{Entry, JournalError},
@@ -27,23 +30,38 @@ use crate::{
     trial::{self, Installs, Progress, Trial, TrialEnd},
 };
 
+/// How often averages are written while a job runs, at most.
+const METADATA_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Job {
     /// Runs the job to its end, telling `events` what happens.
     ///
     /// Every trial whose end was told is on the disk, whatever happens to this process later.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<JobResult, JobError> {
-        let Self { plan, provider, name, dir, mut journal, rows, todo, history, warnings } = self;
+        let Self { plan, provider, name, store, sections, rows, todo, history, warnings, collector, .. } =
+            self;
         let run_started_at = Timestamp::now();
         let clock = Instant::now();
-        let journal = tokio::task::spawn_blocking(move || {
-            journal.push(&Entry::RunStarted { at: run_started_at });
-            journal.sync().map(|()| journal)
-        })
-        .await
-        .map_err(panicked)??;
+        let files = sections.iter().filter_map(|section| section.rows()).collect();
+        let (dir, recorder, mut recorded) = match store {
+            None => {
+                let (recorder, recorded) = Recorder::nowhere();
+                (None, recorder, recorded)
+            }
+            Some(Store { dir, mut journal }) => {
+                let journal = tokio::task::spawn_blocking(move || {
+                    journal.push(&Entry::RunStarted { at: run_started_at });
+                    journal.sync().map(|()| journal)
+                })
+                .await
+                .map_err(panicked)??;
+                let (recorder, recorded) = Recorder::start(Arc::clone(&plan), dir.clone(), journal, files);
+                (Some(dir), recorder, recorded)
+            }
+        };
         let _ = events.send(Event::JobStarted {
             job: name.to_string(),
-            directory: dir.path().to_owned(),
+            directory: dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default(),
             provider: provider.description(),
             total_trials: plan.len(),
             resumed_trials: plan.len() - todo.len() as u64,
@@ -55,7 +73,6 @@ impl Job {
             let _ = events.send(Event::Warning { message });
         }
 
-        let (recorder, mut recorded) = Recorder::start(Arc::clone(&plan), dir.clone(), journal);
         let (progress, reports) = mpsc::unbounded_channel();
         let mut dispatcher = Dispatcher {
             plan: Arc::clone(&plan),
@@ -63,12 +80,19 @@ impl Job {
             installs: Arc::default(),
             name: Arc::clone(&name),
             dir: dir.clone(),
+            keep: Keep { rows: recorder.writes(), outputs: collector.is_some() },
             events: events.clone(),
             rows,
+            sections,
+            collector,
+            clock,
+            earlier_seconds: history.seconds,
+            metadata_at: None,
             stop: cancel.graceful.child_token(),
             progress,
             running: JoinSet::new(),
             indexes: HashMap::new(),
+            group: None,
             in_recorder: 0,
             cancelled: false,
             failure: None,
@@ -76,29 +100,42 @@ impl Job {
         dispatcher.run(todo, &recorder, &mut recorded, reports, &cancel).await;
         // What still runs after a cancel at once ends with its environment's connection.
         dispatcher.running = JoinSet::new();
-        let Some(mut journal) = recorder.finish().await else {
-            return Err(panicked_recorder(&dir));
-        };
+        let journal = recorder.finish().await.map_err(|Panicked| panicked_recorder(dir.as_ref()))?;
         // Results that were on their way to the disk when the job was cancelled at once.
         while let Ok(done) = recorded.try_recv() {
             dispatcher.recorded(done);
         }
-        let Dispatcher { rows, cancelled, failure, .. } = dispatcher;
-        if let Some(error) = failure {
-            return Err(error);
-        }
+        let Dispatcher { rows, sections, cancelled, failure, mut collector, .. } = dispatcher;
 
         let ended_at = Timestamp::now();
+        let seconds = history.seconds + clock.elapsed().as_secs_f64();
         let times = Times {
             started_at: history.first_start.unwrap_or(run_started_at),
             ended_at,
-            total_duration_sec: history.seconds + clock.elapsed().as_secs_f64(),
+            total_duration_sec: seconds,
         };
         let result = tokio::task::spawn_blocking(move || {
-            journal.push(&Entry::RunEnded { at: ended_at, cancelled });
-            journal.sync()?;
+            let averages: Vec<_> = sections
+                .iter()
+                .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
+                .collect();
+            for (path, metadata) in &averages {
+                if let Some(path) = path {
+                    atomic::write_json(path, metadata)?;
+                }
+            }
+            if let Some(error) = failure {
+                return Err(error);
+            }
+            if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
+                collector.end(metadata, cancelled);
+            }
             let result = summary::aggregate(&plan, &rows, &name, cancelled, times);
-            atomic::write_json(&dir.result(), &ResultFile::new(&plan, &rows, &result))?;
+            if let (Some(mut journal), Some(dir)) = (journal, dir) {
+                journal.push(&Entry::RunEnded { at: ended_at, cancelled });
+                journal.sync()?;
+                atomic::write_json(&dir.result(), &ResultFile::new(&plan, &rows, &result))?;
+            }
             Ok::<_, JobError>(result)
         })
         .await
@@ -108,19 +145,34 @@ impl Job {
     }
 }
 
+/// How a task that the dispatcher started ended.
+enum End {
+    Trial(TrialEnd),
+    Rollout(RolloutEnd),
+}
+
 struct Dispatcher {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
     installs: Arc<Installs>,
     name: Arc<str>,
-    dir: JobDir,
+    dir: Option<JobDir>,
+    keep: Keep,
     events: UnboundedSender<Event>,
     rows: Rows,
+    sections: Sections,
+    collector: Option<Box<dyn Collector>>,
+    clock: Instant,
+    earlier_seconds: f64,
+    /// When averages were last handed over to be written.
+    metadata_at: Option<Instant>,
     /// Cuts running trials off: by a cancel, or because results cannot be recorded.
     stop: CancellationToken,
     progress: UnboundedSender<(TrialIndex, Progress)>,
-    running: JoinSet<TrialEnd>,
+    running: JoinSet<End>,
     indexes: HashMap<Id, TrialIndex>,
+    /// The group that rollouts are started of, and how many of them are still to be started.
+    group: Option<(Arc<Group>, u64)>,
     in_recorder: u64,
     cancelled: bool,
     failure: Option<JobError>,
@@ -136,16 +188,20 @@ impl Dispatcher {
         cancel: &Cancel,
     ) {
         let concurrency = self.plan.config().n_concurrent_trials.get() as usize;
-        let mut queue = todo.into_iter();
+        let mut queue = todo.as_slice();
         loop {
             while !self.stop.is_cancelled()
                 && self.running.len() < concurrency
-                && let Some(index) = queue.next()
+                && let Some((index, rest)) = queue.split_first()
             {
-                self.start(index);
+                self.start(*index, rest, recorder);
+                queue = rest;
+            }
+            if self.stop.is_cancelled() {
+                self.abandon_group();
             }
             if self.running.is_empty() && self.in_recorder == 0 {
-                self.cancelled |= queue.len() > 0 && cancel.graceful.is_cancelled();
+                self.cancelled |= !queue.is_empty() && cancel.graceful.is_cancelled();
                 return;
             }
             // In this order, what a trial told is heard before its end.
@@ -160,7 +216,10 @@ impl Dispatcher {
                     self.tell(Event::Cancelling);
                 }
                 Some((index, progress)) = reports.recv() => self.hear(index, progress),
-                Some(done) = recorded.recv() => self.recorded(done),
+                Some(done) = recorded.recv() => {
+                    self.recorded(done);
+                    self.write_metadata(recorder);
+                }
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended, recorder),
             }
         }
@@ -171,30 +230,75 @@ impl Dispatcher {
         let _ = self.events.send(event);
     }
 
-    fn start(&mut self, index: TrialIndex) {
-        let (agent, task, _) = self.plan.parts(index);
-        let id = self.plan.trial(index);
+    /// Starts a trial. Those after it in the queue tell how large its group is.
+    fn start(&mut self, index: TrialIndex, rest: &[TrialIndex], recorder: &Recorder) {
+        let plan = Arc::clone(&self.plan);
+        let (agent, task, _) = plan.parts(index);
+        let id = plan.trial(index);
         let progress = self.progress.clone();
-        let trial = Trial {
-            id: id.clone(),
-            job_name: Arc::clone(&self.name),
-            config: Arc::clone(self.plan.config()),
-            agent: Arc::clone(agent),
-            task: task.task.clone(),
-            verifier_env: Arc::clone(&task.verifier_env),
-            provider: Arc::clone(&self.provider),
-            installs: Arc::clone(&self.installs),
-            dir: self.dir.trial(&id),
-            redactor: Arc::clone(self.plan.redactor()),
-            progress: Box::new(move |report| {
-                let _ = progress.send((index, report));
-            }),
-            cancel: self.stop.clone(),
+        let progress = move |report| {
+            let _ = progress.send((index, report));
         };
         tracing::info!(trial = %id, "trial starts");
-        let handle = self.running.spawn(trial::run(trial));
+        let handle = match &task.work {
+            Work::Container { task, verifier_env } => {
+                let dir =
+                    self.dir.as_ref().expect("only plans without containers are run without a directory");
+                let trial = Trial {
+                    id: id.clone(),
+                    job_name: Arc::clone(&self.name),
+                    config: Arc::clone(plan.config()),
+                    agent: Arc::clone(agent.config.as_ref().expect("plans with containers have a job file")),
+                    task: task.clone(),
+                    verifier_env: Arc::clone(verifier_env),
+                    provider: Arc::clone(&self.provider),
+                    installs: Arc::clone(&self.installs),
+                    dir: dir.trial(&id),
+                    redactor: Arc::clone(plan.redactor()),
+                    progress: Box::new(progress),
+                    cancel: self.stop.clone(),
+                };
+                self.running.spawn(async { End::Trial(trial::run(trial).await) })
+            }
+            Work::Example { rollouts, .. } => {
+                let Some(model) = &agent.model else {
+                    self.tell(Event::TrialStarted { index, trial: id });
+                    self.hand_over(vec![Finished::new(index, no_model(&plan, index))], recorder);
+                    return;
+                };
+                let (group, left) = self.group.take().unwrap_or_else(|| {
+                    let place = |index: &TrialIndex| {
+                        let (agent, task, _) = plan.place(*index);
+                        (agent, task)
+                    };
+                    let others = match rollouts.independent_scoring {
+                        true => 0,
+                        false => rest.iter().take_while(|other| place(other) == place(&index)).count() as u64,
+                    };
+                    let (rollouts, model) = (Arc::clone(rollouts), Arc::clone(model));
+                    let group = Group::new(Arc::clone(&plan), rollouts, model, self.keep, others + 1);
+                    (Arc::new(group), others + 1)
+                });
+                if left > 1 {
+                    self.group = Some((Arc::clone(&group), left - 1));
+                }
+                let cancel = self.stop.clone();
+                self.running.spawn(async move { End::Rollout(group.run(index, progress, cancel).await) })
+            }
+        };
         self.indexes.insert(handle.id(), index);
         self.tell(Event::TrialStarted { index, trial: id });
+        if matches!(task.work, Work::Example { .. }) {
+            self.tell(Event::PhaseStarted { index, phase: Phase::Execute });
+        }
+    }
+
+    /// Gives up on the members of a group that will not be started. If the others are over, they are scored.
+    fn abandon_group(&mut self) {
+        let Some((group, left)) = self.group.take() else { return };
+        if let Some(scoring) = group.abandon(left) {
+            self.running.spawn(async { End::Rollout(scoring.await) });
+        }
     }
 
     fn hear(&self, index: TrialIndex, progress: Progress) {
@@ -209,42 +313,102 @@ impl Dispatcher {
         self.tell(event);
     }
 
-    fn ended(&mut self, ended: Result<(Id, TrialEnd), JoinError>, recorder: &Recorder) {
+    fn ended(&mut self, ended: Result<(Id, End), JoinError>, recorder: &Recorder) {
         let (id, end) = match ended {
             Ok((id, end)) => (id, Ok(end)),
             Err(error) => (error.id(), Err(error)),
         };
-        let Some(index) = self.indexes.remove(&id) else { return };
-        let result = match end {
-            Ok(TrialEnd::Finished(result)) => *result,
-            Ok(TrialEnd::Cancelled) => {
+        let index = self.indexes.remove(&id);
+        let finished = match (end, index) {
+            (Ok(End::Trial(TrialEnd::Finished(result))), Some(index)) => vec![Finished::new(index, *result)],
+            (Ok(End::Trial(TrialEnd::Cancelled)), Some(index)) => {
                 self.tell(Event::TrialSkipped { index });
                 return;
             }
-            Err(error) => {
-                tracing::error!(trial = %self.plan.trial(index), %error, "trial panicked");
-                crashed(&self.plan, index)
+            (Ok(End::Rollout(RolloutEnd { fate, finished })), index) => {
+                match (fate, index) {
+                    (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
+                    (Fate::Unauthorized(error), Some(index)) => {
+                        let model = self.plan.parts(index).0.name.clone();
+                        self.tell(Event::TrialSkipped { index });
+                        self.failure.get_or_insert(JobError::Unauthorized { agent: model, source: error });
+                        self.stop.cancel();
+                    }
+                    _ => {}
+                }
+                finished
             }
+            (Err(error), Some(index)) => {
+                tracing::error!(trial = %self.plan.trial(index), %error, "trial panicked");
+                vec![Finished::new(index, crashed(&self.plan, index))]
+            }
+            (_, None) => return,
         };
-        self.in_recorder += 1;
-        recorder.record(index, result);
+        self.hand_over(finished, recorder);
+    }
+
+    /// Gives trials that are over together to the recorder.
+    fn hand_over(&mut self, finished: Vec<Finished>, recorder: &Recorder) {
+        if !finished.is_empty() {
+            self.in_recorder += 1;
+            let trials = finished.into_iter().map(|trial| (self.sections.of(trial.index), trial));
+            recorder.record(trials.collect());
+        }
     }
 
     fn recorded(&mut self, done: Recorded) {
         self.in_recorder -= 1;
-        match done {
-            Recorded::Written(index, result) => {
-                self.rows.set(index, &result);
-                tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
-                self.tell(Event::TrialFinished { index, result });
-            }
+        let trials = match done {
+            Recorded::Written(trials) => trials,
             Recorded::Lost(reason) => {
                 // Nothing more can be recorded: what is under way would only be lost.
                 self.stop.cancel();
                 self.failure = self.failure.take().or(reason);
+                return;
+            }
+        };
+        let mut outputs = Vec::new();
+        for Finished { index, result, output, .. } in trials {
+            self.rows.set(index, &result);
+            self.sections.set(&self.plan, index, &result);
+            tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
+            self.tell(Event::TrialFinished { index, result });
+            outputs.extend(output);
+        }
+        if let (Some(collector), false) = (&mut self.collector, outputs.is_empty()) {
+            let section = self.sections.get(0);
+            let metadata =
+                || section.so_far(&self.plan, self.earlier_seconds + self.clock.elapsed().as_secs_f64());
+            collector.group(outputs, &metadata);
+        }
+    }
+
+    /// Has averages written that changed, though not too often.
+    fn write_metadata(&mut self, recorder: &Recorder) {
+        let now = Instant::now();
+        if !recorder.writes() || self.metadata_at.is_some_and(|at| now - at < METADATA_INTERVAL) {
+            return;
+        }
+        let seconds = self.earlier_seconds + self.clock.elapsed().as_secs_f64();
+        for section in self.sections.iter_mut().filter(|section| section.stale) {
+            self.metadata_at = Some(now);
+            section.stale = false;
+            if let Some(path) = section.metadata_file() {
+                recorder.metadata(path, section.so_far(&self.plan, seconds));
             }
         }
     }
+}
+
+/// The result of an example whose agent is not a model.
+fn no_model(plan: &Plan, index: TrialIndex) -> TrialResult {
+    let trial = plan.trial(index);
+    let message = format!(
+        "agent {} is not a model, so it cannot attempt the examples of dataset {}",
+        trial.agent, trial.dataset
+    );
+    let error = TrialError { kind: ErrorType::TaskInvalid, message };
+    TrialResult { error: Some(error), ..TrialResult::empty(&trial, Timestamp::now()) }
 }
 
 /// The result of a trial whose code panicked.
@@ -260,10 +424,10 @@ fn panicked(error: JoinError) -> JobError {
     JobError::Tasks(std::io::Error::other(error))
 }
 
-fn panicked_recorder(dir: &JobDir) -> JobError {
+fn panicked_recorder(dir: Option<&JobDir>) -> JobError {
     JobError::Journal(JournalError::Io {
         action: "write",
-        path: dir.journal(),
+        path: dir.map(JobDir::journal).unwrap_or_default(),
         source: std::io::Error::other("the thread that writes it panicked"),
     })
 }

@@ -5,9 +5,14 @@
 
 mod difference;
 mod dispatch;
+mod no_provider;
 mod plan;
 mod recorder;
 mod resume;
+pub(crate) mod rollouts;
+mod saved;
+mod saved_rows;
+mod sections;
 mod summary;
 
 use std::{
@@ -20,13 +25,16 @@ use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
 pub use difference::Difference;
-pub use plan::{Plan, PlanError, Selection};
+pub use no_provider::NoProvider;
+pub use plan::{ExampleSet, Plan, PlanAgent, PlanDataset, PlanError, PlanTask, Selection, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
-use self::summary::Rows;
+use self::{sections::Sections, summary::Rows};
 use crate::{
     blocking::blocking,
     environment::Provider,
+    model::{self, metadata::GenerateMetadata, output::RolloutOutput},
+    name::AgentName,
     record::{
         atomic::{self, WriteError},
         journal::{self, Header, Journal, JournalError, PlannedTask},
@@ -39,13 +47,32 @@ pub struct Job {
     plan: Arc<Plan>,
     provider: Arc<dyn Provider>,
     name: Arc<str>,
-    dir: JobDir,
-    journal: Journal,
+    /// Where results go; nothing is kept without.
+    store: Option<Store>,
+    sections: Sections,
     rows: Rows,
     /// The trials that this run is to do.
     todo: Vec<crate::event::TrialIndex>,
     history: History,
     warnings: Vec<String>,
+    collector: Option<Box<dyn Collector>>,
+    /// Rows of earlier runs, where somebody asked for them.
+    earlier: Vec<RolloutOutput>,
+}
+
+/// Where the results of a job go.
+struct Store {
+    dir: JobDir,
+    journal: Journal,
+}
+
+/// Takes the rows of a job with one model and one dataset while it runs.
+pub(crate) trait Collector: Send {
+    /// Rollouts that are over and recorded, with what all of them come to so far.
+    fn group(&mut self, outputs: Vec<RolloutOutput>, metadata: &dyn Fn() -> GenerateMetadata);
+
+    /// What they came to in the end.
+    fn end(&mut self, metadata: GenerateMetadata, cancelled: bool);
 }
 
 /// What earlier runs of the same job leave to add up.
@@ -84,6 +111,14 @@ pub enum JobError {
     /// The journal cannot be written, so results would be lost.
     #[error("results can no longer be recorded, so the job was stopped")]
     Journal(#[from] JournalError),
+    /// The server of a model refuses its key: no other rollout could do better.
+    #[error("the server refuses the key of {agent}, so the job was stopped")]
+    Unauthorized {
+        /// The agent that is the model.
+        agent: AgentName,
+        /// What the server said.
+        source: model::Error,
+    },
     /// A result file cannot be written.
     #[error("results can no longer be recorded, so the job was stopped")]
     Record(#[from] WriteError),
@@ -103,6 +138,10 @@ impl JobError {
                 "make room or fix the file system, then `rollout resume` the job: every trial reported as finished is kept"
                     .to_owned(),
             ),
+            Self::Unauthorized { .. } => Some(
+                "set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept"
+                    .to_owned(),
+            ),
             Self::Directory { .. } | Self::Tasks(_) => None,
         }
     }
@@ -111,30 +150,26 @@ impl JobError {
 impl Job {
     /// Makes the job's directory, with its configuration and an empty journal.
     pub async fn create(plan: Plan, provider: Arc<dyn Provider>) -> Result<Self, JobError> {
+        Self::create_in(plan, provider, make_directory).await
+    }
+
+    async fn create_in(
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        make: impl FnOnce(&Plan) -> Result<JobDir, JobError> + Send + 'static,
+    ) -> Result<Self, JobError> {
         let plan = Arc::new(plan);
         let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let provider_name = provider.name().to_owned();
         let for_disk = Arc::clone(&plan);
-        let (dir, name, journal) = tokio::task::spawn_blocking(move || {
-            let dir = make_directory(&for_disk)?;
+        let (store, name, sections) = tokio::task::spawn_blocking(move || {
+            let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().record)?;
-            let redacted = |text: &String| for_disk.redactor().text(text).into_owned();
-            let header = Header {
-                version: journal::VERSION,
-                job_name: name.clone(),
-                job_file: std::path::absolute(&for_disk.loaded().path)
-                    .unwrap_or_else(|_| for_disk.loaded().path.clone()),
-                overrides: for_disk.overrides().iter().map(redacted).collect(),
-                config_hash: for_disk.loaded().hash.clone(),
-                provider: provider_name,
-                agents: for_disk.agents().map(ToString::to_string).collect(),
-                attempts: for_disk.attempts(),
-                pins: for_disk.pins().clone(),
-                tasks,
-            };
-            let journal = Journal::create(&dir.journal(), header)?;
-            Ok::<_, JobError>((dir, name, journal))
+            let journal = Journal::create(&dir.journal(), header(&for_disk, &name, provider_name, tasks))?;
+            let sections = Sections::new(&for_disk, Some(dir.path()));
+            sections.prepare(&for_disk)?;
+            Ok::<_, JobError>((Store { dir, journal }, name, sections))
         })
         .await
         .map_err(|error| JobError::Tasks(io::Error::other(error)))??;
@@ -144,13 +179,43 @@ impl Job {
             plan,
             provider,
             name: name.into(),
-            dir,
-            journal,
+            store: Some(store),
+            sections,
             rows,
             todo,
             history: History::default(),
             warnings: Vec::new(),
+            collector: None,
+            earlier: Vec::new(),
         })
+    }
+
+    /// A job without containers of which nothing is kept.
+    pub(crate) fn unrecorded(plan: Plan) -> Self {
+        let plan = Arc::new(plan);
+        Self {
+            provider: Arc::new(NoProvider),
+            name: "unrecorded".into(),
+            store: None,
+            sections: Sections::new(&plan, None),
+            rows: Rows::new(plan.len()),
+            todo: plan.indexes().collect(),
+            history: History::default(),
+            warnings: Vec::new(),
+            collector: None,
+            earlier: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Rows of earlier runs.
+    pub(crate) fn take_earlier(&mut self) -> Vec<RolloutOutput> {
+        std::mem::take(&mut self.earlier)
+    }
+
+    /// Has finished rollouts handed over.
+    pub(crate) fn collect(&mut self, collector: impl Collector + 'static) {
+        self.collector = Some(Box::new(collector));
     }
 
     /// Adds to what is told when the job starts.
@@ -160,12 +225,29 @@ impl Job {
 
     /// Where its results go.
     pub fn directory(&self) -> &Path {
-        self.dir.path()
+        self.store.as_ref().map_or(Path::new(""), |store| store.dir.path())
     }
 
     /// How many trials this run is to do.
     pub fn remaining(&self) -> usize {
         self.todo.len()
+    }
+}
+
+/// What the journal of a plan begins with.
+fn header(plan: &Plan, name: &str, provider: String, tasks: Vec<PlannedTask>) -> Header {
+    let redacted = |text: &String| plan.redactor().text(text).into_owned();
+    Header {
+        version: journal::VERSION,
+        job_name: name.to_owned(),
+        job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
+        overrides: plan.overrides().iter().map(redacted).collect(),
+        config_hash: plan.loaded().hash.clone(),
+        provider,
+        agents: plan.agents().map(ToString::to_string).collect(),
+        attempts: plan.attempts(),
+        pins: plan.pins().clone(),
+        tasks,
     }
 }
 

@@ -1,12 +1,18 @@
 //! Which trials a job has, in which order.
 
-use std::{collections::HashSet, io, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::Arc,
+};
 
 use globset::GlobMatcher;
+use indexmap::IndexMap;
 
 use crate::{
     config::{AgentConfig, Env, JobConfig, LoadedJob, env_value},
     event::{TrialId, TrialIndex},
+    model::{Model, RolloutInput, Rollouts, dataset},
     name::{AgentName, DatasetName, TaskName},
     record::{journal::PlannedTask, redact::Redactor},
     task::{Dataset, Pins, Task, TaskProblem},
@@ -55,6 +61,48 @@ pub enum PlanError {
     },
 }
 
+/// A dataset whose tasks are containers, or one whose tasks are examples for a model.
+#[derive(Debug)]
+pub enum PlanDataset {
+    /// Containers.
+    Tasks(Dataset),
+    /// Examples.
+    Examples(ExampleSet),
+}
+
+impl From<Dataset> for PlanDataset {
+    fn from(dataset: Dataset) -> Self {
+        Self::Tasks(dataset)
+    }
+}
+
+impl From<ExampleSet> for PlanDataset {
+    fn from(examples: ExampleSet) -> Self {
+        Self::Examples(examples)
+    }
+}
+
+impl PlanDataset {
+    fn name(&self) -> &DatasetName {
+        match self {
+            Self::Tasks(dataset) => &dataset.name,
+            Self::Examples(examples) => &examples.name,
+        }
+    }
+}
+
+/// The examples of one dataset, and how models are led through them.
+#[derive(Debug, Clone)]
+pub struct ExampleSet {
+    /// Names it in results and directories.
+    pub name: DatasetName,
+    /// Interaction, rubric and limits.
+    pub rollouts: Arc<Rollouts>,
+    /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
+    /// attempt each time instead.
+    pub inputs: Vec<RolloutInput>,
+}
+
 /// The trials of a job. A trial is its place in the enumeration: agents, then datasets and their
 /// tasks, then attempts.
 #[derive(Debug)]
@@ -62,10 +110,23 @@ pub struct Plan {
     loaded: LoadedJob,
     overrides: Vec<String>,
     config: Arc<JobConfig>,
-    pub(super) agents: Vec<Arc<AgentConfig>>,
+    pub(super) agents: Vec<PlanAgent>,
     pub(super) tasks: Vec<PlanTask>,
+    /// For each task, how many trials an agent has before it; then how many it has in all.
+    offsets: Vec<u64>,
     pins: Pins,
     redactor: Arc<Redactor>,
+}
+
+/// An agent of a plan.
+#[derive(Debug, Clone)]
+pub struct PlanAgent {
+    /// Its name.
+    pub name: AgentName,
+    /// What the job file says of it. A plan that is made without a job file has only models.
+    pub(super) config: Option<Arc<AgentConfig>>,
+    /// The model, if it is one.
+    pub(super) model: Option<Arc<Model>>,
 }
 
 /// A task of a plan.
@@ -75,21 +136,75 @@ pub struct PlanTask {
     pub dataset: DatasetName,
     /// Its name.
     pub name: TaskName,
-    /// The task, or why it cannot be run.
-    pub task: Result<Arc<Task>, TaskProblem>,
-    /// Variables for its tests.
-    pub(super) verifier_env: Arc<Env>,
+    /// How often each agent attempts it.
+    pub attempts: u32,
+    /// What is to be done.
+    pub work: Work,
+}
+
+/// What a task of a plan is.
+#[derive(Debug)]
+pub enum Work {
+    /// A task in a container.
+    Container {
+        /// The task, or why it cannot be run.
+        task: Result<Arc<Task>, TaskProblem>,
+        /// Variables for its tests.
+        verifier_env: Arc<Env>,
+    },
+    /// An example for a model.
+    Example {
+        /// Interaction, rubric and limits.
+        rollouts: Arc<Rollouts>,
+        /// What each attempt starts from; the last one serves all further attempts.
+        inputs: Vec<RolloutInput>,
+    },
 }
 
 impl PlanTask {
+    /// The task, if it is a container and can be run.
+    pub fn container(&self) -> Option<&Arc<Task>> {
+        match &self.work {
+            Work::Container { task, .. } => task.as_ref().ok(),
+            Work::Example { .. } => None,
+        }
+    }
+
+    /// Why it cannot be run.
+    pub fn problem(&self) -> Option<&TaskProblem> {
+        match &self.work {
+            Work::Container { task, .. } => task.as_ref().err(),
+            Work::Example { .. } => None,
+        }
+    }
+
+    /// The example that it is.
+    pub(super) fn example_id(&self) -> Option<u64> {
+        match &self.work {
+            Work::Container { .. } => None,
+            Work::Example { inputs, .. } => inputs.first().map(|input| input.example_id),
+        }
+    }
+
+    /// What an attempt at the example starts from.
+    pub(super) fn input(&self, attempt: u32) -> &RolloutInput {
+        match &self.work {
+            Work::Example { inputs, .. } => &inputs[inputs.len().min(attempt as usize) - 1],
+            Work::Container { .. } => unreachable!("only examples have inputs"),
+        }
+    }
+
     /// The task as the journal holds it.
     pub(super) fn journaled(&self) -> io::Result<PlannedTask> {
-        let task = self.task.as_ref().ok();
+        let content_hash = match &self.work {
+            Work::Container { task, .. } => task.as_ref().ok().map(|task| task.content_hash()).transpose()?,
+            Work::Example { inputs, .. } => Some(dataset::content_hash(inputs)),
+        };
         Ok(PlannedTask {
             dataset: self.dataset.to_string(),
             name: self.name.to_string(),
-            content_hash: task.map(|task| task.content_hash()).transpose()?,
-            git_commit_id: task.and_then(|task| task.git_commit_id.clone()),
+            content_hash,
+            git_commit_id: self.container().and_then(|task| task.git_commit_id.clone()),
         })
     }
 }
@@ -97,62 +212,111 @@ impl PlanTask {
 impl Plan {
     /// Enumerates the trials of a job. `overrides` are the settings that were given beside the job
     /// file, and `vars` resolves `${VAR}` in the tasks' `[verifier.env]`.
-    pub fn new(
+    pub fn new<D: Into<PlanDataset>>(
         loaded: LoadedJob,
         overrides: Vec<String>,
-        datasets: Vec<Dataset>,
+        datasets: impl IntoIterator<Item = D>,
         selection: &Selection,
         vars: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, PlanError> {
         let config = Arc::new(loaded.config.clone());
+        let datasets: Vec<PlanDataset> = datasets.into_iter().map(Into::into).collect();
         let agents: Vec<_> = config
             .agents
             .iter()
             .filter(|agent| selects(&selection.agents, agent.name.as_str()))
-            .map(|agent| Arc::new(agent.clone()))
+            .map(|agent| PlanAgent {
+                name: agent.name.clone(),
+                config: Some(Arc::new(agent.clone())),
+                model: None,
+            })
             .collect();
         check("agent", &selection.agents, config.agents.iter().map(|agent| agent.name.as_str()))?;
-        check("dataset", &selection.datasets, datasets.iter().map(|dataset| dataset.name.as_str()))?;
-        let chosen: Vec<_> = datasets
-            .into_iter()
-            .filter(|dataset| selects(&selection.datasets, dataset.name.as_str()))
-            .collect();
-        let names = || chosen.iter().flat_map(|dataset| &dataset.tasks).map(|entry| entry.name.as_str());
+        check("dataset", &selection.datasets, datasets.iter().map(|dataset| dataset.name().as_str()))?;
+        let mut all = Vec::new();
+        let mut pins = Pins::new();
+        for dataset in datasets {
+            if selects(&selection.datasets, dataset.name().as_str()) {
+                all.push(planned(dataset, &config, vars, &mut pins));
+            }
+        }
+        let names = || all.iter().flatten().map(|task| task.name.as_str());
         check("task", &selection.tasks, names())?;
         let available = listed(names());
         let mut tasks = Vec::new();
-        let mut pins = Pins::new();
-        for dataset in chosen {
-            pins.extend(dataset.resolved);
+        for dataset in all {
+            let wanted = dataset.into_iter().filter(|task| selects(&selection.tasks, task.name.as_str()));
             let mut seen = HashSet::new();
-            let wanted =
-                dataset.tasks.into_iter().filter(|entry| selects(&selection.tasks, entry.name.as_str()));
-            for entry in wanted.take(selection.limit.unwrap_or(usize::MAX)) {
-                if !seen.insert(entry.name.clone()) {
-                    return Err(PlanError::DuplicateTask { dataset: dataset.name, task: entry.name });
+            for task in wanted.take(selection.limit.unwrap_or(usize::MAX)) {
+                if !seen.insert(task.name.clone()) {
+                    return Err(PlanError::DuplicateTask { dataset: task.dataset, task: task.name });
                 }
-                let mut task = entry.task;
-                let verifier_env = match task.as_ref().map(|task| verifier_env(&config, task, vars)) {
-                    Ok(Ok(env)) => Arc::new(env),
-                    Ok(Err(problem)) => {
-                        task = Err(problem);
-                        Arc::default()
-                    }
-                    Err(_) => Arc::default(),
-                };
-                tasks.push(PlanTask { dataset: dataset.name.clone(), name: entry.name, task, verifier_env });
+                tasks.push(task);
             }
         }
         if tasks.is_empty() {
             return Err(PlanError::Empty { available });
         }
         let redactor = Arc::new(redactor(&loaded, &tasks));
-        Ok(Self { loaded, overrides, config, agents, tasks, pins, redactor })
+        let offsets = offsets(&tasks);
+        Ok(Self { loaded, overrides, config, agents, tasks, offsets, pins, redactor })
+    }
+
+    /// A plan without a job file: one model, one set of examples.
+    pub(crate) fn of_examples(
+        loaded: LoadedJob,
+        agent: AgentName,
+        model: Arc<Model>,
+        examples: ExampleSet,
+    ) -> Result<Self, PlanError> {
+        let config = Arc::new(loaded.config.clone());
+        let tasks = planned_examples(examples, &config);
+        if tasks.is_empty() {
+            return Err(PlanError::Empty { available: "none".to_owned() });
+        }
+        let offsets = offsets(&tasks);
+        Ok(Self {
+            loaded,
+            overrides: Vec::new(),
+            config,
+            agents: vec![PlanAgent { name: agent, config: None, model: Some(model) }],
+            tasks,
+            offsets,
+            pins: Pins::new(),
+            redactor: Arc::default(),
+        })
+    }
+
+    /// Says what a plan without a job file is, for its record.
+    pub(crate) fn describe(&mut self, record: serde_json::Value) {
+        self.loaded.hash = dataset::hash(&record);
+        self.loaded.record = record;
+    }
+
+    /// The same plan with the models of those of its agents that are models.
+    #[must_use]
+    pub fn with_models(mut self, mut models: HashMap<AgentName, Arc<Model>>) -> Self {
+        for agent in &mut self.agents {
+            agent.model = models.remove(&agent.name);
+        }
+        self
+    }
+
+    /// Takes other agents and tasks, which moves the places of the trials.
+    pub(super) fn rearrange(&mut self, agents: Vec<PlanAgent>, tasks: Vec<PlanTask>) {
+        self.offsets = offsets(&tasks);
+        self.agents = agents;
+        self.tasks = tasks;
     }
 
     /// How many trials there are.
     pub fn len(&self) -> u64 {
-        self.agents.len() as u64 * self.tasks.len() as u64 * u64::from(self.attempts())
+        self.agents.len() as u64 * self.per_agent()
+    }
+
+    /// How many trials each agent has.
+    pub(super) fn per_agent(&self) -> u64 {
+        self.offsets.last().copied().unwrap_or(0)
     }
 
     /// Whether there are none, which a plan that could be made never has.
@@ -172,13 +336,22 @@ impl Plan {
     }
 
     /// The parts of the trial at a place.
-    pub(super) fn parts(&self, index: TrialIndex) -> (&Arc<AgentConfig>, &PlanTask, u32) {
-        let attempts = u64::from(self.attempts());
-        let tasks = self.tasks.len() as u64;
-        let attempt = (index.0 % attempts) as u32 + 1;
-        let task = &self.tasks[(index.0 / attempts % tasks) as usize];
-        let agent = &self.agents[(index.0 / attempts / tasks) as usize];
-        (agent, task, attempt)
+    pub(super) fn parts(&self, index: TrialIndex) -> (&PlanAgent, &PlanTask, u32) {
+        let (agent, task, attempt) = self.place(index);
+        (&self.agents[agent], &self.tasks[task], attempt)
+    }
+
+    /// The numbers of agent and task of the trial at a place, and its attempt.
+    pub(super) fn place(&self, index: TrialIndex) -> (usize, usize, u32) {
+        let of_agent = index.0 % self.per_agent();
+        let task = self.offsets.partition_point(|offset| *offset <= of_agent) - 1;
+        let attempt = (of_agent - self.offsets[task]) as u32 + 1;
+        ((index.0 / self.per_agent()) as usize, task, attempt)
+    }
+
+    /// The place of a trial.
+    pub(super) fn index(&self, agent: usize, task: usize, attempt: u32) -> TrialIndex {
+        TrialIndex(agent as u64 * self.per_agent() + self.offsets[task] + u64::from(attempt) - 1)
     }
 
     /// The whole job's configuration.
@@ -211,7 +384,7 @@ impl Plan {
         &self.pins
     }
 
-    /// Attempts for each pair of agent and task.
+    /// Attempts for each pair of agent and task, where a task does not have a number of its own.
     pub fn attempts(&self) -> u32 {
         self.config.n_attempts.get()
     }
@@ -220,6 +393,73 @@ impl Plan {
     pub fn redactor(&self) -> &Arc<Redactor> {
         &self.redactor
     }
+}
+
+/// The tasks of a dataset in their order.
+fn planned(
+    dataset: PlanDataset,
+    config: &JobConfig,
+    vars: &dyn Fn(&str) -> Option<String>,
+    pins: &mut Pins,
+) -> Vec<PlanTask> {
+    let dataset = match dataset {
+        PlanDataset::Tasks(dataset) => dataset,
+        PlanDataset::Examples(examples) => return planned_examples(examples, config),
+    };
+    pins.extend(dataset.resolved);
+    let mut tasks = Vec::with_capacity(dataset.tasks.len());
+    for entry in dataset.tasks {
+        let mut task = entry.task;
+        let verifier_env = match task.as_ref().map(|task| verifier_env(config, task, vars)) {
+            Ok(Ok(env)) => Arc::new(env),
+            Ok(Err(problem)) => {
+                task = Err(problem);
+                Arc::default()
+            }
+            Err(_) => Arc::default(),
+        };
+        tasks.push(PlanTask {
+            dataset: dataset.name.clone(),
+            name: entry.name,
+            attempts: config.n_attempts.get(),
+            work: Work::Container { task, verifier_env },
+        });
+    }
+    tasks
+}
+
+/// A task for each example, in the order in which they first come.
+fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
+    let ExampleSet { name, rollouts, inputs } = examples;
+    let mut by_id: IndexMap<u64, Vec<RolloutInput>> = IndexMap::with_capacity(inputs.len());
+    for input in inputs {
+        by_id.entry(input.example_id).or_default().push(input);
+    }
+    let repeated = by_id.values().any(|inputs| inputs.len() > 1);
+    let task = |(id, mut inputs): (u64, Vec<RolloutInput>)| {
+        let attempts = if repeated { inputs.len() as u32 } else { config.n_attempts.get() };
+        if inputs.iter().all(|input| *input == inputs[0]) {
+            inputs.truncate(1);
+        }
+        PlanTask {
+            dataset: name.clone(),
+            name: TaskName::new(id.to_string()).expect("a number is a name"),
+            attempts,
+            work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
+        }
+    };
+    by_id.into_iter().map(task).collect()
+}
+
+fn offsets(tasks: &[PlanTask]) -> Vec<u64> {
+    let mut offsets = Vec::with_capacity(tasks.len() + 1);
+    let mut sum = 0;
+    offsets.push(sum);
+    for task in tasks {
+        sum += u64::from(task.attempts);
+        offsets.push(sum);
+    }
+    offsets
 }
 
 /// The task's variables, with the job's on top.
@@ -245,7 +485,11 @@ fn verifier_env(
 }
 
 fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
-    let of_tasks = tasks.iter().flat_map(|task| task.verifier_env.values()).filter(|value| value.secret);
+    let envs = tasks.iter().filter_map(|task| match &task.work {
+        Work::Container { verifier_env, .. } => Some(verifier_env),
+        Work::Example { .. } => None,
+    });
+    let of_tasks = envs.flat_map(|env| env.values()).filter(|value| value.secret);
     Redactor::new(loaded.secrets.iter().map(String::as_str).chain(of_tasks.map(|value| value.value.as_str())))
 }
 

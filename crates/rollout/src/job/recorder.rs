@@ -4,90 +4,186 @@
 //! next, so the number of syncs does not grow with the number of trials.
 
 use std::{
+    path::PathBuf,
     sync::{Arc, mpsc as blocking_mpsc},
     thread::JoinHandle,
 };
 
 use tokio::sync::mpsc;
 
-use super::{JobError, Plan};
+use super::{JobError, Plan, plan::Work, rollouts::Finished};
 use crate::{
-    event::TrialIndex,
+    model::metadata::GenerateMetadata,
     record::{
         atomic,
         journal::{Entry, Journal},
         layout::{JobDir, TrialDir},
+        rows::RowFile,
     },
     result::TrialResult,
     trial::error_text,
 };
 
-/// What became of one result that was handed over.
+/// What became of trials that were handed over together.
 pub(super) enum Recorded {
-    /// It is on the disk.
-    Written(TrialIndex, Arc<TrialResult>),
-    /// It is not. The reason comes with the first of those that share it.
+    /// They are on the disk.
+    Written(Vec<Finished>),
+    /// They are not. The reason comes with the first of those that share it.
     Lost(Option<JobError>),
 }
 
-/// Hands results to the thread that writes them.
-pub(super) struct Recorder {
-    sender: blocking_mpsc::Sender<(TrialIndex, Arc<TrialResult>)>,
-    thread: JoinHandle<Journal>,
+/// What is handed over.
+pub(super) enum Message {
+    /// Trials that are over, all at once. A row goes to the file with that number.
+    Trials(Vec<(Option<usize>, Finished)>),
+    /// Averages.
+    Metadata(PathBuf, Box<GenerateMetadata>),
+}
+
+/// Takes finished trials.
+pub(super) enum Recorder {
+    /// Hands them to the thread that writes them.
+    Disk { sender: blocking_mpsc::Sender<Message>, thread: JoinHandle<Journal> },
+    /// Nothing is kept.
+    Nowhere(mpsc::UnboundedSender<Recorded>),
 }
 
 impl Recorder {
-    /// Starts the thread. Every result handed over comes out of `recorded` once.
+    /// Starts the thread. Every group handed over comes out of `recorded` once. The files are those of rows.
     pub(super) fn start(
         plan: Arc<Plan>,
         dir: JobDir,
         journal: Journal,
+        files: Vec<PathBuf>,
     ) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
-        let (sender, results) = blocking_mpsc::channel();
+        let (sender, messages) = blocking_mpsc::channel();
         let (done, recorded) = mpsc::unbounded_channel();
-        let thread = std::thread::spawn(move || write_all(&plan, &dir, journal, &results, &done));
-        (Self { sender, thread }, recorded)
+        let thread = std::thread::spawn(move || {
+            let files = files.into_iter().map(|path| (path, None)).collect();
+            let mut disk = Disk { plan: &plan, dir: &dir, journal, files };
+            disk.write_all(&messages, &done);
+            disk.journal
+        });
+        (Self::Disk { sender, thread }, recorded)
     }
 
-    /// Takes a result.
-    pub(super) fn record(&self, index: TrialIndex, result: TrialResult) {
-        // The thread ends only after this sender is gone, so it is there to receive.
-        let _ = self.sender.send((index, Arc::new(result)));
+    /// Keeps nothing, and gives back what it gets.
+    pub(super) fn nowhere() -> (Self, mpsc::UnboundedReceiver<Recorded>) {
+        let (done, recorded) = mpsc::unbounded_channel();
+        (Self::Nowhere(done), recorded)
     }
 
-    /// Waits for what is under way and gives the journal back.
-    pub(super) async fn finish(self) -> Option<Journal> {
-        drop(self.sender);
-        let thread = self.thread;
-        tokio::task::spawn_blocking(move || thread.join().ok()).await.ok().flatten()
+    /// Whether trials go to the disk.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self, Self::Disk { .. })
+    }
+
+    /// Takes trials that are recorded together, each with the number of the file of its row.
+    pub(super) fn record(&self, trials: Vec<(Option<usize>, Finished)>) {
+        match self {
+            // The thread ends only after this sender is gone, so it is there to receive.
+            Self::Disk { sender, .. } => _ = sender.send(Message::Trials(trials)),
+            Self::Nowhere(done) => {
+                let trials = trials.into_iter().map(|(_, trial)| trial).collect();
+                _ = done.send(Recorded::Written(trials));
+            }
+        }
+    }
+
+    /// Takes averages. That they cannot be written is only logged: they are written again at the end.
+    pub(super) fn metadata(&self, path: PathBuf, metadata: GenerateMetadata) {
+        if let Self::Disk { sender, .. } = self {
+            let _ = sender.send(Message::Metadata(path, Box::new(metadata)));
+        }
+    }
+
+    /// Waits for what is under way and gives the journal back, where there is one.
+    pub(super) async fn finish(self) -> Result<Option<Journal>, Panicked> {
+        let Self::Disk { sender, thread } = self else { return Ok(None) };
+        drop(sender);
+        let journal = tokio::task::spawn_blocking(move || thread.join().ok()).await.ok().flatten();
+        journal.map(Some).ok_or(Panicked)
     }
 }
 
-fn write_all(
-    plan: &Plan,
-    dir: &JobDir,
-    mut journal: Journal,
-    results: &blocking_mpsc::Receiver<(TrialIndex, Arc<TrialResult>)>,
-    done: &mpsc::UnboundedSender<Recorded>,
-) -> Journal {
-    while let Ok(first) = results.recv() {
-        let mut group = vec![first];
-        group.extend(results.try_iter());
-        for (index, result) in &group {
-            journal.push(&Entry::Trial { index: *index, result: Box::new(result.as_ref().clone()) });
-        }
-        let mut failure = journal.sync().err().map(JobError::from);
-        let durable = failure.is_none();
-        for (index, result) in group {
-            let outcome = match durable.then(|| write_trial(&dir.trial(&plan.trial(index)), &result)) {
-                Some(Ok(())) => Recorded::Written(index, result),
-                Some(Err(error)) => Recorded::Lost(Some(error)),
-                None => Recorded::Lost(failure.take()),
-            };
-            let _ = done.send(outcome);
+/// The thread that writes is gone.
+pub(super) struct Panicked;
+
+struct Disk<'a> {
+    plan: &'a Plan,
+    dir: &'a JobDir,
+    journal: Journal,
+    /// Files of rows, opened when the first row comes.
+    files: Vec<(PathBuf, Option<RowFile>)>,
+}
+
+impl Disk<'_> {
+    fn write_all(
+        &mut self,
+        messages: &blocking_mpsc::Receiver<Message>,
+        done: &mpsc::UnboundedSender<Recorded>,
+    ) {
+        while let Ok(first) = messages.recv() {
+            let mut groups = Vec::new();
+            let mut averages = Vec::new();
+            for message in [first].into_iter().chain(messages.try_iter()) {
+                match message {
+                    Message::Trials(trials) => groups.push(trials),
+                    Message::Metadata(path, metadata) => averages.push((path, metadata)),
+                }
+            }
+            let mut failure = self.write_groups(&mut groups).err();
+            let durable = failure.is_none();
+            for group in groups {
+                let trials: Vec<_> = group.into_iter().map(|(_, trial)| trial).collect();
+                let written = durable.then(|| trials.iter().try_for_each(|trial| self.write_trial(trial)));
+                let outcome = match written {
+                    Some(Ok(())) => Recorded::Written(trials),
+                    Some(Err(error)) => Recorded::Lost(Some(error)),
+                    None => Recorded::Lost(failure.take()),
+                };
+                let _ = done.send(outcome);
+            }
+            for (path, metadata) in averages {
+                if let Err(error) = atomic::write_json(&path, &metadata) {
+                    tracing::warn!(%error, "the averages could not be written");
+                }
+            }
         }
     }
-    journal
+
+    /// Rows first: a result counts when the journal has it, and then its row is there.
+    fn write_groups(&mut self, groups: &mut [Vec<(Option<usize>, Finished)>]) -> Result<(), JobError> {
+        let mut lines = vec![Vec::new(); self.files.len()];
+        for (file, trial) in groups.iter_mut().flatten() {
+            if let (Some(file), Some(row)) = (*file, trial.row.take()) {
+                lines[file].extend_from_slice(&row);
+            }
+        }
+        for ((path, file), lines) in self.files.iter_mut().zip(lines) {
+            if lines.is_empty() {
+                continue;
+            }
+            let file = match file {
+                Some(file) => file,
+                None => file.insert(RowFile::open(path)?),
+            };
+            file.append(&lines)?;
+        }
+        for (_, trial) in groups.iter().flatten() {
+            self.journal.push(&Entry::Trial { index: trial.index, result: Arc::clone(&trial.result) });
+        }
+        Ok(self.journal.sync()?)
+    }
+
+    fn write_trial(&self, trial: &Finished) -> Result<(), JobError> {
+        match self.plan.parts(trial.index).1.work {
+            Work::Container { .. } => {
+                write_trial(&self.dir.trial(&self.plan.trial(trial.index)), &trial.result)
+            }
+            Work::Example { .. } => Ok(()),
+        }
+    }
 }
 
 /// Writes the files of a finished trial, whose directory is there.

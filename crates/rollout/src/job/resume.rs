@@ -2,20 +2,20 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use super::{
-    Difference, History, Job, JobError, Plan, difference, planned_tasks, recorder::restore_trial,
-    summary::Rows,
+    Difference, History, Job, JobError, Plan, PlanAgent, Store, difference, header, plan::PlanTask,
+    planned_tasks, recorder::restore_trial, saved_rows::SavedRows, sections::Sections, summary::Rows,
 };
 use crate::{
     config::LoadedJob,
     environment::Provider,
     record::{
-        journal::{self, Entry, Header, Journal, JournalError},
+        journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
         layout::{JobDir, TrialDir},
         redact,
     },
@@ -61,6 +61,17 @@ pub enum ResumeError {
     /// The tasks are not those the job was started with.
     #[error("the tasks have changed since the job was started:\n{}", lines(.0))]
     TasksChanged(Vec<String>),
+    /// Rows without a word on what they are of.
+    #[error("{} has rows and no metadata.json, so nobody can say what they are of", .0.display())]
+    NoMetadata(PathBuf),
+    /// Saved rows cannot be read.
+    #[error("cannot read the rows in {}", path.display())]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The job cannot go on.
     #[error(transparent)]
     Job(#[from] JobError),
@@ -78,11 +89,12 @@ impl ResumeError {
                 "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again"
                     .to_owned(),
             ),
+            Self::NoMetadata(_) => Some("give another directory, or move the rows away".to_owned()),
             Self::NotAJob(_) => Some("give the directory that the run printed, <jobs_dir>/<name>".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it".to_owned())
             }
-            Self::Journal(_) => None,
+            Self::Journal(_) | Self::Rows { .. } => None,
         }
     }
 }
@@ -136,41 +148,49 @@ impl Resumable {
         provider: Arc<dyn Provider>,
         rerun: &[Rerun],
     ) -> Result<Job, ResumeError> {
-        let Self { dir, header } = self;
-        if header.provider != provider.name() {
+        if self.header.provider != provider.name() {
             return Err(ResumeError::ConfigChanged(vec![Difference {
                 key: "environment.type".to_owned(),
-                before: Some(header.provider),
+                before: Some(self.header.provider),
                 after: Some(provider.name().to_owned()),
             }]));
         }
-        let plan = Arc::new(restrict(plan, &header).map_err(ResumeError::TasksChanged)?);
+        self.reopen(plan, provider, rerun.to_vec(), Growth::Refused, false).await
+    }
+
+    /// Opens the job again, with all that it may differ in checked but its tasks. Rows are kept in the job if they are
+    /// to be handed to somebody.
+    pub(super) async fn reopen(
+        self,
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        rerun: Vec<Rerun>,
+        growth: Growth,
+        keep_outputs: bool,
+    ) -> Result<Job, ResumeError> {
+        let Self { dir, header: before } = self;
+        let plan = Arc::new(restrict(plan, &before, growth).map_err(ResumeError::TasksChanged)?);
         let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
-        let changed: Vec<_> = header
-            .tasks
-            .iter()
-            .zip(&tasks)
-            // A task that could not be loaded before has no results that a repair could spoil.
-            .filter(|(before, now)| before.content_hash.is_some() && before.content_hash != now.content_hash)
-            .map(|(before, _)| {
-                format!("the files of task {}/{} are not what they were", before.dataset, before.name)
-            })
-            .collect();
+        let changed = changed(&plan, &before.tasks, &tasks);
         if !changed.is_empty() {
             return Err(ResumeError::TasksChanged(changed));
         }
-        let rerun = rerun.to_vec();
         let opened = tokio::task::spawn_blocking(move || {
             let mut rows = Rows::new(plan.len());
+            let mut sections = Sections::new(&plan, Some(dir.path()));
+            let mut saved = SavedRows::read(&plan, &sections, keep_outputs)?;
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
-            let (journal, _) = Journal::open(&dir.journal(), |entry| {
+            let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
-                if let Entry::Trial { index, result } = entry
-                    && rows.set(index, &result)
-                    && !is_written(&dir.trial(&plan.trial(index)))
-                {
+                let Entry::Trial { index, result } = entry else { return };
+                if index.0 >= plan.len() {
+                    return;
+                }
+                if sections.of(index).is_some() {
+                    saved.hear(index, result);
+                } else if rows.set(index, &result) && !is_written(&dir.trial(&plan.trial(index))) {
                     // A later entry takes the place of an earlier one here, too.
                     missing.insert(index, result);
                 }
@@ -179,16 +199,50 @@ impl Resumable {
             for (index, result) in missing {
                 restore_trial(&dir.trial(&plan.trial(index)), &result)?;
             }
+            if tasks.len() > before.tasks.len() {
+                let grown = header(&plan, &before.job_name, before.provider, tasks);
+                journal.push(&Entry::Job(Box::new(grown)));
+            }
+            saved.remove_old(&sections)?;
+            sections.prepare_directories()?;
+            let (trials, outputs, warnings) = saved.into_parts();
+            for (index, result, in_journal) in trials {
+                rows.set(index, &result);
+                sections.set(&plan, index, &result);
+                if !in_journal {
+                    journal.push(&Entry::Trial { index, result });
+                }
+            }
+            journal.sync().map_err(JobError::from)?;
             let todo = plan
                 .indexes()
                 .filter(|index| rows.get(*index).is_none_or(|row| rerun.iter().any(|rerun| rerun.wants(row))))
                 .collect();
-            let name = header.job_name.into();
-            let warnings = Vec::new();
-            Ok::<_, ResumeError>(Job { plan, provider, name, dir, journal, rows, todo, history, warnings })
+            Ok::<_, ResumeError>(Job {
+                plan,
+                provider,
+                name: before.job_name.into(),
+                store: Some(Store { dir, journal }),
+                sections,
+                rows,
+                todo,
+                history,
+                warnings,
+                collector: None,
+                earlier: outputs,
+            })
         });
         opened.await.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?
     }
+}
+
+/// Whether a job may have more tasks than it was started with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// It has those it was started with.
+    Refused,
+    /// New ones come after them.
+    Allowed,
 }
 
 /// Whether a trial's result is there. A crash of the machine can leave its file empty.
@@ -196,26 +250,56 @@ fn is_written(trial: &TrialDir) -> bool {
     fs::metadata(trial.result()).is_ok_and(|file| file.len() > 0)
 }
 
-/// Brings a plan down to the agents and tasks that the job was started with, in their order.
-fn restrict(mut plan: Plan, header: &Header) -> Result<Plan, Vec<String>> {
+/// Brings a plan down to the agents and tasks that the job was started with, in their order. New tasks come last, or
+/// are left out.
+fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec<String>> {
     let mut missing = Vec::new();
-    let mut agents: HashMap<String, _> =
+    let mut by_name: HashMap<String, PlanAgent> =
         plan.agents.drain(..).map(|agent| (agent.name.to_string(), agent)).collect();
+    let mut agents = Vec::new();
     for name in &header.agents {
-        match agents.remove(name) {
-            Some(agent) => plan.agents.push(agent),
+        match by_name.remove(name) {
+            Some(agent) => agents.push(agent),
             None => missing.push(format!("agent {name} is gone")),
         }
     }
-    let mut tasks: HashMap<_, _> =
-        plan.tasks.drain(..).map(|task| ((task.dataset.to_string(), task.name.to_string()), task)).collect();
+    let mut by_name: HashMap<_, (usize, PlanTask)> = plan
+        .tasks
+        .drain(..)
+        .enumerate()
+        .map(|(place, task)| ((task.dataset.to_string(), task.name.to_string()), (place, task)))
+        .collect();
+    let mut tasks = Vec::new();
     for task in &header.tasks {
-        match tasks.remove(&(task.dataset.clone(), task.name.clone())) {
-            Some(found) => plan.tasks.push(found),
+        match by_name.remove(&(task.dataset.clone(), task.name.clone())) {
+            Some((_, found)) => tasks.push(found),
             None => missing.push(format!("task {}/{} is gone", task.dataset, task.name)),
         }
     }
-    if missing.is_empty() { Ok(plan) } else { Err(missing) }
+    if growth == Growth::Allowed {
+        let mut new: Vec<_> = by_name.into_values().collect();
+        new.sort_by_key(|(place, _)| *place);
+        tasks.extend(new.into_iter().map(|(_, task)| task));
+    }
+    if !missing.is_empty() {
+        return Err(missing);
+    }
+    plan.rearrange(agents, tasks);
+    Ok(plan)
+}
+
+/// The tasks whose files or inputs are not what they were.
+fn changed(plan: &Plan, before: &[PlannedTask], now: &[PlannedTask]) -> Vec<String> {
+    let pairs = before.iter().zip(now).zip(plan.tasks());
+    // A task that could not be loaded before has no results that a repair could spoil.
+    let changed = pairs.filter(|((before, now), _)| {
+        before.content_hash.is_some() && before.content_hash != now.content_hash
+    });
+    let message = |((before, _), task): ((&PlannedTask, _), &PlanTask)| match task.example_id() {
+        Some(_) => format!("example {} of {} is not what it was", before.name, before.dataset),
+        None => format!("the files of task {}/{} are not what they were", before.dataset, before.name),
+    };
+    changed.map(message).collect()
 }
 
 fn lines<T: ToString>(items: &[T]) -> String {

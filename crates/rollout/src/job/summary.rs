@@ -183,7 +183,7 @@ impl Serialize for ResultRows<'_> {
                 dataset_name: task.dataset.as_str(),
                 agent_name: agent.name.as_str(),
                 attempt,
-                task_git_commit_id: task.task.as_ref().ok().and_then(|task| task.git_commit_id.as_deref()),
+                task_git_commit_id: task.container().and_then(|task| task.git_commit_id.as_deref()),
                 reward: row.and_then(|row| row.reward),
                 error: row.and_then(|row| row.error),
                 skipped: row.is_none(),

@@ -85,7 +85,7 @@ pub struct Usage {
 }
 
 /// How long a rollout took, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Timing {
     /// When it started, in seconds since 1970.
     pub start_time: f64,

@@ -9,6 +9,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
@@ -23,7 +24,7 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum Entry {
-    /// What the job is; always the first line.
+    /// What the job is; always the first line. A later one takes its place: the job has grown.
     Job(Box<Header>),
     /// A run or a resume began.
     RunStarted {
@@ -35,7 +36,7 @@ pub enum Entry {
         /// Its place in the plan.
         index: TrialIndex,
         /// Its outcome.
-        result: Box<TrialResult>,
+        result: Arc<TrialResult>,
     },
     /// A run ended in good order.
     RunEnded {
@@ -225,10 +226,10 @@ pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), J
         };
         whole += line.len() as u64;
         match (entry, &header) {
-            (Entry::Job(found), None) if found.version > VERSION => {
+            (Entry::Job(found), _) if found.version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
             }
-            (Entry::Job(found), None) => header = Some(*found),
+            (Entry::Job(found), _) => header = Some(*found),
             (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
             (entry, Some(_)) => each(entry),
         }

@@ -5,3 +5,4 @@ pub mod journal;
 pub mod layout;
 pub mod log;
 pub mod redact;
+pub mod rows;

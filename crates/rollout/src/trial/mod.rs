@@ -146,7 +146,7 @@ async fn cancelled(trial: &Trial) -> TrialEnd {
 }
 
 /// How long to wait after a failed try; none when it was the last one.
-fn retry_delay(retry: &RetryConfig, failed_try: u32) -> Option<Duration> {
+pub(crate) fn retry_delay(retry: &RetryConfig, failed_try: u32) -> Option<Duration> {
     if failed_try >= retry.max_attempts.get() {
         return None;
     }
@@ -211,7 +211,7 @@ impl Clock {
 }
 
 /// Seconds to the microsecond: finer digits are noise.
-fn seconds(duration: Duration) -> f64 {
+pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 

@@ -230,6 +230,14 @@ impl Rubric {
         self.functions.is_empty()
     }
 
+    /// Refuses to score single rollouts where that is not possible.
+    pub(crate) fn check_alone(&self) -> Result<(), RubricError> {
+        if let Some(function) = self.group_function() {
+            return Err(RubricError::NeedsGroup { function: function.name.to_string() });
+        }
+        if self.is_empty() { Err(RubricError::Empty) } else { Ok(()) }
+    }
+
     fn group_function(&self) -> Option<&Function> {
         self.functions.iter().find(|function| matches!(function.kind, Kind::Group(_)))
     }

@@ -14,12 +14,7 @@ impl Rubric {
     ///
     /// Turns without a reward of their own get that of the rollout.
     pub async fn score_rollout(&self, state: &mut State) -> Result<(), RubricError> {
-        if let Some(function) = self.group_function() {
-            return Err(RubricError::NeedsGroup { function: function.name.to_string() });
-        }
-        if self.is_empty() {
-            return Err(RubricError::Empty);
-        }
+        self.check_alone()?;
         self.score(std::slice::from_mut(state)).await;
         Ok(())
     }

@@ -1,0 +1,147 @@
+//! What a model rollout costs on this machine, against a scripted server in another process.
+//!
+//! `cargo bench -p rollout-cli --bench model` prints one table. Every row is a process of its own, so that its peak of
+//! memory is its own too. The server's share shows how far it is from being what is measured.
+#![expect(clippy::print_stdout, reason = "a table is what this program is for")]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rollout_testkit::{ModelServer, Script};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["serve", script] => serve(script),
+        ["measure", what, concurrency, rollouts, url] => {
+            let number = |text: &str| text.parse().expect("the table gives numbers");
+            measure(what, number(concurrency), number(rollouts), url);
+        }
+        _ => table(),
+    }
+}
+
+/// What one process measured of itself.
+#[derive(Serialize, Deserialize)]
+struct Figures {
+    seconds: f64,
+    cpu_seconds: f64,
+    peak_kilobytes: u64,
+}
+
+fn table() {
+    println!(
+        "{:<34} {:>11} {:>9} {:>13} {:>14} {:>9}",
+        "", "at a time", "per s", "CPU ms each", "server CPU ms", "peak MB"
+    );
+    for (what, script, concurrency, count) in [("requests, server alone", "fixed", 64, 200_000)] {
+        let (mut server, url) = start(script);
+        let before = cpu_time(server.id());
+        let output = Command::new(std::env::current_exe().expect("know this program"))
+            .args(["measure", what, &concurrency.to_string(), &count.to_string(), &url])
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("start a measurement");
+        assert!(output.status.success(), "the measurement of {what} failed");
+        let served = cpu_time(server.id()) - before;
+        drop(server.stdin.take());
+        server.wait().expect("wait for the server");
+        let figures: Figures = serde_json::from_slice(&output.stdout).expect("read a measurement");
+        let each = |seconds: f64| seconds * 1e3 / f64::from(count);
+        println!(
+            "{what:<34} {concurrency:>11} {:>9.0} {:>13.3} {:>14.3} {:>9.1}",
+            f64::from(count) / figures.seconds,
+            each(figures.cpu_seconds),
+            each(served.as_secs_f64()),
+            figures.peak_kilobytes as f64 / 1024.0,
+        );
+    }
+}
+
+/// Starts this program again as a server, which ends with its input.
+fn start(script: &str) -> (Child, String) {
+    let mut server = Command::new(std::env::current_exe().expect("know this program"))
+        .args(["serve", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("start a server");
+    let mut url = String::new();
+    let stdout = server.stdout.take().expect("its output is a pipe");
+    BufReader::new(stdout).read_line(&mut url).expect("read the server's address");
+    (server, url.trim_end().to_owned())
+}
+
+fn serve(script: &str) {
+    let server = ModelServer::start(Script::named(script).expect("the table names scripts"));
+    println!("{}", server.url());
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("wait for the end");
+}
+
+fn measure(what: &str, concurrency: usize, count: u32, url: &str) {
+    let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
+    let before = cpu_time(std::process::id());
+    let from = Instant::now();
+    match what {
+        "requests, server alone" => runtime.block_on(requests(url, concurrency, count)),
+        _ => unreachable!("the table names measurements"),
+    }
+    let figures = Figures {
+        seconds: from.elapsed().as_secs_f64(),
+        cpu_seconds: (cpu_time(std::process::id()) - before).as_secs_f64(),
+        peak_kilobytes: peak_kilobytes(),
+    };
+    println!("{}", serde_json::to_string(&figures).expect("write a measurement"));
+}
+
+/// Requests as cheap as they can be, to see what the server can do.
+async fn requests(url: &str, concurrency: usize, count: u32) {
+    let host = url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"What is 2+2?"}],"temperature":0.7}"#;
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..concurrency {
+        let (host, request) = (host.clone(), request.clone());
+        clients.spawn(async move {
+            let mut stream = tokio::net::TcpStream::connect(host).await.expect("reach the server");
+            stream.set_nodelay(true).expect("send at once");
+            let mut reply = [0; 4096];
+            for _ in 0..count as usize / concurrency {
+                stream.write_all(request.as_bytes()).await.expect("send a request");
+                let mut read = 0;
+                // The reply is small and ends with the object's last brace; its headers have none.
+                while read == 0 || !reply[..read].ends_with(b"}}}") {
+                    read += stream.read(&mut reply[read..]).await.expect("read a reply");
+                }
+            }
+        });
+    }
+    clients.join_all().await;
+}
+
+/// CPU time of a process, in user and system mode.
+fn cpu_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("read a process's times");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    // The kernel reports in hundredths of a second on every architecture that Rollout runs on.
+    Duration::from_millis((ticks(11) + ticks(12)) * 10)
+}
+
+/// The most memory that this process has held.
+fn peak_kilobytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("read the process's memory");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}

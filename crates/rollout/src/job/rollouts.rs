@@ -1,0 +1,313 @@
+//! Trials whose agent is a model and whose task is an example: generated one by one, scored in groups.
+//!
+//! The rollouts of one example that a run is to do share a [`Group`]. Each hands its state over when it is over, and
+//! the last one to leave scores them all, in its own place among those that run at the same time.
+
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::Plan;
+use crate::{
+    config::RetryConfig,
+    event::{TrialId, TrialIndex},
+    model::{
+        Error, ErrorKind, Halt, Model, RolloutInput, Rollouts, State,
+        output::{OutputError, RolloutOutput, state_to_output},
+        rollout,
+    },
+    result::{ErrorType, TrialError, TrialResult, Usage},
+    trial::{Progress, retry_delay, seconds},
+};
+
+/// What is done with finished rollouts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep {
+    /// They become rows of a file.
+    pub(super) rows: bool,
+    /// They are handed to the caller.
+    pub(super) outputs: bool,
+}
+
+/// A trial that is over, with what is kept of it.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) index: TrialIndex,
+    pub(super) result: Arc<TrialResult>,
+    /// Its line in the file of its section.
+    pub(super) row: Option<Vec<u8>>,
+    pub(super) output: Option<RolloutOutput>,
+}
+
+impl Finished {
+    /// A trial that leaves nothing but its result.
+    pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
+        Self { index, result: Arc::new(result), row: None, output: None }
+    }
+}
+
+/// How the task of one rollout ended.
+pub(super) struct RolloutEnd {
+    /// What became of the rollout itself.
+    pub(super) fate: Fate,
+    /// The trials that are over now: all of a group, or none.
+    pub(super) finished: Vec<Finished>,
+}
+
+/// What became of a rollout.
+pub(super) enum Fate {
+    /// It is over.
+    Done,
+    /// A cancel cut it off.
+    Cancelled,
+    /// The server refuses the key.
+    Unauthorized(Error),
+}
+
+/// The rollouts of one example that are scored together.
+pub(super) struct Group {
+    plan: Arc<Plan>,
+    rollouts: Arc<Rollouts>,
+    model: Arc<Model>,
+    keep: Keep,
+    seats: Mutex<Seats>,
+}
+
+struct Seats {
+    /// Members that are not over.
+    open: u64,
+    over: Vec<Member>,
+}
+
+/// A rollout that is over and not yet scored.
+struct Member {
+    index: TrialIndex,
+    tries: u32,
+    state: State,
+}
+
+impl Group {
+    pub(super) fn new(
+        plan: Arc<Plan>,
+        rollouts: Arc<Rollouts>,
+        model: Arc<Model>,
+        keep: Keep,
+        members: u64,
+    ) -> Self {
+        let over = Vec::with_capacity(members as usize);
+        Self { plan, rollouts, model, keep, seats: Mutex::new(Seats { open: members, over }) }
+    }
+
+    /// Runs one member to its end, and scores the group if it was the last.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        index: TrialIndex,
+        progress: impl Fn(Progress) + Send + Sync,
+        cancel: CancellationToken,
+    ) -> RolloutEnd {
+        let (member, fate) = match self.generate(index, &progress, &cancel).await {
+            Ok((state, tries)) => (Some(Member { index, tries, state }), Fate::Done),
+            Err(Halt::Cancelled) => (None, Fate::Cancelled),
+            Err(Halt::Unauthorized(error)) => (None, Fate::Unauthorized(error)),
+        };
+        let finished = match self.leave(member) {
+            Some(members) => self.score(members).await,
+            None => Vec::new(),
+        };
+        RolloutEnd { fate, finished }
+    }
+
+    /// Takes a member out that was never started. If all others are over, they are scored.
+    pub(super) fn abandon(
+        self: Arc<Self>,
+        members: u64,
+    ) -> Option<impl Future<Output = RolloutEnd> + Send + use<>> {
+        let mut rest = None;
+        for _ in 0..members {
+            rest = self.leave(None);
+        }
+        let rest = rest?;
+        Some(async move { RolloutEnd { fate: Fate::Done, finished: self.score(rest).await } })
+    }
+
+    /// Ends a member, with its state if it has one. The last one gets all of them.
+    fn leave(&self, member: Option<Member>) -> Option<Vec<Member>> {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.open -= 1;
+        seats.over.extend(member);
+        (seats.open == 0 && !seats.over.is_empty()).then(|| std::mem::take(&mut seats.over))
+    }
+
+    /// Runs the tries of a rollout. Returns the last state and the number of tries.
+    async fn generate(
+        &self,
+        index: TrialIndex,
+        progress: &(impl Fn(Progress) + Send + Sync),
+        cancel: &CancellationToken,
+    ) -> Result<(State, u32), Halt> {
+        let (_, task, attempt) = self.plan.parts(index);
+        let input = task.input(attempt);
+        let mut tries = 1;
+        loop {
+            let state = self.once(input.clone(), cancel).await?;
+            let retried = state.error.as_ref().filter(|error| error.kind.is_retried());
+            let delay = retried.and_then(|error| {
+                let delay = retry_delay(&self.plan.config().retry, tries)?;
+                Some((trial_error(&error.into()), jittered(delay)))
+            });
+            let Some((error, delay)) = delay else { return Ok((state, tries)) };
+            progress(Progress::Retry { failed_try: tries, error, delay });
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = cancel.cancelled() => return Err(Halt::Cancelled),
+            }
+            tries += 1;
+        }
+    }
+
+    async fn once(&self, input: RolloutInput, cancel: &CancellationToken) -> Result<State, Halt> {
+        let Rollouts { interaction, limits, .. } = &*self.rollouts;
+        let turns = rollout(&**interaction, limits, input.clone(), Arc::clone(&self.model), cancel);
+        // An interaction is the user's code: that it panics must not cost the other rollouts.
+        match AssertUnwindSafe(turns).catch_unwind().await {
+            Ok(end) => end,
+            Err(panic) => {
+                let mut state = State::new(input, Arc::clone(&self.model), Arc::new([]));
+                state.error = Some(panicked("the interaction", &*panic));
+                state.is_completed = true;
+                state.stop_condition = Some("has_error".to_owned());
+                state.completion = Some(Vec::new());
+                Ok(state)
+            }
+        }
+    }
+
+    /// Scores all members together, or each by itself, and makes results of them.
+    async fn score(&self, members: Vec<Member>) -> Vec<Finished> {
+        let mut numbers = Vec::with_capacity(members.len());
+        let mut states = Vec::with_capacity(members.len());
+        for Member { index, tries, state } in members {
+            numbers.push((index, tries));
+            states.push(state);
+        }
+        let rubric = &self.rollouts.rubric;
+        let scoring = async {
+            if self.rollouts.independent_scoring {
+                for state in &mut states {
+                    if let Err(error) = rubric.score_rollout(state).await {
+                        let error = Error::new(ErrorKind::Any, error.to_string());
+                        state.error.get_or_insert(error);
+                    }
+                }
+            } else {
+                rubric.score_group(&mut states).await;
+            }
+        };
+        if let Err(panic) = AssertUnwindSafe(scoring).catch_unwind().await {
+            for state in &mut states {
+                state.error.get_or_insert_with(|| panicked("the rubric", &*panic));
+            }
+        }
+        let pairs = numbers.into_iter().zip(states);
+        pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect()
+    }
+
+    fn finish(&self, index: TrialIndex, tries: u32, state: &State) -> Finished {
+        let (_, _, attempt) = self.plan.parts(index);
+        let trial = self.plan.trial(index);
+        let mut output = state_to_output(state, &self.rollouts.state_columns)
+            .expect("the columns were checked before the run");
+        output.attempt = Some(attempt);
+        let mut result = trial_result(&trial, &output);
+        result.tries = tries;
+        if let Some(error) = &mut result.error {
+            error.message = self.plan.redactor().text(&error.message).into_owned();
+        }
+        let row = self.keep.rows.then(|| {
+            let mut row = serde_json::to_vec(&output).expect("a row is data with text for keys");
+            let redactor = self.plan.redactor();
+            if !redactor.is_empty()
+                && let Ok(text) = std::str::from_utf8(&row)
+                && let std::borrow::Cow::Owned(clean) = redactor.text(text)
+            {
+                row = clean.into_bytes();
+            }
+            row.push(b'\n');
+            row
+        });
+        let output = self.keep.outputs.then_some(output);
+        Finished { index, result: Arc::new(result), row, output }
+    }
+}
+
+/// A delay, up to a second longer: rollouts that failed together are not tried again together.
+fn jittered(delay: Duration) -> Duration {
+    delay + delay.min(Duration::from_secs(1)).mul_f64(fastrand::f64())
+}
+
+fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
+    let said = panic.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::new(ErrorKind::Any, format!("{what} panicked: {}", said.unwrap_or("without a message")))
+}
+
+/// An error of a rollout as that of a trial.
+fn trial_error(error: &OutputError) -> TrialError {
+    let infra = [ErrorKind::Infra, ErrorKind::Sandbox, ErrorKind::Tunnel].map(ErrorKind::as_str);
+    let kind = if infra.contains(&error.error.as_str()) {
+        ErrorType::EnvironmentStartFailed
+    } else {
+        ErrorType::AgentExecutionFailed
+    };
+    TrialError { kind, message: format!("{}: {}", error.error_chain_str, error.message) }
+}
+
+/// The result of a trial, made from its row alone: so it is the same when the row is read again.
+pub(super) fn trial_result(trial: &TrialId, output: &RolloutOutput) -> TrialResult {
+    let timing = output.timing;
+    let started_at = moment(timing.start_time);
+    let after = |millis: f64| started_at.saturating_add(SignedDuration::from_micros((millis * 1e3) as i64));
+    let mut result = TrialResult::empty(trial, started_at);
+    result.reward = Some(output.reward);
+    result.rewards = output.metrics.clone();
+    if let Some(usage) = output.token_usage {
+        result.usage = Some(Usage {
+            input_tokens: Some(usage.input_tokens as u64),
+            output_tokens: Some(usage.output_tokens as u64),
+            cached_tokens: (usage.cached_tokens > 0.0).then_some(usage.cached_tokens as u64),
+            cost_usd: usage.cost,
+        });
+        result.model_cost = usage.cost;
+        result.cost = usage.cost.unwrap_or_default();
+    }
+    result.error = output.error.as_ref().map(trial_error);
+    let sec = |millis: f64| seconds(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default());
+    result.durations.total_sec = sec(timing.total_ms);
+    result.durations.agent_execution_sec = Some(sec(timing.generation_ms));
+    result.durations.verifier_sec = Some(sec(timing.scoring_ms));
+    result.timestamps.agent_execution_started_at = Some(started_at);
+    result.timestamps.agent_execution_ended_at = after(timing.generation_ms).ok();
+    result.timestamps.ended_at = after(timing.total_ms).unwrap_or(started_at);
+    result
+}
+
+fn moment(seconds: f64) -> Timestamp {
+    Timestamp::from_microsecond((seconds * 1e6) as i64).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Tries and waits for rollouts, where nobody says otherwise: none again.
+pub(crate) fn retry_config(max_retries: u32) -> RetryConfig {
+    RetryConfig {
+        max_attempts: std::num::NonZeroU32::MIN.saturating_add(max_retries),
+        initial_delay_ms: 1000,
+        max_delay_ms: 60_000,
+        multiplier: 2.0,
+    }
+}

@@ -1,0 +1,88 @@
+//! Jobs of rollouts in a directory that the caller names: made there, or continued from what is there.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use serde_json::Value;
+
+use super::{
+    Difference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, difference, resume::Growth,
+};
+use crate::{
+    environment::Provider as _,
+    record::{journal::Journal, layout::JobDir, rows},
+};
+
+/// What must be the same in both runs. More examples may come with the second.
+const SAME: [&str; 5] = ["env_id", "model", "rollouts_per_example", "shuffle", "shuffle_seed"];
+
+impl Job {
+    /// Opens a plan of one model and one set of examples in this directory.
+    ///
+    /// What another program saved there is taken over. What was run under another configuration is refused.
+    pub(crate) async fn in_directory(plan: Plan, path: PathBuf) -> Result<Self, ResumeError> {
+        let dir = JobDir::new(path);
+        let (found, plan) = {
+            let dir = dir.clone();
+            tokio::task::spawn_blocking(move || find(&dir, &plan).map(|found| (found, plan)))
+                .await
+                .map_err(|error| JobError::Tasks(std::io::Error::other(error)))??
+        };
+        match found {
+            Found::Nothing => Ok(Self::create_in(plan, Arc::new(NoProvider), move |_| {
+                let made = fs::create_dir_all(dir.path());
+                made.map_err(|source| JobError::Directory { path: dir.path().to_owned(), source })?;
+                Ok(dir)
+            })
+            .await?),
+            Found::Job(resumable) => {
+                resumable.reopen(plan, Arc::new(NoProvider), Vec::new(), Growth::Allowed, true).await
+            }
+        }
+    }
+}
+
+enum Found {
+    Nothing,
+    Job(Resumable),
+}
+
+/// Looks at what is in a directory. Rows without a journal get an empty one.
+fn find(dir: &JobDir, plan: &Plan) -> Result<Found, ResumeError> {
+    let metadata = dir.path().join(rows::METADATA);
+    let has_journal = dir.journal().is_file();
+    if !has_journal && !rows::file_in(dir.path()).is_file() {
+        return Ok(Found::Nothing);
+    }
+    let saved = [dir.config(), metadata].into_iter().find_map(|path| {
+        let value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+        value.get("env_id").is_some().then_some(value)
+    });
+    let Some(saved) = saved else { return Err(ResumeError::NoMetadata(dir.path().to_owned())) };
+    let differences = changes(&saved, &plan.loaded().record);
+    if !differences.is_empty() {
+        return Err(ResumeError::ConfigChanged(differences));
+    }
+    if !has_journal {
+        let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let header = super::header(plan, &name, NoProvider.name().to_owned(), Vec::new());
+        Journal::create(&dir.journal(), header).map_err(JobError::from)?;
+    }
+    Resumable::open(dir.path()).map(Found::Job)
+}
+
+/// What differs and must not. A setting that the saved run does not tell is not compared.
+fn changes(saved: &Value, now: &Value) -> Vec<Difference> {
+    let pick = |value: &Value| -> Value {
+        let told = SAME.iter().filter(|key| saved.get(**key).is_some_and(|value| !value.is_null()));
+        told.map(|key| ((*key).to_owned(), value.get(*key).cloned().unwrap_or_default())).collect()
+    };
+    let mut found = difference::differences(&pick(saved), &pick(now));
+    let count = |value: &Value| value.get("num_examples").and_then(Value::as_u64);
+    if let (Some(before), Some(after)) = (count(saved), count(now))
+        && after < before
+    {
+        let key = "num_examples".to_owned();
+        found.push(Difference { key, before: Some(before.to_string()), after: Some(after.to_string()) });
+    }
+    found
+}

@@ -1,0 +1,240 @@
+//! The rollouts of each model on each dataset: where their rows go, and what they come to.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use indexmap::IndexSet;
+use jiff::Timestamp;
+
+use super::{JobError, Plan, plan::Work};
+use crate::{
+    event::TrialIndex,
+    model::{
+        Model, Rollouts, ToolDef,
+        metadata::{Aggregate, GenerateMetadata, Stats},
+    },
+    record::{atomic, rows},
+    result::TrialResult,
+};
+
+/// All sections of a job, in the order of their trials.
+#[derive(Debug, Default)]
+pub(super) struct Sections(Vec<Section>);
+
+/// The rollouts of one model on one dataset: trials that follow each other in the plan.
+#[derive(Debug)]
+pub(super) struct Section {
+    agent: usize,
+    tasks: Range<usize>,
+    trials: Range<u64>,
+    /// Where its rows and averages are; nowhere if nothing is saved.
+    dir: Option<PathBuf>,
+    rollouts: Arc<Rollouts>,
+    model: Arc<Model>,
+    tools: Option<Vec<ToolDef>>,
+    names: IndexSet<String>,
+    stats: Vec<Option<Stats>>,
+    /// What has come so far, in the order in which it came.
+    running: Aggregate,
+    /// Whether something came since the averages were last written.
+    pub(super) stale: bool,
+}
+
+impl Sections {
+    /// The sections of a plan. A directory of its own has each, unless there is only one pair of agent and dataset.
+    pub(super) fn new(plan: &Plan, dir: Option<&Path>) -> Self {
+        let mut datasets: Vec<Range<usize>> = Vec::new();
+        for (number, task) in plan.tasks.iter().enumerate() {
+            match datasets.last_mut() {
+                Some(last) if plan.tasks[last.start].dataset == task.dataset => last.end = number + 1,
+                _ => datasets.push(number..number + 1),
+            }
+        }
+        let alone = plan.agents.len() == 1 && datasets.len() == 1;
+        let mut sections = Vec::new();
+        for (agent, planned) in plan.agents.iter().enumerate() {
+            for tasks in &datasets {
+                let first = &plan.tasks[tasks.start];
+                let (Work::Example { rollouts, .. }, Some(model)) = (&first.work, &planned.model) else {
+                    continue;
+                };
+                let last = &plan.tasks[tasks.end - 1];
+                let trials = plan.index(agent, tasks.start, 1).0
+                    ..plan.index(agent, tasks.end - 1, last.attempts).0 + 1;
+                let dir = dir.map(|dir| match alone {
+                    true => dir.to_owned(),
+                    false => dir.join(planned.name.as_str()).join(first.dataset.as_str()),
+                });
+                let count = (trials.end - trials.start) as usize;
+                let per_example = count / tasks.len();
+                sections.push(Section {
+                    agent,
+                    tasks: tasks.clone(),
+                    trials,
+                    dir,
+                    rollouts: Arc::clone(rollouts),
+                    model: Arc::clone(model),
+                    tools: rollouts.common_tools(plan.tasks[tasks.clone()].iter().map(|task| task.input(1))),
+                    names: IndexSet::new(),
+                    stats: vec![None; count],
+                    running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
+                    stale: true,
+                });
+            }
+        }
+        Self(sections)
+    }
+
+    /// Makes the directories of the sections.
+    pub(super) fn prepare_directories(&self) -> Result<(), JobError> {
+        for dir in self.0.iter().filter_map(|section| section.dir.as_ref()) {
+            let failed = |source| JobError::Directory { path: dir.clone(), source };
+            std::fs::create_dir_all(dir).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the directories of the sections, and writes averages of nothing.
+    pub(super) fn prepare(&self, plan: &Plan) -> Result<(), JobError> {
+        self.prepare_directories()?;
+        for section in &self.0 {
+            if let Some(file) = section.metadata_file() {
+                atomic::write_json(&file, &section.metadata(plan, 0.0))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the section that a trial belongs to.
+    pub(super) fn of(&self, index: TrialIndex) -> Option<usize> {
+        let after = self.0.partition_point(|section| section.trials.start <= index.0);
+        let number = after.checked_sub(1)?;
+        self.0[number].trials.contains(&index.0).then_some(number)
+    }
+
+    /// Takes note of a trial's result. A later one takes the place of an earlier one.
+    pub(super) fn set(&mut self, plan: &Plan, index: TrialIndex, result: &TrialResult) {
+        if let Some(number) = self.of(index) {
+            self.0[number].set(plan, index, result);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Section> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Section> {
+        self.0.iter_mut()
+    }
+
+    pub(super) fn get(&self, number: usize) -> &Section {
+        &self.0[number]
+    }
+}
+
+impl Section {
+    /// Where its rows go.
+    pub(super) fn rows(&self) -> Option<PathBuf> {
+        self.dir.as_deref().map(rows::file_in)
+    }
+
+    /// Where its averages go.
+    pub(super) fn metadata_file(&self) -> Option<PathBuf> {
+        self.dir.as_ref().map(|dir| dir.join(rows::METADATA))
+    }
+
+    /// The places of its trials.
+    pub(super) fn trials(&self) -> impl Iterator<Item = TrialIndex> + use<> {
+        self.trials.clone().map(TrialIndex)
+    }
+
+    /// The agent and the tasks of its trials.
+    pub(super) fn parts(&self) -> (usize, Range<usize>) {
+        (self.agent, self.tasks.clone())
+    }
+
+    fn set(&mut self, plan: &Plan, index: TrialIndex, result: &TrialResult) {
+        self.stale = true;
+        let usage = result.usage.unwrap_or_default();
+        let stats = Stats {
+            reward: result.reward.unwrap_or_default(),
+            is_error: result.error.is_some(),
+            tokens: usage.input_tokens.zip(usage.output_tokens).map(|(a, b)| (a as f64, b as f64)),
+            cost: result.model_cost,
+            metrics: result.rewards.iter().map(|(name, value)| (self.number(name), *value)).collect(),
+        };
+        let slot = &mut self.stats[(index.0 - self.trials.start) as usize];
+        let replaced = slot.is_some();
+        let stats = slot.insert(stats);
+        if replaced {
+            self.running = self.in_order(plan);
+        } else {
+            self.running.add(example(plan, index), stats);
+        }
+    }
+
+    fn number(&mut self, name: &str) -> u32 {
+        let number = match self.names.get_index_of(name) {
+            Some(number) => number,
+            None => self.names.insert_full(name.to_owned()).0,
+        };
+        number as u32
+    }
+
+    /// Adds up in the order of the plan, so that the same rows give the same bits however often the job was resumed.
+    fn in_order(&self, plan: &Plan) -> Aggregate {
+        let mut all = Aggregate::new(self.rollouts_per_example(), self.rollouts.pass_threshold);
+        for (index, stats) in self.trials().zip(&self.stats) {
+            if let Some(stats) = stats {
+                all.add(example(plan, index), stats);
+            }
+        }
+        all
+    }
+
+    fn rollouts_per_example(&self) -> u32 {
+        (self.stats.len() / self.tasks.len()) as u32
+    }
+
+    /// What the rollouts came to so far, quickly.
+    pub(super) fn so_far(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
+        self.tell(plan, &self.running, seconds)
+    }
+
+    /// What the rollouts came to, to the last bit.
+    pub(super) fn metadata(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
+        self.tell(plan, &self.in_order(plan), seconds)
+    }
+
+    fn tell(&self, plan: &Plan, aggregate: &Aggregate, seconds: f64) -> GenerateMetadata {
+        let Rollouts { env_args, state_columns, shuffled, pass_threshold, .. } = &*self.rollouts;
+        let dataset = plan.tasks[self.tasks.start].dataset.as_str();
+        let mut metadata = GenerateMetadata {
+            env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
+            env_args: env_args.clone(),
+            model: self.model.name.clone(),
+            num_examples: self.tasks.len() as u64,
+            rollouts_per_example: self.rollouts_per_example(),
+            sampling_args: self.model.sampling.clone(),
+            shuffle: shuffled.map(|seed| seed.is_some()),
+            shuffle_seed: shuffled.flatten(),
+            date: Timestamp::now(),
+            time_ms: seconds * 1e3,
+            time: seconds,
+            pass_threshold: *pass_threshold,
+            state_columns: state_columns.to_vec(),
+            path_to_save: self.dir.clone(),
+            tools: self.tools.clone(),
+            ..GenerateMetadata::default()
+        };
+        aggregate.tell(self.names.iter(), &mut metadata);
+        metadata
+    }
+}
+
+fn example(plan: &Plan, index: TrialIndex) -> u64 {
+    plan.parts(index).1.example_id().unwrap_or_default()
+}
