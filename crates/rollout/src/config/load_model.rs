@@ -36,8 +36,7 @@ pub(super) const RATE_LIMIT_KEYS: [&str; 2] = ["requests_per_minute", "tokens_pe
 pub(super) const PRICE_KEYS: [&str; 4] = ["input", "output", "cached_input", "cache_write"];
 pub(super) const LIMIT_KEYS: [&str; 5] =
     ["max_turns", "max_completion_tokens", "max_total_tokens", "max_cost", "timeout_sec"];
-pub(super) const DIALECTS: [(&str, Dialect); 2] =
-    [("chat", Dialect::Chat), ("messages", Dialect::Messages)];
+pub(super) const DIALECTS: [(&str, Dialect); 2] = [("chat", Dialect::Chat), ("messages", Dialect::Messages)];
 
 pub(super) const TIMEOUT_SEC: f64 = 3600.0;
 pub(super) const CONNECT_TIMEOUT_SEC: f64 = 5.0;
@@ -215,7 +214,7 @@ impl Loader<'_> {
         let requests = section.integer("requests_per_minute", 1..=u32::MAX.into());
         RateLimitConfig {
             requests_per_minute: requests.and_then(|number| u32::try_from(number).ok()),
-            tokens_per_minute: section.integer("tokens_per_minute", 1..=u64::from(u32::MAX) << 8),
+            tokens_per_minute: section.integer("tokens_per_minute", 1..=u32::MAX.into()),
         }
     }
 

@@ -71,7 +71,7 @@ impl Loader<'_> {
         for (index, node) in nodes.iter().enumerate() {
             let path = format!("{}.{index}", section.at("rubric"));
             let Some(entry) = self.reader.section(node, &path, &KEYS) else { continue };
-            let weight = entry.number("weight", f64::MIN..=f64::MAX).unwrap_or(1.0);
+            let weight = entry.finite("weight").unwrap_or(1.0);
             let Some((default, score)) = self.score(&entry, independent) else { continue };
             let name = entry.filled_string("name").unwrap_or(default);
             if COLUMNS.contains(&name) {
@@ -111,7 +111,12 @@ impl Loader<'_> {
         for key in foreign {
             if let Some(found) = entry.entry(key) {
                 let message = format!("`{key}` has no meaning beside `{kind}`");
-                self.reader.error_with_hint(found.key_span, Code::Conflict, message, format!("leave `{key}` out"));
+                self.reader.error_with_hint(
+                    found.key_span,
+                    Code::Conflict,
+                    message,
+                    format!("leave `{key}` out"),
+                );
             }
         }
         match kind {
@@ -167,7 +172,8 @@ impl Loader<'_> {
             },
             Value::Map(_) => self.xml(&section.section("parser", &XML_KEYS)?),
             _ => {
-                let message = format!("`{}` must be a word or a mapping, not {}", section.at("parser"), node.kind());
+                let message =
+                    format!("`{}` must be a word or a mapping, not {}", section.at("parser"), node.kind());
                 self.reader.error_with_hint(node.span, Code::WrongType, message, choices);
                 None
             }
@@ -204,7 +210,8 @@ impl Loader<'_> {
         };
         if !names().any(|name| name == answer_field) {
             let listed: Vec<String> = names().map(quoted).collect();
-            let message = format!("the answer is looked for in {}, which is not a field", quoted(answer_field));
+            let message =
+                format!("the answer is looked for in {}, which is not a field", quoted(answer_field));
             let hint = format!("write `answer_field:` with one of {}", listed.join(", "));
             let key = if section.node("answer_field").is_some() { "answer_field" } else { "xml" };
             section.invalid_with_hint(key, message, hint);

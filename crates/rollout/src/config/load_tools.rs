@@ -47,7 +47,8 @@ impl Loader<'_> {
         }
         let [kind] = given[..] else {
             if given.is_empty() {
-                entry.missing("command", "a tool has a `command:`, an `mcp:` server, or is of a `container:`");
+                entry
+                    .missing("command", "a tool has a `command:`, an `mcp:` server, or is of a `container:`");
             }
             return None;
         };
