@@ -113,9 +113,7 @@ pub(crate) fn line(about: &str, message: &str) -> String {
 pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
     let tasks = plan.tasks().iter();
     tasks
-        .filter_map(|task| {
-            Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?))
-        })
+        .filter_map(|task| Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?)))
         .collect()
 }
 
