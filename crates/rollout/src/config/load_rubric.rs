@@ -204,10 +204,7 @@ impl Loader<'_> {
             return None;
         }
         let names = || fields.iter().flatten().map(String::as_str);
-        let answer_field = match section.filled_string("answer_field") {
-            Some(field) => field,
-            None => "answer",
-        };
+        let answer_field = section.filled_string("answer_field").unwrap_or("answer");
         if !names().any(|name| name == answer_field) {
             let listed: Vec<String> = names().map(quoted).collect();
             let message =

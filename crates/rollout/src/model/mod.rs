@@ -9,6 +9,7 @@ mod interaction;
 mod message;
 pub mod metadata;
 pub mod output;
+pub mod parser;
 mod response;
 mod rollouts;
 pub mod rubric;
