@@ -206,7 +206,11 @@ mod tests {
     fn what_is_written_is_read_back() {
         let rows = rows(&written([sample(0, 3), sample(1, 0), sample(u64::MAX, 1)]));
         let texts: Vec<_> = rows.iter().map(Row::to_string).collect();
-        insta::assert_snapshot!(texts.join("\n"), @"");
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        {example_id: 0, task: "math", trajectory_id: "00000000000000000000000000000000", first_turn: 0, last_turn: 2, reward: 0.25, advantage: -5E-1, is_truncated: true, token_ids: [4294967295, 4294967294, 4294967293], loss_mask: [0, 1, 1], logprobs: [-0E0, -1E0, -2E0], advantages: [0E0, -5E-1, -5E-1]}
+        {example_id: 1, task: "math", trajectory_id: "00000000000000000000000000000001", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, token_ids: [], loss_mask: [], logprobs: [], advantages: []}
+        {example_id: 18446744073709551615, task: "math", trajectory_id: "0000000000000000ffffffffffffffff", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, token_ids: [4294967295], loss_mask: [0], logprobs: [-0E0], advantages: [0E0]}
+        "#);
     }
 
     #[test]

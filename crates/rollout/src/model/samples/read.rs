@@ -63,6 +63,7 @@ pub enum ReadError {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with an `example_id`")]
 struct Row {
     example_id: u64,
     #[serde(default)]
@@ -176,7 +177,11 @@ mod tests {
         let read = read(&text);
         assert_eq!(read.iter().filter(|sample| sample.is_ok()).count(), 2);
         let errors: Vec<_> = read.into_iter().filter_map(Result::err).collect();
-        insta::assert_snapshot!(errors.join("\n"), @r"");
+        insta::assert_snapshot!(errors.join("\n"), @"
+        line 3 is no saved rollout: invalid length 2, expected an object with an `example_id` at line 1 column 3
+        line 4 has no `trajectory`; save it by naming it in `state_columns`
+        line 6 is no saved rollout: EOF while parsing a string at line 1 column 50
+        ");
     }
 
     #[test]
@@ -194,7 +199,7 @@ mod tests {
     #[test]
     fn a_row_without_tokens_says_how_to_get_them() {
         let errors = read(r#"{"example_id": 1, "reward": 0.0, "trajectory": [{"tokens": null}]}"#);
-        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @r"");
+        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 makes no samples: no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
     }
 
     /// Endless rows, made as they are read.
@@ -220,6 +225,6 @@ mod tests {
             SampleReader::new(io::BufReader::with_capacity(64, Rows(io::Cursor::new(row.into()), 9_999)));
         let count = reader.by_ref().map(Result::unwrap).count();
         assert_eq!(count, 10_000);
-        assert!(reader.buffer.capacity() < 4 * length && reader.ready.capacity() < 4);
+        assert!(reader.buffer.capacity() < 4 * length && reader.ready.capacity() <= 8);
     }
 }
