@@ -70,7 +70,12 @@ fn calls(names: &[&str]) -> Message {
     let mut message = Message::assistant("");
     message.tool_calls = names
         .iter()
-        .map(|name| ToolCall { id: "1".to_owned(), name: (*name).to_owned(), arguments: "{}".to_owned() })
+        .map(|name| ToolCall {
+            id: "1".to_owned(),
+            name: (*name).to_owned(),
+            arguments: "{}".to_owned(),
+            extra: Default::default(),
+        })
         .collect();
     message
 }
