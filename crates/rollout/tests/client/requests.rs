@@ -26,7 +26,7 @@ fn conversation() -> Vec<Message> {
 }
 
 fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap()
+    serde_json::to_string_pretty(value).expect("JSON is written")
 }
 
 #[tokio::test]

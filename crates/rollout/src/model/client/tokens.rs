@@ -259,7 +259,7 @@ mod tests {
                 text.push(ALPHABET[(bits >> (18 - 6 * place) & 63) as usize].into());
             }
         }
-        while text.len() % 4 != 0 {
+        while !text.len().is_multiple_of(4) {
             text.push('=');
         }
         text
