@@ -252,6 +252,8 @@ pub(crate) enum SchemaOf {
     Job,
     /// task.toml
     Task,
+    /// A file that `interaction:` of a dataset names
+    Interaction,
 }
 
 /// Arguments of `clean`.

@@ -91,13 +91,12 @@ impl Files<'_> {
 
 /// Makes paths in the content of a file relative to where the job's are.
 fn enter(content: &mut Node, parent: &Path, span: Span) {
-    let own = match content.get("directory") {
-        None => "",
-        Some(Node { value: Value::String(own), .. }) => own,
+    let directory = match content.get("directory") {
+        None => parent.display().to_string(),
+        Some(Node { value: Value::String(own), .. }) => parent.join(own).display().to_string(),
         // Of another type, so it is refused when it is read.
         Some(_) => return,
     };
-    let directory = parent.join(own).display().to_string();
     if !directory.is_empty() {
         put(content, "directory", Node { value: Value::String(directory), span });
     }

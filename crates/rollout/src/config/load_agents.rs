@@ -112,7 +112,12 @@ impl Loader<'_> {
                 && section.entry("model").is_none()
             {
                 let message = format!("`{key}` has a meaning only beside `model`");
-                self.reader.error_with_hint(entry.key_span, Code::Conflict, message, format!("remove `{key}`"));
+                self.reader.error_with_hint(
+                    entry.key_span,
+                    Code::Conflict,
+                    message,
+                    format!("remove `{key}`"),
+                );
             }
         }
     }
@@ -124,7 +129,7 @@ impl Loader<'_> {
         let execute = self.phase_script(section, "execute", "execute_file", "execute_sha256");
         if section.entry("execute").is_none() && section.entry("execute_file").is_none() {
             let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `model:`; \
-                        agents without any of them are `oracle` and `nop`";
+                        agents that need neither are `oracle` and `nop`";
             section.missing("execute", hint);
         }
         Some(AgentKind::Script {

@@ -39,7 +39,9 @@ impl Loader<'_> {
                 continue;
             };
             let Some(dataset) = self.dataset(&section) else { continue };
-            let key = ["rename", "name", "path", "interaction"].into_iter().find(|key| section.entry(key).is_some());
+            let key = ["rename", "name", "path", "interaction"]
+                .into_iter()
+                .find(|key| section.entry(key).is_some());
             let span = section.value_span(key.unwrap_or("path"));
             if let Some(first) = seen.insert(dataset.name.clone(), span) {
                 let rename = if section.entry("registry").is_some() { "rename" } else { "name" };
@@ -79,8 +81,8 @@ impl Loader<'_> {
 
     fn refuse_registry_keys(&self, section: &Section<'_>, kind: &str) {
         for (key, hint) in [
-            ("version", "versions exist only in a registry".to_owned()),
-            ("rename", format!("a dataset with a `{kind}:` is renamed with `name:`")),
+            ("version", "versions exist only in a registry"),
+            ("rename", "a dataset that is not in a registry is renamed with `name:`"),
         ] {
             if let Some(entry) = section.entry(key) {
                 let message = format!("`{key}` has no meaning beside `{kind}`");
@@ -91,7 +93,8 @@ impl Loader<'_> {
 
     fn interaction_dataset(&self, section: &Section<'_>) -> Option<DatasetConfig> {
         self.refuse_registry_keys(section, "interaction");
-        if section.entry("name").is_none() && !matches!(section.node("interaction")?.value, Value::String(_)) {
+        if section.entry("name").is_none() && !matches!(section.node("interaction")?.value, Value::String(_))
+        {
             section.missing("name", "an interaction that has no file of its own has a `name:`");
         }
         let interaction = self.interaction(section);

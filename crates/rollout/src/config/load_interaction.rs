@@ -69,7 +69,7 @@ impl Loader<'_> {
         let independent_scoring = section.bool("independent_scoring").unwrap_or_default();
         let rubric = self.rubric(&section, independent_scoring);
         let shuffle_seed = section.integer("shuffle_seed", 0..=u64::MAX).unwrap_or_default();
-        let threshold = section.number("pass_threshold", f64::MIN..=f64::MAX);
+        let threshold = section.finite("pass_threshold");
         let config = InteractionConfig {
             num_examples: num_examples.and_then(|number| usize::try_from(number).ok()),
             shuffle: section.bool("shuffle").unwrap_or_default(),
@@ -102,7 +102,11 @@ impl Loader<'_> {
             Value::List(nodes) => {
                 if nodes.is_empty() {
                     let message = format!("`{}` has no examples", section.at("dataset"));
-                    section.invalid_with_hint("dataset", message, "such as `- {question: 1 + 1?, answer: \"2\"}`");
+                    section.invalid_with_hint(
+                        "dataset",
+                        message,
+                        "such as `- {question: 1 + 1?, answer: \"2\"}`",
+                    );
                 }
                 let path = section.at("dataset");
                 let rows = nodes.iter().enumerate();
@@ -130,7 +134,8 @@ impl Loader<'_> {
             Ok(hash) => hash,
             Err(error) => {
                 let message = format!("`{}`: cannot read this file: {error}", section.at("dataset"));
-                let hint = "write a file of JSON lines; its path is relative to the file that names it";
+                let hint =
+                    "write the path of a file of JSON lines, relative to the file that it is written in";
                 section.invalid_with_hint("dataset", message, hint);
                 return None;
             }
@@ -184,11 +189,18 @@ impl Loader<'_> {
     fn kind(&self, section: &Section<'_>, tools: &[ToolConfig], limits: &Limits) -> InteractionKind {
         let has_tools = !tools.is_empty();
         let default = if has_tools { InteractionKind::ToolUse } else { InteractionKind::SingleTurn };
-        let kind = section.word("type", &KINDS).unwrap_or(default);
+        let given = section.word("type", &KINDS);
+        if given.is_none() && section.node("type").is_some() {
+            return default;
+        }
+        let kind = given.unwrap_or(default);
         let refuse = |message: &str, hint: &str| section.invalid_with_hint("type", message, hint);
         match kind {
             InteractionKind::SingleTurn if has_tools => {
-                refuse("a single turn leaves no room for tools", "write `type: tool_use`, or leave `tools` out");
+                refuse(
+                    "a single turn leaves no room for tools",
+                    "write `type: tool_use`, or leave `tools` out",
+                );
             }
             InteractionKind::SingleTurn if limits.max_turns.is_some_and(|turns| turns > 1) => {
                 let hint = "write `type: multi_turn`, or `tools:`, or leave `max_turns` out";
@@ -217,7 +229,10 @@ impl Loader<'_> {
         let wanted = tools.iter().any(|tool| matches!(tool, ToolConfig::Container(_)));
         let Some(environment) = section.section("environment", &ENVIRONMENT_KEYS) else {
             if wanted && section.node("environment").is_none() {
-                section.missing("environment", "tools of a container need one: write its `docker_image:` or `path:`");
+                section.missing(
+                    "environment",
+                    "tools of a container need one: write its `docker_image:` or `path:`",
+                );
             }
             return None;
         };
@@ -227,18 +242,20 @@ impl Loader<'_> {
             self.reader.error_with_hint(environment.span, Code::Conflict, message, hint);
         }
         self.exclude(&environment, "docker_image", "path");
+        let (cpus, memory) = (environment.cpus("cpus"), environment.bytes("memory"));
         let image = if environment.entry("docker_image").is_some() {
             ContainerImage::Name(environment.filled_string("docker_image")?.to_owned())
         } else if environment.entry("path").is_some() {
             ContainerImage::Build(self.build_directory(&environment, directory)?)
         } else {
-            environment.missing("docker_image", "write an image, or the `path:` of a directory with a Dockerfile");
+            environment
+                .missing("docker_image", "write an image, or the `path:` of a directory with a Dockerfile");
             return None;
         };
         Some(ContainerConfig {
             image,
-            cpus: environment.cpus("cpus").unwrap_or(Cpus { millis: 1000 }),
-            memory: environment.bytes("memory").unwrap_or(MEMORY),
+            cpus: cpus.unwrap_or(Cpus { millis: 1000 }),
+            memory: memory.unwrap_or(MEMORY),
         })
     }
 
@@ -246,7 +263,7 @@ impl Loader<'_> {
         let path = directory.join(environment.filled_string("path")?);
         if !path.join("Dockerfile").is_file() {
             let message = format!("there is no Dockerfile in {}", quoted(&path.display().to_string()));
-            let hint = "write a directory that has one, relative to the file that names it";
+            let hint = "write a directory that has one, relative to the file that it is written in";
             environment.invalid_with_hint("path", message, hint);
             return None;
         }
@@ -295,12 +312,10 @@ impl Loader<'_> {
         }
         let nodes = root.list("agents").unwrap_or_default();
         for agent in config.agents.iter().filter(|agent| !matches!(agent.kind, AgentKind::Model(_))) {
-            let named = |node: &&Node| {
-                matches!(node.get("name"), Some(Node { value: Value::String(name), .. }) if name == agent.name.as_str())
-            };
+            let named = |node: &&Node| matches!(node.get("name"), Some(Node { value: Value::String(name), .. }) if name == agent.name.as_str());
             let Some(node) = nodes.iter().find(named).and_then(|node| node.get("name")) else { continue };
             let message = format!("the agent `{}` can attempt none of the datasets", agent.name);
-            let hint = "interactions are for models: give the agent a `model:`, or leave it out";
+            let hint = "interactions are for agents with a `model:`, so leave this one out";
             self.reader.report(
                 Diagnostic::error(self.reader.sources, node.span, Code::Conflict, message).hint(hint),
             );

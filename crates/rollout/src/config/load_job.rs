@@ -212,12 +212,7 @@ fn load(
     if origin == Origin::Record {
         reader.check_masks(&tree);
     }
-    let loader = Loader {
-        reader: &reader,
-        vars,
-        dir,
-        secrets: RefCell::default(),
-    };
+    let loader = Loader { reader: &reader, vars, dir, secrets: RefCell::default() };
     let read = loader.job(&tree);
     let secrets = loader.secrets.into_inner();
     let (found, failed) = reader.finish();

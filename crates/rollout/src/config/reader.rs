@@ -334,6 +334,16 @@ impl<'r> Section<'r> {
         Some(value)
     }
 
+    /// A number that is neither infinite nor none.
+    pub(super) fn finite(&self, key: &str) -> Option<f64> {
+        let value = self.number(key, ..)?;
+        if !value.is_finite() {
+            self.invalid(key, format!("`{}` must be a finite number, not {value}", self.at(key)));
+            return None;
+        }
+        Some(value)
+    }
+
     /// Seconds; 0 means that the key is not set.
     pub(super) fn timeout(&self, key: &str) -> Option<f64> {
         self.number(key, 0.0..=MAX_TIMEOUT_SEC).filter(|seconds| *seconds > 0.0)

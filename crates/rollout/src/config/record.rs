@@ -129,7 +129,8 @@ fn dataset(config: &DatasetConfig, node: &Node, sources: &Sources) -> Json {
     match &config.source {
         DatasetSource::Path(_) => json!({ "path": string(Some(node), "path"), "name": config.name }),
         DatasetSource::Interaction(interaction) => {
-            let written = node.get("interaction").map(|node| record_model::interaction(interaction, node, sources));
+            let written =
+                node.get("interaction").map(|node| record_model::interaction(interaction, node, sources));
             json!({ "interaction": written, "name": config.name })
         }
         DatasetSource::Registry { dataset, version, .. } => {

@@ -5,7 +5,9 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Cpus, RetryConfig, load_agents, load_datasets, load_job, load_task, reader::MAX_TIMEOUT_SEC};
+use super::{
+    Cpus, RetryConfig, load_agents, load_datasets, load_job, load_task, reader::MAX_TIMEOUT_SEC, schema_model,
+};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -150,7 +152,7 @@ fn agent() -> Json {
     let mut schema = required(
         &["name"],
         object(
-            "An agent: shell scripts, or one of the reserved names `oracle` and `nop`.",
+            "An agent: shell scripts, a model, or one of the reserved names `oracle` and `nop`.",
             &load_agents::KEYS,
             json!({
                 "name": text(
@@ -165,19 +167,26 @@ fn agent() -> Json {
                 ),
                 "execute_file": text("The path of the execute script, relative to this file."),
                 "execute_sha256": hash("The hash that the execute script must have, as config.json records it."),
+                "model": schema_model::model(),
+                "system_prompt": text("What the model is told first on tasks with containers, in place of the usual."),
+                "limits": schema_model::limits("When a model's attempt at a task with a container has to end."),
                 "env": env("Variables of its scripts, and of nothing else."),
             }),
         ),
     );
     let reserved = json!({ "properties": { "name": { "enum": ["oracle", "nop"] } } });
-    let scripts = ["install", "install_file", "execute", "execute_file"];
-    let has_script: Vec<Json> = scripts.iter().map(|key| json!({ "required": [key] })).collect();
+    let any_of =
+        |keys: &[&str]| -> Vec<Json> { keys.iter().map(|key| json!({ "required": [key] })).collect() };
     schema["if"] = reserved;
-    schema["then"] = json!({ "not": { "anyOf": has_script } });
+    schema["then"] = json!({ "not": { "anyOf": any_of(&["install", "install_file", "execute", "execute_file", "model"]) } });
     schema["else"] = json!({
-        "oneOf": [{ "required": ["execute"] }, { "required": ["execute_file"] }],
-        "not": { "required": ["install", "install_file"] },
+        "oneOf": any_of(&["execute", "execute_file", "model"]),
+        "not": { "anyOf": [
+            { "required": ["install", "install_file"] },
+            { "required": ["model"], "anyOf": any_of(&["install", "install_file"]) },
+        ] },
     });
+    schema["dependentRequired"] = json!({ "system_prompt": ["model"], "limits": ["model"] });
     schema
 }
 
@@ -192,14 +201,19 @@ fn dataset() -> Json {
     );
     let registry = one_of(&["path", "url"], registry);
     let dataset = object(
-        "Tasks from a directory or from a registry.",
+        "Tasks from a directory or from a registry, or examples for a model.",
         &load_datasets::KEYS,
         json!({
             "path": text("The directory of a task, or one that holds tasks, relative to this file."),
             "registry": registry,
+            "interaction": described(
+                "Examples that a model is led through: the path of an interaction file, relative to this file, or \
+                 what such a file holds.",
+                json!({ "anyOf": [{ "type": "string" }, schema_model::interaction()] }),
+            ),
             "name": text(
-                "With `path`: the name in results, the directory's base name when absent. \
-                 With `registry`: the name that the dataset has there.",
+                "With `path` and `interaction`: the name in results, the base name of the directory or file when \
+                 absent. With `registry`: the name that the dataset has there.",
             ),
             "version": described(
                 "The version in the registry; the first entry of that name when absent.",
@@ -208,7 +222,7 @@ fn dataset() -> Json {
             "rename": text("With `registry`: the name in results, `name` when absent."),
         }),
     );
-    let mut dataset = one_of(&["path", "registry"], dataset);
+    let mut dataset = one_of(&["path", "registry", "interaction"], dataset);
     dataset["dependentRequired"] =
         json!({ "registry": ["name"], "version": ["registry"], "rename": ["registry"] });
     dataset
@@ -269,7 +283,7 @@ pub fn task_schema() -> Json {
     titled("Rollout task", open(schema))
 }
 
-fn titled(title: &str, schema: Json) -> Json {
+pub(super) fn titled(title: &str, schema: Json) -> Json {
     let mut out =
         Map::from_iter([("$schema".to_owned(), json!(DIALECT)), ("title".to_owned(), json!(title))]);
     if let Json::Object(schema) = schema {
@@ -279,7 +293,7 @@ fn titled(title: &str, schema: Json) -> Json {
 }
 
 /// An object that has these keys, in this order, and no others.
-fn object(description: &str, keys: &[&str], mut properties: Json) -> Json {
+pub(super) fn object(description: &str, keys: &[&str], mut properties: Json) -> Json {
     let ordered: Map<String, Json> =
         keys.iter().map(|key| ((*key).to_owned(), properties[*key].take())).collect();
     json!({
@@ -296,17 +310,17 @@ fn open(mut schema: Json) -> Json {
     schema
 }
 
-fn required(keys: &[&str], mut schema: Json) -> Json {
+pub(super) fn required(keys: &[&str], mut schema: Json) -> Json {
     schema["required"] = json!(keys);
     schema
 }
 
-fn one_of(keys: &[&str], mut schema: Json) -> Json {
+pub(super) fn one_of(keys: &[&str], mut schema: Json) -> Json {
     schema["oneOf"] = keys.iter().map(|key| json!({ "required": [key] })).collect();
     schema
 }
 
-fn described(description: &str, schema: Json) -> Json {
+pub(super) fn described(description: &str, schema: Json) -> Json {
     let mut out = Map::from_iter([("description".to_owned(), json!(description))]);
     if let Json::Object(schema) = schema {
         out.extend(schema);
@@ -314,11 +328,11 @@ fn described(description: &str, schema: Json) -> Json {
     Json::Object(out)
 }
 
-fn text(description: &str) -> Json {
+pub(super) fn text(description: &str) -> Json {
     described(description, json!({ "type": "string" }))
 }
 
-fn flag(description: &str) -> Json {
+pub(super) fn flag(description: &str) -> Json {
     described(description, json!({ "type": "boolean", "default": false }))
 }
 
@@ -329,7 +343,7 @@ fn seconds(description: &str, default: f64) -> Json {
     )
 }
 
-fn word<T>(description: &str, words: &[(&str, T)], default: Option<&str>) -> Json {
+pub(super) fn word<T>(description: &str, words: &[(&str, T)], default: Option<&str>) -> Json {
     let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let mut schema = described(description, json!({ "enum": words }));
     if let Some(default) = default {
@@ -338,7 +352,7 @@ fn word<T>(description: &str, words: &[(&str, T)], default: Option<&str>) -> Jso
     schema
 }
 
-fn quantity(description: &str) -> Json {
+pub(super) fn quantity(description: &str) -> Json {
     let pattern = r"^\+?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,4})?$";
     described(
         &format!("{description} A number or a Kubernetes quantity."),
@@ -353,7 +367,7 @@ fn mebibytes(description: &str) -> Json {
     described(description, json!({ "type": "number", "exclusiveMinimum": 0 }))
 }
 
-fn env(description: &str) -> Json {
+pub(super) fn env(description: &str) -> Json {
     described(
         description,
         json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } }),
@@ -375,11 +389,14 @@ mod tests {
         if schema["items"].is_object() {
             objects(path, &schema["items"], out);
         }
+        for schema in schema["anyOf"].as_array().into_iter().flatten() {
+            objects(path, schema, out);
+        }
     }
 
     #[test]
     fn every_key_that_is_read_is_described() {
-        for schema in [job_schema(), task_schema()] {
+        for schema in [job_schema(), task_schema(), schema_model::interaction_schema()] {
             let mut found = Vec::new();
             objects("", &schema, &mut found);
             assert!(found.len() >= 4);

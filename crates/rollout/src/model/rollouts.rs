@@ -135,9 +135,7 @@ impl Rollouts {
         input: RolloutInput,
         model: impl Into<Arc<Model>>,
     ) -> Result<State, RolloutError> {
-        if self.rubric.needs_group() {
-            return Err(RubricError::NeedsGroup.into());
-        }
+        self.rubric.check_alone()?;
         let never = CancellationToken::new();
         let mut state = drive::rollout(&*self.interaction, &self.limits, input, model.into(), &never).await?;
         self.rubric.score_rollout(&mut state).await?;
@@ -152,8 +150,8 @@ impl Rollouts {
     /// Refuses what could not be scored or saved.
     pub(crate) fn check(&self) -> Result<(), Unusable> {
         output::check_columns(&self.state_columns)?;
-        if self.independent_scoring && self.rubric.needs_group() {
-            return Err(RubricError::NeedsGroup.into());
+        if self.independent_scoring {
+            self.rubric.check_alone()?;
         }
         Ok(())
     }

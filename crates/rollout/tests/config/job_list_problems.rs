@@ -30,7 +30,7 @@ fn agents_without_scripts_and_reserved_agents_with_them_are_refused() {
     3 | - name: mine
       |   ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`; agents without scripts are `oracle` and `nop`
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
 
     error: the agent `oracle` runs the task's own solution, so it cannot have `execute`
      --> job.yaml:5:3
@@ -213,7 +213,7 @@ fn datasets_have_one_source() {
     3 | - name: neither
       |   ^
       |
-      = help: a dataset has a `path:`, or a `registry:` with a `name:`
+      = help: a dataset has a `path:`, a `registry:` with a `name:`, or an `interaction:`
 
     error: `path` and `registry` exclude each other
      --> job.yaml:5:3
@@ -273,7 +273,7 @@ fn datasets_have_one_source() {
     14 |   rename: z
        |   ^^^^^^
        |
-       = help: a dataset with a `path:` is renamed with `name:`
+       = help: a dataset that is not in a registry is renamed with `name:`
 
     error: `no.json` does not exist
       --> job.yaml:15:20

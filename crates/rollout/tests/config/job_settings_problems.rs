@@ -62,7 +62,7 @@ datasets: []
     8 |   - name: a/b
       |     ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`; agents without scripts are `oracle` and `nop`
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
 
     error: `a/b` cannot be the name of an agent: a name becomes a directory, so it cannot be a path
      --> job.yaml:8:11
@@ -76,7 +76,7 @@ datasets: []
     9 |     instal: pip install x
       |     ^^^^^^
       |
-      = help: did you mean `install`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `env`
+      = help: did you mean `install`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
 
     error: `datasets` is empty
       --> job.yaml:10:11

@@ -3,9 +3,12 @@
 
 mod any_input;
 mod diagnostics;
+mod interaction_problems;
 mod job;
 mod job_list_problems;
 mod job_settings_problems;
+mod model_problems;
+mod models;
 mod schema;
 mod task;
 

@@ -2,12 +2,17 @@
 
 use std::{fs, path::Path};
 
-use rollout::config::{job_schema, task_schema};
+use rollout::config::{interaction_schema, job_schema, task_schema};
 
 #[test]
 fn the_schemas_in_the_repository_are_fresh() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas");
-    for (name, schema) in [("job.schema.json", job_schema()), ("task.schema.json", task_schema())] {
+    let schemas = [
+        ("interaction.schema.json", interaction_schema()),
+        ("job.schema.json", job_schema()),
+        ("task.schema.json", task_schema()),
+    ];
+    for (name, schema) in schemas {
         let path = dir.join(name);
         let expected = format!("{schema:#}\n");
         if std::env::var_os("UPDATE_SCHEMAS").is_some() {

@@ -44,7 +44,6 @@ impl Sandboxed {
         job: impl Into<String>,
         tools: ToolUse<'static>,
     ) -> Self {
-        let tools = tools.stop_errors([ErrorKind::Sandbox]);
         Self { provider, task, job: job.into(), tools, image: OnceCell::new() }
     }
 

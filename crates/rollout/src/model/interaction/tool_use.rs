@@ -56,7 +56,8 @@ type Formatter = dyn Fn(&ToolFailure) -> String + Send + Sync;
 /// The model calls tools, is told what they give, and is done when it answers without a call.
 ///
 /// The calls of one turn run one after another, in their order. What fails is told to the model, which may do better
-/// in the next turn, unless it is one of the [stop errors](Self::stop_errors).
+/// in the next turn, unless it is one of the [stop errors](Self::stop_errors). What breaks around a tool, as an
+/// [`ErrorKind::Infra`], always ends the rollout: the model can do nothing about it.
 #[derive(Clone)]
 pub struct ToolUse<'t> {
     tools: IndexMap<String, Arc<dyn Tool + 't>>,
@@ -77,7 +78,7 @@ impl<'t> ToolUse<'t> {
         Ok(Self {
             tools: named,
             max_turns: Some(MAX_TURNS),
-            stop_errors: Vec::new(),
+            stop_errors: vec![ErrorKind::Infra.into()],
             format: Arc::new(|failure| failure.message.clone()),
         })
     }
@@ -88,7 +89,7 @@ impl<'t> ToolUse<'t> {
         Self { max_turns: turns, ..self }
     }
 
-    /// Ends the rollout on these failures.
+    /// Ends the rollout on these failures too.
     ///
     /// ```
     /// use rollout::model::{ErrorKind, ToolUse};

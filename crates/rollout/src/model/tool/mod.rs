@@ -1,14 +1,16 @@
 //! Tools that a model can call.
 //!
-//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout,
-//! [`container`] has those that work inside an environment, and [`mcp`] those of MCP servers. Anything else
-//! implements [`Tool`].
+//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout, and
+//! [`command()`] of a command; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
+//! servers. Anything else implements [`Tool`].
 
+mod command;
 pub mod container;
 mod function;
 mod hidden;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+mod process;
 mod schema;
 
 use std::{any::type_name, error::Error as StdError, fmt};
@@ -18,6 +20,7 @@ use serde_json::{Map, Value};
 
 use super::{Cause, Content, Error, ErrorKind, State, ToolDef};
 
+pub use command::command;
 pub use function::{function, stateful};
 pub use hidden::{UnknownArgument, hide};
 

@@ -130,14 +130,54 @@ mod tests {
             title: String,
             steps: Option<u32>,
         }
-        insta::assert_json_snapshot!(of::<Arguments>(), @"");
+        insta::assert_json_snapshot!(of::<Arguments>(), @r#"
+        {
+          "type": "object",
+          "properties": {
+            "target": {
+              "type": "object",
+              "properties": {
+                "x": {
+                  "type": "number"
+                }
+              },
+              "required": [
+                "x"
+              ],
+              "description": "Where to go.",
+              "additionalProperties": false
+            },
+            "title": {
+              "type": "string"
+            },
+            "steps": {
+              "type": [
+                "integer",
+                "null"
+              ],
+              "minimum": 0
+            }
+          },
+          "required": [
+            "target",
+            "title"
+          ],
+          "additionalProperties": false
+        }
+        "#);
     }
 
     #[test]
     fn a_schema_without_arguments_is_an_empty_object() {
         #[derive(Deserialize, JsonSchema)]
         struct Nothing {}
-        insta::assert_json_snapshot!(of::<Nothing>(), @"");
+        insta::assert_json_snapshot!(of::<Nothing>(), @r#"
+        {
+          "type": "object",
+          "properties": {},
+          "additionalProperties": false
+        }
+        "#);
     }
 
     #[test]

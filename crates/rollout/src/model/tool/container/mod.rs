@@ -19,6 +19,7 @@ use serde::Deserialize;
 
 use super::{Arguments, Tool, ToolFailure, function::from_arguments, schema};
 use crate::{
+    config::ContainerTool,
     environment::{Environment, EnvironmentError},
     model::{Content, State, ToolDef},
 };
@@ -37,27 +38,13 @@ pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an environment may take to answer a call, beside what the call itself does.
 const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The tools there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContainerTool {
-    /// Runs a command.
-    Bash,
-    /// Reads a file.
-    ReadFile,
-    /// Writes a file.
-    WriteFile,
-    /// Changes files by a patch.
-    ApplyPatch,
-}
+/// All of the tools.
+pub const ALL: [ContainerTool; 4] =
+    [ContainerTool::Bash, ContainerTool::ReadFile, ContainerTool::WriteFile, ContainerTool::ApplyPatch];
 
-impl ContainerTool {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Bash, Self::ReadFile, Self::WriteFile, Self::ApplyPatch];
-
-    fn def(self, command_timeout: Duration) -> ToolDef {
-        let (name, description, parameters) = match self {
-            Self::Bash => (
+fn def(kind: ContainerTool, command_timeout: Duration) -> ToolDef {
+    let (name, description, parameters) = match kind {
+            ContainerTool::Bash => (
                 "bash",
                 format!(
                     "Runs a command with bash and returns its output and exit code. Each command starts in a new \
@@ -66,17 +53,17 @@ impl ContainerTool {
                 ),
                 schema::of::<Bash>(),
             ),
-            Self::ReadFile => (
+            ContainerTool::ReadFile => (
                 "read_file",
                 "Returns the text of a file, or some lines of it.".to_owned(),
                 schema::of::<ReadFile>(),
             ),
-            Self::WriteFile => (
+            ContainerTool::WriteFile => (
                 "write_file",
                 "Writes text to a file, in the place of what it held. Missing directories are made.".to_owned(),
                 schema::of::<WriteFile>(),
             ),
-            Self::ApplyPatch => (
+            ContainerTool::ApplyPatch => (
                 "apply_patch",
                 "Changes files by a patch: either a unified diff, or sections `*** Update File: <path>`, \
                  `*** Add File: <path>` and `*** Delete File: <path>` between `*** Begin Patch` and `*** End Patch`. \
@@ -86,8 +73,7 @@ impl ContainerTool {
                 schema::of::<ApplyPatch>(),
             ),
         };
-        ToolDef { name: name.to_owned(), description, parameters, strict: None }
-    }
+    ToolDef { name: name.to_owned(), description, parameters, strict: None }
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -134,7 +120,7 @@ pub fn tools(kinds: &[ContainerTool], command_timeout: Duration) -> Vec<Arc<dyn 
 /// use rollout::model::{DuplicateTool, ToolUse, tool::container};
 ///
 /// fn interaction(environment: &dyn Environment) -> Result<ToolUse<'_>, DuplicateTool> {
-///     ToolUse::new(container::tools_in(environment, &container::ContainerTool::ALL, container::COMMAND_TIMEOUT))
+///     ToolUse::new(container::tools_in(environment, &container::ALL, container::COMMAND_TIMEOUT))
 /// }
 /// ```
 pub fn tools_in<'e>(
@@ -146,7 +132,7 @@ pub fn tools_in<'e>(
 }
 
 fn tool<'e>(kind: ContainerTool, command_timeout: Duration, place: Place<'e>) -> Arc<dyn Tool + 'e> {
-    Arc::new(InContainer { kind, def: kind.def(command_timeout), command_timeout, place })
+    Arc::new(InContainer { kind, def: def(kind, command_timeout), command_timeout, place })
 }
 
 /// The environment that belongs to one rollout, as a resource of its [`State`].

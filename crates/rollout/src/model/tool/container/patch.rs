@@ -319,3 +319,131 @@ fn find(lines: &[&str], wanted: &[&str], from: usize, at_end: bool) -> Option<us
         (from..=last).find(|at| matches(*at, same))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What becomes of a text by a patch that updates one file.
+    fn update(old: &str, patch: &str) -> Result<String, PatchError> {
+        let changes = parse(patch)?;
+        let [Change { path, kind: Kind::Update { hunks, .. } }] = &changes[..] else {
+            panic!("not one update: {changes:?}");
+        };
+        apply(path, old, hunks)
+    }
+
+    #[test]
+    fn an_envelope_adds_updates_moves_and_deletes() {
+        let patch = "*** Begin Patch\n*** Add File: new.txt\n+one\n+\n+two\n*** Delete File: old.txt\n\
+                     *** Update File: a.py\n*** Move to: b.py\n@@ def f():\n-    pass\n+    return 1\n*** End Patch\n";
+        let changes = parse(patch).unwrap();
+        assert_eq!(
+            changes[0],
+            Change { path: "new.txt".to_owned(), kind: Kind::Add("one\n\ntwo\n".to_owned()) }
+        );
+        assert_eq!(changes[1], Change { path: "old.txt".to_owned(), kind: Kind::Delete });
+        assert_eq!((changes[2].path.as_str(), changes[2].move_to()), ("a.py", Some("b.py")));
+        let Kind::Update { hunks, .. } = &changes[2].kind else { panic!("not an update") };
+        let old = "def e():\n    pass\n\ndef f():\n    pass\n";
+        assert_eq!(apply("a.py", old, hunks).unwrap(), "def e():\n    pass\n\ndef f():\n    return 1\n");
+    }
+
+    #[test]
+    fn hunks_are_applied_one_after_another_wherever_their_text_is() {
+        let old = "a\nb\nc\nb\nd\n";
+        let patch = "*** Begin Patch\n*** Update File: f\n@@\n a\n-b\n+B\n@@\n b\n+new\n d\n*** End Patch";
+        assert_eq!(update(old, patch).unwrap(), "a\nB\nc\nb\nnew\nd\n");
+    }
+
+    #[test]
+    fn several_anchors_lead_to_one_place() {
+        let old = "class A:\n  def f():\n    x\nclass B:\n  def f():\n    x\n";
+        let patch = "*** Update File: f\n@@ class B:\n@@   def f():\n-    x\n+    y\n";
+        assert_eq!(update(old, patch).unwrap(), "class A:\n  def f():\n    x\nclass B:\n  def f():\n    y\n");
+    }
+
+    #[test]
+    fn a_hunk_at_the_end_of_the_file_is_found_there() {
+        let patch = "*** Update File: f\n@@\n-x\n+y\n*** End of File\n";
+        assert_eq!(update("x\nx\n", patch).unwrap(), "x\ny\n");
+    }
+
+    #[test]
+    fn lines_without_context_go_to_the_end_or_below_their_anchor() {
+        assert_eq!(update("a\nb\n", "*** Update File: f\n@@\n+c\n").unwrap(), "a\nb\nc\n");
+        assert_eq!(update("a\nb\n", "*** Update File: f\n@@ a\n+c\n").unwrap(), "a\nc\nb\n");
+        assert_eq!(update("", "*** Update File: f\n+c\n").unwrap(), "c\n");
+    }
+
+    #[test]
+    fn white_space_that_a_model_got_wrong_is_forgiven_and_kept() {
+        let patch = "*** Update File: f\n@@\n if x:\n-  old\n+\tnew\n";
+        assert_eq!(update("\tif x:  \n\told\n", patch).unwrap(), "\tif x:  \n\tnew\n");
+    }
+
+    #[test]
+    fn line_ends_of_the_file_stay_as_they_are() {
+        let patch = "*** Update File: f\n@@\n-a\n+c\n";
+        assert_eq!(update("a\r\nb\r\n", patch).unwrap(), "c\r\nb\r\n");
+        assert_eq!(update("a\nb", patch).unwrap(), "c\nb");
+    }
+
+    #[test]
+    fn a_unified_diff_is_applied_whatever_its_line_numbers() {
+        let patch = "diff --git a/f b/f\nindex 1..2 100644\n--- a/f\n+++ b/f\n@@ -90,2 +90,2 @@ fn x\n a\n-b\n+B\n\
+                     --- /dev/null\n+++ b/new\n@@ -0,0 +1,2 @@\n+x\n+y\n\\ No newline at end of file\n\
+                     --- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-z\n";
+        let changes = parse(patch).unwrap();
+        let Kind::Update { hunks, move_to: None } = &changes[0].kind else { panic!("not an update") };
+        assert_eq!(apply("f", "0\na\nb\nc\n", hunks).unwrap(), "0\na\nB\nc\n");
+        assert_eq!(changes[1], Change { path: "new".to_owned(), kind: Kind::Add("x\ny".to_owned()) });
+        assert_eq!(changes[2], Change { path: "gone".to_owned(), kind: Kind::Delete });
+    }
+
+    #[test]
+    fn what_cannot_be_applied_is_told() {
+        let failure = |old: &str, patch: &str| update(old, patch).unwrap_err().to_string();
+        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n-b\n+c\n"), @"
+        f does not hold these lines, in this order:
+        b
+        ");
+        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@ fn x\n-b\n+c\n"), @"
+        f does not hold these lines, in this order:
+        fn x
+        ");
+        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n a\nrubbish\n"), @r#"line 4 of the patch makes no sense there: "rubbish""#);
+        insta::assert_snapshot!(failure("a\n", "*** Update File: f\n@@\n a\n"), @"the section for f changes nothing");
+        insta::assert_snapshot!(failure("a\n", "*** Delete File: f\n*** Delete File: f\n"), @"the patch changes f twice; make it one section");
+        insta::assert_snapshot!(failure("a\n", "change a to b, please"), @"the patch has no section `*** Update File: <path>`, `*** Add File: <path>` or `*** Delete File: <path>`, and is no unified diff");
+        insta::assert_snapshot!(failure("a\n", "*** Add File: f\nno plus\n"), @r#"line 2 of the patch makes no sense there: "no plus""#);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(\\*\\*\\* (Begin Patch|End Patch|End of File|(Add|Update|Delete) File: [ab]|Move to: c)|--- a/f|\\+\\+\\+ b/f|@@.?|[-+ ]?[ab\\r]{0,2}|.{0,5}\n){0,12}", old in "([ab ]{0,3}\r?\n?){0,6}") {
+            for change in parse(&text).unwrap_or_default() {
+                if let Kind::Update { hunks, .. } = change.kind {
+                    let _ = apply("f", &old, &hunks);
+                }
+            }
+        }
+
+        #[test]
+        fn a_patch_made_of_two_texts_leads_from_one_to_the_other(
+            before in prop::collection::vec("[a-c]", 0..6),
+            removed in prop::collection::vec("[d-f]", 1..4),
+            added in prop::collection::vec("[g-i]", 0..4),
+            after in prop::collection::vec("[a-c]", 0..6),
+        ) {
+            let lines = |parts: &[&[String]]| parts.concat().iter().map(|line| format!("{line}\n")).collect::<String>();
+            let old = lines(&[&before, &removed, &after]);
+            let new = lines(&[&before, &added, &after]);
+            let marked = |mark: char, lines: &[String]| lines.iter().map(|line| format!("{mark}{line}\n")).collect::<String>();
+            let patch = format!("*** Update File: f\n@@\n{}{}", marked('-', &removed), marked('+', &added));
+            prop_assert_eq!(update(&old, &patch).unwrap(), new);
+        }
+    }
+}

@@ -1,0 +1,687 @@
+//! What people see when an interaction is wrong.
+
+use std::fs;
+
+use crate::{job_in, job_problems as job};
+
+fn interaction(text: &str) -> String {
+    let indented: String = text.lines().map(|line| format!("    {line}\n")).collect();
+    job(&format!(
+        "agents: [{{name: m, model: {{name: m, base_url: http://x}}}}]\n\
+         datasets:\n- name: sums\n  interaction:\n{indented}"
+    ))
+}
+
+/// What is wrong with an interaction that is good but for this.
+fn but_for(text: &str) -> String {
+    interaction(&format!("dataset: [{{question: 1 + 1?}}]\nrubric: [{{match: exact}}]\n{text}"))
+}
+
+#[test]
+fn an_interaction_without_examples_or_a_rubric_is_refused() {
+    insta::assert_snapshot!(interaction("max_turns: 1\n"), @"
+    error: `dataset` is missing in `datasets.0.interaction`
+     --> job.yaml:5:5
+      |
+    5 |     max_turns: 1
+      |     ^
+      |
+      = help: write the path of a file of JSON lines under `dataset:`, or a list of examples
+
+    error: `rubric` is missing in `datasets.0.interaction`
+     --> job.yaml:5:5
+      |
+    5 |     max_turns: 1
+      |     ^
+      |
+      = help: such as `- match: exact`, which compares the answer with that of the example
+    ");
+    insta::assert_snapshot!(interaction("dataset: []\nrubric: []\n"), @r#"
+    error: `datasets.0.interaction.dataset` has no examples
+     --> job.yaml:5:14
+      |
+    5 |     dataset: []
+      |              ^
+      |
+      = help: such as `- {question: 1 + 1?, answer: "2"}`
+
+    error: `datasets.0.interaction.rubric` is empty
+     --> job.yaml:6:13
+      |
+    6 |     rubric: []
+      |             ^
+      |
+      = help: such as `- match: exact`, which compares the answer with that of the example
+    "#);
+    insta::assert_snapshot!(interaction("dataset: [{answer: 4}, 7]\nrubric: [{match: exact}]\n"), @"
+    error: `question` is missing in `datasets.0.interaction.dataset.0`
+     --> job.yaml:5:15
+      |
+    5 |     dataset: [{answer: 4}, 7]
+      |               ^
+      |
+      = help: an example has a `question:`, or a `prompt:` of messages
+
+    error: `datasets.0.interaction.dataset.1` must be a mapping of keys to values, not a whole number
+     --> job.yaml:5:28
+      |
+    5 |     dataset: [{answer: 4}, 7]
+      |                            ^
+    ");
+    insta::assert_snapshot!(interaction("dataset: none.jsonl\nrubric: exact\n"), @"
+    error: `datasets.0.interaction.dataset`: cannot read this file: No such file or directory (os error 2)
+     --> job.yaml:5:14
+      |
+    5 |     dataset: none.jsonl
+      |              ^^^^^^^^^^
+      |
+      = help: write the path of a file of JSON lines, relative to the file that it is written in
+
+    error: `datasets.0.interaction.rubric` must be a list, not a string
+     --> job.yaml:6:13
+      |
+    6 |     rubric: exact
+      |             ^^^^^
+    ");
+}
+
+#[test]
+fn numbers_out_of_range_and_unknown_keys_are_refused() {
+    insta::assert_snapshot!(but_for("\
+num_examples: 0
+shuffle_seed: -1
+max_turns: 0
+pass_threshold: .inf
+max_turn: 5
+few_shot: [{role: person, content: hi}, {content: hi}, {role: user, tool_calls: 7}]
+state_columns: [1]
+"), @r#"
+    error: `datasets.0.interaction.num_examples` must be at least 1, not 0
+     --> job.yaml:7:19
+      |
+    7 |     num_examples: 0
+      |                   ^
+
+    error: `datasets.0.interaction.shuffle_seed` must be at least 0, not -1
+     --> job.yaml:8:19
+      |
+    8 |     shuffle_seed: -1
+      |                   ^^
+
+    error: `datasets.0.interaction.max_turns` must be at least 1, not 0
+     --> job.yaml:9:16
+      |
+    9 |     max_turns: 0
+      |                ^
+
+    error: `datasets.0.interaction.pass_threshold` must be a finite number, not inf
+      --> job.yaml:10:21
+       |
+    10 |     pass_threshold: .inf
+       |                     ^^^^
+
+    error: unknown key `max_turn` in `datasets.0.interaction`
+      --> job.yaml:11:5
+       |
+    11 |     max_turn: 5
+       |     ^^^^^^^^
+       |
+       = help: did you mean `max_turns`? known keys in `datasets.0.interaction`: `directory`, `dataset`, `dataset_sha256`, `num_examples`, `shuffle`, `shuffle_seed`, `system_prompt`, `few_shot`, `type`, `max_turns`, `tools`, `environment`, `rubric`, `parser`, `limits`, `state_columns`, `independent_scoring`, `pass_threshold`
+
+    error: `datasets.0.interaction.few_shot.0.role` cannot be `person`
+      --> job.yaml:12:23
+       |
+    12 |     few_shot: [{role: person, content: hi}, {content: hi}, {role: user, tool_calls: 7}]
+       |                       ^^^^^^
+       |
+       = help: it can be one of `system`, `user`, `assistant`, `tool`
+
+    error: `role` is missing in `datasets.0.interaction.few_shot.1`
+      --> job.yaml:12:45
+       |
+    12 |     few_shot: [{role: person, content: hi}, {content: hi}, {role: user, tool_calls: 7}]
+       |                                             ^
+       |
+       = help: a message has a `role:` and a `content:`
+
+    error: `datasets.0.interaction.few_shot.2` is not a message: invalid type: integer `7`, expected a sequence
+      --> job.yaml:12:60
+       |
+    12 |     few_shot: [{role: person, content: hi}, {content: hi}, {role: user, tool_calls: 7}]
+       |                                                            ^
+
+    error: `datasets.0.interaction.state_columns.0` must be a string, not a whole number
+      --> job.yaml:13:21
+       |
+    13 |     state_columns: [1]
+       |                     ^
+       |
+       = help: write "1" with quotes
+    "#);
+}
+
+#[test]
+fn a_rubric_says_how_it_scores() {
+    insta::assert_snapshot!(interaction("\
+dataset: [{question: 1 + 1?}]
+independent_scoring: true
+rubric:
+  - {match: exactly}
+  - {match: exact, weight: .nan}
+  - {match: exact}
+  - {weight: 1}
+  - {match: exact, command: [x]}
+  - {name: reward, match: contains}
+  - {match: numeric, group: true, parser: xlm}
+  - {command: ./score.sh}
+  - {name: empty, command: []}
+  - {name: group, command: [x], group: true}
+  - {judge: {prompt: hi}}
+  - {judge: {model: {name: j}}}
+"), @"
+    error: `datasets.0.interaction.rubric.0.match` cannot be `exactly`
+     --> job.yaml:8:17
+      |
+    8 |       - {match: exactly}
+      |                 ^^^^^^^
+      |
+      = help: it can be one of `exact`, `contains`, `numeric`, `math`
+
+    error: `datasets.0.interaction.rubric.1.weight` must be a finite number, not NaN
+     --> job.yaml:9:32
+      |
+    9 |       - {match: exact, weight: .nan}
+      |                                ^^^^
+
+    error: two entries of the rubric are named `exact`
+      --> job.yaml:10:9
+       |
+     9 |       - {match: exact, weight: .nan}
+       |         - the first one
+    10 |       - {match: exact}
+       |         ^
+       |
+       = help: give one of them another `name:`; metrics are found by it
+
+    error: `match` is missing in `datasets.0.interaction.rubric.3`
+      --> job.yaml:11:9
+       |
+    11 |       - {weight: 1}
+       |         ^
+       |
+       = help: an entry has a `match:`, a `judge:` or a `command:`
+
+    error: `match` and `command` exclude each other
+      --> job.yaml:12:24
+       |
+    12 |       - {match: exact, command: [x]}
+       |          -----         ^^^^^^^
+       |          |
+       |          also given here
+       |
+       = help: keep one of them
+
+    error: `reward` cannot be the name of a metric
+      --> job.yaml:13:16
+       |
+    13 |       - {name: reward, match: contains}
+       |                ^^^^^^
+       |
+       = help: results have a column of that name
+
+    error: `group` has no meaning beside `match`
+      --> job.yaml:14:26
+       |
+    14 |       - {match: numeric, group: true, parser: xlm}
+       |                          ^^^^^
+       |
+       = help: leave `group` out
+
+    error: there is no parser `xlm`
+      --> job.yaml:14:47
+       |
+    14 |       - {match: numeric, group: true, parser: xlm}
+       |                                               ^^^
+       |
+       = help: it can be one of `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`
+
+    error: `datasets.0.interaction.rubric.7.command` must be a list, not a string
+      --> job.yaml:15:19
+       |
+    15 |       - {command: ./score.sh}
+       |                   ^^^^^^^^^^
+       |
+       = help: write the program and its arguments as a list, such as `[python3, tool.py]`
+
+    error: `datasets.0.interaction.rubric.8.command` is empty
+      --> job.yaml:16:32
+       |
+    16 |       - {name: empty, command: []}
+       |                                ^
+       |
+       = help: write the program and its arguments as a list, such as `[python3, tool.py]`
+
+    error: a command over groups cannot score each rollout by itself
+      --> job.yaml:17:44
+       |
+    17 |       - {name: group, command: [x], group: true}
+       |                                            ^^^^
+       |
+       = help: leave `independent_scoring` or `group` out
+
+    error: `model` is missing in `datasets.0.interaction.rubric.10.judge`
+      --> job.yaml:18:17
+       |
+    18 |       - {judge: {prompt: hi}}
+       |                 ^
+       |
+       = help: write who judges, as the `model:` of an agent is written
+
+    error: `base_url` is missing in `datasets.0.interaction.rubric.11.judge.model`
+      --> job.yaml:19:25
+       |
+    19 |       - {judge: {model: {name: j}}}
+       |                         ^
+       |
+       = help: write where the server answers, such as `https://api.openai.com/v1`
+    ");
+}
+
+#[test]
+fn a_parser_is_one_of_a_few() {
+    insta::assert_snapshot!(but_for("parser: thinking\n"), @"
+    error: there is no parser `thinking`
+     --> job.yaml:7:13
+      |
+    7 |     parser: thinking
+      |             ^^^^^^^^
+      |
+      = help: it can be one of `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`
+    ");
+    insta::assert_snapshot!(but_for("parser: [xml]\n"), @"
+    error: `datasets.0.interaction.parser` must be a word or a mapping, not a list
+     --> job.yaml:7:13
+      |
+    7 |     parser: [xml]
+      |             ^
+      |
+      = help: it can be one of `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`
+    ");
+    insta::assert_snapshot!(but_for("parser: {xml: [think, <b>], answer_field: c}\n"), @"
+    error: `<b>` cannot be a tag
+     --> job.yaml:7:27
+      |
+    7 |     parser: {xml: [think, <b>], answer_field: c}
+      |                           ^^^
+      |
+      = help: write letters, digits, `_`, `-` and `.`, without brackets
+
+    error: the answer is looked for in `c`, which is not a field
+     --> job.yaml:7:47
+      |
+    7 |     parser: {xml: [think, <b>], answer_field: c}
+      |                                               ^
+      |
+      = help: write `answer_field:` with one of `think`
+    ");
+    insta::assert_snapshot!(but_for("parser: {xml: [think, reply]}\n"), @"
+    error: the answer is looked for in `answer`, which is not a field
+     --> job.yaml:7:19
+      |
+    7 |     parser: {xml: [think, reply]}
+      |                   ^
+      |
+      = help: write `answer_field:` with one of `think`, `reply`
+    ");
+}
+
+#[test]
+fn tools_say_what_they_are() {
+    insta::assert_snapshot!(but_for("\
+tools:
+  - {name: x}
+  - {command: [t], mcp: {command: [s]}}
+  - {command: [t]}
+  - {command: [t], name: a b, description: d, parameters: {a: number}}
+  - {command: [t], name: t, description: d}
+  - {command: [t], name: t, description: d, timeout_sec: 0}
+  - {mcp: {}}
+  - {mcp: {command: [s], url: http://x}}
+  - {mcp: {url: nowhere}, name: m}
+  - {container: [bash, shell, bash]}
+  - {container: []}
+"), @"
+    error: `environment` is missing in `datasets.0.interaction`
+     --> job.yaml:5:5
+      |
+    5 |     dataset: [{question: 1 + 1?}]
+      |     ^
+      |
+      = help: tools of a container need one: write its `docker_image:` or `path:`
+
+    error: `command` is missing in `datasets.0.interaction.tools.0`
+     --> job.yaml:8:9
+      |
+    8 |       - {name: x}
+      |         ^
+      |
+      = help: a tool has a `command:`, an `mcp:` server, or is of a `container:`
+
+    error: `command` and `mcp` exclude each other
+     --> job.yaml:9:24
+      |
+    9 |       - {command: [t], mcp: {command: [s]}}
+      |          -------       ^^^
+      |          |
+      |          also given here
+      |
+      = help: keep one of them
+
+    error: `name` is missing in `datasets.0.interaction.tools.2`
+      --> job.yaml:10:9
+       |
+    10 |       - {command: [t]}
+       |         ^
+       |
+       = help: write what the model calls it by, such as `name: add`
+
+    error: `description` is missing in `datasets.0.interaction.tools.2`
+      --> job.yaml:10:9
+       |
+    10 |       - {command: [t]}
+       |         ^
+       |
+       = help: write what it does, so that the model knows when to call it
+
+    error: `a b` cannot be the name of a tool
+      --> job.yaml:11:30
+       |
+    11 |       - {command: [t], name: a b, description: d, parameters: {a: number}}
+       |                              ^^^
+       |
+       = help: write at most 64 letters, digits, `_` and `-`
+
+    error: `datasets.0.interaction.tools.3.parameters` must be the JSON Schema of an object
+      --> job.yaml:11:63
+       |
+    11 |       - {command: [t], name: a b, description: d, parameters: {a: number}}
+       |                                                               ^
+       |
+       = help: write `type: object` and the arguments under `properties:`
+
+    error: two tools are named `t`
+      --> job.yaml:13:30
+       |
+    12 |       - {command: [t], name: t, description: d}
+       |                              - the first one
+    13 |       - {command: [t], name: t, description: d, timeout_sec: 0}
+       |                              ^
+       |
+       = help: a model calls tools by their names, so each has its own
+
+    error: `datasets.0.interaction.tools.5.timeout_sec` must be more than 0, not 0
+      --> job.yaml:13:62
+       |
+    13 |       - {command: [t], name: t, description: d, timeout_sec: 0}
+       |                                                              ^
+
+    error: `command` is missing in `datasets.0.interaction.tools.6.mcp`
+      --> job.yaml:14:15
+       |
+    14 |       - {mcp: {}}
+       |               ^
+       |
+       = help: an MCP server has a `command:` that starts it, or a `url:`
+
+    error: `command` and `url` exclude each other
+      --> job.yaml:15:30
+       |
+    15 |       - {mcp: {command: [s], url: http://x}}
+       |                -------       ^^^
+       |                |
+       |                also given here
+       |
+       = help: keep one of them
+
+    error: `datasets.0.interaction.tools.8.mcp.url` must be an `http` or `https` URL
+      --> job.yaml:16:21
+       |
+    16 |       - {mcp: {url: nowhere}, name: m}
+       |                     ^^^^^^^
+       |
+       = help: such as `http://127.0.0.1:8000/v1`
+
+    error: `name` has no meaning beside `mcp`
+      --> job.yaml:16:31
+       |
+    16 |       - {mcp: {url: nowhere}, name: m}
+       |                               ^^^^
+       |
+       = help: these tools describe themselves
+
+    error: there is no tool `shell` for containers
+      --> job.yaml:17:28
+       |
+    17 |       - {container: [bash, shell, bash]}
+       |                            ^^^^^
+       |
+       = help: it can be any of `bash`, `read_file`, `write_file`, `apply_patch`
+
+    error: two tools are named `bash`
+      --> job.yaml:17:35
+       |
+    17 |       - {container: [bash, shell, bash]}
+       |                      ----         ^^^^
+       |                      |
+       |                      the first one
+       |
+       = help: a model calls tools by their names, so each has its own
+
+    error: `datasets.0.interaction.tools.10.container` is empty
+      --> job.yaml:18:21
+       |
+    18 |       - {container: []}
+       |                     ^
+       |
+       = help: it can be any of `bash`, `read_file`, `write_file`, `apply_patch`
+    ");
+}
+
+#[test]
+fn the_kind_of_an_interaction_fits_what_it_has() {
+    insta::assert_snapshot!(but_for("type: single_turn\ntools: [{command: [t], name: t, description: d}]\n"), @"
+    error: a single turn leaves no room for tools
+     --> job.yaml:7:11
+      |
+    7 |     type: single_turn
+      |           ^^^^^^^^^^^
+      |
+      = help: write `type: tool_use`, or leave `tools` out
+    ");
+    insta::assert_snapshot!(but_for("max_turns: 3\n"), @"
+    error: a single turn is never more than one
+     --> job.yaml:7:16
+      |
+    7 |     max_turns: 3
+      |                ^
+      |
+      = help: write `type: multi_turn`, or `tools:`, or leave `max_turns` out
+    ");
+    insta::assert_snapshot!(but_for("type: tool_use\n"), @"
+    error: there are no tools to use
+     --> job.yaml:7:11
+      |
+    7 |     type: tool_use
+      |           ^^^^^^^^
+      |
+      = help: write what the model may call under `tools:`
+    ");
+    insta::assert_snapshot!(but_for("type: multi_turn\n"), @"
+    error: nothing would end this conversation
+     --> job.yaml:7:11
+      |
+    7 |     type: multi_turn
+      |           ^^^^^^^^^^
+      |
+      = help: write `max_turns:`, or one of the `limits:`
+    ");
+    insta::assert_snapshot!(but_for("type: multiturn\nmax_turns: 2\nlimits: {max_turns: 3}\n"), @"
+    error: `datasets.0.interaction.type` cannot be `multiturn`
+     --> job.yaml:7:11
+      |
+    7 |     type: multiturn
+      |           ^^^^^^^^^
+      |
+      = help: did you mean `multi_turn`? it can be one of `single_turn`, `multi_turn`, `tool_use`
+
+    error: `max_turns` is given here and in `limits`
+     --> job.yaml:8:16
+      |
+    8 |     max_turns: 2
+      |                ^
+      |
+      = help: keep one of them
+    ");
+}
+
+#[test]
+fn tools_of_a_container_need_one() {
+    insta::assert_snapshot!(but_for("tools: [{container: [bash]}]\n"), @"
+    error: `environment` is missing in `datasets.0.interaction`
+     --> job.yaml:5:5
+      |
+    5 |     dataset: [{question: 1 + 1?}]
+      |     ^
+      |
+      = help: tools of a container need one: write its `docker_image:` or `path:`
+    ");
+    insta::assert_snapshot!(but_for("environment: {docker_image: a, path: b}\n"), @"
+    error: nothing works in this environment
+     --> job.yaml:7:18
+      |
+    7 |     environment: {docker_image: a, path: b}
+      |                  ^
+      |
+      = help: write `tools: [{container: [bash]}]`, or leave `environment` out
+
+    error: `docker_image` and `path` exclude each other
+     --> job.yaml:7:36
+      |
+    7 |     environment: {docker_image: a, path: b}
+      |                   ------------     ^^^^
+      |                   |
+      |                   also given here
+      |
+      = help: keep one of them
+    ");
+    insta::assert_snapshot!(but_for("tools: [{container: [bash]}]\nenvironment: {path: src, cpus: -1}\n"), @"
+    error: there is no Dockerfile in `src`
+     --> job.yaml:8:25
+      |
+    8 |     environment: {path: src, cpus: -1}
+      |                         ^^^
+      |
+      = help: write a directory that has one, relative to the file that it is written in
+
+    error: `datasets.0.interaction.environment.cpus` cannot be `-1`: a quantity must be more than 0
+     --> job.yaml:8:36
+      |
+    8 |     environment: {path: src, cpus: -1}
+      |                                    ^^
+    ");
+}
+
+#[test]
+fn an_interaction_in_a_job_needs_a_name() {
+    insta::assert_snapshot!(job("\
+agents: [{name: m, model: {name: m, base_url: http://x}}]
+datasets:
+- interaction: {dataset: [{question: 1 + 1?}], rubric: [{match: exact}]}
+- {name: n, version: 1, rename: o, interaction: {dataset: [{question: 1 + 1?}], rubric: [{match: exact}]}}
+- {path: src, interaction: none.yaml}
+- {interaction: none.yaml}
+"), @"
+    error: `name` is missing in `datasets.0`
+     --> job.yaml:3:3
+      |
+    3 | - interaction: {dataset: [{question: 1 + 1?}], rubric: [{match: exact}]}
+      |   ^
+      |
+      = help: an interaction that has no file of its own has a `name:`
+
+    error: `version` has no meaning beside `interaction`
+     --> job.yaml:4:13
+      |
+    4 | - {name: n, version: 1, rename: o, interaction: {dataset: [{question: 1 + 1?}], rubric: [{match: exact}]}}
+      |             ^^^^^^^
+      |
+      = help: versions exist only in a registry
+
+    error: `rename` has no meaning beside `interaction`
+     --> job.yaml:4:25
+      |
+    4 | - {name: n, version: 1, rename: o, interaction: {dataset: [{question: 1 + 1?}], rubric: [{match: exact}]}}
+      |                         ^^^^^^
+      |
+      = help: a dataset that is not in a registry is renamed with `name:`
+
+    error: `path` and `interaction` exclude each other
+     --> job.yaml:5:15
+      |
+    5 | - {path: src, interaction: none.yaml}
+      |    ----       ^^^^^^^^^^^
+      |    |
+      |    also given here
+      |
+      = help: keep one of them
+
+    error: `datasets.2.interaction`: cannot read this file: No such file or directory (os error 2)
+     --> job.yaml:5:28
+      |
+    5 | - {path: src, interaction: none.yaml}
+      |                            ^^^^^^^^^
+      |
+      = help: the path is relative to the file that it is written in
+
+    error: `datasets.3.interaction`: cannot read this file: No such file or directory (os error 2)
+     --> job.yaml:6:17
+      |
+    6 | - {interaction: none.yaml}
+      |                 ^^^^^^^^^
+      |
+      = help: the path is relative to the file that it is written in
+    ");
+}
+
+#[test]
+fn problems_in_an_interaction_file_are_shown_where_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("math.yaml"), "dataset: none.jsonl\nrubric:\n  - match: exakt\n").unwrap();
+    fs::write(dir.path().join("bad.yaml"), "dataset: [\n").unwrap();
+    let text = "agents: [{name: m, model: {name: m, base_url: http://x}}]\n\
+                datasets: [{interaction: math.yaml}, {interaction: bad.yaml}]\n";
+    let problems = job_in(dir.path(), text, &[]).unwrap_err().render(false);
+    insta::assert_snapshot!(problems.replace(&dir.path().display().to_string(), "<dir>"), @"
+    error: `datasets.0.interaction.dataset`: cannot read this file: No such file or directory (os error 2)
+     --> <dir>/math.yaml:1:10
+      |
+    1 | dataset: none.jsonl
+      |          ^^^^^^^^^^
+      |
+      = help: write the path of a file of JSON lines, relative to the file that it is written in
+
+    error: `datasets.0.interaction.rubric.0.match` cannot be `exakt`
+     --> <dir>/math.yaml:3:12
+      |
+    3 |   - match: exakt
+      |            ^^^^^
+      |
+      = help: did you mean `exact`? it can be one of `exact`, `contains`, `numeric`, `math`
+
+    error: this is not YAML: unclosed bracket '['
+     --> <dir>/bad.yaml:1:10
+      |
+    1 | dataset: [
+      |          ^
+    ");
+}
