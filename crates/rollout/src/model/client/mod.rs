@@ -114,6 +114,12 @@ impl Habits {
 }
 
 impl Client {
+    /// Where the server is, without credentials: the first of its replicas.
+    pub fn base_url(&self) -> &str {
+        let shown = self.0.endpoints.first().map_or("", |endpoint| endpoint.shown.as_str());
+        shown.trim_end_matches("/chat/completions").trim_end_matches("/messages")
+    }
+
     /// Makes a client. Nothing is sent yet.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoints = config
