@@ -1,5 +1,6 @@
 //! Model rollouts: a model attempts an example turn by turn, and a rubric scores what came of it.
 
+pub mod build;
 pub mod client;
 pub mod dataset;
 mod drive;
@@ -13,6 +14,7 @@ pub mod parser;
 mod response;
 mod rollouts;
 pub mod rubric;
+pub mod samples;
 mod state;
 pub mod tool;
 mod trajectory;
