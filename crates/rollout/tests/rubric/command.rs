@@ -142,12 +142,12 @@ async fn what_is_no_finite_number_is_an_error_that_shows_what_the_program_said()
     ];
     insta::assert_snapshot!(failures.join("\n"), @r#"
     the program wrote "good" instead of a finite number; it said: bad input
-    the program wrote "nan" instead of a finite number; it said: 
-    the program wrote "inf" instead of a finite number; it said: 
-    the program wrote "1 2" instead of a finite number; it said: 
-    the program wrote "" instead of a finite number; it said: 
+    the program wrote "nan" instead of a finite number
+    the program wrote "inf" instead of a finite number
+    the program wrote "1 2" instead of a finite number
+    the program wrote "" instead of a finite number
     the program ended with exit status: 3; it said: no answer
-    the program ended with signal: 9 (SIGKILL); it said: 
+    the program ended with signal: 9 (SIGKILL)
     `/nonexistent/scorer` does not start; is it installed, and executable?
     "#);
 }

@@ -63,6 +63,7 @@ pub enum ReadError {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with an `example_id`")]
 struct Row {
     example_id: u64,
     #[serde(default)]
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(read.iter().filter(|sample| sample.is_ok()).count(), 2);
         let errors: Vec<_> = read.into_iter().filter_map(Result::err).collect();
         insta::assert_snapshot!(errors.join("\n"), @"
-        line 3 is no saved rollout: invalid length 2, expected struct Row with 5 elements at line 1 column 3
+        line 3 is no saved rollout: invalid length 2, expected an object with an `example_id` at line 1 column 3
         line 4 has no `trajectory`; save it by naming it in `state_columns`
         line 6 is no saved rollout: EOF while parsing a string at line 1 column 50
         ");
