@@ -194,14 +194,14 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
     let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at line 1 column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at line 1 column 2
     ");
