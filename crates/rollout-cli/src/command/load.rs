@@ -1,12 +1,21 @@
 //! From a job file to its tasks, with everything that is odd about them.
 
-use std::{collections::HashSet, io::Write as _, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    io::Write as _,
+    path::Path,
+    sync::Arc,
+};
 
 use rollout::{
-    config::{Code, Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
-    job::Plan,
-    name::{DatasetName, TaskName},
-    task::{Dataset, Pins, Sources, TaskProblem},
+    config::{AgentKind, Code, DatasetSource, Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
+    job::{Plan, PlanDataset},
+    model::{
+        Model,
+        build::{self, Surroundings},
+    },
+    name::{AgentName, DatasetName, TaskName},
+    task::{Pins, Sources, TaskProblem},
 };
 
 use crate::{
@@ -32,14 +41,51 @@ pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
     failure.details(problems.render(true))
 }
 
-/// Loads the datasets of a job, saying what takes long.
-pub(crate) async fn datasets(job: &LoadedJob, pins: &Pins) -> Result<Vec<Dataset>, Failure> {
+/// Loads the datasets of a job, saying what takes long. Interactions can be run only with surroundings.
+pub(crate) async fn datasets(
+    job: &LoadedJob,
+    pins: &Pins,
+    surroundings: Option<&Surroundings>,
+) -> Result<Vec<PlanDataset>, Failure> {
     let sources = Sources::new(state_dir()?);
     let progress = |message: String| {
         // Only for whoever waits.
         let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
     };
-    Ok(sources.load(&job.config.datasets, pins, &progress).await?)
+    let tasks = sources.load(&job.config.datasets, pins, &progress).await?;
+    let mut datasets = Vec::with_capacity(tasks.len());
+    for (config, tasks) in job.config.datasets.iter().zip(tasks) {
+        datasets.push(match &config.source {
+            DatasetSource::Interaction(interaction) => {
+                let examples = build::examples(&config.name, interaction, surroundings).await;
+                let failed =
+                    |error| Failure::from(DatasetFailure { dataset: config.name.clone(), source: error });
+                examples.map_err(failed)?.into()
+            }
+            DatasetSource::Path(_) | DatasetSource::Registry { .. } => tasks.into(),
+        });
+    }
+    Ok(datasets)
+}
+
+/// An interaction that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("dataset `{dataset}` cannot be loaded")]
+struct DatasetFailure {
+    dataset: DatasetName,
+    source: build::BuildError,
+}
+
+/// The models among the agents of a job.
+pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, Failure> {
+    let agents = job.config.agents.iter();
+    let models = agents.filter_map(|agent| match &agent.kind {
+        AgentKind::Model(model) => {
+            Some(build::model(&model.model).map(|model| (agent.name.clone(), Arc::new(model))))
+        }
+        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
+    });
+    Ok(models.collect::<Result<_, _>>()?)
 }
 
 /// What tasks say that Rollout does not do, or reads differently, by task.
@@ -51,9 +97,13 @@ pub(crate) struct Oddities {
 
 impl Oddities {
     /// Takes them from the datasets.
-    pub(crate) fn of(datasets: &[Dataset]) -> Self {
+    pub(crate) fn of(datasets: &[PlanDataset]) -> Self {
         let mut oddities = Self::default();
-        for dataset in datasets {
+        let tasks = datasets.iter().filter_map(|dataset| match dataset {
+            PlanDataset::Tasks(dataset) => Some(dataset),
+            PlanDataset::Examples(_) => None,
+        });
+        for dataset in tasks {
             oddities
                 .datasets
                 .extend(dataset.warnings.iter().map(|warning| line(dataset.name.as_str(), warning)));
@@ -113,9 +163,7 @@ pub(crate) fn line(about: &str, message: &str) -> String {
 pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
     let tasks = plan.tasks().iter();
     tasks
-        .filter_map(|task| {
-            Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?))
-        })
+        .filter_map(|task| Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?)))
         .collect()
 }
 

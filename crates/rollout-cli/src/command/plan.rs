@@ -1,6 +1,11 @@
 //! A plan as text, for `--dry-run`.
 
-use rollout::{config::EnvironmentKind, event::TrialIndex, job::Plan, trial::Timeouts};
+use rollout::{
+    config::{EnvironmentKind, JobConfig},
+    event::TrialIndex,
+    job::Plan,
+    trial::Timeouts,
+};
 
 use crate::report::{
     Align, table,
@@ -34,7 +39,7 @@ pub(crate) fn render(plan: &Plan) -> String {
     let facts = [
         ("agents", agents.join(", ")),
         ("datasets", datasets(plan)),
-        ("provider", config.environment.kind.unwrap_or(EnvironmentKind::Native).as_str().to_owned()),
+        ("provider", provider(config).to_owned()),
         ("results", directory),
     ];
     lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
@@ -43,6 +48,14 @@ pub(crate) fn render(plan: &Plan) -> String {
     lines.push(String::new());
     lines.push("nothing was run".to_owned());
     lines.join("\n")
+}
+
+fn provider(config: &JobConfig) -> &'static str {
+    if config.needs_environment() {
+        config.environment.kind.unwrap_or(EnvironmentKind::Native).as_str()
+    } else {
+        "none, as no trial needs an environment"
+    }
 }
 
 fn datasets(plan: &Plan) -> String {
@@ -71,7 +84,8 @@ fn trials(plan: &Plan) -> Vec<String> {
     for index in plan.indexes().take(LISTED as usize) {
         let trial = plan.trial(index).to_string();
         match task_of(plan, index) {
-            Ok(timeouts) => {
+            Ok(None) => rows.push(vec![trial]),
+            Ok(Some(timeouts)) => {
                 let Timeouts { build, install, execute, verify } = timeouts;
                 let times = [build, install, execute, verify].map(|time| span(time.as_secs_f64()));
                 rows.push([trial].into_iter().chain(times).collect());
@@ -81,6 +95,9 @@ fn trials(plan: &Plan) -> Vec<String> {
                 problems.push(problem);
             }
         }
+    }
+    if rows[1..].iter().all(|row| row.len() == 1) {
+        rows[0].truncate(1);
     }
     let columns = [Align::Left, Align::Right, Align::Right, Align::Right, Align::Right];
     let mut lines = table(&columns, &rows);
@@ -93,14 +110,14 @@ fn trials(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The timeouts of a trial's task, or what is wrong with the task.
-fn task_of(plan: &Plan, index: TrialIndex) -> Result<Timeouts, String> {
+/// The timeouts of a trial's task, which an example for a model has not, or what is wrong with the task.
+fn task_of(plan: &Plan, index: TrialIndex) -> Result<Option<Timeouts>, String> {
     let trial = plan.trial(index);
     let task = plan.tasks().iter().find(|task| task.dataset == trial.dataset && task.name == trial.task);
     match task.map(|task| (task.container(), task.problem())) {
-        Some((Some(task), _)) => Ok(Timeouts::new(plan.config(), &task.config)),
+        Some((Some(task), _)) => Ok(Some(Timeouts::new(plan.config(), &task.config))),
         Some((_, Some(problem))) => Err(problem.to_string()),
-        Some((None, None)) => Err("an example for a model has no timeouts of phases".to_owned()),
+        Some((None, None)) => Ok(None),
         None => unreachable!("a trial's task is a task of its plan"),
     }
 }

@@ -1,10 +1,11 @@
 //! `rollout resume`: a job that was cut short, carried on.
 
-use std::fs;
+use std::{fs, sync::Arc};
 
 use rollout::{
     config::{LoadedJob, Override, load_job_record},
-    job::{Job, Plan, Rerun, Resumable, ResumeError, Selection},
+    environment::Provider,
+    job::{Job, NoProvider, Plan, Rerun, Resumable, ResumeError, Selection},
 };
 
 use super::{execute, load, run};
@@ -49,9 +50,16 @@ async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[RerunWhich]) -> 
     let header = resumable.header();
     let pins = header.pins.clone();
     let overrides = header.overrides.clone();
-    let datasets = load::datasets(&loaded, &pins).await?;
-    let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?;
-    let provider = run::provider(&plan.config().environment).await?;
+    let provider: Arc<dyn Provider> = if header.provider == NoProvider.name() {
+        Arc::new(NoProvider)
+    } else {
+        run::provider(&loaded.config.environment).await?
+    };
+    let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
+    let datasets = load::datasets(&loaded, &pins, surroundings.as_ref()).await?;
+    let models = load::models(&loaded)?;
+    let plan =
+        Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?.with_models(models);
     let rerun: Vec<Rerun> = rerun
         .iter()
         .map(|which| match which {

@@ -4,9 +4,10 @@ use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 use globset::{Glob, GlobMatcher};
 use rollout::{
-    config::{EnvironmentConfig, Override},
+    config::{DatasetSource, EnvironmentConfig, JobConfig, Override},
     environment::{Place, Provider, connect},
-    job::{Job, Plan, Selection},
+    job::{Job, NoProvider, Plan, Selection, Work},
+    model::build::Surroundings,
     task::Pins,
 };
 
@@ -29,7 +30,7 @@ use crate::{
 pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
-    let plan = tokio::select! {
+    let (plan, surroundings) = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
         plan = plan(&args) => plan?,
@@ -43,12 +44,12 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        job = create(plan) => job?,
+        job = create(plan, surroundings) => job?,
     };
     execute::execute(job, form, junit, &args.fail_under, &log, cancel).await
 }
 
-async fn plan(args: &Run) -> Result<Plan, Failure> {
+async fn plan(args: &Run) -> Result<(Plan, Option<Surroundings>), Failure> {
     let overrides = overrides(args);
     let parsed = overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
     let selection = Selection {
@@ -59,9 +60,11 @@ async fn plan(args: &Run) -> Result<Plan, Failure> {
     };
     let loaded = load::job(&args.job, &parsed)?;
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
-    let datasets = load::datasets(&loaded, &Pins::new()).await?;
+    let surroundings = if args.dry_run { None } else { surroundings(&loaded.config, None).await? };
+    let datasets = load::datasets(&loaded, &Pins::new(), surroundings.as_ref()).await?;
     let oddities = Oddities::of(&datasets);
-    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?;
+    let models = load::models(&loaded)?;
+    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
     let oddities = oddities.within(&plan);
     if args.strict {
         let mut problems = oddities.unsupported();
@@ -77,7 +80,30 @@ async fn plan(args: &Run) -> Result<Plan, Failure> {
     for warning in warnings {
         writeln!(anstream::stderr().lock(), "{warning}")?;
     }
-    Ok(plan)
+    Ok((plan, surroundings))
+}
+
+/// What the interactions of a job run in, if it has any. The provider is started only where one of them has containers,
+/// or where it is known already.
+pub(crate) async fn surroundings(
+    config: &JobConfig,
+    known: Option<Arc<dyn Provider>>,
+) -> Result<Option<Surroundings>, Failure> {
+    let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
+        DatasetSource::Interaction(interaction) => Some(interaction),
+        DatasetSource::Path(_) | DatasetSource::Registry { .. } => None,
+    });
+    let containers: Vec<bool> = interactions.map(|interaction| interaction.environment.is_some()).collect();
+    if containers.is_empty() {
+        return Ok(None);
+    }
+    let provider = match known {
+        Some(provider) => provider,
+        None if containers.contains(&true) => provider(&config.environment).await?,
+        None => Arc::new(NoProvider),
+    };
+    let job = config.name.as_ref().map_or("rollout", |name| name.as_str()).to_owned();
+    Ok(Some(Surroundings { provider, job }))
 }
 
 /// Everything that replaces a value of the job file, in the form of `--set`.
@@ -95,8 +121,12 @@ fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
         .collect::<Result<_, globset::Error>>()?)
 }
 
-async fn create(plan: Plan) -> Result<Job, Failure> {
-    let provider = provider(&plan.config().environment).await?;
+async fn create(plan: Plan, surroundings: Option<Surroundings>) -> Result<Job, Failure> {
+    let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container { .. }));
+    let provider: Arc<dyn Provider> = match surroundings {
+        Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => provider,
+        _ => provider(&plan.config().environment).await?,
+    };
     Job::create(plan, provider).await.map_err(execute::job_failure)
 }
 

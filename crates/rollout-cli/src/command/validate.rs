@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rollout::{
     config::{AgentKind, LoadedJob},
-    job::{Plan, Selection},
-    task::{Dataset, GitCommits, Pins, TaskEntry, load_dataset_dir},
+    job::{Plan, PlanDataset, Selection},
+    task::{GitCommits, Pins, TaskEntry, load_dataset_dir},
 };
 
 use super::load::{self, Oddities};
@@ -55,15 +55,18 @@ impl Findings {
 
 async fn job(path: &Path) -> Result<Findings, Failure> {
     let loaded = load::job(path, &[])?;
-    let datasets = load::datasets(&loaded, &Pins::new()).await?;
+    let datasets = load::datasets(&loaded, &Pins::new(), None).await?;
+    load::models(&loaded)?;
     let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
-    if let Err(error) = rollout::environment::check(&loaded.config.environment) {
+    if loaded.config.needs_environment()
+        && let Err(error) = rollout::environment::check(&loaded.config.environment)
+    {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
         found.problems.push(format!("{} {}: {error}{hint}", paint(BAD, "error:"), path.display()));
     }
     found.warnings.extend(Oddities::of(&datasets).render());
-    let oracle = loaded.config.agents.iter().any(|agent| agent.kind == AgentKind::Oracle);
+    let oracle = loaded.config.agents.iter().any(|agent| matches!(agent.kind, AgentKind::Oracle));
     let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;
     found.problems.extend(load::invalid(&plan));
     for task in plan.tasks().iter().filter(|_| oracle) {
@@ -74,8 +77,12 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     Ok(found)
 }
 
-fn subject(path: &Path, loaded: &LoadedJob, datasets: &[Dataset]) -> String {
-    let tasks: usize = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+fn subject(path: &Path, loaded: &LoadedJob, datasets: &[PlanDataset]) -> String {
+    let number = |dataset: &PlanDataset| match dataset {
+        PlanDataset::Tasks(dataset) => dataset.tasks.len(),
+        PlanDataset::Examples(examples) => examples.inputs.len(),
+    };
+    let tasks: usize = datasets.iter().map(number).sum();
     format!(
         "{} ({}, {}, {})",
         path.display(),

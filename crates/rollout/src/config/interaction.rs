@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::{Bytes, Cpus, Env, EnvValue, ModelConfig};
-use crate::model::{Limits, Messages};
+use crate::model::{Limits, Messages, rubric::Match};
 
 /// A validated interaction. Its paths are those of files that were there.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,7 +165,7 @@ pub enum ScoreConfig {
     /// By comparing the answer of the model with that of the example.
     Match {
         /// What counts as the same.
-        how: MatchKind,
+        how: Match,
         /// Finds the model's answer; the interaction's parser when absent.
         parser: Option<ParserConfig>,
     },
@@ -187,19 +187,6 @@ pub enum ScoreConfig {
         /// How long it may take.
         timeout: Duration,
     },
-}
-
-/// When an answer counts as right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MatchKind {
-    /// It is the same text.
-    Exact,
-    /// It has the right answer in it.
-    Contains,
-    /// It is the same number.
-    Numeric,
-    /// It is mathematically the same.
-    Math,
 }
 
 /// How the answer is found in what a model said.

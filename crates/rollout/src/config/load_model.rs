@@ -1,19 +1,22 @@
 //! Reads what a job says about a model.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value as Json};
 
 use super::{
-    AgentKind, Dialect, EnvValue, ModelAgentConfig, ModelConfig, PricesConfig, RateLimitConfig,
+    AgentKind, EnvValue, ModelAgentConfig, ModelConfig,
     diagnostic::{Code, quoted},
     expand::{has_password, names_a_secret},
     load_job::Loader,
     reader::{MAX_TIMEOUT_SEC, Section, above_zero},
     tree::{Node, Value},
 };
-use crate::model::Limits;
+use crate::model::{
+    Limits,
+    client::{Dialect, Price, Prices, RateLimit},
+};
 
 pub(super) const KEYS: [&str; 15] = [
     "name",
@@ -90,7 +93,7 @@ impl Loader<'_> {
             connect_timeout: seconds("connect_timeout_sec", CONNECT_TIMEOUT_SEC),
             max_retries: retries.and_then(|number| u32::try_from(number).ok()).unwrap_or(MAX_RETRIES),
             rate_limit: self.rate_limit(section),
-            prices: self.prices(section, name.unwrap_or_default()),
+            price: self.price(section, name.unwrap_or_default()),
             base_urls: base_urls?,
         };
         name.map(|_| config)
@@ -207,39 +210,63 @@ impl Loader<'_> {
         node.to_json("", &mut |_, text, _| Json::String(text.to_owned()))
     }
 
-    fn rate_limit(&self, section: &Section<'_>) -> RateLimitConfig {
+    fn rate_limit(&self, section: &Section<'_>) -> RateLimit {
         let Some(section) = section.section("rate_limit", &RATE_LIMIT_KEYS) else {
-            return RateLimitConfig::default();
+            return RateLimit::default();
         };
-        let requests = section.integer("requests_per_minute", 1..=u32::MAX.into());
-        RateLimitConfig {
-            requests_per_minute: requests.and_then(|number| u32::try_from(number).ok()),
-            tokens_per_minute: section.integer("tokens_per_minute", 1..=u32::MAX.into()),
+        let number = |key: &str| {
+            let number = section.integer(key, 1..=u32::MAX.into());
+            number.and_then(|number| u32::try_from(number).ok()).and_then(NonZeroU32::new)
+        };
+        RateLimit {
+            requests_per_minute: number("requests_per_minute"),
+            tokens_per_minute: number("tokens_per_minute"),
         }
     }
 
-    /// The prices of a model: its own, or its entry of a price list.
-    fn prices(&self, section: &Section<'_>, model: &str) -> Option<PricesConfig> {
+    /// The price of a model: its own, or that of its row in a list.
+    fn price(&self, section: &Section<'_>, model: &str) -> Option<Price> {
         let node = section.node("prices")?;
         let path = section.at("prices");
-        let own = node.get(model).filter(|entry| matches!(entry.value, Value::Map(_)));
-        let node = match (&node.value, own) {
-            // A file that could not be read, which has been noted.
-            (Value::String(_), _) => return None,
-            (_, Some(own)) => own,
-            (Value::Map(entries), None)
-                if !entries.is_empty()
-                    && entries.iter().all(|entry| matches!(entry.node.value, Value::Map(_))) =>
-            {
-                let listed: Vec<_> = entries.iter().map(|entry| quoted(&entry.key)).collect();
-                let message = format!("there are no prices for {}", quoted(model));
-                let hint = format!("there are prices for {}", listed.join(", "));
-                self.reader.error_with_hint(node.span, Code::Missing, message, hint);
+        // A file that could not be read has been noted.
+        let Value::Map(entries) = &node.value else {
+            if !matches!(node.value, Value::String(_)) {
+                self.reader.wrong_type(
+                    node,
+                    &path,
+                    "a price, a list of prices by model, or the path of a file",
+                );
+            }
+            return None;
+        };
+        let is_list = entries.iter().any(|entry| matches!(entry.node.value, Value::Map(_)));
+        if !is_list {
+            return self.one_price(node, &path);
+        }
+        let mut rows = Vec::new();
+        for entry in entries {
+            let row = self.one_price(&entry.node, &format!("{path}.{}", entry.key))?;
+            rows.push((entry.key.clone(), row));
+        }
+        let prices = match Prices::new(rows) {
+            Ok(prices) => prices,
+            Err(error) => {
+                self.reader.error(node.span, Code::InvalidValue, format!("`{path}`: {error}"));
                 return None;
             }
-            _ => node,
         };
-        let prices = self.reader.section(node, &path, &PRICE_KEYS)?;
+        let price = prices.get(model).copied();
+        if price.is_none() {
+            let listed: Vec<_> = entries.iter().map(|entry| quoted(&entry.key)).collect();
+            let message = format!("there is no price for {}", quoted(model));
+            let hint = format!("there are prices for {}", listed.join(", "));
+            self.reader.error_with_hint(node.span, Code::Missing, message, hint);
+        }
+        price
+    }
+
+    fn one_price(&self, node: &Node, path: &str) -> Option<Price> {
+        let prices = self.reader.section(node, path, &PRICE_KEYS)?;
         for key in ["input", "output"] {
             if prices.entry(key).is_none() {
                 prices.missing(key, "prices are in US dollars for a million tokens");
@@ -248,7 +275,7 @@ impl Loader<'_> {
         let price = |key: &str| prices.number(key, 0.0..=MAX_PRICE);
         let (input, output) = (price("input"), price("output"));
         let (cached_input, cache_write) = (price("cached_input"), price("cache_write"));
-        Some(PricesConfig { input: input?, output: output?, cached_input, cache_write })
+        Some(Price { input: input?, output: output?, cached_input, cache_write })
     }
 
     /// The `limits` of a section.

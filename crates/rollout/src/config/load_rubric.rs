@@ -1,29 +1,31 @@
 //! Reads the `rubric` of an interaction, and parsers.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use super::{
-    MatchKind, ParserConfig, RubricEntry, ScoreConfig,
+    ParserConfig, RubricEntry, ScoreConfig,
     diagnostic::{Code, Diagnostic, nearest, quoted},
     load_job::Loader,
     load_model,
     reader::{MAX_TIMEOUT_SEC, Section, above_zero},
     tree::{Node, Value},
 };
+use crate::model::rubric::{Command, Match};
 
 pub(super) const KEYS: [&str; 8] =
     ["name", "weight", "match", "judge", "command", "group", "timeout_sec", "parser"];
 pub(super) const JUDGE_KEYS: [&str; 2] = ["model", "prompt"];
 pub(super) const XML_KEYS: [&str; 2] = ["xml", "answer_field"];
-pub(super) const MATCHES: [(&str, MatchKind); 4] = [
-    ("exact", MatchKind::Exact),
-    ("contains", MatchKind::Contains),
-    ("numeric", MatchKind::Numeric),
-    ("math", MatchKind::Math),
+pub(super) const MATCHES: [(&str, Match); 4] = [
+    ("exact", Match::Exact),
+    ("contains", Match::Contains),
+    ("numeric", Match::Numeric),
+    ("math", Match::Math),
 ];
 pub(super) const PARSERS: [&str; 4] = ["plain", "think", "maybe_think", "boxed"];
-
-pub(super) const COMMAND_TIMEOUT_SEC: f64 = 60.0;
 
 /// Columns that every row of the results has. A metric of the same name would hide one.
 const COLUMNS: [&str; 24] = [
@@ -144,7 +146,7 @@ impl Loader<'_> {
                     entry.invalid_with_hint("group", message, hint);
                 }
                 let seconds = entry.number("timeout_sec", above_zero(MAX_TIMEOUT_SEC));
-                let timeout = Duration::from_secs_f64(seconds.unwrap_or(COMMAND_TIMEOUT_SEC));
+                let timeout = seconds.map_or(Command::TIMEOUT, Duration::from_secs_f64);
                 Some(("command", ScoreConfig::Command { command: self.command(entry)?, group, timeout }))
             }
         }
@@ -213,11 +215,16 @@ impl Loader<'_> {
             let key = if section.node("answer_field").is_some() { "answer_field" } else { "xml" };
             section.invalid_with_hint(key, message, hint);
         }
+        let mut seen = HashSet::new();
+        if let Some(twice) = fields.iter().flatten().find(|name| !seen.insert(name.as_str())) {
+            let message = format!("the tag {} is given twice", quoted(twice));
+            section.invalid_with_hint("xml", message, "each name belongs to one field");
+        }
         Some(ParserConfig::Xml { answer_field: answer_field.to_owned(), fields })
     }
 
     fn tag(&self, node: &Node) -> Option<String> {
-        let fits = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-' | '.');
+        let fits = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
         match &node.value {
             Value::String(name) if !name.is_empty() && name.chars().all(fits) => Some(name.clone()),
             Value::String(name) => {
@@ -226,7 +233,7 @@ impl Loader<'_> {
                     node.span,
                     Code::InvalidValue,
                     message,
-                    "write letters, digits, `_`, `-` and `.`, without brackets",
+                    "write letters, digits, `_` and `-`, without brackets",
                 );
                 None
             }

@@ -22,7 +22,8 @@ pub(super) const CONTAINER_TOOLS: [(&str, ContainerTool); 4] = [
     ("apply_patch", ContainerTool::ApplyPatch),
 ];
 
-pub(super) const COMMAND_TIMEOUT_SEC: f64 = 60.0;
+/// How long a command may take unless the file says otherwise.
+pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What servers take as the name of a tool.
 const MAX_NAME: usize = 64;
@@ -106,13 +107,13 @@ impl Loader<'_> {
                 _ => unreachable!("an object was written"),
             },
         };
-        let seconds = entry.number("timeout_sec", above_zero(MAX_TIMEOUT_SEC)).unwrap_or(COMMAND_TIMEOUT_SEC);
+        let seconds = entry.number("timeout_sec", above_zero(MAX_TIMEOUT_SEC));
         Some(CommandToolConfig {
             command: self.command(entry)?,
             name: name?.to_owned(),
             description: description?.to_owned(),
             parameters,
-            timeout: Duration::from_secs_f64(seconds),
+            timeout: seconds.map_or(COMMAND_TIMEOUT, Duration::from_secs_f64),
         })
     }
 

@@ -5,7 +5,10 @@ use std::time::Duration;
 use indexmap::IndexMap;
 
 use super::EnvValue;
-use crate::model::{Limits, SamplingArgs};
+use crate::model::{
+    Limits, SamplingArgs,
+    client::{Dialect, Price, RateLimit},
+};
 
 /// An agent that is a model. On tasks with containers it works through tools; of an interaction it is the other side.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,39 +51,7 @@ pub struct ModelConfig {
     /// How often a request is repeated that a server failed to answer.
     pub max_retries: u32,
     /// How much the server takes in a minute.
-    pub rate_limit: RateLimitConfig,
+    pub rate_limit: RateLimit,
     /// What tokens cost.
-    pub prices: Option<PricesConfig>,
-}
-
-/// What the server of a model understands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
-    /// OpenAI's chat completions, which most servers have.
-    #[default]
-    Chat,
-    /// Anthropic's messages.
-    Messages,
-}
-
-/// How much a server takes in a minute; no limit where absent.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RateLimitConfig {
-    /// Requests; positive.
-    pub requests_per_minute: Option<u32>,
-    /// Tokens read and written; positive.
-    pub tokens_per_minute: Option<u64>,
-}
-
-/// What tokens cost, in US dollars for a million.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PricesConfig {
-    /// Those that the model reads.
-    pub input: f64,
-    /// Those that the model writes.
-    pub output: f64,
-    /// Those that come from a cache; as `input` when absent.
-    pub cached_input: Option<f64>,
-    /// Those that go into a cache; as `input` when absent.
-    pub cache_write: Option<f64>,
+    pub price: Option<Price>,
 }

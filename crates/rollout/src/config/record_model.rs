@@ -51,12 +51,7 @@ fn model(config: &ModelConfig, node: Option<&Node>) -> Json {
             "requests_per_minute": config.rate_limit.requests_per_minute,
             "tokens_per_minute": config.rate_limit.tokens_per_minute,
         },
-        "prices": config.prices.map(|prices| json!({
-            "input": prices.input,
-            "output": prices.output,
-            "cached_input": prices.cached_input,
-            "cache_write": prices.cache_write,
-        })),
+        "prices": config.price,
     })
 }
 

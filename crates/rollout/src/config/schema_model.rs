@@ -8,6 +8,7 @@ use super::{
     reader::MAX_TIMEOUT_SEC,
     schema::{described, env, flag, object, one_of, quantity, required, text, titled, word},
 };
+use crate::model::rubric::Command;
 
 /// The JSON Schema of interaction files.
 pub fn interaction_schema() -> Json {
@@ -207,7 +208,7 @@ fn tool() -> Json {
                 "name": described("The model's name for it.", json!({ "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$" })),
                 "description": text("What it does, for the model."),
                 "parameters": described("The JSON Schema of its arguments.", json!({ "type": "object" })),
-                "timeout_sec": positive_seconds("Seconds that a call may take.", Some(tools::COMMAND_TIMEOUT_SEC)),
+                "timeout_sec": positive_seconds("Seconds that a call may take.", Some(tools::COMMAND_TIMEOUT.as_secs_f64())),
                 "mcp": mcp,
                 "container": described(
                     "Tools that work in the container of the rollout.",
@@ -247,7 +248,7 @@ fn rubric_entry() -> Json {
                 "judge": judge,
                 "command": command("A program that scores, and its arguments."),
                 "group": flag("The command scores all rollouts of an example together."),
-                "timeout_sec": positive_seconds("Seconds that the command may take.", Some(rubric::COMMAND_TIMEOUT_SEC)),
+                "timeout_sec": positive_seconds("Seconds that the command may take.", Some(Command::TIMEOUT.as_secs_f64())),
                 "parser": parser("How the answer is found; as the interaction says when absent."),
             }),
         ),
@@ -255,7 +256,7 @@ fn rubric_entry() -> Json {
 }
 
 fn parser(description: &str) -> Json {
-    let tag = json!({ "type": "string", "pattern": "^[\\w.-]+$" });
+    let tag = json!({ "type": "string", "pattern": "^[\\w-]+$" });
     let xml = required(
         &["xml"],
         object(

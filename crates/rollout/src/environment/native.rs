@@ -152,7 +152,7 @@ impl Native {
     }
 
     async fn build(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
-        let context = request.task.dir.join("environment");
+        let context = request.task.context.clone();
         let dockerfile = context.join("Dockerfile");
         if !dockerfile.exists() {
             return Err(EnvironmentError::Build(format!(

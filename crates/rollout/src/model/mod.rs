@@ -1,5 +1,6 @@
 //! Model rollouts: a model attempts an example turn by turn, and a rubric scores what came of it.
 
+pub mod build;
 pub mod client;
 pub mod dataset;
 mod drive;

@@ -35,6 +35,8 @@ pub struct Task {
     pub name: TaskName,
     /// Where it lies: instruction.md, task.toml, environment/, tests/ and perhaps solution/.
     pub dir: PathBuf,
+    /// Where its Dockerfile lies, with what that copies: environment/.
+    pub context: PathBuf,
     /// Its task.toml.
     pub config: TaskConfig,
     /// The commit of the repository that holds it.

@@ -5,10 +5,10 @@ use std::{fs, path::Path, time::Duration};
 use rollout::{
     config::{
         AgentKind, ContainerImage, ContainerTool, DatasetSource, ExamplesConfig, InteractionConfig,
-        InteractionKind, LoadedJob, MatchKind, McpConfig, ModelAgentConfig, ParserConfig, ScoreConfig,
-        ToolConfig, load_job_record,
+        InteractionKind, LoadedJob, McpConfig, ModelAgentConfig, ParserConfig, ScoreConfig, ToolConfig,
+        load_job_record,
     },
-    model::Limits,
+    model::{Limits, rubric::Match},
 };
 use serde_json::json;
 
@@ -256,7 +256,7 @@ datasets: [{interaction: math.yaml}]
 
 #[test]
 fn prices_come_from_a_list_by_the_name_of_the_model() {
-    let list = "small: {input: 1, output: 2}\nm: {input: 0.4, output: 1.6}\n";
+    let list = "'*': {input: 1, output: 2}\nm: {input: 0.4, output: 1.6}\n";
     let files = Files::new(&[
         ("math.yaml", MATH),
         ("lists/prices.yaml", list),
@@ -269,7 +269,7 @@ fn prices_come_from_a_list_by_the_name_of_the_model() {
         ));
         loaded.record["agents"][0]["model"]["prices"].clone()
     };
-    let expected = json!({"input": 0.4, "output": 1.6, "cached_input": null, "cache_write": null});
+    let expected = json!({"input": 0.4, "output": 1.6});
     assert_eq!(price("lists/prices.yaml"), expected);
     assert_eq!(price("own.yaml")["input"], 3.0);
 }
@@ -399,7 +399,7 @@ pass_threshold: 0.9
     assert_eq!(rubric, [("math", 1.0), ("close", 0.5), ("judge", 2.0), ("rank", 1.0)]);
     assert!(matches!(
         interaction.rubric[0].score,
-        ScoreConfig::Match { how: MatchKind::Math, parser: Some(ParserConfig::Boxed) }
+        ScoreConfig::Match { how: Match::Math, parser: Some(ParserConfig::Boxed) }
     ));
     assert!(matches!(interaction.rubric[3].score, ScoreConfig::Command { group: true, .. }));
     let fields = vec![vec!["think".to_owned()], vec!["answer".to_owned(), "result".to_owned()]];

@@ -152,7 +152,7 @@ impl Images {
         settings: &Settings,
         log: &mut BuildLog,
     ) -> Result<Base, EnvironmentError> {
-        let dir = request.task.dir.join("environment");
+        let dir = request.task.context.clone();
         let dockerfile = dir.join("Dockerfile");
         let platform = settings.platform.clone().unwrap_or_default();
         let wanted_platform = platform.clone();

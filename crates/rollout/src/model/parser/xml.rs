@@ -40,6 +40,12 @@ impl<const N: usize> From<[&str; N]> for XmlField {
     }
 }
 
+impl From<Vec<String>> for XmlField {
+    fn from(names: Vec<String>) -> Self {
+        Self(names)
+    }
+}
+
 /// Why fields cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XmlError {
