@@ -11,9 +11,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rollout::model::{
+    Client, Interaction, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, Sample, SamplingArgs,
+    SingleTurn, ToolUse, client::ClientConfig, tool,
+};
 use rollout_testkit::{ModelServer, Script};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Map;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+const REQUESTS: &str = "bare requests, to see the server alone";
+const SINGLE: &str = "rollouts of one turn, saved";
+const TOOLS: &str = "rollouts of five tool turns, saved";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,10 +48,18 @@ struct Figures {
 
 fn table() {
     println!(
-        "{:<34} {:>11} {:>9} {:>13} {:>14} {:>9}",
+        "{:<40} {:>9} {:>8} {:>12} {:>14} {:>8}",
         "", "at a time", "per s", "CPU ms each", "server CPU ms", "peak MB"
     );
-    for (what, script, concurrency, count) in [("requests, server alone", "fixed", 64, 200_000)] {
+    for (what, script, concurrency, count) in [
+        (REQUESTS, "fixed", 64, 200_000),
+        (SINGLE, "fixed", 16, 20_000),
+        (SINGLE, "fixed", 128, 20_000),
+        (SINGLE, "fixed", 1_000, 20_000),
+        (TOOLS, "fixed-tools", 16, 4_000),
+        (TOOLS, "fixed-tools", 128, 4_000),
+        (TOOLS, "fixed-tools", 1_000, 4_000),
+    ] {
         let (mut server, url) = start(script);
         let before = cpu_time(server.id());
         let output = Command::new(std::env::current_exe().expect("know this program"))
@@ -56,7 +74,7 @@ fn table() {
         let figures: Figures = serde_json::from_slice(&output.stdout).expect("read a measurement");
         let each = |seconds: f64| seconds * 1e3 / f64::from(count);
         println!(
-            "{what:<34} {concurrency:>11} {:>9.0} {:>13.3} {:>14.3} {:>9.1}",
+            "{what:<40} {concurrency:>9} {:>8.0} {:>12.3} {:>14.3} {:>8.1}",
             f64::from(count) / figures.seconds,
             each(figures.cpu_seconds),
             each(served.as_secs_f64()),
@@ -85,12 +103,14 @@ fn serve(script: &str) {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("wait for the end");
 }
 
-fn measure(what: &str, concurrency: usize, count: u32, url: &str) {
+fn measure(what: &str, concurrency: u32, count: u32, url: &str) {
     let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
     let before = cpu_time(std::process::id());
     let from = Instant::now();
     match what {
-        "requests, server alone" => runtime.block_on(requests(url, concurrency, count)),
+        REQUESTS => runtime.block_on(requests(url, concurrency, count)),
+        SINGLE => runtime.block_on(evaluate(url, concurrency, count, SingleTurn)),
+        TOOLS => runtime.block_on(evaluate(url, concurrency, count, adder())),
         _ => unreachable!("the table names measurements"),
     }
     let figures = Figures {
@@ -101,8 +121,46 @@ fn measure(what: &str, concurrency: usize, count: u32, url: &str) {
     println!("{}", serde_json::to_string(&figures).expect("write a measurement"));
 }
 
+/// Whole rollouts, each an example of its own, scored and saved.
+async fn evaluate(url: &str, concurrency: u32, count: u32, interaction: impl Interaction + 'static) {
+    let examples: Vec<RolloutInput> = (0..u64::from(count))
+        .map(|number| RolloutInput {
+            prompt: vec![Message::user("What is 2+2?").into()],
+            example_id: number,
+            task: "sum".to_owned(),
+            answer: Some("4".to_owned()),
+            info: None,
+            extra: Map::new(),
+        })
+        .collect();
+    let rubric = Rubric::new().reward("correct", 1.0, |scene| scene.parsed() == scene.answer);
+    let rollouts = Rollouts::new(interaction, rubric).env_id("bench").dataset(examples);
+    let model = Model {
+        client: Client::new(ClientConfig::new(url)).expect("make a client"),
+        name: "scripted".to_owned(),
+        sampling: SamplingArgs::default(),
+        max_seq_len: None,
+    };
+    let results = tempfile::tempdir().expect("make a directory");
+    let options = RunOptions::new(model).max_concurrent(concurrency).save_to(results.path().join("run"));
+    let outputs = rollouts.evaluate(Sample::all(), options).await.expect("evaluate the model");
+    assert_eq!(outputs.outputs.len(), count as usize);
+    assert_eq!(outputs.metadata.avg_error, 0.0, "no rollout fails");
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Sum {
+    a: i64,
+    b: i64,
+}
+
+fn adder() -> ToolUse<'static> {
+    let add = tool::function("add", "Adds two numbers.", |sum: Sum| async move { sum.a + sum.b });
+    ToolUse::new([add]).expect("one tool has one name")
+}
+
 /// Requests as cheap as they can be, to see what the server can do.
-async fn requests(url: &str, concurrency: usize, count: u32) {
+async fn requests(url: &str, concurrency: u32, count: u32) {
     let host = url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
     let body = r#"{"model":"m","messages":[{"role":"user","content":"What is 2+2?"}],"temperature":0.7}"#;
     let request = format!(
@@ -117,7 +175,7 @@ async fn requests(url: &str, concurrency: usize, count: u32) {
             let mut stream = tokio::net::TcpStream::connect(host).await.expect("reach the server");
             stream.set_nodelay(true).expect("send at once");
             let mut reply = [0; 4096];
-            for _ in 0..count as usize / concurrency {
+            for _ in 0..count / concurrency {
                 stream.write_all(request.as_bytes()).await.expect("send a request");
                 let mut read = 0;
                 // The reply is small and ends with the object's last brace; its headers have none.

@@ -1,18 +1,13 @@
 //! The turns of one rollout, from its input to its completion.
 
 use std::{
-    any::Any,
-    borrow::Cow,
-    cmp::Reverse,
-    future::Future,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::{Duration, Instant},
+    any::Any, borrow::Cow, cmp::Reverse, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use serde::Deserialize as _;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{

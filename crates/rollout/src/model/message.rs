@@ -209,6 +209,16 @@ pub struct ToolCall {
     pub name: String,
     /// Its arguments as the model wrote them: JSON, if the model got it right.
     pub arguments: String,
+    /// What else the server put there, which some want back: Gemini signs its calls.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+impl ToolCall {
+    /// A call with nothing else to it.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
+        Self { id: id.into(), name: name.into(), arguments: arguments.into(), extra: Map::new() }
+    }
 }
 
 impl<'de> Deserialize<'de> for ToolCall {
@@ -224,18 +234,22 @@ impl<'de> Deserialize<'de> for ToolCall {
             name: Option<String>,
             arguments: Option<Value>,
             function: Option<Function>,
+            #[serde(flatten)]
+            extra: Map<String, Value>,
         }
-        let wire = Wire::deserialize(deserializer)?;
+        let mut wire = Wire::deserialize(deserializer)?;
         let function = wire.function.unwrap_or_default();
         let arguments = match wire.arguments.or(function.arguments) {
             Some(Value::String(text)) => text,
             Some(value) => value.to_string(),
             None => String::new(),
         };
+        wire.extra.retain(|key, value| !["type", "index"].contains(&key.as_str()) && !value.is_null());
         Ok(Self {
             id: wire.id.unwrap_or_default(),
             name: wire.name.or(function.name).unwrap_or_default(),
             arguments,
+            extra: wire.extra,
         })
     }
 }
@@ -277,6 +291,17 @@ mod tests {
         let message: Message = serde_json::from_value(nested).unwrap();
         assert_eq!(message, serde_json::from_value(flat.clone()).unwrap());
         assert_eq!(serde_json::to_value(&message).unwrap(), flat);
+    }
+
+    #[test]
+    fn what_a_server_adds_to_a_tool_call_is_kept() {
+        let wire = json!({"id": "1", "type": "function", "index": 0, "function": {"name": "add", "arguments": "{}"},
+            "extra_content": {"google": {"thought_signature": "c2ln"}}});
+        let call: ToolCall = serde_json::from_value(wire).unwrap();
+        let flat = json!({"id": "1", "name": "add", "arguments": "{}",
+            "extra_content": {"google": {"thought_signature": "c2ln"}}});
+        assert_eq!(serde_json::to_value(&call).unwrap(), flat);
+        assert_eq!(serde_json::from_value::<ToolCall>(flat).unwrap(), call);
     }
 
     #[test]

@@ -68,7 +68,7 @@ struct Generations {
 }
 
 /// More conversations than any run has under way at a time.
-const GENERATION: usize = 1 << 16;
+const GENERATION: usize = 1 << 14;
 
 impl Sessions {
     /// Which of so many replicas a conversation belongs to.

@@ -13,22 +13,24 @@ type Answer =
 /// A conversation in which a function answers the model.
 ///
 /// It goes on until a stop condition is met: give it a number of turns, a [`Stop`], or let the function set
-/// [`State::final_env_response`]. For hooks beside the answer, implement [`Interaction`] instead.
+/// [`State::final_env_response`]. Stop conditions are asked after the model has spoken, so those that look at what the
+/// function did are met a turn later. For hooks beside the answer, implement [`Interaction`] instead.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use rollout::model::{Message, MultiTurn, Stop};
+/// use rollout::model::{Message, MultiTurn};
 ///
 /// let guess = MultiTurn::new(|messages, state| {
 ///     Box::pin(async move {
-///         let right = messages.last().map(|last| last.text().into_owned()) == state.input.answer;
-///         state.set("won", right);
-///         Ok(vec![Arc::new(Message::user(if right { "right" } else { "try again" }))])
+///         let answer = |text| vec![Arc::new(Message::user(text))];
+///         if messages.last().map(|last| last.text().into_owned()) == state.input.answer {
+///             state.final_env_response = Some(answer("right"));
+///         }
+///         Ok(answer("try again"))
 ///     })
 /// })
-/// .max_turns(8)
-/// .stop(Stop::new("won", |state| state.flag("won")));
+/// .max_turns(8);
 /// ```
 pub struct MultiTurn {
     answer: Box<Answer>,

@@ -140,6 +140,8 @@ impl Serialize for Calls<'_> {
             id: &'a str,
             r#type: &'static str,
             function: Function<'a>,
+            #[serde(flatten)]
+            extra: &'a Map<String, Value>,
         }
         #[derive(Serialize)]
         struct Function<'a> {
@@ -150,6 +152,7 @@ impl Serialize for Calls<'_> {
             id: &call.id,
             r#type: "function",
             function: Function { name: &call.name, arguments: &call.arguments },
+            extra: &call.extra,
         }))
     }
 }

@@ -114,7 +114,8 @@ impl Pieces for Assembly {
         let mut choices = Vec::new();
         if let Some(mut choice) = self.choice {
             let mut said = self.said;
-            said.content = self.text.map(Content::Text).or(said.content);
+            // Streams open with an empty text, whatever comes after it.
+            said.content = self.text.filter(|text| !text.is_empty()).map(Content::Text).or(said.content);
             said.reasoning = self.reasoning.map(Value::String);
             said.reasoning_content = self.reasoning_content.map(Value::String);
             said.tool_calls = Some(self.calls.into_iter().map(|(_, call)| call).collect());
@@ -182,6 +183,7 @@ impl Assembly {
                     call.name = piece.name;
                 }
                 call.arguments.push_str(&piece.arguments);
+                call.extra.extend(piece.extra);
             }
             _ => self.calls.push((index, piece)),
         }

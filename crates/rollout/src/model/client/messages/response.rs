@@ -142,7 +142,7 @@ fn message(blocks: Vec<Map<String, Value>>) -> Message {
                     Some(input) => input.to_string(),
                     None => "{}".to_owned(),
                 };
-                tool_calls.push(ToolCall { id, name, arguments });
+                tool_calls.push(ToolCall::new(id, name, arguments));
             }
             kind => {
                 plain &= kind == Some("text") && block.len() == 2;

@@ -1,0 +1,217 @@
+//! Jobs in which models attempt examples, by the real command against a scripted server.
+
+use std::fs;
+
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
+use serde_json::{Value, json};
+
+/// A job with one model, and one interaction named `sums`.
+fn job(server: &ModelServer, interaction: Value) -> TestJob {
+    let model = json!({
+        "name": "m", "base_url": server.url(), "api_key": "${SUMS_KEY}", "max_retries": 0,
+    });
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .env("SUMS_KEY", "sk-of-the-sums")
+        .agent(json!({"name": "gpt", "model": model}))
+        // No engine answers here: a job without containers asks for none.
+        .set("environment", json!({"type": "docker", "provider_config": {"host": "tcp://127.0.0.1:1"}}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]))
+}
+
+fn sums(count: u32) -> Vec<Value> {
+    (0..count)
+        .map(|n| json!({"question": format!("What is {n}+1?"), "answer": (n + 1).to_string()}))
+        .collect()
+}
+
+fn rows(job: &TestJob) -> Vec<Value> {
+    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_model_attempts_every_example_as_often_as_the_job_says() {
+    let server = ModelServer::arithmetic().key("sk-of-the-sums");
+    let job = job(&server, json!({"dataset": sums(3), "rubric": [{"match": "numeric"}]}))
+        .set("n_attempts", json!(2));
+    let finished = job.run().expect(0);
+    assert_eq!(server.served(), 6);
+    let result = finished.result();
+    assert_eq!((&result["total_trials"], &result["completed_trials"]), (&json!(6), &json!(6)));
+    let rows = rows(&job);
+    assert_eq!(rows.len(), 6);
+    for row in &rows {
+        assert_eq!((&row["reward"], &row["metrics"]["numeric"]), (&json!(1.0), &json!(1.0)), "{row}");
+        assert_eq!((&row["task"], &row["is_completed"]), (&json!("sums"), &json!(true)));
+    }
+    let metadata: Value =
+        serde_json::from_slice(&fs::read(job.dir().join("metadata.json")).unwrap()).unwrap();
+    assert_eq!((&metadata["env_id"], &metadata["model"]), (&json!("sums"), &json!("m")));
+    assert_eq!((&metadata["num_examples"], &metadata["rollouts_per_example"]), (&json!(3), &json!(2)));
+    assert_eq!(metadata["pass_at_k"]["1"], 1.0);
+}
+
+#[test]
+fn the_key_of_a_model_is_in_no_file() {
+    let server = ModelServer::scripted(|request| {
+        Reply::text(format!("the key is sk-of-the-sums, {}", request.last_text()))
+    });
+    let job = job(&server, json!({"dataset": sums(1), "rubric": [{"match": "exact"}]}));
+    let finished = job.run().expect(0);
+    let mut shown = finished.stdout() + &finished.stderr();
+    for entry in fs::read_dir(job.dir()).unwrap() {
+        shown += &String::from_utf8_lossy(&fs::read(entry.unwrap().path()).unwrap());
+    }
+    assert!(!shown.contains("sk-of-the-sums"), "{shown}");
+    assert!(shown.contains("${SUMS_KEY}"));
+}
+
+#[test]
+fn an_interaction_file_brings_its_examples_and_tools() {
+    let add = "import json, sys; a = json.load(sys.stdin); print(a['a'] + a['b'])";
+    let server = ModelServer::turns([
+        Reply::tool_call("add", &json!({"a": 20, "b": 22})),
+        Reply::text("<answer>42</answer>"),
+    ]);
+    let interaction = "
+dataset: data.jsonl
+system_prompt: Use the tools.
+tools:
+  - command: [python3, add.py]
+    name: add
+    description: Adds two numbers.
+    parameters: {type: object, properties: {a: {type: number}, b: {type: number}}}
+parser: {xml: [answer]}
+rubric:
+  - match: exact
+  - {name: checked, weight: 0.5, command: [python3, score.py]}
+";
+    let score =
+        "import json, sys; s = json.load(sys.stdin); print(0.5 if s['response'] == s['answer'] else 0)";
+    let job = job(&server, json!(null))
+        .set("datasets", json!([{"interaction": "sets/adding.yaml"}]))
+        .file("sets/adding.yaml", interaction)
+        .file("sets/data.jsonl", "{\"question\": \"20+22?\", \"answer\": 42}\n")
+        .file("sets/add.py", add)
+        .file("sets/score.py", score);
+    job.run().expect(0);
+    let row = rows(&job).remove(0);
+    assert_eq!(row["reward"], 1.25, "{row:#}");
+    let requests = server.requests();
+    let last = requests.last().unwrap().last_text();
+    assert_eq!(last, "42");
+    assert_eq!(row["stop_condition"], "no_tools_called");
+}
+
+#[test]
+fn a_judge_scores_with_a_model_of_its_own() {
+    let server = ModelServer::arithmetic();
+    let judge = ModelServer::always(Reply::text("yes"));
+    let rubric = json!([{"judge": {"model": {"name": "j", "base_url": judge.url()}}, "weight": 2}]);
+    let job = job(&server, json!({"dataset": sums(2), "rubric": rubric}));
+    job.run().expect(0);
+    assert_eq!(judge.served(), 2);
+    assert!(rows(&job).iter().all(|row| row["reward"] == 2.0));
+}
+
+#[test]
+fn examples_are_shuffled_and_counted_off_as_the_interaction_says() {
+    let order = |seed: u64| {
+        let server = ModelServer::arithmetic();
+        let interaction = json!({"dataset": sums(20), "shuffle": true, "shuffle_seed": seed, "num_examples": 5, "rubric": [{"match": "numeric"}]});
+        let job = job(&server, interaction).set("n_concurrent_trials", json!(1));
+        job.run().expect(0);
+        rows(&job).iter().map(|row| row["example_id"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let first = order(1);
+    assert_eq!(first.len(), 5);
+    assert_eq!(first, order(1));
+    assert_ne!(first, order(2));
+}
+
+#[test]
+fn a_refused_key_stops_the_job_and_says_whose_it_is() {
+    let server = ModelServer::arithmetic().key("another");
+    let job = job(&server, json!({"dataset": sums(3), "rubric": [{"match": "numeric"}]}));
+    let finished = job.run();
+    assert_ne!(finished.code(), 0);
+    let stderr = finished.stderr();
+    assert!(stderr.contains("the server refuses the key of gpt"), "{stderr}");
+    assert!(stderr.contains("api_key"), "{stderr}");
+}
+
+#[test]
+fn a_job_that_was_cut_short_is_carried_on() {
+    let hold = Hold::new();
+    hold.pass(3);
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let job = job(&server, json!({"dataset": sums(8), "rubric": [{"match": "numeric"}]}))
+        .set("n_concurrent_trials", json!(1));
+    let mut running = job.start();
+    running.until("three rollouts", |events| {
+        events.iter().filter(|event| event["event"] == "trial_finished").count() == 3
+    });
+    running.signal("-KILL");
+    running.finish();
+    hold.open();
+    let resumed = job.rollout(&["resume", job.dir().to_str().unwrap()]).expect(0);
+    assert_eq!(resumed.result()["completed_trials"], 8);
+    let mut ids: Vec<_> = rows(&job).iter().map(|row| row["example_id"].as_u64().unwrap()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..8).collect::<Vec<_>>());
+    // Three before, one that was cut off, and five that were left.
+    assert!(matches!(server.served(), 8 | 9), "{}", server.served());
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_asks_nobody() {
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!({"dataset": sums(2), "rubric": [{"match": "numeric"}]}));
+    let finished = job.rollout(&["run", "job.yaml", "--dry-run"]).expect(0);
+    insta::assert_snapshot!(finished.stdout(), @"
+    job: 2 trials = 1 agent × 2 tasks × 1 attempt, 4 at a time
+
+    agents    gpt
+    datasets  sums (2 tasks)
+    provider  none, as no trial needs an environment
+    results   jobs/job
+
+    first trials
+    gpt/sums/0__1
+    gpt/sums/1__1
+
+    nothing was run
+    ");
+    assert_eq!(server.served(), 0);
+}
+
+#[test]
+fn examples_that_cannot_be_used_are_told_with_their_lines() {
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!({"dataset": "data.jsonl", "rubric": [{"match": "numeric"}]}))
+        .file("data.jsonl", "{\"question\": \"1+1?\"}\n{\"answer\": 2}\nnot json\n");
+    let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
+    insta::assert_snapshot!(finished.stderr(), @"
+    error: dataset `sums` cannot be loaded
+    cause: the examples cannot be used
+    cause: the dataset has 1 bad row:
+      row 3: not JSON: expected ident at line 1 column 2
+    ");
+    let finished = job.run().expect(2);
+    insta::assert_snapshot!(finished.stderr(), @"
+    error: dataset `sums` cannot be loaded
+    cause: the examples cannot be used
+    cause: the dataset has 1 bad row:
+      row 3: not JSON: expected ident at line 1 column 2
+    ");
+    assert!(!job.dir().exists());
+}
+
+#[test]
+fn a_job_with_an_interaction_is_valid_without_an_engine() {
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!({"dataset": sums(2), "rubric": [{"match": "numeric"}]}));
+    let finished = job.rollout(&["validate", "job.yaml"]).expect(0);
+    insta::assert_snapshot!(finished.stdout(), @"✓ job.yaml (1 agent, 1 dataset, 2 tasks): no problems");
+}
