@@ -208,6 +208,7 @@ async fn tools_work_in_an_environment_that_somebody_else_made() {
     let never = CancellationToken::new();
     let state = rollout(&borrowed, &Limits::default(), input(), model(&server), &never).await.unwrap();
     assert_eq!(state.completion.unwrap()[1].text(), "one\ntwo\nthree\n[exit code 0]");
+    drop(borrowed);
     environment.destroy().await.unwrap();
 }
 
