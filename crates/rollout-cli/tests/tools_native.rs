@@ -210,7 +210,7 @@ async fn tools_work_in_an_environment_that_somebody_else_made() {
     let mut owner = State::new(input(), model(&server), Arc::new([]));
     interaction.setup_state(&mut owner).await.unwrap();
     let Sandbox(environment) = owner.resources.remove().unwrap();
-    let tools = container::tools_in(&*environment, &container::ALL, Duration::from_secs(60));
+    let tools = container::tools_in(&*environment, &container::ALL, Duration::from_secs(60), &[]);
     let borrowed = ToolUse::new(tools).unwrap();
     let never = CancellationToken::new();
     let state = rollout(&borrowed, &Limits::default(), input(), model(&server), &never).await.unwrap();
