@@ -15,6 +15,7 @@ use super::{
     plan::Work,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    saved_rows::SavedRows,
     sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
@@ -120,6 +121,9 @@ impl Job {
                 .iter()
                 .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
                 .collect();
+            if sections.have_old_rows() {
+                SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
+            }
             for (path, metadata) in &averages {
                 if let Some(path) = path {
                     atomic::write_json(path, metadata)?;
