@@ -329,9 +329,10 @@ impl Dispatcher {
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
                     (Fate::Unauthorized(error), Some(index)) => {
-                        let model = self.plan.parts(index).0.name.clone();
+                        let agent = self.plan.parts(index).0;
+                        let model = agent.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
                         self.tell(Event::TrialSkipped { index });
-                        self.failure.get_or_insert(JobError::Unauthorized { agent: model, source: error });
+                        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
                         self.stop.cancel();
                     }
                     _ => {}

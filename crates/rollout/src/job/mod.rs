@@ -34,7 +34,6 @@ use crate::{
     blocking::blocking,
     environment::Provider,
     model::{self, metadata::GenerateMetadata, output::RolloutOutput},
-    name::AgentName,
     record::{
         atomic::{self, WriteError},
         journal::{self, Header, Journal, JournalError, PlannedTask},
@@ -112,10 +111,10 @@ pub enum JobError {
     #[error("results can no longer be recorded, so the job was stopped")]
     Journal(#[from] JournalError),
     /// The server of a model refuses its key: no other rollout could do better.
-    #[error("the server refuses the key of {agent}, so the job was stopped")]
+    #[error("the server refuses the key of model {model}, so the job was stopped")]
     Unauthorized {
-        /// The agent that is the model.
-        agent: AgentName,
+        /// The model.
+        model: String,
         /// What the server said.
         source: model::Error,
     },

@@ -216,6 +216,7 @@ impl Section {
             env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
             env_args: env_args.clone(),
             model: self.model.name.clone(),
+            base_url: Some(self.model.client.base_url().to_owned()),
             num_examples: self.tasks.len() as u64,
             rollouts_per_example: self.rollouts_per_example(),
             sampling_args: self.model.sampling.clone(),

@@ -14,6 +14,7 @@ pub mod parser;
 mod response;
 mod rollouts;
 pub mod rubric;
+pub mod samples;
 mod state;
 pub mod tool;
 mod trajectory;

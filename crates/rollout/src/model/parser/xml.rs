@@ -34,15 +34,15 @@ impl From<&str> for XmlField {
     }
 }
 
-impl<const N: usize> From<[&str; N]> for XmlField {
-    fn from(names: [&str; N]) -> Self {
-        Self(names.map(str::to_owned).into())
-    }
-}
-
 impl From<Vec<String>> for XmlField {
     fn from(names: Vec<String>) -> Self {
         Self(names)
+    }
+}
+
+impl<const N: usize> From<[&str; N]> for XmlField {
+    fn from(names: [&str; N]) -> Self {
+        Self(names.map(str::to_owned).into())
     }
 }
 

@@ -56,7 +56,7 @@ const OWN: [&str; 17] = [
 /// of the state. It writes one finite number. Over a group, it gets an array of such objects and writes an array of
 /// numbers.
 ///
-/// There is no shell in between. A program that does not end in time, ends with an error or writes anything else scores
+/// There is no shell in between; the program has the environment variables of this process. A program that does not end in time, ends with an error or writes anything else scores
 /// 0, and the log shows the end of what it said to its standard error. What it leaves running is killed.
 ///
 /// ```
@@ -92,7 +92,7 @@ pub enum CommandError {
     #[error("the program cannot be talked to")]
     Talk(#[source] io::Error),
     /// It ran out of time.
-    #[error("the program did not end within {}s; it said: {stderr}", after.as_secs_f64())]
+    #[error("the program did not end within {}s{}", after.as_secs_f64(), said(stderr))]
     Timeout {
         /// How long that is.
         after: Duration,
@@ -100,7 +100,7 @@ pub enum CommandError {
         stderr: String,
     },
     /// It failed.
-    #[error("the program ended with {status}; it said: {stderr}")]
+    #[error("the program ended with {status}{}", said(stderr))]
     Failed {
         /// How it ended.
         status: ExitStatus,
@@ -111,7 +111,7 @@ pub enum CommandError {
     #[error("the program wrote more than {0} bytes")]
     TooMuch(usize),
     /// It wrote something else.
-    #[error("the program wrote {output:?} instead of {wanted}; it said: {stderr}")]
+    #[error("the program wrote {output:?} instead of {wanted}{}", said(stderr))]
     NoScore {
         /// The start of what it wrote.
         output: String,
@@ -225,6 +225,10 @@ impl Rubric {
             Box::pin(async move { command.score_group(scenes).await })
         })
     }
+}
+
+fn said(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!("; it said: {stderr}") }
 }
 
 struct Said {
