@@ -80,9 +80,16 @@ fn model(server: &ModelServer) -> Arc<Model> {
     Arc::new(Model { client, name: "test".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None })
 }
 
-fn nothing_left(dir: &Path) {
-    let found = [processes_and_mounts_below(dir), runs_in(&dir.join("state"))].concat();
-    assert!(found.is_empty(), "{found:?}");
+/// Waits until a provider that nobody has any more is gone with all that it made.
+async fn nothing_left(dir: &Path) {
+    let found = || [processes_and_mounts_below(dir), runs_in(&dir.join("state"))].concat();
+    for _ in 0..3000 {
+        if found().is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{:?}", found());
 }
 
 fn bash(command: &str) -> (&'static str, Value) {
@@ -111,7 +118,7 @@ async fn each_rollout_has_an_environment_until_its_end() {
     assert_eq!(native.told(&[bash("ls /app")]).await.0, ["notes.txt\nrun.sh\n[exit code 0]"]);
     let Natively { dir, provider } = native;
     drop(provider);
-    nothing_left(dir.path());
+    nothing_left(dir.path()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,6 +215,7 @@ async fn tools_work_in_an_environment_that_somebody_else_made() {
     let never = CancellationToken::new();
     let state = rollout(&borrowed, &Limits::default(), input(), model(&server), &never).await.unwrap();
     assert_eq!(state.completion.unwrap()[1].text(), "one\ntwo\nthree\n[exit code 0]");
+    drop(borrowed);
     environment.destroy().await.unwrap();
 }
 

@@ -109,7 +109,17 @@ impl Group {
         progress: impl Fn(Progress) + Send + Sync,
         cancel: CancellationToken,
     ) -> RolloutEnd {
-        let (member, fate) = match self.generate(index, &progress, &cancel).await {
+        // Kept until the group is scored.
+        let place = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(Halt::Cancelled),
+            place = self.rollouts.place() => Ok(place),
+        };
+        let generated = match &place {
+            Ok(_) => self.generate(index, &progress, &cancel).await,
+            Err(halt) => Err(halt.clone()),
+        };
+        let (member, fate) = match generated {
             Ok((state, tries)) => (Some(Member { index, tries, state }), Fate::Done),
             Err(Halt::Cancelled) => (None, Fate::Cancelled),
             Err(Halt::Unauthorized(error)) => (None, Fate::Unauthorized(error)),
