@@ -1,7 +1,14 @@
 //! Models as agents of container tasks, by the command, against a scripted server.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, TestTask, TokenCounts};
 use serde_json::{Value, json};
@@ -89,7 +96,106 @@ fn a_model_solves_a_task_and_its_trajectory_tells_how() {
         trajectory["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
     trajectory["tools"] = json!(tools);
     trajectory["prompt"][0]["content"] = json!("[system prompt]");
-    insta::assert_json_snapshot!(trajectory, @"");
+    insta::assert_json_snapshot!(trajectory, @r#"
+    {
+      "model": "scripted",
+      "trajectory_id": "[id]",
+      "started_at": "[time]",
+      "duration_sec": "[time]",
+      "stop_condition": "no_tools_called",
+      "is_truncated": false,
+      "error": null,
+      "usage": {
+        "input_tokens": 2000,
+        "output_tokens": 100,
+        "cached_tokens": 1200,
+        "cost_usd": 0.024
+      },
+      "tools": [
+        "bash",
+        "read_file",
+        "write_file",
+        "apply_patch"
+      ],
+      "prompt": [
+        {
+          "role": "system",
+          "content": "[system prompt]"
+        },
+        {
+          "role": "user",
+          "content": "Create the file /app/done.\n"
+        }
+      ],
+      "turns": [
+        {
+          "response": {
+            "id": "[id]",
+            "created": "[time]",
+            "model": "scripted",
+            "usage": {
+              "prompt_tokens": 1000,
+              "cached_tokens": 600,
+              "cache_write_tokens": 0,
+              "completion_tokens": 50,
+              "reasoning_tokens": 0,
+              "total_tokens": 1050,
+              "cost": 0.012
+            },
+            "message": {
+              "role": "assistant",
+              "content": null,
+              "tool_calls": [
+                {
+                  "id": "call_0_0",
+                  "name": "bash",
+                  "arguments": "{\"command\":\"touch /app/done; echo made\"}"
+                }
+              ],
+              "finish_reason": "tool_calls",
+              "is_truncated": false,
+              "tokens": null
+            }
+          },
+          "model_sec": "[time]",
+          "answers": [
+            {
+              "role": "tool",
+              "content": "made\n[exit code 0]",
+              "tool_call_id": "call_0_0"
+            }
+          ],
+          "tools_sec": "[time]"
+        },
+        {
+          "response": {
+            "id": "[id]",
+            "created": "[time]",
+            "model": "scripted",
+            "usage": {
+              "prompt_tokens": 1000,
+              "cached_tokens": 600,
+              "cache_write_tokens": 0,
+              "completion_tokens": 50,
+              "reasoning_tokens": 0,
+              "total_tokens": 1050,
+              "cost": 0.012
+            },
+            "message": {
+              "role": "assistant",
+              "content": "Done.",
+              "finish_reason": "stop",
+              "is_truncated": false,
+              "tokens": null
+            }
+          },
+          "model_sec": "[time]",
+          "answers": [],
+          "tools_sec": null
+        }
+      ]
+    }
+    "#);
 }
 
 #[test]
@@ -104,24 +210,20 @@ fn a_model_is_told_the_instruction_and_how_it_is_graded_unless_the_job_says_othe
     let agents = job().task(TestTask::new("task")).agent(model(&server)).agent(own).agent(none);
     agents.set("n_concurrent_trials", json!(1)).run().expect(0);
     let requests = server.requests();
-    let prompts: Vec<Vec<(&str, &str)>> = requests
+    let prompts: Vec<Vec<String>> = requests
         .iter()
         .map(|request| {
-            let text =
-                |message: &'_ Value, key: &str| message[key].as_str().unwrap().to_owned().leak() as &str;
-            request
-                .messages()
-                .iter()
-                .map(|message| (text(message, "role"), text(message, "content")))
-                .collect()
+            let text = |message: &Value| {
+                format!("{}: {}", message["role"].as_str().unwrap(), message["content"].as_str().unwrap())
+            };
+            request.messages().iter().map(text).collect()
         })
         .collect();
-    let instruction = ("user", "Create the file /app/done.\n");
+    let instruction = "user: Create the file /app/done.\n";
     let [default, own, none] = &prompts[..] else { panic!("{prompts:?}") };
-    assert_eq!(default[0].0, "system");
-    assert!(default[0].1.contains("tests that you cannot see"), "{default:?}");
+    assert!(default[0].starts_with("system: ") && default[0].contains("tests that you cannot see"));
     assert_eq!(default[1..], [instruction]);
-    assert_eq!(own[..], [("system", "Be quick."), instruction]);
+    assert_eq!(own[..], ["system: Be quick.", instruction]);
     assert_eq!(none[..], [instruction]);
     let tools = requests[0].body["tools"].as_array().unwrap();
     let tools: Vec<_> = tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
@@ -147,7 +249,9 @@ fn models_of_any_dialect_compete_with_the_oracle_scripts_and_nop_in_one_job() {
         .iter()
         .map(|(name, agent)| format!("{name} {} {}", agent["completed_trials"], agent["mean_reward"]))
         .collect();
-    insta::assert_debug_snapshot!(rewards, @"");
+    let expected = ["oracle 2 1.0", "agent 2 0.0", "nop 2 0.0"];
+    let models = ["chat-false 2 1.0", "chat-true 2 1.0", "messages-false 2 1.0", "messages-true 2 1.0"];
+    assert_eq!(rewards, [&expected[..], &models].concat());
     assert_eq!(server.refusals(), Vec::<String>::new());
 }
 
@@ -254,10 +358,16 @@ fn a_response_without_sense_is_tried_again_only_while_nothing_was_done() {
 
 #[test]
 fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
-    let server = ModelServer::turns([bash("echo $HIDDEN"), Reply::text("Done.")]).key("another-key-entirely");
+    let is_valid = Arc::new(AtomicBool::new(false));
+    let valid = Arc::clone(&is_valid);
+    let server =
+        ModelServer::scripted(move |request| match (valid.load(Ordering::SeqCst), request.turns()) {
+            (false, _) => Reply::error(401, format!("nobody knows the key {KEY}")),
+            (true, 0) => bash("touch /app/done"),
+            (true, _) => Reply::text("Done."),
+        });
     let mut agent = model(&server);
     agent["model"]["api_key"] = json!("${THE_KEY}");
-    agent["model"]["headers"] = json!({"X-Token": "${THE_KEY}"});
     let mut job = job().oracle().agent(agent).env("THE_KEY", KEY);
     for task in ["one", "two", "three"] {
         job = job.task(TestTask::new(task));
@@ -265,25 +375,25 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     let job = job.set("n_concurrent_trials", json!(1)).set("log_level", json!("trace"));
     let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(1);
     assert_eq!(server.served(), 1, "nothing is asked after the first refusal");
+    assert_eq!(server.requests()[0].header("authorization"), Some(format!("Bearer {KEY}").as_str()));
     let stderr = finished.stderr();
     for words in
         ["refuses the key of model", "refuses the API key for model `scripted`", "hint:", "rollout resume"]
     {
         assert!(stderr.contains(words), "{words:?} is not in: {stderr}");
     }
-    assert_eq!(holding(job.root().join("jobs").as_path(), KEY), Vec::<String>::new());
-    assert!(!finished.stdout().contains(KEY) && !stderr.contains(KEY));
-    // What was recorded stays, and the refused trial waits for a resume.
-    assert_eq!(finished.trial("oracle/set/one__1")["reward"], 1.0);
+    assert_eq!(holding(&job.dir(), KEY), Vec::<String>::new());
+    assert!(!finished.stdout().contains(KEY) && !stderr.contains(KEY), "{stderr}");
     assert!(!job.dir().join("model/set/one__1/result.json").exists());
     let refused: Value = finished.file("model/set/one__1/trajectory.json").parse().unwrap();
     assert_eq!((&refused["error"]["error"], &refused["turns"]), (&json!("Unauthorized"), &json!([])));
+    contains(&refused["error"]["message"], "nobody knows the key [redacted]");
 
-    let right = ModelServer::turns([bash("touch /app/done"), Reply::text("Done.")]).key(KEY);
-    let url = format!("agents.1.model.base_url={}", right.url());
-    let resumed = job.rollout(&["resume", "jobs/job"]);
-    assert_ne!(resumed.code(), 0, "the key is still refused");
-    drop(url);
+    // What was recorded stays, and the rest is done when the key is right.
+    is_valid.store(true, Ordering::SeqCst);
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    let started = resumed.events().into_iter().filter(|event| event["event"] == "trial_started").count();
+    assert_eq!((started, &resumed.result()["pass_rate"]), (3, &json!(1.0)));
 }
 
 #[test]

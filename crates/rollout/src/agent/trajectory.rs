@@ -255,3 +255,86 @@ fn redacted(value: Value, redactor: &Redactor) -> Value {
         plain => plain,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{Content, Message, ToolCall};
+
+    fn said(message: Message) -> Arc<Response> {
+        Arc::new(Response {
+            id: "r".to_owned(),
+            created: 1,
+            model: "m".to_owned(),
+            usage: None,
+            message,
+            finish_reason: None,
+            tokens: None,
+            extra: Map::new(),
+        })
+    }
+
+    fn turn(response: Message, answers: impl IntoIterator<Item = Message>) -> Turn {
+        Turn {
+            response: said(response),
+            model_time: Duration::ZERO,
+            answers: answers.into_iter().map(Arc::new).collect(),
+            tools_time: None,
+        }
+    }
+
+    fn trajectory(turns: Vec<Turn>) -> Trajectory {
+        let now = Instant::now();
+        Trajectory {
+            model: "m".to_owned(),
+            id: "a3f9".into(),
+            started_at: Timestamp::UNIX_EPOCH,
+            started: now,
+            ended: Some(now),
+            stop_condition: None,
+            is_truncated: false,
+            error: None,
+            usage: Usage::default(),
+            tools: Arc::new([]),
+            prompt: Messages::new(),
+            turns,
+            asked: now,
+            executed: false,
+        }
+    }
+
+    #[test]
+    fn the_first_turns_that_fit_are_kept_and_the_others_counted() {
+        let large = |_| turn(Message::assistant("x".repeat(12 << 20)), []);
+        let file = trajectory((0..4).map(large).collect()).file(&Redactor::default()).unwrap();
+        assert_eq!((file.turns.len(), file.turns_left_out), (2, Some(2)));
+        let small = trajectory(vec![turn(Message::assistant("x"), [])]).file(&Redactor::default()).unwrap();
+        assert_eq!((small.turns.len(), small.turns_left_out), (1, None));
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_stands_and_the_file_stays_json() {
+        let secret = "pass\"word\\with\nlines";
+        let arguments = json!({"command": format!("login {secret}")}).to_string();
+        let call = ToolCall::new("c", "bash", arguments);
+        let mut response = Message::assistant(format!("I try {secret}"));
+        response.tool_calls.push(call);
+        response.extra.insert(secret.to_owned(), json!([{"deep": secret}]));
+        let parts = Content::Parts(vec![json!({"type": "text", "text": secret})]);
+        let mut answer = Message::tool("c", "");
+        answer.content = Some(parts);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trajectory.json");
+        trajectory(vec![turn(response, [answer])]).write(&path, &Redactor::new([secret])).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("word"), "{text}");
+        let file: Value = serde_json::from_str(&text).unwrap();
+        let message = &file["turns"][0]["response"]["message"];
+        assert_eq!(message["content"], "I try [redacted]");
+        assert_eq!(message["tool_calls"][0]["arguments"], r#"{"command":"login [redacted]"}"#);
+        assert_eq!(message["[redacted]"], json!([{"deep": "[redacted]"}]));
+        assert_eq!(file["turns"][0]["answers"][0]["content"][0]["text"], "[redacted]");
+    }
+}
