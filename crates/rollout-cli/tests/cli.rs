@@ -270,7 +270,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     2 |   - name: a
       |     ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`; agents without scripts are `oracle` and `nop`
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
 
     error: unknown key `exceute` in `agents.0`
      --> job.yaml:3:5
@@ -278,7 +278,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     3 |     exceute: x
       |     ^^^^^^^
       |
-      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `env`
+      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
 
     error: `datasets` is empty
      --> job.yaml:4:11

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, and one interaction named `sums`.
@@ -25,8 +25,8 @@ fn sums(count: u32) -> Vec<Value> {
 }
 
 fn rows(job: &TestJob) -> Vec<Value> {
-    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).expect("the job has outputs");
+    text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
 }
 
 #[test]
@@ -194,14 +194,14 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
     let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at line 1 column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at line 1 column 2
     ");
@@ -214,4 +214,55 @@ fn a_job_with_an_interaction_is_valid_without_an_engine() {
     let job = job(&server, json!({"dataset": sums(2), "rubric": [{"match": "numeric"}]}));
     let finished = job.rollout(&["validate", "job.yaml"]).expect(0);
     insta::assert_snapshot!(finished.stdout(), @"✓ job.yaml (1 agent, 1 dataset, 2 tasks): no problems");
+}
+
+#[test]
+fn tools_of_a_container_work_in_one_of_the_rollouts_own() {
+    let server = ModelServer::turns([
+        Reply::tool_call(
+            "bash",
+            &json!({"command": "cat /tmp/mark 2>/dev/null; echo seen > /tmp/mark; echo hello"}),
+        ),
+        Reply::text("done"),
+    ]);
+    let interaction = json!({
+        "dataset": sums(2),
+        "tools": [{"container": ["bash"]}],
+        "environment": {"docker_image": "any", "memory": "1G"},
+        "rubric": [{"match": "exact"}],
+    });
+    let job = job(&server, interaction)
+        .set("environment", json!({"type": "native", "provider_config": {"images": {"*": "host"}}}));
+    job.run().expect(0);
+    for row in rows(&job) {
+        let told = row["completion"][1]["content"].as_str().unwrap();
+        assert!(told.contains("hello") && !told.contains("seen"), "{row:#}");
+    }
+    assert!(job.environments().is_empty());
+}
+
+#[test]
+fn agents_with_scripts_and_models_share_a_job() {
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!(null))
+        .task(TestTask::new("task"))
+        .oracle()
+        .set("environment", json!({"type": "native", "provider_config": {"images": {"*": "host"}}}))
+        .set(
+            "datasets",
+            json!([
+                {"path": "set"},
+                {"name": "sums", "interaction": {"dataset": sums(1), "rubric": [{"match": "numeric"}]}},
+            ]),
+        );
+    let result = job.rollout(&["run", "job.yaml"]).result();
+    let of = |agent: &str, dataset: &str| {
+        let rows = result["results"].as_array().unwrap().iter();
+        let row =
+            rows.clone().find(|row| row["agent_name"] == agent && row["dataset_name"] == dataset).unwrap();
+        (row["reward"].clone(), row["error"].clone())
+    };
+    assert_eq!(of("gpt", "sums"), (json!(1.0), json!(null)));
+    assert_eq!(of("oracle", "set"), (json!(1.0), json!(null)));
+    assert_eq!(of("oracle", "sums"), (json!(null), json!("task_invalid")));
 }

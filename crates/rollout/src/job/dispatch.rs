@@ -15,12 +15,14 @@ use super::{
     plan::Work,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    saved_rows::SavedRows,
     sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
 use crate::{
     environment::Provider,
     event::{Event, Phase, TrialIndex},
+    model,
     record::{
         atomic,
         journal::{Entry, JournalError},
@@ -119,6 +121,9 @@ impl Job {
                 .iter()
                 .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
                 .collect();
+            if sections.have_old_rows() {
+                SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
+            }
             for (path, metadata) in &averages {
                 if let Some(path) = path {
                     atomic::write_json(path, metadata)?;
@@ -249,6 +254,7 @@ impl Dispatcher {
                     job_name: Arc::clone(&self.name),
                     config: Arc::clone(plan.config()),
                     agent: Arc::clone(agent.config.as_ref().expect("plans with containers have a job file")),
+                    model: agent.model.clone(),
                     task: task.clone(),
                     verifier_env: Arc::clone(verifier_env),
                     provider: Arc::clone(&self.provider),
@@ -325,15 +331,14 @@ impl Dispatcher {
                 self.tell(Event::TrialSkipped { index });
                 return;
             }
+            (Ok(End::Trial(TrialEnd::Unauthorized(error))), Some(index)) => {
+                self.unauthorized(index, error);
+                return;
+            }
             (Ok(End::Rollout(RolloutEnd { fate, finished })), index) => {
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
-                    (Fate::Unauthorized(error), Some(index)) => {
-                        let model = self.plan.parts(index).0.name.clone();
-                        self.tell(Event::TrialSkipped { index });
-                        self.failure.get_or_insert(JobError::Unauthorized { agent: model, source: error });
-                        self.stop.cancel();
-                    }
+                    (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
                     _ => {}
                 }
                 finished
@@ -345,6 +350,15 @@ impl Dispatcher {
             (_, None) => return,
         };
         self.hand_over(finished, recorder);
+    }
+
+    /// Ends the job: no other trial of the model can do better.
+    fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
+        let agent = self.plan.parts(index).0;
+        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name).to_owned();
+        self.tell(Event::TrialSkipped { index });
+        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
+        self.stop.cancel();
     }
 
     /// Gives trials that are over together to the recorder.
