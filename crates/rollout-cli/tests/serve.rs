@@ -10,7 +10,7 @@ use std::{
 };
 
 use http::{Answer, get, head, post, post_with, send};
-use rollout_testkit::{Finished, Hold, ModelServer, Reply, Running, TestJob};
+use rollout_testkit::{Finished, Gate, Hold, ModelServer, Reply, Running, TestJob};
 use serde_json::{Value, json};
 
 /// How long anything may take before a test fails instead of hanging.
@@ -221,6 +221,22 @@ fn a_client_that_goes_away_cancels_its_rollouts() {
 
     hold.open();
     assert_eq!(service.rollouts(&json!({"example_ids": [7]})).lines().len(), 2);
+}
+
+#[test]
+fn what_a_rollout_started_ends_when_its_client_goes_away() {
+    let gate = Gate::new();
+    let server = ModelServer::always(Reply::tool_call("wait", &json!({})));
+    let tool = json!({"name": "wait", "description": "Waits.", "command": ["bash", "-c", gate.wait()]});
+    let interaction =
+        json!({"dataset": [{"question": "?"}], "rubric": [{"match": "exact"}], "tools": [tool]});
+    let job = job(&server, 1).set("datasets", json!([{"name": "waits", "interaction": interaction}]));
+    let service = Service::start(job);
+    let answer = service.rollouts(&json!({"example_ids": [0]}));
+    let tool = gate.arrival();
+    drop(answer);
+    tool.ended();
+    service.until(&idle());
 }
 
 #[test]

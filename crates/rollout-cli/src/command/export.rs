@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, BufReader, BufWriter, Write},
+    io::{self, BufReader, BufWriter},
     path::{Path, PathBuf},
 };
 
@@ -37,9 +37,6 @@ enum ExportError {
     #[cfg(not(feature = "parquet"))]
     #[error("this build of Rollout cannot write Parquet")]
     NoParquet,
-    #[cfg(feature = "parquet")]
-    #[error("cannot write {}", path.display())]
-    Parquet { path: PathBuf, source: rollout::model::samples::ParquetWriteError },
 }
 
 /// Exports what was asked for.
@@ -119,18 +116,18 @@ fn export(rows: &Path, target: &Path, format: ExportFormat) -> Result<Tally, Fai
     fs::create_dir_all(dir).map_err(write)?;
     let file = NamedTempFile::new_in(dir).map_err(write)?;
     let mut tally = Tally::default();
-    let mut samples = Writer::new(file, target, format)?;
+    let mut samples = Writer::new(file, format).map_err(write)?;
     for sample in SampleReader::new(BufReader::with_capacity(1 << 16, File::open(rows).map_err(read)?)) {
         match sample {
             Ok(sample) => {
                 tally.sample(&sample);
-                samples.write(sample, target)?;
+                samples.write(sample).map_err(write)?;
             }
             Err(ReadError::Io { source, .. }) => return Err(read(source).into()),
             Err(error) => tally.without(&error),
         }
     }
-    let file = samples.finish(target)?;
+    let file = samples.finish().map_err(write)?;
     if tally.samples == 0 {
         let hint = tally.hint();
         let error = ExportError::NoSamples { path: rows.to_owned(), reasons: tally.reasons() };
@@ -152,39 +149,29 @@ enum Writer {
 }
 
 impl Writer {
-    fn new(file: NamedTempFile, target: &Path, format: ExportFormat) -> Result<Self, ExportError> {
-        let _ = target;
+    fn new(file: NamedTempFile, format: ExportFormat) -> io::Result<Self> {
         match format {
             #[cfg(feature = "parquet")]
-            ExportFormat::Parquet => rollout::model::samples::ParquetWriter::new(file)
-                .map(Self::Parquet)
-                .map_err(|source| ExportError::Parquet { path: target.to_owned(), source }),
+            ExportFormat::Parquet => {
+                rollout::model::samples::ParquetWriter::new(file).map(Self::Parquet).map_err(io::Error::other)
+            }
             _ => Ok(Self::Jsonl(BufWriter::with_capacity(1 << 16, file))),
         }
     }
 
-    fn write(&mut self, sample: Sample, target: &Path) -> Result<(), ExportError> {
+    fn write(&mut self, sample: Sample) -> io::Result<()> {
         match self {
-            Self::Jsonl(file) => sample
-                .write_jsonl(file)
-                .map_err(|source| ExportError::Write { path: target.to_owned(), source }),
+            Self::Jsonl(file) => sample.write_jsonl(file),
             #[cfg(feature = "parquet")]
-            Self::Parquet(file) => {
-                file.write(sample).map_err(|source| ExportError::Parquet { path: target.to_owned(), source })
-            }
+            Self::Parquet(file) => file.write(sample).map_err(io::Error::other),
         }
     }
 
-    fn finish(self, target: &Path) -> Result<NamedTempFile, ExportError> {
+    fn finish(self) -> io::Result<NamedTempFile> {
         match self {
-            Self::Jsonl(mut file) => file
-                .flush()
-                .and_then(|()| file.into_inner().map_err(io::IntoInnerError::into_error))
-                .map_err(|source| ExportError::Write { path: target.to_owned(), source }),
+            Self::Jsonl(file) => file.into_inner().map_err(io::IntoInnerError::into_error),
             #[cfg(feature = "parquet")]
-            Self::Parquet(file) => {
-                file.finish().map_err(|source| ExportError::Parquet { path: target.to_owned(), source })
-            }
+            Self::Parquet(file) => file.finish().map_err(io::Error::other),
         }
     }
 }
