@@ -259,11 +259,11 @@ fn models_of_any_dialect_compete_with_the_oracle_scripts_and_nop_in_one_job() {
 fn a_model_that_thinks_longer_than_the_task_allows_is_agent_execution_timeout() {
     let hold = Hold::new();
     let server = ModelServer::turns([bash("touch /app/done"), Reply::text("Done.").held(&hold)]);
-    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 2\n");
+    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n");
     let finished = job().task(task).agent(model(&server)).run().expect(1);
     let result = finished.trial(TRIAL);
     assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
-    for words in ["2 seconds", "agent.timeout_sec", "timeout_multiplier", "trajectory.json"] {
+    for words in ["5 seconds", "agent.timeout_sec", "timeout_multiplier", "trajectory.json"] {
         contains(&result["error"]["message"], words);
     }
     assert_eq!((&result["reward"], &result["tries"]), (&Value::Null, &json!(1)));
@@ -282,7 +282,7 @@ fn limits_of_the_agent_end_its_work_which_is_graded_all_the_same() {
     for (server, limits, condition) in [
         (&server, json!({"max_turns": 2}), "max_turns_reached"),
         (&server, json!({"max_completion_tokens": 1}), "max_total_completion_tokens_reached"),
-        (&slow, json!({"timeout_sec": 2}), "timeout_reached"),
+        (&slow, json!({"timeout_sec": 5}), "timeout_reached"),
     ] {
         let mut agent = model(server);
         agent["limits"] = limits;

@@ -215,7 +215,7 @@ impl Lack {
             Self::Alignment => {
                 format!("{} whose tokens and probabilities do not belong together", count(number, "rollout"))
             }
-            Self::Row => format!("{} that hold no rollout", count(number, "line")),
+            Self::Row => format!("{} without a rollout", count(number, "line")),
         }
     }
 
@@ -229,7 +229,9 @@ impl Lack {
                 "set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run \
                  the job again"
             }
-            Self::Alignment => "the server of the model gave as many probabilities as it liked; update it",
+            Self::Alignment => {
+                "the server of the model gave more or fewer probabilities than tokens; update it"
+            }
             Self::Row => "look at the file: it may be cut off or of another program",
         }
     }

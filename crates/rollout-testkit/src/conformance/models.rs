@@ -71,7 +71,7 @@ pub fn a_model_whose_time_is_up_is_stopped_with_everything_it_started(suite: &Su
     ]);
     let tests = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [4]321' > left\n\
                  [ -e started ] && [ $(cat left) = 0 ] && echo 1 > /logs/verifier/reward.txt\n";
-    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 3\n").tests(tests);
+    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n").tests(tests);
     let job =
         suite.job().task(task).agent(agent(&server)).set("verifier", json!({"after_agent_error": "run"}));
     let result = job.run().expect(0).trial("model/set/task__1");

@@ -156,6 +156,9 @@ pub async fn next_prompt<I: Interaction + ?Sized>(
     Ok(messages)
 }
 
+type Met = dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync;
+type Run = dyn for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync;
+
 /// A condition that ends a rollout. Those of a higher priority are asked first, then by name.
 #[derive(Clone)]
 pub struct Stop {
@@ -163,7 +166,7 @@ pub struct Stop {
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
-    pub(super) met: Arc<dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync>,
+    pub(super) met: Arc<Met>,
 }
 
 impl Stop {
@@ -207,7 +210,7 @@ pub struct Cleanup {
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
-    pub(super) run: Arc<dyn for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync>,
+    pub(super) run: Arc<Run>,
 }
 
 impl Cleanup {

@@ -234,3 +234,131 @@ fn shortened(mut problems: Problems) -> Problems {
     }
     problems
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rollout::{
+        config::{AgentKind, load_job_text},
+        model::build,
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn offer(token_ids: bool) -> Offer {
+        let text = "
+agents: [{name: a, model: {name: policy, base_url: 'http://127.0.0.1:1/v1', sampling: {temperature: 1.0, top_p: 0.9}}}]
+datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}], rubric: [{match: exact}]}}]";
+        let job = load_job_text("job.yaml".as_ref(), text, &[], &|_| None).unwrap().config;
+        let AgentKind::Model(agent) = &job.agents[0].kind else { unreachable!() };
+        let example = |id| (id, RolloutInput { example_id: id, ..RolloutInput::default() });
+        Offer {
+            format: Format { system_prompt: Some("Be brief.".to_owned()), ..Format::default() },
+            examples: [example(0), example(5)].into(),
+            model: Arc::new(build::model(&agent.model).unwrap()),
+            token_ids,
+            per_example: NonZeroU32::new(3).unwrap(),
+        }
+    }
+
+    fn read(body: &Value) -> Result<Asked, Problems> {
+        offer(true).read(body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_in_the_job() {
+        let offer = offer(false);
+        let asked = offer.read(br#"{"example_ids": [5], "model": null, "sampling": {}}"#).unwrap();
+        assert_eq!((asked.inputs[0].example_id, asked.per_example, asked.form), (5, 3, Form::Rollouts));
+        assert!(Arc::ptr_eq(&asked.model, &offer.model));
+    }
+
+    #[test]
+    fn name_and_sampling_of_the_model_can_be_replaced() {
+        let asked =
+            read(&json!({"example_ids": [0], "model": "step-2", "sampling": {"top_p": 0.5, "seed": 1}}));
+        let model = asked.unwrap().model;
+        assert_eq!(model.name, "step-2");
+        assert_eq!(
+            Value::Object(model.sampling.clone()),
+            json!({"temperature": 1.0, "top_p": 0.5, "seed": 1})
+        );
+    }
+
+    #[test]
+    fn inputs_are_rows_as_those_of_a_dataset() {
+        let asked =
+            read(&json!({"inputs": [{"question": "?", "example_id": 7, "level": 2}], "return": "samples"}));
+        let asked = asked.unwrap();
+        let [input] = &asked.inputs[..] else { panic!("{asked:?}") };
+        assert_eq!((input.example_id, input.prompt.len(), asked.form), (7, 2, Form::Samples));
+        assert_eq!(input.prompt[0].text(), "Be brief.");
+        assert_eq!(input.extra["level"], 2);
+    }
+
+    #[test]
+    fn samples_need_a_model_that_gives_tokens() {
+        let problems = offer(false).read(br#"{"example_ids": [0], "return": "samples"}"#).unwrap_err();
+        insta::assert_snapshot!(problems.join("\n"), @"");
+    }
+
+    #[test]
+    fn a_request_is_either_for_inputs_or_for_examples() {
+        let told = |body: Value| read(&body).unwrap_err().join("\n");
+        insta::assert_snapshot!(told(json!({})), @"");
+        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"");
+        insta::assert_snapshot!(told(json!({"inputs": []})), @"");
+        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"");
+        insta::assert_snapshot!(told(json!({"example_ids": []})), @"");
+    }
+
+    #[test]
+    fn endless_problems_are_cut_short() {
+        let problems = read(&json!({"inputs": vec![1; 1000]})).unwrap_err();
+        assert_eq!((problems.len(), problems[20].as_str()), (21, "and 980 more"));
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            let key = prop_oneof![
+                proptest::sample::select(&["question", "prompt", "answer", "info", "example_id", "role"])
+                    .prop_map(str::to_owned),
+                ".{0,4}",
+            ];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key, inner), 0..4)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_is_read_or_told_what_is_wrong(
+            values in prop::collection::vec((proptest::sample::select(&KEYS), any_json()), 0..6),
+        ) {
+            let body: Map<String, Value> = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+            match read(&Value::Object(body)) {
+                Ok(asked) => {
+                    prop_assert!(!asked.inputs.is_empty() && (1..=MAX_PER_EXAMPLE).contains(&asked.per_example));
+                    prop_assert!(asked.inputs.iter().all(|input| !input.prompt.is_empty() || input.example_id % 5 == 0));
+                }
+                Err(problems) => prop_assert!(!problems.is_empty() && problems.len() <= TOLD + 1),
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused_in_words(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(offer(true).read(&bytes).is_err());
+        }
+    }
+}

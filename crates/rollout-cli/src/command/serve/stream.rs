@@ -170,19 +170,19 @@ impl Group {
 
 /// An error that ends a request, with what to do about it.
 fn told(error: &GenerateError) -> Told {
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        message.push_str(&format!(": {cause}"));
-        source = cause.source();
+    match error {
+        GenerateError::Job(JobError::Unauthorized { source, .. }) => Told {
+            message: format!("no rollout can be done: {}", chain(source)),
+            hint: Some("set the right api_key in the job file, and start the service again".to_owned()),
+        },
+        other => Told { message: chain(other), hint: other.hint() },
     }
-    let hint = match error {
-        GenerateError::Job(JobError::Unauthorized { .. }) => Some(
-            "set the right api_key for this base_url in the job file, and start the service again".to_owned(),
-        ),
-        other => other.hint(),
-    };
-    Told { message, hint }
+}
+
+/// An error and its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn encoded(line: &impl Serialize) -> Vec<u8> {
