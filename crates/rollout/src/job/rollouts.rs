@@ -99,6 +99,10 @@ impl Group {
         members: u64,
     ) -> Self {
         let over = Vec::with_capacity(members as usize);
+        let model = match model.client.on_one_replica() {
+            Some(client) => Arc::new(Model { client, ..(*model).clone() }),
+            None => model,
+        };
         Self { plan, rollouts, model, keep, seats: Mutex::new(Seats { open: members, over }) }
     }
 

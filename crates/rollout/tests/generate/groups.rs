@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use rollout::model::{Rollouts, RunOptions, Sample, rubric::Scene};
+use rollout::model::{
+    Client, Model, Rollouts, RunOptions, Sample, SingleTurn, client::ClientConfig, rubric::Scene,
+};
+use rollout_testkit::ModelServer;
 
 use crate::support::{Scripted, Shared, examples, lines, model, rubric};
 
@@ -78,4 +81,31 @@ async fn the_rest_of_a_group_that_was_cut_short_is_a_group_of_its_own() {
     let advantages: Vec<_> =
         results.outputs.iter().map(|row| row.columns["advantage"].as_f64().unwrap()).collect();
     assert_eq!(advantages, [0.0, 0.0, 0.5, -0.5]);
+}
+
+#[tokio::test]
+async fn the_rollouts_of_an_example_stay_with_one_replica_and_the_next_example_goes_to_another() {
+    let servers = [ModelServer::echo(), ModelServer::echo()];
+    let mut config = ClientConfig::new(servers[0].url());
+    config.base_urls.push(servers[1].url());
+    let model = Model { client: Client::new(config).unwrap(), ..model() };
+    let kinds = Rollouts::new(SingleTurn, rubric()).dataset(examples(4));
+    kinds.evaluate(Sample::all().rollouts(3), RunOptions::new(model).max_concurrent(5)).await.unwrap();
+    let asked = servers.each_ref().map(|server| {
+        let mut asked: Vec<_> = server.requests().iter().map(|request| request.last_text()).collect();
+        asked.sort_unstable();
+        asked.join(", ")
+    });
+    assert_eq!(
+        asked,
+        ["say 0, say 0, say 0, say 2, say 2, say 2", "say 1, say 1, say 1, say 3, say 3, say 3"]
+    );
+    let mut sessions: Vec<_> = servers
+        .iter()
+        .flat_map(ModelServer::requests)
+        .map(|request| request.header("x-session-id").unwrap().to_owned())
+        .collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!(sessions.len(), 12);
 }
