@@ -143,7 +143,10 @@ impl Rollouts {
         let never = CancellationToken::new();
         let mut state = drive::rollout(&*self.interaction, &self.limits, input, model.into(), &never).await?;
         self.rubric.score_rollout(&mut state).await?;
-        Ok(state)
+        match state.refused_key() {
+            Some(error) => Err(RolloutError::Unauthorized(error.clone())),
+            None => Ok(state),
+        }
     }
 
     /// The name in records.
