@@ -25,8 +25,8 @@ fn sums(count: u32) -> Vec<Value> {
 }
 
 fn rows(job: &TestJob) -> Vec<Value> {
-    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).expect("the job has outputs");
+    text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::{
     plan::Work,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    saved_rows::SavedRows,
     sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
@@ -120,6 +121,9 @@ impl Job {
                 .iter()
                 .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
                 .collect();
+            if sections.have_old_rows() {
+                SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
+            }
             for (path, metadata) in &averages {
                 if let Some(path) = path {
                     atomic::write_json(path, metadata)?;
@@ -350,9 +354,10 @@ impl Dispatcher {
 
     /// Ends the job: no other trial of the model can do better.
     fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
-        let agent = self.plan.parts(index).0.name.clone();
+        let agent = self.plan.parts(index).0;
+        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name).to_owned();
         self.tell(Event::TrialSkipped { index });
-        self.failure.get_or_insert(JobError::Unauthorized { agent, source: error });
+        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
         self.stop.cancel();
     }
 

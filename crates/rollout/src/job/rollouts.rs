@@ -4,13 +4,10 @@
 //! the last one to leave scores them all, in its own place among those that run at the same time.
 
 use std::{
-    any::Any,
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +16,7 @@ use crate::{
     config::RetryConfig,
     event::{TrialId, TrialIndex},
     model::{
-        Error, ErrorKind, Halt, Model, RolloutInput, Rollouts, State,
+        Error, ErrorKind, Halt, Model, Rollouts, State,
         output::{OutputError, RolloutOutput, state_to_output},
         rollout,
     },
@@ -112,7 +109,17 @@ impl Group {
         progress: impl Fn(Progress) + Send + Sync,
         cancel: CancellationToken,
     ) -> RolloutEnd {
-        let (member, fate) = match self.generate(index, &progress, &cancel).await {
+        // Kept until the group is scored.
+        let place = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(Halt::Cancelled),
+            place = self.rollouts.place() => Ok(place),
+        };
+        let generated = match &place {
+            Ok(_) => self.generate(index, &progress, &cancel).await,
+            Err(halt) => Err(halt.clone()),
+        };
+        let (member, fate) = match generated {
             Ok((state, tries)) => (Some(Member { index, tries, state }), Fate::Done),
             Err(Halt::Cancelled) => (None, Fate::Cancelled),
             Err(Halt::Unauthorized(error)) => (None, Fate::Unauthorized(error)),
@@ -156,7 +163,9 @@ impl Group {
         let input = task.input(attempt);
         let mut tries = 1;
         loop {
-            let state = self.once(input.clone(), cancel).await?;
+            let Rollouts { interaction, limits, .. } = &*self.rollouts;
+            let model = Arc::clone(&self.model);
+            let state = rollout(&**interaction, limits, input.clone(), model, cancel).await?;
             let retried = state.error.as_ref().filter(|error| error.kind.is_retried());
             let delay = retried.and_then(|error| {
                 let delay = retry_delay(&self.plan.config().retry, tries)?;
@@ -172,23 +181,6 @@ impl Group {
         }
     }
 
-    async fn once(&self, input: RolloutInput, cancel: &CancellationToken) -> Result<State, Halt> {
-        let Rollouts { interaction, limits, .. } = &*self.rollouts;
-        let turns = rollout(&**interaction, limits, input.clone(), Arc::clone(&self.model), cancel);
-        // An interaction is the user's code: that it panics must not cost the other rollouts.
-        match AssertUnwindSafe(turns).catch_unwind().await {
-            Ok(end) => end,
-            Err(panic) => {
-                let mut state = State::new(input, Arc::clone(&self.model), Arc::new([]));
-                state.error = Some(panicked("the interaction", &*panic));
-                state.is_completed = true;
-                state.stop_condition = Some("has_error".to_owned());
-                state.completion = Some(Vec::new());
-                Ok(state)
-            }
-        }
-    }
-
     /// Scores all members together, or each by itself, and makes results of them.
     async fn score(&self, members: Vec<Member>) -> Vec<Finished> {
         let mut numbers = Vec::with_capacity(members.len());
@@ -198,22 +190,15 @@ impl Group {
             states.push(state);
         }
         let rubric = &self.rollouts.rubric;
-        let scoring = async {
-            if self.rollouts.independent_scoring {
-                for state in &mut states {
-                    if let Err(error) = rubric.score_rollout(state).await {
-                        let error = Error::new(ErrorKind::Any, error.to_string());
-                        state.error.get_or_insert(error);
-                    }
-                }
-            } else {
-                rubric.score_group(&mut states).await;
-            }
-        };
-        if let Err(panic) = AssertUnwindSafe(scoring).catch_unwind().await {
+        if self.rollouts.independent_scoring {
             for state in &mut states {
-                state.error.get_or_insert_with(|| panicked("the rubric", &*panic));
+                if let Err(error) = rubric.score_rollout(state).await {
+                    let error = Error::new(ErrorKind::Any, error.to_string());
+                    state.error.get_or_insert(error);
+                }
             }
+        } else {
+            rubric.score_group(&mut states).await;
         }
         let pairs = numbers.into_iter().zip(states);
         pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect()
@@ -250,12 +235,6 @@ impl Group {
 /// A delay, up to a second longer: rollouts that failed together are not tried again together.
 fn jittered(delay: Duration) -> Duration {
     delay + delay.min(Duration::from_secs(1)).mul_f64(fastrand::f64())
-}
-
-fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
-    let said = panic.downcast_ref::<&str>().copied();
-    let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::new(ErrorKind::Any, format!("{what} panicked: {}", said.unwrap_or("without a message")))
 }
 
 /// An error of a rollout as that of a trial.

@@ -41,6 +41,8 @@ pub(super) struct Section {
     running: Aggregate,
     /// Whether something came since the averages were last written.
     pub(super) stale: bool,
+    /// Whether a row came in the place of another, which is still in the file.
+    has_old_rows: bool,
 }
 
 impl Sections {
@@ -82,6 +84,7 @@ impl Sections {
                     stats: vec![None; count],
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
                     stale: true,
+                    has_old_rows: false,
                 });
             }
         }
@@ -120,6 +123,11 @@ impl Sections {
         if let Some(number) = self.of(index) {
             self.0[number].set(plan, index, result);
         }
+    }
+
+    /// Whether rows are in their files that others have taken the place of.
+    pub(super) fn have_old_rows(&self) -> bool {
+        self.0.iter().any(|section| section.has_old_rows)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Section> {
@@ -170,6 +178,7 @@ impl Section {
         let replaced = slot.is_some();
         let stats = slot.insert(stats);
         if replaced {
+            self.has_old_rows = true;
             self.running = self.in_order(plan);
         } else {
             self.running.add(example(plan, index), stats);
@@ -216,6 +225,7 @@ impl Section {
             env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
             env_args: env_args.clone(),
             model: self.model.name.clone(),
+            base_url: Some(self.model.client.base_url().to_owned()),
             num_examples: self.tasks.len() as u64,
             rollouts_per_example: self.rollouts_per_example(),
             sampling_args: self.model.sampling.clone(),

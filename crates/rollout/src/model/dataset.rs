@@ -91,7 +91,11 @@ pub fn rows(text: &str) -> Result<Vec<Row>, DatasetError> {
     let mut take = |number: usize, row: Result<Value, serde_json::Error>| match row {
         Ok(Value::Object(row)) => rows.push(row),
         Ok(_) => problems.push(Problem { row: number, message: "a row is a JSON object".to_owned() }),
-        Err(error) => problems.push(Problem { row: number, message: format!("not JSON: {error}") }),
+        Err(error) => {
+            // The line that the parser counts is the first of one.
+            let message = format!("not JSON: {error}").replace(" at line 1 column ", " at column ");
+            problems.push(Problem { row: number, message });
+        }
     };
     if text.trim_start().starts_with('[') {
         match serde_json::from_str::<Vec<Value>>(text) {

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Halt, Interaction, Limits, Model, RolloutInput, Rubric, RubricError, State, ToolDef, drive,
+    Error, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share, State, ToolDef,
+    drive,
     output::{self, ColumnError},
 };
 use crate::stats::PassK;
@@ -25,6 +26,8 @@ pub struct Rollouts {
     pub(crate) independent_scoring: bool,
     /// Whether and how the dataset was brought into a random order, for the record.
     pub(crate) shuffled: Option<Option<u64>>,
+    /// Where rollouts take their places, if other runs take some too.
+    pub(crate) share: Option<Share>,
 }
 
 impl fmt::Debug for Rollouts {
@@ -79,6 +82,7 @@ impl Rollouts {
             pass_threshold: PassK::THRESHOLD,
             independent_scoring: false,
             shuffled: None,
+            share: None,
         }
     }
 
@@ -154,6 +158,14 @@ impl Rollouts {
             self.rubric.check_alone()?;
         }
         Ok(())
+    }
+
+    /// Waits for a place, where they are shared with other runs.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        match &self.share {
+            Some(share) => Some(share.place().await),
+            None => None,
+        }
     }
 
     /// The tools of all these rollouts; none where they differ from one to the other.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Client, Error, Messages, ToolDef, TrajectoryStep};
+use super::{Client, Error, Messages, ToolDef, TrajectoryStep, samples::Sample};
 
 /// How a model is to be sampled: `temperature`, `max_tokens`, and whatever else its server takes.
 pub type SamplingArgs = Map<String, Value>;
@@ -181,6 +181,8 @@ impl State {
     }
 
     /// A field by its name: one of the input, one that every rollout has, or one that the interaction added.
+    ///
+    /// `training_samples` are made of the turns when they are asked for; null if the turns have no tokens.
     pub fn get(&self, name: &str) -> Option<Value> {
         let value = match name {
             "prompt" => json!(self.input.prompt),
@@ -206,6 +208,7 @@ impl State {
             "timed_out" => json!(self.timed_out),
             "timing" => json!(self.timing),
             "usage" => json!(self.usage),
+            "training_samples" => json!(Sample::of_state(self).ok()),
             other => return self.fields.get(other).or_else(|| self.input.extra.get(other)).cloned(),
         };
         Some(value)

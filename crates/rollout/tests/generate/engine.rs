@@ -201,7 +201,11 @@ async fn a_refused_key_stops_the_run_at_once() {
     assert!(matches!(&error, GenerateError::Job(JobError::Unauthorized { .. })), "{error:?}");
     insta::assert_snapshot!(
         format!("{error}\n{}\n{}", std::error::Error::source(&error).unwrap(), error.hint().unwrap()),
-        @""
+        @r"
+    the server refuses the key of model org/scripted-1, so the job was stopped
+    no such key
+    set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept
+    "
     );
     assert_eq!(scripted.calls(), 3);
 }
@@ -216,10 +220,7 @@ async fn a_panic_in_an_interaction_costs_its_own_rollout_only() {
     let rewards: Vec<_> = results.outputs.iter().map(|row| row.reward).collect();
     assert_eq!(rewards, [1.0, 0.0, 1.0]);
     let message = &results.outputs[1].error.as_ref().unwrap().message;
-    assert!(
-        message.starts_with("the interaction panicked: ") && message.contains("not this one"),
-        "{message}"
-    );
+    assert!(message.contains("panicked") && message.contains("not this one"), "{message}");
 }
 
 #[tokio::test]

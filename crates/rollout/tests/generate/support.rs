@@ -17,19 +17,21 @@ use rollout::model::{
 use serde_json::Value;
 
 /// What the model answers to the n-th call of an example, from 0.
-pub type Script = dyn Fn(&State, usize) -> Result<String, Error> + Send + Sync;
+pub(crate) type Script = dyn Fn(&State, usize) -> Result<String, Error> + Send + Sync;
 
 /// Answers in the place of the model.
-pub struct Scripted {
+pub(crate) struct Scripted {
     script: Box<Script>,
     calls: Mutex<HashMap<u64, usize>>,
-    pub total: AtomicUsize,
-    pub running: AtomicUsize,
-    pub most_running: AtomicUsize,
+    pub(crate) total: AtomicUsize,
+    pub(crate) running: AtomicUsize,
+    pub(crate) most_running: AtomicUsize,
 }
 
 impl Scripted {
-    pub fn new(script: impl Fn(&State, usize) -> Result<String, Error> + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn new(
+        script: impl Fn(&State, usize) -> Result<String, Error> + Send + Sync + 'static,
+    ) -> Arc<Self> {
         Arc::new(Self {
             script: Box::new(script),
             calls: Mutex::default(),
@@ -40,13 +42,13 @@ impl Scripted {
     }
 
     /// How often the model was asked.
-    pub fn calls(&self) -> usize {
+    pub(crate) fn calls(&self) -> usize {
         self.total.load(SeqCst)
     }
 }
 
 /// A shared [`Scripted`], because the test wants to look at it afterwards.
-pub struct Shared(pub Arc<Scripted>);
+pub(crate) struct Shared(pub(crate) Arc<Scripted>);
 
 #[async_trait]
 impl Interaction for Shared {
@@ -77,7 +79,7 @@ impl Interaction for Shared {
     }
 }
 
-pub fn response(answer: &str) -> Response {
+pub(crate) fn response(answer: &str) -> Response {
     Response {
         id: "r".to_owned(),
         created: 0,
@@ -96,11 +98,11 @@ pub fn response(answer: &str) -> Response {
 }
 
 /// A model that nobody asks.
-pub fn model() -> Model {
+pub(crate) fn model() -> Model {
     named("org/scripted-1")
 }
 
-pub fn named(name: &str) -> Model {
+pub(crate) fn named(name: &str) -> Model {
     Model {
         client: Client::new(ClientConfig::new("http://127.0.0.1:9/v1")).unwrap(),
         name: name.to_owned(),
@@ -110,7 +112,7 @@ pub fn named(name: &str) -> Model {
 }
 
 /// Examples whose right answer is their number.
-pub fn examples(count: u64) -> Vec<RolloutInput> {
+pub(crate) fn examples(count: u64) -> Vec<RolloutInput> {
     (0..count)
         .map(|example_id| RolloutInput {
             prompt: vec![Arc::new(Message::user(format!("say {example_id}")))],
@@ -123,36 +125,36 @@ pub fn examples(count: u64) -> Vec<RolloutInput> {
 }
 
 /// 1 for the right answer.
-pub fn rubric() -> Rubric {
+pub(crate) fn rubric() -> Rubric {
     Rubric::new()
         .reward("right", 1.0, |scene| scene.parsed() == scene.answer)
         .metric("length", |scene| scene.parsed().len() as f64)
 }
 
 /// Rollouts over examples, with an interaction that the test can look at.
-pub fn rollouts(scripted: &Arc<Scripted>, count: u64) -> Rollouts {
+pub(crate) fn rollouts(scripted: &Arc<Scripted>, count: u64) -> Rollouts {
     Rollouts::new(Shared(Arc::clone(scripted)), rubric()).dataset(examples(count)).env_id("say")
 }
 
 /// Right in all calls of an example but the first.
-pub fn right_but_first() -> Arc<Scripted> {
+pub(crate) fn right_but_first() -> Arc<Scripted> {
     Scripted::new(|state, call| {
         Ok(if call == 0 { "wrong".to_owned() } else { state.input.answer.clone().unwrap_or_default() })
     })
 }
 
 /// Always right.
-pub fn right() -> Arc<Scripted> {
+pub(crate) fn right() -> Arc<Scripted> {
     Scripted::new(|state, _| Ok(state.input.answer.clone().unwrap_or_default()))
 }
 
 /// The lines of a file as JSON.
-pub fn lines(path: &Path) -> Vec<Value> {
+pub(crate) fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// A JSON file.
-pub fn json(path: &Path) -> Value {
+pub(crate) fn json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
