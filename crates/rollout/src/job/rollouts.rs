@@ -232,11 +232,9 @@ impl Group {
         let row = self.keep.rows.then(|| {
             let mut row = serde_json::to_vec(&output).expect("a row is data with text for keys");
             let redactor = self.plan.redactor();
-            if !redactor.is_empty()
-                && let Ok(text) = std::str::from_utf8(&row)
-                && let std::borrow::Cow::Owned(clean) = redactor.text(text)
-            {
-                row = clean.into_bytes();
+            if redactor.finds(&row) {
+                let told = serde_json::from_slice(&row).expect("what was written as JSON is read as JSON");
+                row = redactor.json(told).to_string().into_bytes();
             }
             row.push(b'\n');
             row
