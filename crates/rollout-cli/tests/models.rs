@@ -120,7 +120,7 @@ fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
     let judge = ModelServer::arithmetic().key("sk-of-the-judge");
     let rubric = json!([{"judge": {"model": {"name": "j", "base_url": judge.url()}}}]);
     let job = job(&server, json!({"dataset": sums(3), "rubric": rubric}));
-    let finished = job.run().expect(2);
+    let finished = job.run().expect(1);
     let text = finished.stderr();
     assert!(text.contains("refuses the key of a model of the rubric"), "{text}");
     assert!(!job.dir().join("outputs.jsonl").exists());
@@ -159,7 +159,7 @@ fn a_refused_key_stops_the_job_and_says_whose_it_is() {
     let server = ModelServer::arithmetic().key("another");
     let job = job(&server, json!({"dataset": sums(3), "rubric": [{"match": "numeric"}]}));
     let finished = job.run();
-    assert_ne!(finished.code(), 0);
+    assert_eq!(finished.code(), 1);
     let stderr = finished.stderr();
     assert!(stderr.contains("the server refuses the key of model m"), "{stderr}");
     assert!(stderr.contains("api_key"), "{stderr}");
