@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -57,6 +58,10 @@ pub(crate) enum Command {
     Run(Run),
     /// Continue a job that was cut short
     Resume(Resume),
+    /// Run rollouts of a model for a training loop, over HTTP
+    Serve(Serve),
+    /// Turn the results of a job into files for other programs
+    Export(Export),
     /// Check a job, a task or a dataset without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task
@@ -171,6 +176,67 @@ pub(crate) enum Output {
     Human,
     /// A program: one event per line
     Json,
+}
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The job file; it has one model and one interaction
+    #[arg(value_name = "JOB")]
+    pub job: PathBuf,
+
+    /// The address to listen at
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+
+    /// The port to listen at; 0 for any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8321)]
+    pub port: u16,
+
+    /// Let in only clients that send the content of this file as `Authorization: Bearer …`; needed for an
+    /// address that other machines can reach
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// What to make
+    #[command(subcommand)]
+    pub what: ExportWhat,
+}
+
+/// What `export` makes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExportWhat {
+    /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
+    Rl(ExportRl),
+}
+
+/// Arguments of `export rl`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportRl {
+    /// The job's directory
+    #[arg(value_name = "JOB_DIR")]
+    pub directory: PathBuf,
+
+    /// The directory to write to
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+
+    /// The form of the files
+    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
+    pub format: ExportFormat,
+}
+
+/// The form of files with training samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// One JSON object per line
+    Jsonl,
+    /// Parquet, compressed with Zstandard
+    Parquet,
 }
 
 /// Arguments of `validate`.

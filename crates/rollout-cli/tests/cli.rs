@@ -51,6 +51,8 @@ fn help_teaches_the_first_steps() {
     Commands:
       run          Run a job
       resume       Continue a job that was cut short
+      serve        Run rollouts of a model for a training loop, over HTTP
+      export       Turn the results of a job into files for other programs
       validate     Check a job, a task or a dataset without running anything
       shell        Open a shell in a fresh environment of a task
       attach       Open a shell in the environment that a trial left behind
@@ -268,7 +270,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     2 |   - name: a
       |     ^
       |
-      = help: write the script under `execute:`, or its path under `execute_file:`; agents without scripts are `oracle` and `nop`
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
 
     error: unknown key `exceute` in `agents.0`
      --> job.yaml:3:5
@@ -276,7 +278,7 @@ fn every_problem_of_a_job_is_shown_before_anything_runs() {
     3 |     exceute: x
       |     ^^^^^^^
       |
-      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `env`
+      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
 
     error: `datasets` is empty
      --> job.yaml:4:11

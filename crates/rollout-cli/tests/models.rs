@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, and one interaction named `sums`.
@@ -25,8 +25,8 @@ fn sums(count: u32) -> Vec<Value> {
 }
 
 fn rows(job: &TestJob) -> Vec<Value> {
-    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).expect("the job has outputs");
+    text.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
 }
 
 #[test]
@@ -115,6 +115,31 @@ fn a_judge_scores_with_a_model_of_its_own() {
 }
 
 #[test]
+fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
+    let server = ModelServer::arithmetic();
+    let judge = ModelServer::arithmetic().key("sk-of-the-judge");
+    let rubric = json!([{"judge": {"model": {"name": "j", "base_url": judge.url()}}}]);
+    let job = job(&server, json!({"dataset": sums(3), "rubric": rubric}));
+    let finished = job.run().expect(2);
+    let text = finished.stderr();
+    assert!(text.contains("refuses the key of a model of the rubric"), "{text}");
+    assert!(!job.dir().join("outputs.jsonl").exists());
+}
+
+#[test]
+fn a_function_that_fails_is_told_once_and_noted_in_every_result() {
+    let server = ModelServer::arithmetic();
+    let rubric = json!([{"name": "checked", "command": ["sh", "-c", "echo no scorer here >&2; exit 3"]}]);
+    let job = job(&server, json!({"dataset": sums(2), "rubric": rubric}));
+    let finished = job.run().expect(0);
+    let text = finished.stderr() + &finished.stdout();
+    assert_eq!(text.matches("`checked` of the rubric failed").count(), 1, "{text}");
+    assert!(text.contains("no scorer here"), "{text}");
+    let journal = fs::read_to_string(job.dir().join("journal.jsonl")).unwrap();
+    assert_eq!(journal.matches("`checked` of the rubric failed").count(), 2, "{journal}");
+}
+
+#[test]
 fn examples_are_shuffled_and_counted_off_as_the_interaction_says() {
     let order = |seed: u64| {
         let server = ModelServer::arithmetic();
@@ -136,7 +161,7 @@ fn a_refused_key_stops_the_job_and_says_whose_it_is() {
     let finished = job.run();
     assert_ne!(finished.code(), 0);
     let stderr = finished.stderr();
-    assert!(stderr.contains("the server refuses the key of gpt"), "{stderr}");
+    assert!(stderr.contains("the server refuses the key of model m"), "{stderr}");
     assert!(stderr.contains("api_key"), "{stderr}");
 }
 
@@ -194,16 +219,16 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
     let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
-      row 3: not JSON: expected ident at line 1 column 2
+      row 3: not JSON: expected ident at column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
-    cause: the examples cannot be used
+    cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
-      row 3: not JSON: expected ident at line 1 column 2
+      row 3: not JSON: expected ident at column 2
     ");
     assert!(!job.dir().exists());
 }
@@ -214,4 +239,55 @@ fn a_job_with_an_interaction_is_valid_without_an_engine() {
     let job = job(&server, json!({"dataset": sums(2), "rubric": [{"match": "numeric"}]}));
     let finished = job.rollout(&["validate", "job.yaml"]).expect(0);
     insta::assert_snapshot!(finished.stdout(), @"✓ job.yaml (1 agent, 1 dataset, 2 tasks): no problems");
+}
+
+#[test]
+fn tools_of_a_container_work_in_one_of_the_rollouts_own() {
+    let server = ModelServer::turns([
+        Reply::tool_call(
+            "bash",
+            &json!({"command": "cat /tmp/mark 2>/dev/null; echo seen > /tmp/mark; echo hello"}),
+        ),
+        Reply::text("done"),
+    ]);
+    let interaction = json!({
+        "dataset": sums(2),
+        "tools": [{"container": ["bash"]}],
+        "environment": {"docker_image": "any", "memory": "1G"},
+        "rubric": [{"match": "exact"}],
+    });
+    let job = job(&server, interaction)
+        .set("environment", json!({"type": "native", "provider_config": {"images": {"*": "host"}}}));
+    job.run().expect(0);
+    for row in rows(&job) {
+        let told = row["completion"][1]["content"].as_str().unwrap();
+        assert!(told.contains("hello") && !told.contains("seen"), "{row:#}");
+    }
+    assert!(job.environments().is_empty());
+}
+
+#[test]
+fn agents_with_scripts_and_models_share_a_job() {
+    let server = ModelServer::arithmetic();
+    let job = job(&server, json!(null))
+        .task(TestTask::new("task"))
+        .oracle()
+        .set("environment", json!({"type": "native", "provider_config": {"images": {"*": "host"}}}))
+        .set(
+            "datasets",
+            json!([
+                {"path": "set"},
+                {"name": "sums", "interaction": {"dataset": sums(1), "rubric": [{"match": "numeric"}]}},
+            ]),
+        );
+    let result = job.rollout(&["run", "job.yaml"]).result();
+    let of = |agent: &str, dataset: &str| {
+        let rows = result["results"].as_array().unwrap().iter();
+        let row =
+            rows.clone().find(|row| row["agent_name"] == agent && row["dataset_name"] == dataset).unwrap();
+        (row["reward"].clone(), row["error"].clone())
+    };
+    assert_eq!(of("gpt", "sums"), (json!(1.0), json!(null)));
+    assert_eq!(of("oracle", "set"), (json!(1.0), json!(null)));
+    assert_eq!(of("oracle", "sums"), (json!(null), json!("task_invalid")));
 }

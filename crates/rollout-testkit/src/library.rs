@@ -1,6 +1,7 @@
 //! Jobs run by the library, with any provider.
 
 use std::{
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     sync::{
@@ -12,9 +13,11 @@ use std::{
 };
 
 use rollout::{
-    config::load_job,
+    config::{AgentKind, JobConfig, load_job},
     environment::Provider,
     job::{Cancel, Job, Plan, Selection},
+    model::{Model, build},
+    name::AgentName,
     result::JobResult,
     task::{Pins, Sources},
 };
@@ -135,7 +138,20 @@ async fn plan(file: PathBuf, state_dir: PathBuf, env: &[(String, String)]) -> Pl
     let sources = Sources::new(state_dir);
     let datasets =
         sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load the tasks");
-    Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).expect("plan the job")
+    let models = models(&loaded.config);
+    Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars)
+        .expect("plan the job")
+        .with_models(models)
+}
+
+fn models(config: &JobConfig) -> HashMap<AgentName, Arc<Model>> {
+    let models = config.agents.iter().filter_map(|agent| match &agent.kind {
+        AgentKind::Model(config) => {
+            Some((agent.name.clone(), Arc::new(build::model(&config.model).expect("make a model"))))
+        }
+        _ => None,
+    });
+    models.collect()
 }
 
 /// The code that the command would end with.

@@ -3,12 +3,14 @@
 pub(crate) mod clean;
 pub(crate) mod doctor;
 mod execute;
+pub(crate) mod export;
 pub(crate) mod init;
 mod load;
 mod plan;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod validate;
 

@@ -7,7 +7,7 @@ macro_rules! conformance {
     ($subject:expr) => {
         $crate::conformance! { $subject;
             phases rewards processes errors images missing limits hostile
-            cancel preserve snapshots files commands
+            cancel preserve snapshots files commands models
         }
     };
     ($subject:expr; $($module:ident)*) => {
@@ -205,6 +205,12 @@ macro_rules! conformance_module {
             orphans_that_end_leave_no_trace
             commands_run_side_by_side
             a_person_has_a_terminal
+        }
+    };
+    (models $subject:expr) => {
+        $crate::conformance_cases! { models $subject;
+            a_model_works_with_its_tools_where_scripts_of_agents_run
+            a_model_whose_time_is_up_is_stopped_with_everything_it_started
         }
     };
 }

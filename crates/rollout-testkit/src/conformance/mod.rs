@@ -47,6 +47,7 @@ pub mod hostile;
 pub mod images;
 pub mod limits;
 pub mod missing;
+pub mod models;
 pub mod phases;
 pub mod preserve;
 pub mod processes;

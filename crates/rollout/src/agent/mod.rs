@@ -1,4 +1,7 @@
-//! Who attempts a task: the oracle, the nop agent and shell scripts.
+//! Who attempts a task: the oracle, the nop agent, shell scripts, and models with tools.
+
+pub(crate) mod conversation;
+pub(crate) mod trajectory;
 
 use crate::{config::AgentKind, task::Task};
 

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    AfterAgentError, AgentProcesses, Bytes, EnvironmentConfig, EnvironmentKind, JobConfig, LogLevel, Metric,
-    Override, PreservePolicy, RetryConfig, VerifierConfig,
+    AfterAgentError, AgentProcesses, Bytes, DatasetSource, EnvironmentConfig, EnvironmentKind, JobConfig,
+    LogLevel, Metric, Override, PreservePolicy, RetryConfig, VerifierConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
     expand::{ExpandError, Expanded, expand, names_a_secret},
     include::include,
@@ -246,6 +246,18 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     })
 }
 
+/// Gives the containers of interactions what the job has for those of all tasks.
+fn override_containers(config: &mut JobConfig) {
+    for dataset in &mut config.datasets {
+        if let DatasetSource::Interaction(interaction) = &mut dataset.source
+            && let Some(container) = &mut interaction.environment
+        {
+            container.cpus = config.environment.override_cpus.unwrap_or(container.cpus);
+            container.memory = config.environment.override_memory.unwrap_or(container.memory);
+        }
+    }
+}
+
 /// What reading a job needs besides its tree.
 pub(super) struct Loader<'a> {
     pub(super) reader: &'a Reader<'a>,
@@ -260,7 +272,7 @@ impl Loader<'_> {
         let root = self.reader.section(tree, "", &KEYS)?;
         let section = |key: &str, keys: &[&str]| root.section(key, keys).unwrap_or_else(|| root.empty(key));
         let compat = root.word("compat", &COMPAT);
-        let config = JobConfig {
+        let mut config = JobConfig {
             name: root.string("name").and_then(|name| match JobName::new(name) {
                 Ok(name) => Some(name),
                 Err(error) => {
@@ -283,6 +295,7 @@ impl Loader<'_> {
             verifier: self.verifier(&section("verifier", &VERIFIER_KEYS), compat),
         };
         self.refuse_idle_agents(&root, &config);
+        override_containers(&mut config);
         Some((config, compat))
     }
 

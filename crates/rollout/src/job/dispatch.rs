@@ -15,12 +15,14 @@ use super::{
     plan::Work,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
+    saved_rows::SavedRows,
     sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
 use crate::{
     environment::Provider,
     event::{Event, Phase, TrialIndex},
+    model,
     record::{
         atomic,
         journal::{Entry, JournalError},
@@ -94,6 +96,7 @@ impl Job {
             indexes: HashMap::new(),
             group: None,
             in_recorder: 0,
+            told_scoring: false,
             cancelled: false,
             failure: None,
         };
@@ -119,6 +122,9 @@ impl Job {
                 .iter()
                 .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
                 .collect();
+            if sections.have_old_rows() {
+                SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
+            }
             for (path, metadata) in &averages {
                 if let Some(path) = path {
                     atomic::write_json(path, metadata)?;
@@ -174,6 +180,8 @@ struct Dispatcher {
     /// The group that rollouts are started of, and how many of them are still to be started.
     group: Option<(Arc<Group>, u64)>,
     in_recorder: u64,
+    /// Whether it was told that a function of a rubric fails.
+    told_scoring: bool,
     cancelled: bool,
     failure: Option<JobError>,
 }
@@ -249,6 +257,7 @@ impl Dispatcher {
                     job_name: Arc::clone(&self.name),
                     config: Arc::clone(plan.config()),
                     agent: Arc::clone(agent.config.as_ref().expect("plans with containers have a job file")),
+                    model: agent.model.clone(),
                     task: task.clone(),
                     verifier_env: Arc::clone(verifier_env),
                     provider: Arc::clone(&self.provider),
@@ -325,15 +334,17 @@ impl Dispatcher {
                 self.tell(Event::TrialSkipped { index });
                 return;
             }
+            (Ok(End::Trial(TrialEnd::Unauthorized(error))), Some(index)) => {
+                self.unauthorized(index, error);
+                return;
+            }
             (Ok(End::Rollout(RolloutEnd { fate, finished })), index) => {
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
-                    (Fate::Unauthorized(error), Some(index)) => {
-                        let agent = self.plan.parts(index).0;
-                        let model = agent.model.as_ref().map(|model| model.name.clone()).unwrap_or_default();
+                    (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
+                    (Fate::Unscored(error), Some(index)) => {
                         self.tell(Event::TrialSkipped { index });
-                        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
-                        self.stop.cancel();
+                        self.refused("a model of the rubric".to_owned(), error);
                     }
                     _ => {}
                 }
@@ -346,6 +357,21 @@ impl Dispatcher {
             (_, None) => return,
         };
         self.hand_over(finished, recorder);
+    }
+
+    /// Ends the job: no other trial of the model can do better.
+    fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
+        let agent = self.plan.parts(index).0;
+        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
+        let who = format!("model {model}");
+        self.tell(Event::TrialSkipped { index });
+        self.refused(who, error);
+    }
+
+    /// Stops the job: no other trial can do better with this key.
+    fn refused(&mut self, who: String, error: model::Error) {
+        self.failure.get_or_insert(JobError::Unauthorized { who, source: error });
+        self.stop.cancel();
     }
 
     /// Gives trials that are over together to the recorder.
@@ -373,6 +399,13 @@ impl Dispatcher {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
             tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
+            if let (false, Work::Example { .. }, Some(note)) =
+                (self.told_scoring, &self.plan.parts(index).1.work, result.notes.first())
+            {
+                self.told_scoring = true;
+                let message = format!("{note}. The notes of results tell of others");
+                self.tell(Event::Warning { message });
+            }
             self.tell(Event::TrialFinished { index, result });
             outputs.extend(output);
         }

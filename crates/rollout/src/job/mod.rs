@@ -107,14 +107,22 @@ pub enum JobError {
     /// The files of a task cannot be read.
     #[error("cannot read the files of the tasks")]
     Tasks(#[source] io::Error),
+    /// Saved rows cannot be read.
+    #[error("cannot read the rows in {}", path.display())]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The journal cannot be written, so results would be lost.
     #[error("results can no longer be recorded, so the job was stopped")]
     Journal(#[from] JournalError),
     /// The server of a model refuses its key: no other rollout could do better.
-    #[error("the server refuses the key of model {model}, so the job was stopped")]
+    #[error("the server refuses the key of {who}, so the job was stopped")]
     Unauthorized {
-        /// The model.
-        model: String,
+        /// Whose key, as in a sentence.
+        who: String,
         /// What the server said.
         source: model::Error,
     },
@@ -141,7 +149,7 @@ impl JobError {
                 "set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept"
                     .to_owned(),
             ),
-            Self::Directory { .. } | Self::Tasks(_) => None,
+            Self::Directory { .. } | Self::Tasks(_) | Self::Rows { .. } => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,6 +14,7 @@ use super::{
 use crate::{
     config::LoadedJob,
     environment::Provider,
+    event::TrialIndex,
     record::{
         journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
         layout::{JobDir, TrialDir},
@@ -27,17 +28,17 @@ use crate::{
 pub enum Rerun {
     /// None but those that have no result.
     Missing,
-    /// Those with an error and no reward.
+    /// Those with an error and no reward. A rollout is scored whatever happened, so of those: all with an error.
     Error,
     /// Those without a reward of 1.
     Unsolved,
 }
 
 impl Rerun {
-    fn wants(self, row: TrialSummary) -> bool {
+    fn wants(self, row: TrialSummary, is_rollout: bool) -> bool {
         match self {
             Self::Missing => false,
-            Self::Error => row.error.is_some() && row.reward.is_none(),
+            Self::Error => row.error.is_some() && (is_rollout || row.reward.is_none()),
             Self::Unsolved => row.reward.is_none_or(|reward| reward < 1.0),
         }
     }
@@ -64,14 +65,6 @@ pub enum ResumeError {
     /// Rows without a word on what they are of.
     #[error("{} has rows and no metadata.json, so nobody can say what they are of", .0.display())]
     NoMetadata(PathBuf),
-    /// Saved rows cannot be read.
-    #[error("cannot read the rows in {}", path.display())]
-    Rows {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
     /// The job cannot go on.
     #[error(transparent)]
     Job(#[from] JobError),
@@ -94,7 +87,7 @@ impl ResumeError {
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it".to_owned())
             }
-            Self::Journal(_) | Self::Rows { .. } => None,
+            Self::Journal(_) => None,
         }
     }
 }
@@ -214,10 +207,12 @@ impl Resumable {
                 }
             }
             journal.sync().map_err(JobError::from)?;
-            let todo = plan
-                .indexes()
-                .filter(|index| rows.get(*index).is_none_or(|row| rerun.iter().any(|rerun| rerun.wants(row))))
-                .collect();
+            let wanted = |index: &TrialIndex| {
+                let is_rollout = sections.of(*index).is_some();
+                let again = |row| rerun.iter().any(|rerun| rerun.wants(row, is_rollout));
+                rows.get(*index).is_none_or(again)
+            };
+            let todo = plan.indexes().filter(wanted).collect();
             Ok::<_, ResumeError>(Job {
                 plan,
                 provider,

@@ -28,30 +28,25 @@ impl Job {
                 .map_err(|error| JobError::Tasks(std::io::Error::other(error)))??
         };
         match found {
-            Found::Nothing => Ok(Self::create_in(plan, Arc::new(NoProvider), move |_| {
+            None => Ok(Self::create_in(plan, Arc::new(NoProvider), move |_| {
                 let made = fs::create_dir_all(dir.path());
                 made.map_err(|source| JobError::Directory { path: dir.path().to_owned(), source })?;
                 Ok(dir)
             })
             .await?),
-            Found::Job(resumable) => {
+            Some(resumable) => {
                 resumable.reopen(plan, Arc::new(NoProvider), Vec::new(), Growth::Allowed, true).await
             }
         }
     }
 }
 
-enum Found {
-    Nothing,
-    Job(Resumable),
-}
-
-/// Looks at what is in a directory. Rows without a journal get an empty one.
-fn find(dir: &JobDir, plan: &Plan) -> Result<Found, ResumeError> {
+/// Finds the job in a directory, if there is one. Rows without a journal get an empty one.
+fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
     let metadata = dir.path().join(rows::METADATA);
     let has_journal = dir.journal().is_file();
     if !has_journal && !rows::file_in(dir.path()).is_file() {
-        return Ok(Found::Nothing);
+        return Ok(None);
     }
     let saved = [dir.config(), metadata].into_iter().find_map(|path| {
         let value: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
@@ -67,7 +62,7 @@ fn find(dir: &JobDir, plan: &Plan) -> Result<Found, ResumeError> {
         let header = super::header(plan, &name, NoProvider.name().to_owned(), Vec::new());
         Journal::create(&dir.journal(), header).map_err(JobError::from)?;
     }
-    Resumable::open(dir.path()).map(Found::Job)
+    Resumable::open(dir.path()).map(Some)
 }
 
 /// What differs and must not. A setting that the saved run does not tell is not compared.

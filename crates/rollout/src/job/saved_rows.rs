@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{JobError, Plan, ResumeError, rollouts::trial_result, sections::Sections};
+use super::{JobError, Plan, rollouts::trial_result, sections::Sections};
 use crate::{event::TrialIndex, model::output::RolloutOutput, record::rows, result::TrialResult};
 
 /// What was found of earlier runs.
@@ -28,7 +28,7 @@ struct Saved {
 
 impl SavedRows {
     /// Reads the rows of all sections.
-    pub(super) fn read(plan: &Plan, sections: &Sections, keep_outputs: bool) -> Result<Self, ResumeError> {
+    pub(super) fn read(plan: &Plan, sections: &Sections, keep_outputs: bool) -> Result<Self, JobError> {
         let mut found = Self { trials: BTreeMap::new(), old: Vec::new(), warnings: Vec::new() };
         for section in sections.iter() {
             let Some(path) = section.rows() else { continue };
@@ -55,7 +55,7 @@ impl SavedRows {
                     (Some(&task), None) => unnumbered.push((task, line, output)),
                     _ => strange += 1,
                 })
-                .map_err(|source| ResumeError::Rows { path: path.clone(), source })?;
+                .map_err(|source| JobError::Rows { path: path.clone(), source })?;
             // Rows of programs that do not number the rollouts of an example take the numbers that are free.
             for (task, line, mut output) in unnumbered {
                 let free = (1..=plan.tasks[task].attempts)

@@ -8,6 +8,7 @@ use std::{
 
 use indexmap::IndexSet;
 use jiff::Timestamp;
+use serde_json::{Map, Value};
 
 use super::{JobError, Plan, plan::Work};
 use crate::{
@@ -41,6 +42,8 @@ pub(super) struct Section {
     running: Aggregate,
     /// Whether something came since the averages were last written.
     pub(super) stale: bool,
+    /// Whether a row came in the place of another, which is still in the file.
+    has_old_rows: bool,
 }
 
 impl Sections {
@@ -82,6 +85,7 @@ impl Sections {
                     stats: vec![None; count],
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
                     stale: true,
+                    has_old_rows: false,
                 });
             }
         }
@@ -120,6 +124,11 @@ impl Sections {
         if let Some(number) = self.of(index) {
             self.0[number].set(plan, index, result);
         }
+    }
+
+    /// Whether rows are in their files that others have taken the place of.
+    pub(super) fn have_old_rows(&self) -> bool {
+        self.0.iter().any(|section| section.has_old_rows)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Section> {
@@ -170,6 +179,7 @@ impl Section {
         let replaced = slot.is_some();
         let stats = slot.insert(stats);
         if replaced {
+            self.has_old_rows = true;
             self.running = self.in_order(plan);
         } else {
             self.running.add(example(plan, index), stats);
@@ -214,12 +224,12 @@ impl Section {
         let dataset = plan.tasks[self.tasks.start].dataset.as_str();
         let mut metadata = GenerateMetadata {
             env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
-            env_args: env_args.clone(),
+            env_args: redacted(plan, env_args),
             model: self.model.name.clone(),
-            base_url: Some(self.model.client.base_url().to_owned()),
+            base_url: Some(plan.redactor().text(self.model.client.base_url()).into_owned()),
             num_examples: self.tasks.len() as u64,
             rollouts_per_example: self.rollouts_per_example(),
-            sampling_args: self.model.sampling.clone(),
+            sampling_args: redacted(plan, &self.model.sampling),
             shuffle: shuffled.map(|seed| seed.is_some()),
             shuffle_seed: shuffled.flatten(),
             date: Timestamp::now(),
@@ -233,6 +243,14 @@ impl Section {
         };
         aggregate.tell(self.names.iter(), &mut metadata);
         metadata
+    }
+}
+
+/// Settings without secrets, which an author may have written anywhere.
+fn redacted(plan: &Plan, settings: &Map<String, Value>) -> Map<String, Value> {
+    match plan.redactor().json(Value::Object(settings.clone())) {
+        Value::Object(clean) => clean,
+        _ => unreachable!("an object stays one"),
     }
 }
 

@@ -44,8 +44,13 @@ pub enum BuildError {
         source: PricesError,
     },
     /// The examples are not as they have to be.
-    #[error("the examples cannot be used")]
-    Dataset(#[from] DatasetError),
+    #[error("the examples {place} cannot be used")]
+    Dataset {
+        /// Where they are.
+        place: String,
+        /// What is wrong with them.
+        source: DatasetError,
+    },
     /// Two tools are of one name.
     #[error("the tools cannot be used")]
     Tools(#[from] DuplicateTool),
@@ -127,13 +132,20 @@ pub async fn examples(
     surroundings: Option<&Surroundings>,
 ) -> Result<ExampleSet, BuildError> {
     let interaction = interaction(name, config, surroundings).await?;
-    let rollouts = Rollouts::shared(interaction, rubric(config)?)
+    let mut rollouts = Rollouts::shared(interaction, rubric(config)?)
         .limits(config.limits)
         .env_id(name.as_str())
         .state_columns(config.state_columns.iter())
         .pass_threshold(config.pass_threshold)
         .independent_scoring(config.independent_scoring);
-    let inputs = inputs(name, config).await?;
+    rollouts.shuffled = Some(config.shuffle.then_some(config.shuffle_seed));
+    let inputs = inputs(name, config).await.map_err(|source| {
+        let place = match &config.dataset {
+            ExamplesConfig::File { path, .. } => format!("in {}", path.display()),
+            ExamplesConfig::Inline(_) => "of the interaction".to_owned(),
+        };
+        BuildError::Dataset { place, source }
+    })?;
     Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs })
 }
 

@@ -32,6 +32,39 @@ pub enum Halt {
 ///
 /// Whatever ends the rollout (a stop condition, an error, a panic of a hook, the time limit or a cancellation), its
 /// completion is rendered and its cleanups are run.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use rollout_testkit::ModelServer;
+/// use rollout::model::{
+///     Client, Halt, Limits, Message, Model, RolloutInput, SingleTurn, client::ClientConfig, rollout,
+/// };
+/// use tokio_util::sync::CancellationToken;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::arithmetic();
+/// # let base_url = server.url();
+/// let model = Arc::new(Model {
+///     client: Client::new(ClientConfig::new(base_url))?,
+///     name: "gpt-4.1-mini".to_owned(),
+///     sampling: [("temperature".to_owned(), 0.7.into())].into_iter().collect(),
+///     max_seq_len: None,
+/// });
+/// let input = RolloutInput {
+///     prompt: vec![Arc::new(Message::user("What is 2+2?"))],
+///     answer: Some("4".to_owned()),
+///     ..RolloutInput::default()
+/// };
+/// let never = CancellationToken::new();
+/// match rollout(&SingleTurn, &Limits::default(), input, model, &never).await {
+///     Ok(state) => assert_eq!(state.trajectory[0].completion[0].text(), "4"),
+///     Err(Halt::Unauthorized(error)) => return Err(error.into()),
+///     Err(Halt::Cancelled) => unreachable!("nobody cancels it"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub async fn rollout(
     interaction: &dyn Interaction,
     limits: &Limits,

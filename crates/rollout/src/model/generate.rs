@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{
-    Model, RolloutInput, Rollouts, dataset, metadata::GenerateMetadata, output::RolloutOutput,
+    Model, RolloutInput, Rollouts, Share, dataset, metadata::GenerateMetadata, output::RolloutOutput,
     rollouts::Unusable,
 };
 use crate::{
@@ -38,6 +38,7 @@ pub type OnStart = Box<dyn FnOnce(usize, usize) + Send>;
 pub struct RunOptions {
     model: Arc<Model>,
     max_concurrent: Option<NonZeroU32>,
+    share: Option<Share>,
     save: Save,
     state_columns: Option<Vec<String>>,
     independent_scoring: Option<bool>,
@@ -59,6 +60,7 @@ impl RunOptions {
         Self {
             model: model.into(),
             max_concurrent: None,
+            share: None,
             save: Save::No,
             state_columns: None,
             independent_scoring: None,
@@ -73,6 +75,12 @@ impl RunOptions {
     #[must_use]
     pub fn max_concurrent(self, rollouts: u32) -> Self {
         Self { max_concurrent: NonZeroU32::new(rollouts), ..self }
+    }
+
+    /// Has each rollout wait for one of the places that several runs share.
+    #[must_use]
+    pub fn share(self, share: Share) -> Self {
+        Self { share: Some(share), ..self }
     }
 
     /// Saves rows and averages in a new directory `outputs/evals/<env_id>--<model>/<8 hexadecimal digits>`.
@@ -279,6 +287,7 @@ impl Rollouts {
         if let Some(independent) = options.independent_scoring {
             self.independent_scoring = independent;
         }
+        self.share = options.share;
         self.check()?;
         let model = options.model;
         let config = JobConfig {

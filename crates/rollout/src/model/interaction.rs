@@ -27,6 +27,45 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// Every hook has a default; a conversation of more than one turn needs [`env_response`](Self::env_response) only.
 /// An error of a hook ends the rollout and is kept in its state.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use async_trait::async_trait;
+/// use rollout::model::{Cleanup, Error, Interaction, Message, Messages, State, Stop};
+///
+/// struct Game;
+///
+/// #[async_trait]
+/// impl Interaction for Game {
+///     fn stops(&self) -> Vec<Stop> {
+///         vec![
+///             Stop::new("game_won", |state| state.flag("won")).priority(10),
+///             Stop::new("game_lost", |state| state.get("lives") == Some(0.into())),
+///         ]
+///     }
+///
+///     fn cleanups(&self) -> Vec<Cleanup> {
+///         vec![Cleanup::new("save_game_log", |state| {
+///             Box::pin(async move {
+///                 println!("{} turns", state.trajectory.len());
+///                 Ok(())
+///             })
+///         })]
+///     }
+///
+///     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
+///         state.set("lives", 3);
+///         Ok(())
+///     }
+///
+///     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+///         let right = messages.last().map(|last| last.text().into_owned()) == state.input.answer;
+///         state.set("won", right);
+///         Ok(vec![Arc::new(Message::user(if right { "right" } else { "try again" }))])
+///     }
+/// }
+/// ```
 #[async_trait]
 pub trait Interaction: Send + Sync {
     /// Who leads the rollouts of this example, if it is somebody else: the member of a group.
@@ -117,6 +156,9 @@ pub async fn next_prompt<I: Interaction + ?Sized>(
     Ok(messages)
 }
 
+type Met = dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync;
+type Run = dyn for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync;
+
 /// A condition that ends a rollout. Those of a higher priority are asked first, then by name.
 #[derive(Clone)]
 pub struct Stop {
@@ -124,7 +166,7 @@ pub struct Stop {
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
-    pub(super) met: Arc<dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync>,
+    pub(super) met: Arc<Met>,
 }
 
 impl Stop {
@@ -168,7 +210,7 @@ pub struct Cleanup {
     pub name: Cow<'static, str>,
     /// 0 unless set.
     pub priority: i32,
-    pub(super) run: Arc<dyn for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync>,
+    pub(super) run: Arc<Run>,
 }
 
 impl Cleanup {

@@ -11,6 +11,7 @@ mod message;
 pub mod metadata;
 pub mod output;
 pub mod parser;
+mod places;
 mod response;
 mod rollouts;
 pub mod rubric;
@@ -30,6 +31,7 @@ pub use interaction::{
 pub use message::{Content, Message, Messages, Role, ToolCall, ToolDef};
 pub use metadata::GenerateMetadata;
 pub use output::{RolloutOutput, state_to_output};
+pub use places::{Place, Places, Share};
 pub use response::{FinishReason, Response, ResponseTokens, TokenUsage};
 pub use rollouts::{RolloutError, Rollouts, Unusable};
 pub use rubric::{Rubric, RubricError};

@@ -6,12 +6,43 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Halt, Interaction, Limits, Model, RolloutInput, Rubric, RubricError, State, ToolDef, drive,
+    Error, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share, State, ToolDef,
+    drive,
     output::{self, ColumnError},
 };
 use crate::stats::PassK;
 
 /// An interaction with its dataset and its rubric: what models are trained and evaluated on. Cheap to clone.
+///
+/// ```
+/// # use rollout_testkit::ModelServer;
+/// use rollout::model::{
+///     Client, Model, Rollouts, Rubric, RunOptions, Sample, SingleTurn,
+///     client::ClientConfig,
+///     dataset::{Format, rows},
+/// };
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::arithmetic();
+/// # let base_url = server.url();
+/// let dataset = Format::default().inputs(rows(r#"{"question": "What is 2+2?", "answer": "4"}"#)?)?;
+/// let rubric = Rubric::new().reward("right", 1.0, |scene| scene.parsed().contains(scene.answer));
+/// let math = Rollouts::new(SingleTurn, rubric).dataset(dataset).env_id("math");
+///
+/// let model = Model {
+///     client: Client::new(ClientConfig::new(base_url))?,
+///     name: "gpt-4.1-mini".to_owned(),
+///     sampling: Default::default(),
+///     max_seq_len: None,
+/// };
+/// let results = math.evaluate(Sample::first(100).rollouts(4), RunOptions::new(model)).await?;
+/// println!("average reward: {}", results.metadata.avg_reward);
+/// println!("pass@4: {}", results.metadata.pass_at_k["4"]);
+/// # assert_eq!(results.outputs.len(), 4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Rollouts {
     pub(crate) interaction: Arc<dyn Interaction>,
@@ -25,6 +56,8 @@ pub struct Rollouts {
     pub(crate) independent_scoring: bool,
     /// Whether and how the dataset was brought into a random order, for the record.
     pub(crate) shuffled: Option<Option<u64>>,
+    /// Where rollouts take their places, if other runs take some too.
+    pub(crate) share: Option<Share>,
 }
 
 impl fmt::Debug for Rollouts {
@@ -79,6 +112,7 @@ impl Rollouts {
             pass_threshold: PassK::THRESHOLD,
             independent_scoring: false,
             shuffled: None,
+            share: None,
         }
     }
 
@@ -139,7 +173,10 @@ impl Rollouts {
         let never = CancellationToken::new();
         let mut state = drive::rollout(&*self.interaction, &self.limits, input, model.into(), &never).await?;
         self.rubric.score_rollout(&mut state).await?;
-        Ok(state)
+        match state.refused_key() {
+            Some(error) => Err(RolloutError::Unauthorized(error.clone())),
+            None => Ok(state),
+        }
     }
 
     /// The name in records.
@@ -154,6 +191,14 @@ impl Rollouts {
             self.rubric.check_alone()?;
         }
         Ok(())
+    }
+
+    /// Waits for a place, where they are shared with other runs.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        match &self.share {
+            Some(share) => Some(share.place().await),
+            None => None,
+        }
     }
 
     /// The tools of all these rollouts; none where they differ from one to the other.

@@ -88,6 +88,11 @@ impl TrialDir {
         self.0.join("command")
     }
 
+    /// What a model and its tools said.
+    pub fn trajectory(&self) -> PathBuf {
+        self.0.join("trajectory.json")
+    }
+
     /// What `/logs` held inside.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")

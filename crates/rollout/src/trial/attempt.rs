@@ -14,11 +14,12 @@ use super::{
     verify,
 };
 use crate::{
-    agent,
+    agent::{self, trajectory::TurnLog},
     blocking::blocking,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
     environment::{CopyMode, Environment, EnvironmentError, Exec, FileRead, Outcome, PreparedImage},
     event::Phase,
+    model,
     record::{
         log::{LogTail, LogWriter, create_log_files},
         redact::Redactor,
@@ -44,6 +45,7 @@ const MAX_USAGE_BYTES: u64 = 64 << 10;
 pub(super) enum AttemptEnd {
     Finished { result: Box<TrialResult>, transient: bool },
     Cancelled,
+    Unauthorized(model::Error),
 }
 
 /// One try, and what is known of it so far.
@@ -62,8 +64,12 @@ pub(super) struct Attempt<'a> {
     pub(super) reward: Option<f64>,
     pub(super) rewards: IndexMap<String, f64>,
     pub(super) survivors: Vec<String>,
-    usage: Option<Usage>,
+    pub(super) usage: Option<Usage>,
     pub(super) notes: Vec<String>,
+    /// What a model and its tools said so far.
+    pub(super) turns: TurnLog,
+    /// That the server of the model refuses the key, which ends more than this trial.
+    pub(super) refused: Option<model::Error>,
 }
 
 /// When a phase began and ended, if it did.
@@ -109,6 +115,8 @@ impl<'a> Attempt<'a> {
             survivors: Vec::new(),
             usage: None,
             notes: Vec::new(),
+            turns: TurnLog::default(),
+            refused: None,
         }
     }
 
@@ -126,8 +134,13 @@ impl<'a> Attempt<'a> {
         };
         let worked = until_cancelled(trial, self.work(&*environment)).await;
         if worked.is_err() {
+            self.keep_trajectory().await;
             self.tear_down(environment, false).await;
             return AttemptEnd::Cancelled;
+        }
+        if let Some(error) = self.refused.take() {
+            self.tear_down(environment, false).await;
+            return AttemptEnd::Unauthorized(error);
         }
 
         self.phase(Phase::Collect);
@@ -172,7 +185,14 @@ impl<'a> Attempt<'a> {
             return;
         }
         let executed = self.execute(environment).await;
-        self.usage = self.read_usage(environment).await;
+        if let AgentKind::Model(_) = self.trial.agent.kind {
+            self.keep_trajectory().await;
+        } else {
+            self.usage = self.read_usage(environment).await;
+        }
+        if self.refused.is_some() {
+            return;
+        }
         let grade = match &executed {
             Ok(()) => true,
             Err(failure) => {
@@ -203,15 +223,11 @@ impl<'a> Attempt<'a> {
         result
     }
 
-    async fn execute_agent(&self, environment: &dyn Environment) -> Result<(), Failure> {
-        let (script, path) = match &self.trial.agent.kind {
+    async fn execute_agent(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        let trial = self.trial;
+        let (script, path) = match &trial.agent.kind {
             AgentKind::Nop => return Ok(()),
-            AgentKind::Model(_) => {
-                return Err(Failure::new(
-                    ErrorType::AgentExecutionFailed,
-                    "models attempt only interactions so far".to_owned(),
-                ));
-            }
+            AgentKind::Model(config) => return self.converse(environment, config).await,
             AgentKind::Oracle => {
                 let solution = self.task.dir.join("solution");
                 let copy = environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     environment::{EnvironmentError, Exit, Outcome},
     event::Phase,
+    model::{Error, ErrorKind},
     record::log::LogTail,
     result::{ErrorType, TrialError},
 };
@@ -29,6 +30,28 @@ impl Failure {
     pub(super) fn environment(phase: Phase, error: &EnvironmentError) -> Self {
         let (kind, transient) = classify(phase, error);
         Self { error: TrialError { kind, message: error.to_string() }, transient }
+    }
+
+    /// What an error of a model's conversation comes to. One that may be gone in another conversation is tried
+    /// again only if no tool was called in this one: what a model did is its attempt, and it has one.
+    pub(super) fn model(error: &Error, has_executed: bool) -> Self {
+        let lost = error.is(ErrorKind::Infra);
+        let kind = if lost { ErrorType::InternalError } else { ErrorType::AgentExecutionFailed };
+        let message = format!("{}: {error}. trajectory.json has the conversation so far", error.chain());
+        let transient = lost || error.kind.is_retried() && !has_executed;
+        Self { error: TrialError { kind, message }, transient }
+    }
+
+    pub(super) fn model_timeout(limit: Duration) -> Self {
+        Self::new(
+            ErrorType::AgentExecutionTimeout,
+            format!(
+                "the model exceeded the agent's timeout of {} and was stopped, with everything it had started; \
+                 trajectory.json shows how far it came. More time: {}, or timeout_multiplier in the job",
+                in_seconds(limit),
+                EXECUTE.setting
+            ),
+        )
     }
 
     pub(super) fn build_timeout(limit: Duration) -> Self {
@@ -168,6 +191,23 @@ fn in_seconds(limit: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_conversation_is_tried_again_if_the_environment_was_lost_or_nothing_was_done_yet() {
+        use ErrorKind as K;
+        for (error, has_executed, kind, transient) in [
+            (K::Sandbox, true, ErrorType::InternalError, true),
+            (K::Infra, false, ErrorType::InternalError, true),
+            (K::EmptyModelResponse, false, ErrorType::AgentExecutionFailed, true),
+            (K::EmptyModelResponse, true, ErrorType::AgentExecutionFailed, false),
+            (K::InvalidModelResponse, false, ErrorType::AgentExecutionFailed, true),
+            (K::Model, false, ErrorType::AgentExecutionFailed, false),
+            (K::Any, false, ErrorType::AgentExecutionFailed, false),
+        ] {
+            let failure = Failure::model(&Error::new(error, "it broke"), has_executed);
+            assert_eq!((failure.error.kind, failure.transient), (kind, transient), "{error} {has_executed}");
+        }
+    }
 
     #[test]
     fn only_infrastructure_is_tried_again() {

@@ -6,6 +6,7 @@
 mod attempt;
 mod failure;
 mod installs;
+mod model;
 mod reward;
 mod setup;
 mod timeouts;
@@ -27,6 +28,7 @@ use crate::{
     config::{AgentConfig, Env, JobConfig, RetryConfig},
     environment::Provider,
     event::{Phase, TrialId},
+    model::{self as models, Model},
     record::{layout::TrialDir, redact::Redactor},
     result::{ErrorType, TrialError, TrialResult},
     task::{Task, TaskProblem},
@@ -42,6 +44,8 @@ pub struct Trial {
     pub config: Arc<JobConfig>,
     /// Who attempts.
     pub agent: Arc<AgentConfig>,
+    /// The model that the agent is, if it is one.
+    pub model: Option<Arc<Model>>,
     /// What is attempted, or why it cannot be.
     pub task: Result<Arc<Task>, TaskProblem>,
     /// Variables for test.sh: the task's and the job's.
@@ -83,6 +87,8 @@ pub enum TrialEnd {
     Finished(Box<TrialResult>),
     /// By a cancel. It has no result, and its environment is gone.
     Cancelled,
+    /// As by a cancel, because the server of the model refuses the key: no other trial of it can do better.
+    Unauthorized(models::Error),
 }
 
 /// Runs a trial to its end.
@@ -112,6 +118,10 @@ pub async fn run(trial: Trial) -> TrialEnd {
         let (result, transient) = match Attempt::new(&trial, &task, clock).run().await {
             AttemptEnd::Finished { result, transient } => (result, transient),
             AttemptEnd::Cancelled => return cancelled(&trial).await,
+            AttemptEnd::Unauthorized(error) => {
+                cancelled(&trial).await;
+                return TrialEnd::Unauthorized(error);
+            }
         };
         let delay = match (&result.error, transient) {
             (Some(error), true) => {

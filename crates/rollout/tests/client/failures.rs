@@ -228,3 +228,11 @@ fn settings_that_cannot_work_are_refused_with_an_example() {
         "the header `a b` cannot be sent: names and values are printable ASCII text"
     );
 }
+
+#[tokio::test]
+async fn an_answer_without_end_is_not_read_to_its_end() {
+    let server = ModelServer::always(Reply::raw(200, vec![b' '; (64 << 20) + 1]));
+    let error = ask(&model(&server)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidModelResponse);
+    assert!(error.message.ends_with("answered with more than 64 MiB"), "{error}");
+}

@@ -1,6 +1,6 @@
 //! What servers are sent.
 
-use rollout::model::{Content, Message, ToolCall, ToolDef};
+use rollout::model::{Content, Message, Role, ToolCall, ToolDef};
 use rollout_testkit::{ModelServer, Reply};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn conversation() -> Vec<Message> {
 }
 
 fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap()
+    serde_json::to_string_pretty(value).expect("JSON is written")
 }
 
 #[tokio::test]
@@ -439,4 +439,39 @@ async fn arguments_that_are_no_object_are_sent_to_anthropic_in_one() {
         let block = json!([{"type": "tool_use", "id": "c1", "name": "add", "input": input}]);
         assert_eq!(last(&server).messages()[1]["content"], block);
     }
+}
+
+#[tokio::test]
+async fn what_is_not_of_the_dialect_is_still_sent_where_it_belongs() {
+    let server = ModelServer::echo();
+    let mut thought = Message::assistant("4");
+    thought.thinking_blocks = Some(json!([{"type": "thinking", "thinking": "t", "signature": "s"}]));
+    thought.extra.insert("name".to_owned(), json!("ann"));
+    let messages = [Message::new(Role::Text, "2+2="), thought, Message::user("sure?")];
+    converse_with(&model(&server), &messages, &[]).await.unwrap();
+    let sent = last(&server);
+    assert_eq!(sent.messages()[0], json!({"role": "user", "content": "2+2="}));
+    assert_eq!(sent.messages()[1]["thinking_blocks"][0]["signature"], "s");
+    assert_eq!(sent.messages()[1]["name"], "ann");
+}
+
+#[tokio::test]
+async fn what_a_server_adds_to_a_tool_call_goes_back_to_it() {
+    let server = ModelServer::echo();
+    let mut calling = Message::assistant("");
+    let mut call = ToolCall::new("c1", "add", "{}");
+    call.extra.insert("extra_content".to_owned(), json!({"google": {"thought_signature": "c2ln"}}));
+    calling.tool_calls = vec![call];
+    let messages = [Message::user("hi"), calling, Message::tool("c1", "3")];
+    converse_with(&model(&server), &messages, &[add()]).await.unwrap();
+    let sent = &last(&server).messages()[1]["tool_calls"][0].clone();
+    assert_eq!(sent["extra_content"]["google"]["thought_signature"], "c2ln");
+    assert_eq!(sent["function"], json!({"name": "add", "arguments": "{}"}));
+}
+
+#[tokio::test]
+async fn a_refusal_that_names_a_limit_which_nobody_set_is_told_at_once() {
+    let server = ModelServer::always(Reply::error(400, "max_completion_tokens is needed"));
+    ask(&model(&server)).await.unwrap_err();
+    assert_eq!(server.served(), 1);
 }

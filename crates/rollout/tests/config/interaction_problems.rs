@@ -314,7 +314,7 @@ fn a_parser_is_one_of_a_few() {
     7 |     parser: {xml: [think, <b>], answer_field: c}
       |                           ^^^
       |
-      = help: write letters, digits, `_`, `-` and `.`, without brackets
+      = help: write letters, digits, `_` and `-`, without brackets
 
     error: the answer is looked for in `c`, which is not a field
      --> job.yaml:7:47

@@ -326,7 +326,7 @@ fn missing_price_lists_and_models_are_told() {
     insta::assert_snapshot!(
         model("    {name: m, base_url: http://x, prices: {other: {input: 1, output: 2}}}\n"),
         @"
-    error: there are no prices for `m`
+    error: there is no price for `m`
      --> job.yaml:5:43
       |
     5 |     {name: m, base_url: http://x, prices: {other: {input: 1, output: 2}}}

@@ -646,6 +646,22 @@ fn settings_reach_into_interaction_files() {
 }
 
 #[test]
+fn overrides_of_the_job_reach_the_containers_of_interactions() {
+    let text =
+        format!("{MATH}tools: [{{container: [bash]}}]\nenvironment: {{docker_image: a, memory: 1G}}\n");
+    let files = Files::new(&[("math.yaml", &text)]);
+    let job = format!("{MODEL}datasets: [{{interaction: math.yaml}}]\n");
+    let container = |overrides: &[&str]| {
+        let loaded = files.load_with(&job, overrides);
+        let container = interaction(&loaded).environment.clone().unwrap();
+        (container.cpus.to_string(), container.memory.to_string())
+    };
+    assert_eq!(container(&[]), ("1".to_owned(), "1G".to_owned()));
+    let replaced = container(&["environment.override_cpus=4", "environment.override_memory=2G"]);
+    assert_eq!(replaced, ("4".to_owned(), "2G".to_owned()));
+}
+
+#[test]
 fn only_jobs_with_containers_need_an_environment() {
     let files = Files::new(&[("math.yaml", MATH)]);
     let needs =

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, sync::Arc};
 use rollout::{
     config::{JobConfig, LoadedJob},
     event::Event,
-    job::{Cancel, ExampleSet, Job, NoProvider, Plan, Selection},
+    job::{Cancel, ExampleSet, Job, NoProvider, Plan, Rerun, Resumable, Selection},
     model::{Error, ErrorKind, RunOptions, Sample},
     name::DatasetName,
 };
@@ -131,4 +131,42 @@ async fn an_agent_that_is_no_model_fails_the_examples_with_a_reason() {
     let (events, _) = tokio::sync::mpsc::unbounded_channel();
     let result = job.run(events, Cancel::default()).await.unwrap();
     assert_eq!(result.totals.failed_trials, 4);
+}
+
+#[tokio::test]
+async fn errored_rollouts_can_be_done_again_and_only_their_new_rows_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let scripted = Scripted::new(|state, call| match (state.input.example_id, call) {
+        (1, 0 | 1) => Err(Error::new(ErrorKind::Infra, "away")),
+        (id, _) => Ok(id.to_string()),
+    });
+    let plan = || {
+        let set = ExampleSet {
+            name: DatasetName::new("one").unwrap(),
+            rollouts: Arc::new(rollouts(&scripted, 0)),
+            inputs: crate::support::examples(3),
+        };
+        let mut loaded = loaded(dir.path());
+        loaded.config.agents.truncate(1);
+        loaded.config.retry.max_attempts = std::num::NonZeroU32::MIN;
+        let plan = Plan::new(loaded, Vec::new(), [set], &Selection::default(), &|_| None).unwrap();
+        let models = plan.agents().map(|agent| (agent.clone(), Arc::new(model()))).collect();
+        plan.with_models(models)
+    };
+    let job = Job::create(plan(), Arc::new(NoProvider)).await.unwrap();
+    let path = job.directory().to_owned();
+    let run = async |job: Job| {
+        let (events, _) = tokio::sync::mpsc::unbounded_channel();
+        job.run(events, Cancel::default()).await.unwrap()
+    };
+    assert_eq!(run(job).await.totals.passed_trials, 4);
+    let resumable = Resumable::open(&path).unwrap();
+    let again = resumable.resume(plan(), Arc::new(NoProvider), &[Rerun::Error]).await.unwrap();
+    assert_eq!(again.remaining(), 2);
+    assert_eq!(run(again).await.totals.passed_trials, 6);
+    // One model and one dataset have no directory of their own.
+    let rows = lines(&path.join("outputs.jsonl"));
+    assert_eq!(rows.len(), 6);
+    assert!(rows.iter().all(|row| row["reward"] == 1.0));
+    assert_eq!(json(&path.join("metadata.json"))["avg_reward"], 1.0);
 }

@@ -51,14 +51,17 @@ async fn a_command_can_print_parts_of_a_message() {
 async fn a_command_that_fails_tells_what_it_said() {
     let failure = call(&script("echo some; echo no luck >&2; exit 3"), json!({})).await.unwrap_err();
     assert_eq!(failure.name, "CommandError");
-    insta::assert_snapshot!(failure, @"");
+    insta::assert_snapshot!(failure, @"
+    the command failed: exit status: 3; it said:
+    no luck
+    ");
     let missing = tool::command(
         script("").def().clone(),
         vec!["/nowhere/at/all".to_owned()],
         ".".into(),
         Duration::from_secs(60),
     );
-    insta::assert_snapshot!(call(&missing, json!({})).await.unwrap_err(), @"");
+    insta::assert_snapshot!(call(&missing, json!({})).await.unwrap_err(), @"the command `/nowhere/at/all` cannot be started: No such file or directory (os error 2)");
 }
 
 #[tokio::test]
@@ -70,7 +73,7 @@ async fn a_command_that_does_not_read_its_arguments_is_no_failure() {
 #[tokio::test]
 async fn output_without_end_is_a_failure() {
     let failure = call(&script("cat /dev/zero"), json!({})).await.unwrap_err();
-    insta::assert_snapshot!(failure, @"");
+    insta::assert_snapshot!(failure, @"the command printed more than 8388608 bytes");
 }
 
 #[tokio::test]
@@ -87,6 +90,6 @@ async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
     let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; sleep 1000", Duration::from_millis(500));
     let failure = call(&tool, json!({})).await.unwrap_err();
     assert_eq!(failure.name, "TimeoutError");
-    insta::assert_snapshot!(failure, @"");
+    insta::assert_snapshot!(failure, @"the command still ran after 0.5 seconds");
     gone(number_in(&dir.path().join("pid")).await).await;
 }

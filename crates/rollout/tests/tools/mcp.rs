@@ -199,19 +199,22 @@ fn shell(script: &str) -> McpTransport {
 async fn what_is_no_server_is_told() {
     let refused =
         async |transport: &McpTransport| McpServer::connect(transport).await.unwrap_err().to_string();
-    insta::assert_snapshot!(refused(&shell("echo no config >&2; exit 3")).await, @"");
-    insta::assert_snapshot!(refused(&shell("exit 0")).await, @"");
+    insta::assert_snapshot!(refused(&shell("echo no config >&2; exit 3")).await, @"
+    the MCP server `bash` does not answer as one; it said:
+    no config
+    ");
+    insta::assert_snapshot!(refused(&shell("exit 0")).await, @"the MCP server `bash` does not answer as one");
     let missing =
         McpTransport::Command { argv: vec!["/no/server".to_owned()], env: Vec::new(), directory: None };
-    insta::assert_snapshot!(refused(&missing).await, @"");
+    insta::assert_snapshot!(refused(&missing).await, @"the MCP server `/no/server` cannot be started");
     let nobody = McpTransport::Http {
         url: "http://user:secret@127.0.0.1:9/mcp?key=1".to_owned(),
         headers: Vec::new(),
     };
-    insta::assert_snapshot!(refused(&nobody).await, @"");
+    insta::assert_snapshot!(refused(&nobody).await, @"the MCP server `http://127.0.0.1:9/mcp` does not answer as one");
     let headers = vec![("x y".to_owned(), "secret".to_owned())];
     let header = McpTransport::Http { url: "http://127.0.0.1:9/mcp".to_owned(), headers };
-    insta::assert_snapshot!(refused(&header).await, @"");
+    insta::assert_snapshot!(refused(&header).await, @"`x y` and its value are not a header that HTTP takes");
 }
 
 #[tokio::test]

@@ -172,3 +172,75 @@ async fn assemble<A: Answer>(answer: &mut reqwest::Response, asked: Asked<'_>) -
         None => Err(asked.cut()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    /// JSON with the fields that answers have, in the wrong places and with the wrong values.
+    fn answers() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            "[a-z:0-9]{0,12}".prop_map(Value::from),
+        ];
+        const KNOWN: &[&str] = &[
+            "choices",
+            "message",
+            "delta",
+            "content",
+            "tool_calls",
+            "function",
+            "arguments",
+            "index",
+            "id",
+            "usage",
+            "prompt_tokens",
+            "logprobs",
+            "token_ids",
+            "reasoning",
+            "reasoning_details",
+            "finish_reason",
+            "error",
+            "stop_reason",
+            "content_block",
+            "type",
+            "text",
+            "input",
+        ];
+        leaf.prop_recursive(6, 60, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((prop::sample::select(KNOWN), inner), 0..6).prop_map(|fields| {
+                    Value::Object(fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+                }),
+            ]
+        })
+    }
+
+    fn survives<A: Answer>(values: &[Value]) {
+        let mut pieces = A::Pieces::default();
+        for value in values {
+            let wrapped = json!({"choices": [{"delta": value, "message": value}], "content": [value], "type": "message_start", "message": value});
+            for text in [value.to_string(), wrapped.to_string()] {
+                if let Ok(answer) = serde_json::from_str::<A>(&text) {
+                    let _ = answer.into_response("m");
+                }
+                let _ = pieces.add(text.as_bytes());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_breaks_the_client(values in prop::collection::vec(answers(), 1..4)) {
+            survives::<chat::Completion>(&values);
+            survives::<messages::Reply>(&values);
+        }
+    }
+}

@@ -243,3 +243,65 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     };
     Duration::try_from_secs_f64(seconds).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_server_says_in_three_ways_how_long_to_wait() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (headers, expected) in [
+            (&[][..], None),
+            (&[("retry-after", "2")], Some(2000)),
+            (&[("retry-after", " 0.5 ")], Some(500)),
+            (&[("retry-after-ms", "15"), ("retry-after", "2")], Some(15)),
+            (&[("retry-after-ms", "soon"), ("retry-after", "2")], Some(2000)),
+            (&[("retry-after", "Thu, 01 Jan 2026 00:00:07 GMT")], Some(7000)),
+            (&[("retry-after", "Wed, 31 Dec 2025 23:59:00 GMT")], Some(0)),
+            (&[("retry-after", "-5")], None),
+            (&[("retry-after", "1e400")], None),
+            (&[("retry-after", "NaN")], None),
+            (&[("retry-after", "tomorrow")], None),
+        ] {
+            let map =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            assert_eq!(retry_after(&map, now).map(|wait| wait.as_millis()), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_an_error_are_found_wherever_a_server_puts_them() {
+        for (body, words) in [
+            (r#"{"error":{"message":"no","type":"x"}}"#, "no"),
+            (r#"{"error":"no"}"#, "no"),
+            (r#"{"object":"error","message":"no","code":400}"#, "no"),
+            (r#"{"detail":"no"}"#, "no"),
+            (r#"[{"error":{"message":"no"}}]"#, "no"),
+            (r#"{"detail":[{"loc":["body"]}]}"#, r#"{"detail":[{"loc":["body"]}]}"#),
+            (r#"{"error":{"message":""}}"#, r#"{"error":{"message":""}}"#),
+            ("<html>", "<html>"),
+            ("", ""),
+        ] {
+            assert_eq!(message_of(body), words);
+        }
+    }
+
+    #[test]
+    fn an_error_in_an_answer_has_the_status_that_it_would_have_had() {
+        for (error, status) in [
+            (json!({"code": 429}), 429),
+            (json!({"code": "503"}), 503),
+            (json!({"code": "rate_limited", "type": "rate_limit_error"}), 429),
+            (json!({"code": 7, "type": "overloaded_error"}), 529),
+            (json!({"status": 400}), 400),
+            (json!({"type": "authentication_error"}), 401),
+            (json!({"type": "api_error"}), 500),
+            (json!("no"), 500),
+        ] {
+            assert_eq!(status_of(&error).as_u16(), status, "{error}");
+        }
+    }
+}

@@ -4,29 +4,31 @@
 //! better, keeps to rate limits, and knows what a response cost.
 //!
 //! ```
-//! # use rollout::model::Error;
 //! use std::sync::Arc;
 //!
 //! use rollout::model::{
-//!     Message, Model,
+//!     Message, Model, SamplingArgs,
 //!     client::{Client, ClientConfig},
 //! };
-//! use serde_json::json;
 //!
-//! # async fn ask(base_url: &str) -> Result<(), Box<dyn std::error::Error>> {
+//! # use rollout_testkit::{ModelServer, Reply};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::always(Reply::text("4"));
+//! # let base_url = server.url();
 //! let client = Client::new(ClientConfig {
-//!     api_key: Some("sk-…".into()),
+//!     api_key: Some("sk-secret".into()),
 //!     ..ClientConfig::new(base_url)
 //! })?;
 //! let model = Model {
 //!     client: client.clone(),
 //!     name: "gpt-4.1-mini".to_owned(),
-//!     sampling: json!({"temperature": 0.7}).as_object().cloned().unwrap_or_default(),
+//!     sampling: SamplingArgs::from_iter([("temperature".to_owned(), 0.7.into())]),
 //!     max_seq_len: None,
 //! };
 //! let question = [Arc::new(Message::user("What is 2+2?"))];
 //! let response = client.respond(&model, &question, &[], "session-1").await?;
-//! println!("{}", response.message.text());
+//! assert_eq!(response.message.text(), "4");
 //! # Ok(())
 //! # }
 //! ```
@@ -177,16 +179,18 @@ impl Client {
         let mut habits = inner.habits();
         let mut is_renamed = false;
         let mut body = inner.encode(model, messages, tools, habits)?;
+        let limit = token_limit(model);
         let mut tries = 0;
         let mut response = loop {
             let asked = Asked {
                 url: &endpoint.shown,
                 model: &model.name,
                 has_key: inner.has_key,
-                token_limit: (inner.dialect == Dialect::Chat).then(|| habits.token_limit()),
+                token_limit: limit.filter(|_| inner.dialect == Dialect::Chat).map(|_| habits.token_limit()),
                 secrets: &inner.secrets,
             };
-            let estimate = estimate(&body, model);
+            // Four bytes to a token, and what the model may write at most.
+            let estimate = body.len() as u64 / 4 + limit.unwrap_or(0);
             if let Some(limiter) = &inner.limiter {
                 limiter.acquire(estimate).await;
             }
@@ -199,6 +203,9 @@ impl Client {
                 }
                 Err(failure) => failure,
             };
+            if let Some(limiter) = &inner.limiter {
+                limiter.settle(estimate, 0);
+            }
             match failure {
                 Failure::Passing { cause, after } => {
                     tries += 1;
@@ -304,11 +311,9 @@ fn headers(config: &ClientConfig) -> Result<HeaderMap, ClientError> {
     Ok(headers)
 }
 
-/// About how many tokens a request takes: four bytes to a token, and what the model may write at most.
-fn estimate(body: &[u8], model: &Model) -> u64 {
-    let limit =
-        ["max_completion_tokens", "max_tokens"].iter().find_map(|key| model.sampling.get(*key)?.as_u64());
-    body.len() as u64 / 4 + limit.unwrap_or(0)
+/// How much the model may write, if somebody said so.
+fn token_limit(model: &Model) -> Option<u64> {
+    ["max_completion_tokens", "max_tokens"].iter().find_map(|key| model.sampling.get(*key)?.as_u64())
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);

@@ -15,8 +15,8 @@ pub(super) struct Logprobs {
 /// The probability of one token.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Logprob {
-    #[serde(default)]
-    token: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
     logprob: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Vec<u8>>,
@@ -54,7 +54,7 @@ impl Told {
 impl Logprob {
     /// The token's number, from servers that write `token_id:123` in the place of its text.
     fn id(&self) -> Option<u32> {
-        self.token.strip_prefix("token_id:")?.parse().ok()
+        self.token.as_deref()?.strip_prefix("token_id:")?.parse().ok()
     }
 }
 
@@ -259,7 +259,7 @@ mod tests {
                 text.push(ALPHABET[(bits >> (18 - 6 * place) & 63) as usize].into());
             }
         }
-        while text.len() % 4 != 0 {
+        while !text.len().is_multiple_of(4) {
             text.push('=');
         }
         text

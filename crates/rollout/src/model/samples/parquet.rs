@@ -183,7 +183,7 @@ mod tests {
             first_turn: 0,
             last_turn: 2,
             reward: 0.25,
-            advantage: (example_id % 2 == 0).then_some(-0.5),
+            advantage: example_id.is_multiple_of(2).then_some(-0.5),
             is_truncated: example_id == 0,
             token_ids: (0..tokens).map(|id| u32::MAX - id).collect(),
             loss_mask: (0..tokens).map(|id| u8::from(id > 0)).collect(),

@@ -171,8 +171,8 @@ impl McpServer {
         process: Option<Process>,
     ) -> Result<Self, McpError> {
         let started = async {
-            let service = start.await.map_err(Failed::Start)?;
-            let tools = service.list_all_tools().await.map_err(Failed::List)?;
+            let service = start.await.map_err(|error| Failed::Start(Box::new(error)))?;
+            let tools = service.list_all_tools().await.map_err(|error| Failed::List(Box::new(error)))?;
             Ok((service, tools))
         };
         let said = process.as_ref().map(Process::stderr);
@@ -189,8 +189,8 @@ impl McpServer {
         }
         let said = said.map(|said| said.as_suffix()).unwrap_or_default();
         Err(match failed {
-            Some(Failed::Start(source)) => McpError::Start { server, said, source: Box::new(source) },
-            Some(Failed::List(source)) => McpError::List { server, said, source: Box::new(source) },
+            Some(Failed::Start(source)) => McpError::Start { server, said, source },
+            Some(Failed::List(source)) => McpError::List { server, said, source },
             None => McpError::Timeout { server, said },
         })
     }
@@ -233,8 +233,8 @@ impl fmt::Debug for McpServer {
 }
 
 enum Failed {
-    Start(ClientInitializeError),
-    List(ServiceError),
+    Start(Box<ClientInitializeError>),
+    List(Box<ServiceError>),
 }
 
 fn parse_headers(headers: &[(String, String)]) -> Result<HashMap<HeaderName, HeaderValue>, McpError> {

@@ -113,7 +113,7 @@ async fn absolute(environment: &dyn Environment, path: &str) -> Result<String, T
 
 /// Runs a command that is expected to succeed.
 async fn command(environment: &dyn Environment, argv: &[&str]) -> Result<String, ToolFailure> {
-    match shell::run(environment, argv, COMMAND_DEADLINE).await? {
+    match shell::run(environment, argv, &[], COMMAND_DEADLINE).await? {
         (Exit { outcome: Outcome::Code(0), .. }, output) => Ok(output),
         (Exit { outcome: Outcome::TimedOut, .. }, _) => {
             Err(ToolFailure::new("FileError", "the file system inside did not answer in time"))

@@ -110,29 +110,35 @@ struct ApplyPatch {
 
 /// Tools in the environment of the rollout whose model calls them.
 pub fn tools(kinds: &[ContainerTool], command_timeout: Duration) -> Vec<Arc<dyn Tool>> {
-    kinds.iter().map(|kind| tool(*kind, command_timeout, Place::OfTheRollout)).collect()
+    kinds.iter().map(|kind| tool(*kind, command_timeout, Place::OfTheRollout, &[])).collect()
 }
 
-/// Tools in an environment that runs.
+/// Tools in an environment that runs. Its commands get these variables beside those of the image.
 ///
 /// ```
 /// # use rollout::environment::{Environment, EnvironmentSpec, Provider};
 /// use rollout::model::{DuplicateTool, ToolUse, tool::container};
 ///
 /// fn interaction(environment: &dyn Environment) -> Result<ToolUse<'_>, DuplicateTool> {
-///     ToolUse::new(container::tools_in(environment, &container::ALL, container::COMMAND_TIMEOUT))
+///     ToolUse::new(container::tools_in(environment, &container::ALL, container::COMMAND_TIMEOUT, &[]))
 /// }
 /// ```
 pub fn tools_in<'e>(
     environment: &'e dyn Environment,
     kinds: &[ContainerTool],
     command_timeout: Duration,
+    env: &'e [(String, String)],
 ) -> Vec<Arc<dyn Tool + 'e>> {
-    kinds.iter().map(|kind| tool(*kind, command_timeout, Place::Running(environment))).collect()
+    kinds.iter().map(|kind| tool(*kind, command_timeout, Place::Running(environment), env)).collect()
 }
 
-fn tool<'e>(kind: ContainerTool, command_timeout: Duration, place: Place<'e>) -> Arc<dyn Tool + 'e> {
-    Arc::new(InContainer { kind, def: def(kind, command_timeout), command_timeout, place })
+fn tool<'e>(
+    kind: ContainerTool,
+    command_timeout: Duration,
+    place: Place<'e>,
+    env: &'e [(String, String)],
+) -> Arc<dyn Tool + 'e> {
+    Arc::new(InContainer { kind, def: def(kind, command_timeout), command_timeout, place, env })
 }
 
 /// The environment that belongs to one rollout, as a resource of its [`State`].
@@ -154,6 +160,7 @@ struct InContainer<'e> {
     def: ToolDef,
     command_timeout: Duration,
     place: Place<'e>,
+    env: &'e [(String, String)],
 }
 
 #[async_trait]
@@ -182,7 +189,7 @@ impl InContainer<'_> {
         match self.kind {
             ContainerTool::Bash => {
                 let Bash { command } = from_arguments(arguments)?;
-                shell::bash(environment, &command, self.command_timeout).await
+                shell::bash(environment, &command, self.env, self.command_timeout).await
             }
             ContainerTool::ReadFile => {
                 let ReadFile { path, start_line, line_count } = from_arguments(arguments)?;

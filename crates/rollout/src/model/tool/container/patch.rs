@@ -148,10 +148,7 @@ fn parse_envelope(lines: &[&str]) -> Result<Vec<Change>, PatchError> {
                 } else if let Some(anchor) = line.strip_prefix("@@") {
                     // Several anchors in a row lead to one hunk.
                     let anchor = anchor.strip_prefix(' ').unwrap_or(anchor);
-                    let mut hunk = match hunks.pop_if(|hunk| hunk.lines.is_empty()) {
-                        Some(hunk) => hunk,
-                        None => Hunk::default(),
-                    };
+                    let mut hunk = hunks.pop_if(|hunk| hunk.lines.is_empty()).unwrap_or_default();
                     if !anchor.trim().is_empty() && !is_range(anchor) {
                         hunk.anchors.push(anchor.to_owned());
                     }

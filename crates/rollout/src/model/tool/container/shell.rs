@@ -23,6 +23,7 @@ const ANY_SHELL: &str =
 pub(super) async fn bash(
     environment: &dyn Environment,
     command: &str,
+    env: &[(String, String)],
     deadline: Duration,
 ) -> Result<String, ToolFailure> {
     if command.len() > MAX_COMMAND_BYTES {
@@ -32,7 +33,7 @@ pub(super) async fn bash(
         );
         return Err(ToolFailure::new("ValueError", text));
     }
-    let (exit, mut text) = run(environment, &["sh", "-c", ANY_SHELL, "sh", command], deadline).await?;
+    let (exit, mut text) = run(environment, &["sh", "-c", ANY_SHELL, "sh", command], env, deadline).await?;
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
@@ -51,6 +52,7 @@ pub(super) async fn bash(
 pub(super) async fn run(
     environment: &dyn Environment,
     argv: &[&str],
+    env: &[(String, String)],
     deadline: Duration,
 ) -> Result<(Exit, String), ToolFailure> {
     if argv.iter().any(|argument| argument.contains('\0')) {
@@ -65,7 +67,7 @@ pub(super) async fn run(
     let redactor = Redactor::default();
     let command = Exec {
         argv,
-        env: &[],
+        env,
         deadline: Some(deadline),
         stdout: LogWriter::new(stdout, &redactor),
         stderr: LogWriter::new(stderr, &redactor),

@@ -1,0 +1,145 @@
+//! `rollout serve`: rollouts of a model for a training loop, over HTTP.
+
+mod guard;
+mod problem;
+mod request;
+mod service;
+mod stream;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use axum::serve::ListenerExt as _;
+use rollout::{
+    config::{AgentKind, DatasetConfig, DatasetSource, InteractionConfig, JobConfig, ModelConfig},
+    model::build,
+};
+use tokio::net::TcpListener;
+
+use self::{guard::Guard, service::Service};
+use super::{load, run};
+use crate::{
+    args::Serve,
+    exit::{Exit, Failure},
+    logging,
+    report::text::count,
+    signals,
+};
+
+/// Why a job cannot be served.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("a service has one model and one interaction, and {} has {models} and {interactions}", path.display())]
+    NotOne { path: PathBuf, models: String, interactions: String },
+    #[error("other machines can reach {0}, and without a token anybody could spend the model's budget")]
+    Open(IpAddr),
+    #[error("cannot read the token in {}", path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error("the token in {} is not one line of at least 16 visible ASCII characters", .0.display())]
+    Token(PathBuf),
+    #[error("cannot listen at {address}")]
+    Listen { address: SocketAddr, source: io::Error },
+}
+
+/// Serves a job until it is stopped.
+pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let guard = guard(args)?;
+    let loaded = load::job(&args.job, &[])?;
+    for warning in &loaded.warnings {
+        writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
+    }
+    let (dataset, interaction, model) = parts(&args.job, &loaded.config)?;
+    logging::start(loaded.config.log_level, &loaded.secrets, true);
+    let surroundings = run::surroundings(&loaded.config, None).await?;
+    let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
+    let service = Service::new(&loaded, interaction, model, examples, cancel.clone())?;
+
+    let address = SocketAddr::new(args.host, args.port);
+    let listening = TcpListener::bind(address).await;
+    let listener = listening.map_err(|source| ServeError::Listen { address, source })?;
+    super::print(&format!(
+        "serving {} ({}) with {} at http://{}",
+        dataset.name,
+        count(service.examples() as u64, "example"),
+        model.name,
+        listener.local_addr()?,
+    ))?;
+    if !args.host.is_loopback() {
+        let note = "requests and the token are not encrypted; let other machines in through a proxy with TLS";
+        writeln!(anstream::stderr().lock(), "{}", load::line("serve", note))?;
+    }
+
+    let service = Arc::new(service);
+    let router = service::router(Arc::clone(&service), guard);
+    // A line that waits for the next one to fill a packet would hold up the training loop.
+    let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
+    let stop = cancel.graceful.clone();
+    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    let ended = async {
+        serving.await?;
+        // Rollouts whose clients went away may still be cleaning up.
+        service.idle().await;
+        Ok::<_, io::Error>(())
+    };
+    tokio::select! {
+        biased;
+        () = cancel.now.cancelled() => Ok(Exit::Cancelled),
+        ended = ended => {
+            ended?;
+            Ok(Exit::Success)
+        }
+    }
+}
+
+/// The one interaction and the one model of a job.
+fn parts<'a>(
+    path: &Path,
+    config: &'a JobConfig,
+) -> Result<(&'a DatasetConfig, &'a InteractionConfig, &'a ModelConfig), Failure> {
+    let models = config.agents.iter().filter_map(|agent| match &agent.kind {
+        AgentKind::Model(agent) => Some(&agent.model),
+        AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
+    });
+    let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
+        DatasetSource::Interaction(interaction) => Some((dataset, &**interaction)),
+        DatasetSource::Path(_) | DatasetSource::Registry { .. } => None,
+    });
+    let (models, interactions): (Vec<_>, Vec<_>) = (models.collect(), interactions.collect());
+    match (&models[..], &interactions[..]) {
+        ([model], [(dataset, interaction)]) => Ok((dataset, interaction, model)),
+        _ => {
+            let error = ServeError::NotOne {
+                path: path.to_owned(),
+                models: count(models.len() as u64, "model"),
+                interactions: count(interactions.len() as u64, "interaction"),
+            };
+            let hint = "write a job file with the pair that is trained; each pair has a service of its own";
+            Err(Failure::from(error).hint(Some(hint)))
+        }
+    }
+}
+
+/// Who is let in. Read before anything else, so that a service is never open by mistake.
+fn guard(args: &Serve) -> Result<Guard, Failure> {
+    let Some(path) = &args.token_file else {
+        if args.host.is_loopback() {
+            return Ok(Guard::new(args.host, None));
+        }
+        let hint = "give --token-file FILE; clients send what is in it as `Authorization: Bearer …`";
+        return Err(Failure::from(ServeError::Open(args.host)).hint(Some(hint)));
+    };
+    let text =
+        fs::read_to_string(path).map_err(|source| ServeError::TokenFile { path: path.clone(), source })?;
+    let token = text.trim();
+    if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let hint = "make one with `openssl rand -hex 32`";
+        return Err(Failure::from(ServeError::Token(path.clone())).hint(Some(hint)));
+    }
+    Ok(Guard::new(args.host, Some(token.to_owned())))
+}

@@ -1,0 +1,284 @@
+//! What is asked of a service, and what it answers.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use futures_util::StreamExt as _;
+use rollout::{
+    config::{InteractionConfig, LoadedJob, ModelConfig, RetryConfig},
+    job::{Cancel, ExampleSet},
+    model::{Limits, Places, Rollouts, SamplingArgs, build, dataset::Format},
+    record::redact::Redactor,
+};
+use serde::Serialize;
+use tokio::sync::Semaphore;
+
+use super::{guard::Guard, problem::Problem, request::Offer, stream};
+use crate::exit::Failure;
+
+/// Requests that are served at a time. Each holds some groups in memory.
+const MAX_REQUESTS: u32 = 64;
+
+/// The largest body of a request, in bytes.
+const MAX_BODY: usize = 16 << 20;
+
+/// How long a client may take to send a request.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// Everything that requests share.
+pub(super) struct Service {
+    pub(super) rollouts: Arc<Rollouts>,
+    pub(super) offer: Offer,
+    pub(super) retry: RetryConfig,
+    pub(super) state_columns: Vec<String>,
+    pub(super) redactor: Redactor,
+    pub(super) places: Places,
+    pub(super) concurrency: NonZeroU32,
+    pub(super) cancel: Cancel,
+    /// Groups that are scored and that no client has taken.
+    pub(super) unread: Arc<AtomicUsize>,
+    seats: Arc<Semaphore>,
+    env_id: String,
+    limits: Limits,
+}
+
+impl Service {
+    pub(super) fn new(
+        loaded: &LoadedJob,
+        interaction: &InteractionConfig,
+        model: &ModelConfig,
+        examples: ExampleSet,
+        cancel: Cancel,
+    ) -> Result<Self, Failure> {
+        let format = Format {
+            system_prompt: interaction.system_prompt.clone(),
+            few_shot: interaction.few_shot.clone(),
+            task: Some(examples.name.to_string()),
+        };
+        let concurrency = loaded.config.n_concurrent_trials;
+        Ok(Self {
+            rollouts: examples.rollouts,
+            offer: Offer {
+                format,
+                examples: examples.inputs.into_iter().map(|input| (input.example_id, input)).collect(),
+                model: Arc::new(build::model(model)?),
+                token_ids: model.token_ids,
+                per_example: loaded.config.n_attempts,
+            },
+            retry: loaded.config.retry.clone(),
+            state_columns: interaction.state_columns.clone(),
+            redactor: Redactor::new(loaded.secrets.iter().map(String::as_str)),
+            places: Places::new(concurrency),
+            concurrency,
+            cancel,
+            unread: Arc::default(),
+            seats: Arc::new(Semaphore::new(MAX_REQUESTS as usize)),
+            env_id: examples.name.to_string(),
+            limits: interaction.limits,
+        })
+    }
+
+    /// How many examples the job has.
+    pub(super) fn examples(&self) -> usize {
+        self.offer.examples.len()
+    }
+
+    /// Waits until no request has anything under way.
+    pub(super) async fn idle(&self) {
+        // The seats are never closed, so they come back.
+        let _ = self.seats.acquire_many(MAX_REQUESTS).await;
+    }
+}
+
+/// The routes, behind the guard.
+pub(super) fn router(service: Arc<Service>, guard: Guard) -> Router {
+    let guarded = move |request: Request, next: Next| {
+        let checked = guard.check(request.uri(), request.headers());
+        async move {
+            match checked {
+                Ok(()) => next.run(request).await,
+                Err(problem) => problem.into_response(),
+            }
+        }
+    };
+    Router::new()
+        .route("/health", get(health))
+        .route("/v1/info", get(info))
+        .route("/v1/rollouts", post(rollouts))
+        .fallback(async || {
+            let routes = "there are GET /health, GET /v1/info and POST /v1/rollouts";
+            Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path").hint(routes)
+        })
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method")
+        })
+        .layer(middleware::from_fn(guarded))
+        .with_state(service)
+}
+
+async fn health() -> Json<serde_json::Value> {
+    Json(serde_json::json!({"status": "ok"}))
+}
+
+/// What `GET /v1/info` tells.
+#[derive(Debug, Serialize)]
+struct Info<'a> {
+    env_id: &'a str,
+    model: &'a str,
+    sampling: &'a SamplingArgs,
+    token_ids: bool,
+    examples: usize,
+    rollouts_per_example: NonZeroU32,
+    n_concurrent_trials: NonZeroU32,
+    limits: LimitsInfo,
+    in_flight: InFlight,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitsInfo {
+    max_turns: Option<u32>,
+    max_completion_tokens: Option<u64>,
+    max_total_tokens: Option<u64>,
+    max_cost: Option<f64>,
+    timeout_sec: Option<f64>,
+    max_requests: u32,
+    max_body_bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct InFlight {
+    requests: usize,
+    rollouts_running: usize,
+    rollouts_waiting: usize,
+    groups_unread: usize,
+}
+
+async fn info(State(service): State<Arc<Service>>) -> Response {
+    let Limits { max_turns, max_completion_tokens, max_total_tokens, max_cost, timeout } = service.limits;
+    Json(Info {
+        env_id: &service.env_id,
+        model: &service.offer.model.name,
+        sampling: &service.offer.model.sampling,
+        token_ids: service.offer.token_ids,
+        examples: service.examples(),
+        rollouts_per_example: service.offer.per_example,
+        n_concurrent_trials: service.concurrency,
+        limits: LimitsInfo {
+            max_turns,
+            max_completion_tokens,
+            max_total_tokens,
+            max_cost,
+            timeout_sec: timeout.map(|timeout| timeout.as_secs_f64()),
+            max_requests: MAX_REQUESTS,
+            max_body_bytes: MAX_BODY,
+        },
+        in_flight: InFlight {
+            requests: MAX_REQUESTS as usize - service.seats.available_permits(),
+            rollouts_running: service.places.taken(),
+            rollouts_waiting: service.places.waiting(),
+            groups_unread: service.unread.load(Ordering::Relaxed),
+        },
+    })
+    .into_response()
+}
+
+async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Problem> {
+    if service.cancel.graceful.is_cancelled() {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"));
+    }
+    let Ok(seat) = Arc::clone(&service.seats).try_acquire_owned() else {
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many requests are under way");
+        let hint =
+            format!("ask again later; {MAX_REQUESTS} are served at a time, and each may have many inputs");
+        return Err(problem.hint(hint).retry_after(1));
+    };
+    let (parts, body) = request.into_parts();
+    check_headers(&parts.headers)?;
+    let body = tokio::time::timeout(BODY_TIME, collect(body, MAX_BODY)).await.unwrap_or_else(|_| {
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body of the request did not come in time"))
+    })?;
+    let asked = service.offer.read(&body).map_err(|problems| {
+        let problem = Problem::new(StatusCode::BAD_REQUEST, problems.join("\n"));
+        problem.hint("docs/training.md describes the request")
+    })?;
+    drop(body);
+    let lines = stream::start(service, asked, seat);
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response())
+}
+
+/// Refuses what is not JSON by its own word, which no web page of another origin can send unasked.
+fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not said to be JSON");
+        return Err(problem.hint("send `Content-Type: application/json`"));
+    }
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if length.is_some_and(|length: u64| length > MAX_BODY as u64) { Err(too_large(MAX_BODY)) } else { Ok(()) }
+}
+
+/// Reads a body up to a limit.
+async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
+    let mut pieces = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            Problem::new(StatusCode::BAD_REQUEST, format!("the body of the request broke off: {error}"))
+        })?;
+        if piece.len() > limit - whole.len() {
+            return Err(too_large(limit));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole)
+}
+
+fn too_large(limit: usize) -> Problem {
+    let problem = Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        format!("the body of the request has more than {limit} bytes"),
+    );
+    problem.hint("ask for fewer inputs at a time, or for `example_ids`")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    fn pieces(sizes: &[usize]) -> Body {
+        let pieces: Vec<_> = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b' '; *size])).collect();
+        Body::from_stream(stream::iter(pieces))
+    }
+
+    #[tokio::test]
+    async fn a_body_without_a_length_is_read_up_to_the_limit() {
+        assert_eq!(collect(pieces(&[4, 6]), 10).await.unwrap().len(), 10);
+        let problem = collect(pieces(&[4, 7]), 10).await.unwrap_err();
+        assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_a_bad_request() {
+        let pieces = [Ok(vec![b' ']), Err(std::io::Error::other("gone"))];
+        let problem = collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err();
+        assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,0 +1,306 @@
+//! The answer to a request: a line for each group as soon as it is scored, and one for all of them.
+//!
+//! Lines are handed to the connection one by one. While nobody takes them no further group is begun, and when the
+//! client goes away what runs is cancelled.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use axum::body::{Body, Bytes};
+use futures_util::stream;
+use rollout::{
+    job::{Cancel, JobError},
+    model::{GenerateError, RolloutInput, RolloutOutput, RunOptions, Share},
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::JoinSet,
+};
+
+use super::{
+    problem::Told,
+    request::{Asked, Form},
+    service::Service,
+};
+
+/// Begins the rollouts of a request. They end when the body is read to its end, or dropped.
+pub(super) fn start(service: Arc<Service>, asked: Asked, seat: OwnedSemaphorePermit) -> Body {
+    let cancel =
+        Cancel { graceful: service.cancel.graceful.child_token(), now: service.cancel.now.child_token() };
+    let (sender, lines) = mpsc::channel(1);
+    let here = cancel.graceful.clone().drop_guard();
+    tokio::spawn(async move {
+        drive(service, asked, sender, cancel).await;
+        // Not before the last cleanup.
+        drop(seat);
+    });
+    Body::from_stream(stream::unfold((lines, here), |(mut lines, here)| async move {
+        let line: Line = lines.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(line.bytes), (lines, here)))
+    }))
+}
+
+/// A line that nobody has read.
+struct Line {
+    bytes: Bytes,
+    _unread: Option<Unread>,
+}
+
+/// Counts a group until it is read.
+struct Unread(Arc<AtomicUsize>);
+
+impl Unread {
+    fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, cancel: Cancel) {
+    let started = Instant::now();
+    let Asked { inputs, per_example, model, form } = asked;
+    let group = Group { service, per_example, model, form, cancel: cancel.clone() };
+    let share = group.service.places.share();
+    let mut inputs = inputs.into_iter();
+    let mut running = JoinSet::new();
+    let mut summary = Summary::default();
+    let mut failure = None;
+    loop {
+        // A group has at least one rollout that runs, so these are enough to take every place.
+        while running.len() < group.service.concurrency.get() as usize
+            && !cancel.graceful.is_cancelled()
+            && let Some(input) = inputs.next()
+        {
+            running.spawn(group.clone().run(input, share.clone()));
+        }
+        let Some(ended) = running.join_next().await else { break };
+        match ended {
+            Ok(Ok((of_group, cancelled, line))) => {
+                summary.add(&of_group);
+                summary.cancelled |= cancelled;
+                let Some(line) = line else { continue };
+                if lines.send(line).await.is_err() {
+                    cancel.graceful.cancel();
+                }
+            }
+            Ok(Err(error)) => {
+                failure.get_or_insert(told(&error));
+                cancel.graceful.cancel();
+            }
+            Err(_) => {
+                let message = "Rollout itself failed in a group: this is a bug".to_owned();
+                failure.get_or_insert(Told { message, hint: None });
+                cancel.graceful.cancel();
+            }
+        }
+    }
+    summary.cancelled |= inputs.next().is_some();
+    let bytes = match &failure {
+        Some(error) => encoded(&Last::Error { error }),
+        None => encoded(&summary.last(started)),
+    };
+    // A client that went away needs no summary.
+    let _ = lines.send(Line { bytes: group.redacted(bytes), _unread: None }).await;
+}
+
+/// What the groups of a request have in common.
+#[derive(Clone)]
+struct Group {
+    service: Arc<Service>,
+    per_example: u32,
+    model: Arc<rollout::model::Model>,
+    form: Form,
+    cancel: Cancel,
+}
+
+impl Group {
+    /// Runs and scores the rollouts of one example. There is no line if all of them were cancelled.
+    async fn run(
+        self,
+        input: RolloutInput,
+        share: Share,
+    ) -> Result<(Tally, bool, Option<Line>), GenerateError> {
+        let Self { service, per_example, model, form, cancel } = &self;
+        let own = service.state_columns.iter().map(String::as_str);
+        let columns = form
+            .columns()
+            .iter()
+            .copied()
+            .filter(|column| !service.state_columns.iter().any(|own| own == column));
+        let options = RunOptions::new(Arc::clone(model))
+            .share(share)
+            .state_columns(own.chain(columns))
+            .retry(service.retry.clone())
+            .cancel(cancel.clone());
+        let inputs = vec![input; *per_example as usize];
+        let ended = service.rollouts.generate(inputs, options).await?;
+        let tally = Tally::of(&ended.outputs);
+        if ended.outputs.is_empty() {
+            return Ok((tally, ended.cancelled, None));
+        }
+        let bytes = self.redacted(encoded(&GroupLine::new(&ended.outputs, *form)));
+        Ok((tally, ended.cancelled, Some(Line { bytes, _unread: Some(Unread::new(&service.unread)) })))
+    }
+
+    /// A line without the secrets of the job, which a server may have repeated.
+    fn redacted(&self, line: Vec<u8>) -> Bytes {
+        let redactor = &self.service.redactor;
+        match std::str::from_utf8(&line) {
+            Ok(text) if !redactor.is_empty() => match redactor.text(text) {
+                std::borrow::Cow::Borrowed(_) => line.into(),
+                std::borrow::Cow::Owned(clean) => clean.into_bytes().into(),
+            },
+            _ => line.into(),
+        }
+    }
+}
+
+/// An error that ends a request, with what to do about it.
+fn told(error: &GenerateError) -> Told {
+    match error {
+        GenerateError::Job(JobError::Unauthorized { source, .. }) => Told {
+            message: format!("no rollout can be done: {}", chain(source)),
+            hint: Some("set the right api_key in the job file, and start the service again".to_owned()),
+        },
+        other => Told { message: chain(other), hint: other.hint() },
+    }
+}
+
+/// An error and its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn encoded(line: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).expect("a line is data with text for keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The rollouts of one example. The lists are in the same order.
+#[derive(Serialize)]
+struct GroupLine<'a> {
+    r#type: &'static str,
+    example_id: u64,
+    rewards: Vec<f64>,
+    advantages: Vec<&'a Value>,
+    metrics: Vec<Value>,
+    errors: Vec<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    samples: Option<Vec<&'a Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollouts: Option<&'a [RolloutOutput]>,
+}
+
+impl<'a> GroupLine<'a> {
+    fn new(outputs: &'a [RolloutOutput], form: Form) -> Self {
+        let column = |name: &'static str| {
+            outputs.iter().map(move |output| output.columns.get(name).unwrap_or(&Value::Null))
+        };
+        let error = |output: &RolloutOutput| {
+            output.error.as_ref().map(|error| format!("{}: {}", error.error_chain_str, error.message))
+        };
+        Self {
+            r#type: "group",
+            example_id: outputs.first().map_or(0, |output| output.example_id),
+            rewards: outputs.iter().map(|output| output.reward).collect(),
+            advantages: column("advantage").collect(),
+            metrics: outputs.iter().map(|output| serde_json::json!(output.metrics)).collect(),
+            errors: outputs.iter().map(error).collect(),
+            samples: (form == Form::Samples)
+                .then(|| column("training_samples").filter_map(Value::as_array).flatten().collect()),
+            rollouts: (form == Form::Rollouts).then_some(outputs),
+        }
+    }
+}
+
+/// What rollouts come to.
+#[derive(Debug, Default)]
+struct Tally {
+    rollouts: u64,
+    errors: u64,
+    reward: f64,
+    samples: u64,
+    without_tokens: u64,
+}
+
+impl Tally {
+    fn of(outputs: &[RolloutOutput]) -> Self {
+        let samples = |output: &RolloutOutput| match output.columns.get("training_samples")? {
+            Value::Array(samples) => Some(Some(samples.len() as u64)),
+            _ => Some(None),
+        };
+        Self {
+            rollouts: outputs.len() as u64,
+            errors: outputs.iter().filter(|output| output.error.is_some()).count() as u64,
+            reward: outputs.iter().map(|output| output.reward).sum(),
+            samples: outputs.iter().filter_map(samples).flatten().sum(),
+            without_tokens: outputs.iter().filter(|output| samples(output) == Some(None)).count() as u64,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Summary {
+    groups: u64,
+    tally: Tally,
+    cancelled: bool,
+}
+
+/// The last line of an answer.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Last<'a> {
+    Summary {
+        groups: u64,
+        rollouts: u64,
+        errors: u64,
+        avg_reward: f64,
+        samples: u64,
+        rollouts_without_tokens: u64,
+        seconds: f64,
+        cancelled: bool,
+    },
+    Error {
+        error: &'a Told,
+    },
+}
+
+impl Summary {
+    fn add(&mut self, group: &Tally) {
+        self.groups += u64::from(group.rollouts > 0);
+        self.tally.rollouts += group.rollouts;
+        self.tally.errors += group.errors;
+        self.tally.reward += group.reward;
+        self.tally.samples += group.samples;
+        self.tally.without_tokens += group.without_tokens;
+    }
+
+    fn last(&self, started: Instant) -> Last<'static> {
+        let Tally { rollouts, errors, reward, samples, without_tokens } = self.tally;
+        Last::Summary {
+            groups: self.groups,
+            rollouts,
+            errors,
+            avg_reward: if rollouts == 0 { 0.0 } else { reward / rollouts as f64 },
+            samples,
+            rollouts_without_tokens: without_tokens,
+            seconds: started.elapsed().as_secs_f64(),
+            cancelled: self.cancelled,
+        }
+    }
+}

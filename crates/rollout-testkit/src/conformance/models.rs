@@ -1,0 +1,81 @@
+//! A model as the agent: its tools in the environment of its trial.
+#![expect(missing_docs, reason = "the name of a case says what it describes")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use serde_json::{Value, json};
+
+use super::Suite;
+use crate::{ModelServer, Reply, TestTask};
+
+fn agent(server: &ModelServer) -> Value {
+    json!({
+        "name": "model",
+        "model": {"name": "scripted", "base_url": server.url(), "max_retries": 0},
+        "env": {"MY_SETTING": "of the agent"},
+    })
+}
+
+/// What the tools answered to each turn of the last conversation.
+fn answers(server: &ModelServer) -> Vec<String> {
+    let requests = server.requests();
+    let messages = requests.last().unwrap().messages().iter();
+    messages
+        .filter(|message| message["role"] == "tool")
+        .map(|message| message["content"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+pub fn a_model_works_with_its_tools_where_scripts_of_agents_run(suite: &Suite) {
+    let patch =
+        "*** Begin Patch\n*** Update File: notes/plan.txt\n@@\n first\n-second\n+done\n*** End Patch\n";
+    let server = ModelServer::turns([
+        Reply::tool_call(
+            "bash",
+            &json!({"command": "pwd; id -un; echo $MY_SETTING; echo $ROLLOUT_TRIAL; cat $ROLLOUT_TASK_INSTRUCTION"}),
+        ),
+        Reply::tool_call("write_file", &json!({"path": "notes/plan.txt", "content": "first\nsecond\n"})),
+        Reply::tool_call("apply_patch", &json!({"patch": patch})),
+        Reply::tool_call("read_file", &json!({"path": "/app/notes/plan.txt"})),
+        Reply::tool_call(
+            "bash",
+            &json!({"command": "stat -c %U notes/plan.txt; touch $(tail -n 1 notes/plan.txt); exit 3"}),
+        ),
+        Reply::text("The file is there."),
+    ]);
+    let dockerfile = "FROM test\nRUN mkdir /app && chown nobody /app\nUSER nobody\nWORKDIR /app\n";
+    let task = TestTask::new("task").dockerfile(dockerfile);
+    let job = suite.job().task(task).agent(agent(&server));
+    let finished = job.run().expect(0);
+    let [place, written, patched, read, made] = &answers(&server)[..] else {
+        panic!("{:?}", answers(&server))
+    };
+    assert_eq!(
+        place,
+        "/app\nnobody\nof the agent\nmodel/set/task__1\nCreate the file /app/done.\n[exit code 0]"
+    );
+    assert!(written.contains("notes/plan.txt") && patched.contains("notes/plan.txt"), "{written} {patched}");
+    assert_eq!(read, "first\ndone\n");
+    assert_eq!(made, "nobody\n[exit code 3]");
+    let result = finished.trial("model/set/task__1");
+    assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
+    let trajectory: Value = finished.file("model/set/task__1/trajectory.json").parse().unwrap();
+    assert_eq!(trajectory["turns"].as_array().unwrap().len(), 6);
+    assert_eq!(trajectory["stop_condition"], "no_tools_called");
+    job.expect_nothing_left();
+}
+
+pub fn a_model_whose_time_is_up_is_stopped_with_everything_it_started(suite: &Suite) {
+    let server = ModelServer::turns([
+        Reply::tool_call("bash", &json!({"command": "setsid sleep 4321 >/dev/null 2>&1 & touch started"})),
+        Reply::tool_call("bash", &json!({"command": "sleep 4321"})),
+    ]);
+    let tests = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [4]321' > left\n\
+                 [ -e started ] && [ $(cat left) = 0 ] && echo 1 > /logs/verifier/reward.txt\n";
+    let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n").tests(tests);
+    let job =
+        suite.job().task(task).agent(agent(&server)).set("verifier", json!({"after_agent_error": "run"}));
+    let result = job.run().expect(0).trial("model/set/task__1");
+    assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
+    assert_eq!(result["reward"], 1.0, "{result:#}");
+    job.expect_nothing_left();
+}

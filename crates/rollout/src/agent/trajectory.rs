@@ -1,0 +1,323 @@
+//! What a model and its tools said in a trial, kept turn by turn so that it is there however the trial ends.
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    model::{Error, Messages, Response, State, ToolDef, Usage, output::OutputError},
+    record::{
+        atomic::{self, WriteError},
+        redact::Redactor,
+    },
+    result,
+    trial::seconds,
+};
+
+/// What the turns of one file may take. A conversation that a model can read is far below.
+const MAX_TURN_BYTES: usize = 32 << 20;
+
+/// Takes note of a conversation while it goes on.
+#[derive(Debug, Default)]
+pub(crate) struct TurnLog(Mutex<Option<Trajectory>>);
+
+impl TurnLog {
+    /// A conversation starts.
+    pub(super) fn begin(&self, state: &State) {
+        let now = Instant::now();
+        *self.lock() = Some(Trajectory {
+            model: state.model.name.clone(),
+            id: Arc::clone(&state.trajectory_id),
+            started_at: Timestamp::now(),
+            started: now,
+            ended: None,
+            stop_condition: None,
+            is_truncated: false,
+            error: None,
+            usage: Usage::default(),
+            tools: Arc::clone(&state.tool_defs),
+            prompt: state.input.prompt.clone(),
+            turns: Vec::new(),
+            asked: now,
+            executed: false,
+        });
+    }
+
+    /// The model is asked.
+    pub(super) fn ask(&self) {
+        self.change(|trajectory| trajectory.asked = Instant::now());
+    }
+
+    /// It responds.
+    pub(super) fn respond(&self, response: &Arc<Response>) {
+        self.change(|trajectory| {
+            if let Some(usage) = &response.usage {
+                trajectory.usage.add(usage);
+            }
+            trajectory.turns.push(Turn {
+                response: Arc::clone(response),
+                model_time: trajectory.asked.elapsed(),
+                answers: Messages::new(),
+                tools_time: None,
+            });
+        });
+    }
+
+    /// Its tools are called.
+    pub(super) fn execute(&self) {
+        self.change(|trajectory| trajectory.executed = true);
+    }
+
+    /// They answer.
+    pub(super) fn answer(&self, answers: &Messages, time: Duration) {
+        self.change(|trajectory| {
+            if let Some(turn) = trajectory.turns.last_mut() {
+                turn.answers.clone_from(answers);
+                turn.tools_time = Some(time);
+            }
+        });
+    }
+
+    /// A stop condition is met.
+    pub(super) fn stop(&self, state: &State) {
+        self.change(|trajectory| {
+            trajectory.ended = Some(Instant::now());
+            trajectory.stop_condition.clone_from(&state.stop_condition);
+            trajectory.is_truncated = state.is_truncated;
+            trajectory.error.clone_from(&state.error);
+        });
+    }
+
+    /// The model's server refuses the key.
+    pub(super) fn refuse(&self, error: &Error) {
+        self.change(|trajectory| trajectory.error = Some(error.clone()));
+    }
+
+    /// Whether a tool was called, and so the environment may be another than it was.
+    pub(crate) fn has_executed(&self) -> bool {
+        self.lock().as_ref().is_some_and(|trajectory| trajectory.executed)
+    }
+
+    /// Gives away what there is.
+    pub(crate) fn take(&self) -> Option<Trajectory> {
+        self.lock().take()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Trajectory)) {
+        if let Some(trajectory) = self.lock().as_mut() {
+            change(trajectory);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Trajectory>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A conversation as far as it got.
+#[derive(Debug)]
+pub(crate) struct Trajectory {
+    model: String,
+    id: Arc<str>,
+    started_at: Timestamp,
+    started: Instant,
+    /// When it ended by itself, or by an error or a limit.
+    ended: Option<Instant>,
+    stop_condition: Option<String>,
+    is_truncated: bool,
+    error: Option<Error>,
+    usage: Usage,
+    tools: Arc<[ToolDef]>,
+    prompt: Messages,
+    turns: Vec<Turn>,
+    asked: Instant,
+    executed: bool,
+}
+
+#[derive(Debug)]
+struct Turn {
+    response: Arc<Response>,
+    model_time: Duration,
+    answers: Messages,
+    /// None: they had not all answered when the conversation was cut off.
+    tools_time: Option<Duration>,
+}
+
+/// The file.
+#[derive(Serialize)]
+struct File {
+    model: Value,
+    trajectory_id: Arc<str>,
+    started_at: Timestamp,
+    duration_sec: f64,
+    stop_condition: Option<String>,
+    is_truncated: bool,
+    error: Value,
+    usage: Option<result::Usage>,
+    tools: Arc<[ToolDef]>,
+    prompt: Value,
+    turns: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turns_left_out: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct TurnRecord<'a> {
+    response: &'a Response,
+    model_sec: f64,
+    answers: &'a Messages,
+    tools_sec: Option<f64>,
+}
+
+impl Trajectory {
+    /// Writes the file, without secrets.
+    pub(crate) fn write(&self, path: &Path, redactor: &Redactor) -> Result<(), WriteError> {
+        let file = self
+            .file(redactor)
+            .map_err(|error| WriteError { path: path.to_owned(), source: io::Error::other(error) })?;
+        atomic::write_json(path, &file)
+    }
+
+    fn file(&self, redactor: &Redactor) -> serde_json::Result<File> {
+        let clean = |value: Value| redactor.json(value);
+        let mut turns = Vec::with_capacity(self.turns.len());
+        let mut room = MAX_TURN_BYTES;
+        for turn in &self.turns {
+            let value = clean(serde_json::to_value(turn.record())?);
+            match room.checked_sub(serde_json::to_string(&value)?.len()) {
+                Some(rest) => room = rest,
+                None => break,
+            }
+            turns.push(value);
+        }
+        let left_out = self.turns.len() - turns.len();
+        let ended = self.ended.unwrap_or_else(Instant::now);
+        Ok(File {
+            model: clean(self.model.as_str().into()),
+            trajectory_id: Arc::clone(&self.id),
+            started_at: self.started_at,
+            duration_sec: seconds(ended.duration_since(self.started)),
+            stop_condition: self.stop_condition.clone(),
+            is_truncated: self.is_truncated,
+            error: clean(serde_json::to_value(self.error.as_ref().map(OutputError::from))?),
+            usage: used(&self.usage),
+            tools: Arc::clone(&self.tools),
+            prompt: clean(serde_json::to_value(&self.prompt)?),
+            turns,
+            turns_left_out: (left_out > 0).then_some(left_out),
+        })
+    }
+}
+
+impl Turn {
+    fn record(&self) -> TurnRecord<'_> {
+        TurnRecord {
+            response: &self.response,
+            model_sec: seconds(self.model_time),
+            answers: &self.answers,
+            tools_sec: self.tools_time.map(seconds),
+        }
+    }
+}
+
+/// What a model used, as results tell it; none if no response told.
+pub(crate) fn used(usage: &Usage) -> Option<result::Usage> {
+    (usage.responses > 0).then(|| result::Usage {
+        input_tokens: Some(usage.input_tokens as u64),
+        output_tokens: Some(usage.output_tokens as u64),
+        // Most servers tell of cached tokens only where there are some.
+        cached_tokens: (usage.cached_tokens > 0.0).then_some(usage.cached_tokens as u64),
+        cost_usd: usage.cost,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+    use crate::model::{Content, Message, ToolCall};
+
+    fn said(message: Message) -> Arc<Response> {
+        Arc::new(Response {
+            id: "r".to_owned(),
+            created: 1,
+            model: "m".to_owned(),
+            usage: None,
+            message,
+            finish_reason: None,
+            tokens: None,
+            extra: Map::new(),
+        })
+    }
+
+    fn turn(response: Message, answers: impl IntoIterator<Item = Message>) -> Turn {
+        Turn {
+            response: said(response),
+            model_time: Duration::ZERO,
+            answers: answers.into_iter().map(Arc::new).collect(),
+            tools_time: None,
+        }
+    }
+
+    fn trajectory(turns: Vec<Turn>) -> Trajectory {
+        let now = Instant::now();
+        Trajectory {
+            model: "m".to_owned(),
+            id: "a3f9".into(),
+            started_at: Timestamp::UNIX_EPOCH,
+            started: now,
+            ended: Some(now),
+            stop_condition: None,
+            is_truncated: false,
+            error: None,
+            usage: Usage::default(),
+            tools: Arc::new([]),
+            prompt: Messages::new(),
+            turns,
+            asked: now,
+            executed: false,
+        }
+    }
+
+    #[test]
+    fn the_first_turns_that_fit_are_kept_and_the_others_counted() {
+        let large = |_| turn(Message::assistant("x".repeat(12 << 20)), []);
+        let file = trajectory((0..4).map(large).collect()).file(&Redactor::default()).unwrap();
+        assert_eq!((file.turns.len(), file.turns_left_out), (2, Some(2)));
+        let small = trajectory(vec![turn(Message::assistant("x"), [])]).file(&Redactor::default()).unwrap();
+        assert_eq!((small.turns.len(), small.turns_left_out), (1, None));
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_stands_and_the_file_stays_json() {
+        let secret = "pass\"word\\with\nlines";
+        let arguments = json!({"command": format!("login {secret}")}).to_string();
+        let call = ToolCall::new("c", "bash", arguments);
+        let mut response = Message::assistant(format!("I try {secret}"));
+        response.tool_calls.push(call);
+        response.extra.insert(secret.to_owned(), json!([{"deep": secret}]));
+        let parts = Content::Parts(vec![json!({"type": "text", "text": secret})]);
+        let mut answer = Message::tool("c", "");
+        answer.content = Some(parts);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("trajectory.json");
+        trajectory(vec![turn(response, [answer])]).write(&path, &Redactor::new([secret])).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("word"), "{text}");
+        let file: Value = serde_json::from_str(&text).unwrap();
+        let message = &file["turns"][0]["response"]["message"];
+        assert_eq!(message["content"], "I try [redacted]");
+        assert_eq!(message["tool_calls"][0]["arguments"], r#"{"command":"login [redacted]"}"#);
+        assert_eq!(message["[redacted]"], json!([{"deep": "[redacted]"}]));
+        assert_eq!(file["turns"][0]["answers"][0]["content"][0]["text"], "[redacted]");
+    }
+}
