@@ -210,8 +210,10 @@ fn a_client_that_goes_away_cancels_its_rollouts() {
     let held = hold.clone();
     let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
     let service = Service::start(job(&server, 8).set("n_concurrent_trials", json!(2)));
-    let answer = service.rollouts(&json!({"example_ids": [0, 1, 2, 3, 4, 5, 6, 7]}));
+    let all = json!([0, 1, 2, 3, 4, 5, 6, 7]);
+    let answer = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 3}));
     block_on(hold.waiting(2));
+    service.until(&json!({"rollouts_running": 2, "rollouts_waiting": 4}));
     drop(answer);
     block_on(hold.waiting(0));
     service.until(&idle());
@@ -270,6 +272,7 @@ fn clients_share_the_places_fairly() {
 
     hold.open();
     assert_eq!((greedy.lines().len(), late.lines().len()), (21, 5));
+    assert_eq!(server.most_at_once(), 4, "no more than `n_concurrent_trials` over both");
 }
 
 #[test]

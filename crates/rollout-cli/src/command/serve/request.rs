@@ -14,6 +14,9 @@ const MAX_PER_EXAMPLE: u32 = 1024;
 /// How many problems are told.
 const TOLD: usize = 20;
 
+/// What a request to the model's server holds anyway, and no client may replace.
+const TAKEN: [&str; 5] = ["model", "messages", "tools", "stream", "n"];
+
 const KEYS: [&str; 6] = ["inputs", "example_ids", "rollouts_per_example", "model", "sampling", "return"];
 
 /// What a service has to give.
@@ -109,7 +112,15 @@ impl Offer {
         };
         let sampling = match take("sampling") {
             None => Map::new(),
-            Some(Value::Object(sampling)) => sampling,
+            Some(Value::Object(sampling)) => {
+                let nested = sampling.get("extra_body").and_then(Value::as_object);
+                let holds = |key: &&str| {
+                    sampling.contains_key(*key) || nested.is_some_and(|body| body.contains_key(*key))
+                };
+                let taken = TAKEN.into_iter().filter(holds);
+                problems.extend(taken.map(|key| format!("`sampling` cannot hold `{key}`")));
+                sampling
+            }
             Some(_) => {
                 problems.push("`sampling` is not an object".to_owned());
                 Map::new()
@@ -284,6 +295,17 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
             Value::Object(model.sampling.clone()),
             json!({"temperature": 1.0, "top_p": 0.5, "seed": 1})
         );
+    }
+
+    #[test]
+    fn sampling_cannot_change_what_is_asked() {
+        let sampling = json!({"n": 8, "messages": [], "extra_body": {"tools": [], "min_p": 0.1}});
+        let problems = read(&json!({"example_ids": [0], "sampling": sampling})).unwrap_err();
+        insta::assert_snapshot!(problems.join("\n"), @"
+        `sampling` cannot hold `messages`
+        `sampling` cannot hold `tools`
+        `sampling` cannot hold `n`
+        ");
     }
 
     #[test]
