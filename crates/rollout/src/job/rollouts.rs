@@ -156,7 +156,13 @@ impl Group {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.open -= 1;
         seats.over.extend(member);
-        (seats.open == 0 && !seats.over.is_empty()).then(|| std::mem::take(&mut seats.over))
+        if seats.open > 0 || seats.over.is_empty() {
+            return None;
+        }
+        let mut over = std::mem::take(&mut seats.over);
+        // Not in the order in which they happened to end.
+        over.sort_unstable_by_key(|member| member.index);
+        Some(over)
     }
 
     /// Runs the tries of a rollout. Returns the last state and the number of tries.
@@ -233,7 +239,7 @@ impl Group {
             let mut row = serde_json::to_vec(&output).expect("a row is data with text for keys");
             let redactor = self.plan.redactor();
             if redactor.finds(&row) {
-                let told = serde_json::from_slice(&row).expect("what was written as JSON is read as JSON");
+                let told = serde_json::to_value(&output).expect("a row is data with text for keys");
                 row = redactor.json(told).to_string().into_bytes();
             }
             row.push(b'\n');

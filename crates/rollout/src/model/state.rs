@@ -217,14 +217,28 @@ impl State {
         Some(value)
     }
 
-    /// Adds a field, or changes one that was added. A column that the input has is changed there.
+    /// Adds a field, or changes one that was added. What the input has is changed there; a value that cannot stand
+    /// there changes nothing. Fields of the struct are changed by themselves.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
-        let value = value.into();
-        match self.input.extra.get_mut(name) {
-            Some(column) => *column = value,
-            None => {
-                self.fields.insert(name.to_owned(), value);
+        fn put<T: serde::de::DeserializeOwned>(place: &mut T, value: Value) {
+            if let Ok(value) = serde_json::from_value(value) {
+                *place = value;
             }
+        }
+        let value = value.into();
+        let input = &mut self.input;
+        match name {
+            "prompt" => put(&mut input.prompt, value),
+            "example_id" => put(&mut input.example_id, value),
+            "task" => put(&mut input.task, value),
+            "answer" => put(&mut input.answer, value),
+            "info" => put(&mut input.info, value),
+            other => match input.extra.get_mut(other) {
+                Some(column) => *column = value,
+                None => {
+                    self.fields.insert(other.to_owned(), value);
+                }
+            },
         }
     }
 
