@@ -380,7 +380,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
     let lines = service.rollouts(&json!({"example_ids": [0, 1, 2]})).lines();
     assert_eq!(server.served(), 1);
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @"");
+    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions refuses the API key for model `policy`; check that `api_key` is the right one and may use the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
                 0 => String::new(),
                 earlier => format!(" ({earlier} finished earlier)"),
             };
-            // Jobs without containers have a provider of this name.
+            // A job whose models need no containers runs nowhere in particular.
             let place = if provider == "none" { String::new() } else { format!(", on {provider}") };
             Some(format!(
                 "{}: {trials}{earlier}, {concurrency} at a time{place}\n{}",

@@ -300,17 +300,20 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
     #[test]
     fn samples_need_a_model_that_gives_tokens() {
         let problems = offer(false).read(br#"{"example_ids": [0], "return": "samples"}"#).unwrap_err();
-        insta::assert_snapshot!(problems.join("\n"), @"");
+        insta::assert_snapshot!(problems.join("\n"), @"`return: samples` needs tokens; set `token_ids: true` for the model of the job");
     }
 
     #[test]
     fn a_request_is_either_for_inputs_or_for_examples() {
         let told = |body: Value| read(&body).unwrap_err().join("\n");
-        insta::assert_snapshot!(told(json!({})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": []})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"");
-        insta::assert_snapshot!(told(json!({"example_ids": []})), @"");
+        insta::assert_snapshot!(told(json!({})), @"`inputs` or `example_ids` is missing");
+        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` exclude each other");
+        insta::assert_snapshot!(told(json!({"inputs": []})), @"`inputs` is empty");
+        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
+        `inputs` is not a list
+        `rollouts_per_example` is not a whole number from 1 to 1024
+        ");
+        insta::assert_snapshot!(told(json!({"example_ids": []})), @"`example_ids` is empty");
     }
 
     #[test]
