@@ -51,6 +51,8 @@ fn help_teaches_the_first_steps() {
     Commands:
       run          Run a job
       resume       Continue a job that was cut short
+      serve        Run rollouts of a model for a training loop, over HTTP
+      export       Turn the results of a job into files for other programs
       validate     Check a job, a task or a dataset without running anything
       shell        Open a shell in a fresh environment of a task
       attach       Open a shell in the environment that a trial left behind

@@ -210,8 +210,10 @@ fn a_client_that_goes_away_cancels_its_rollouts() {
     let held = hold.clone();
     let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
     let service = Service::start(job(&server, 8).set("n_concurrent_trials", json!(2)));
-    let answer = service.rollouts(&json!({"example_ids": [0, 1, 2, 3, 4, 5, 6, 7]}));
+    let all = json!([0, 1, 2, 3, 4, 5, 6, 7]);
+    let answer = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 3}));
     block_on(hold.waiting(2));
+    service.until(&json!({"rollouts_running": 2, "rollouts_waiting": 4}));
     drop(answer);
     block_on(hold.waiting(0));
     service.until(&idle());
@@ -270,6 +272,7 @@ fn clients_share_the_places_fairly() {
 
     hold.open();
     assert_eq!((greedy.lines().len(), late.lines().len()), (21, 5));
+    assert_eq!(server.most_at_once(), 4, "no more than `n_concurrent_trials` over both");
 }
 
 #[test]
@@ -380,7 +383,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
     let lines = service.rollouts(&json!({"example_ids": [0, 1, 2]})).lines();
     assert_eq!(server.served(), 1);
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @"");
+    insta::assert_snapshot!(line.to_string().replace(&server.root(), "[SERVER]"), @r#"{"type":"error","error":{"message":"no rollout can be done: [SERVER]/v1/chat/completions refuses the API key for model `policy`; check that `api_key` is the right one and may use the model: 401 Unauthorized: Incorrect API key provided: [redacted]","hint":"set the right api_key in the job file, and start the service again"}}"#);
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl Job {
             indexes: HashMap::new(),
             group: None,
             in_recorder: 0,
+            told_scoring: false,
             cancelled: false,
             failure: None,
         };
@@ -179,6 +180,8 @@ struct Dispatcher {
     /// The group that rollouts are started of, and how many of them are still to be started.
     group: Option<(Arc<Group>, u64)>,
     in_recorder: u64,
+    /// Whether it was told that a function of a rubric fails.
+    told_scoring: bool,
     cancelled: bool,
     failure: Option<JobError>,
 }
@@ -339,6 +342,10 @@ impl Dispatcher {
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
                     (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
+                    (Fate::Unscored(error), Some(index)) => {
+                        self.tell(Event::TrialSkipped { index });
+                        self.refused("a model of the rubric".to_owned(), error);
+                    }
                     _ => {}
                 }
                 finished
@@ -355,9 +362,15 @@ impl Dispatcher {
     /// Ends the job: no other trial of the model can do better.
     fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
         let agent = self.plan.parts(index).0;
-        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name).to_owned();
+        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
+        let who = format!("model {model}");
         self.tell(Event::TrialSkipped { index });
-        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
+        self.refused(who, error);
+    }
+
+    /// Stops the job: no other trial can do better with this key.
+    fn refused(&mut self, who: String, error: model::Error) {
+        self.failure.get_or_insert(JobError::Unauthorized { who, source: error });
         self.stop.cancel();
     }
 
@@ -386,6 +399,13 @@ impl Dispatcher {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
             tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
+            if let (false, Work::Example { .. }, Some(note)) =
+                (self.told_scoring, &self.plan.parts(index).1.work, result.notes.first())
+            {
+                self.told_scoring = true;
+                let message = format!("{note}. The notes of results tell of others");
+                self.tell(Event::Warning { message });
+            }
             self.tell(Event::TrialFinished { index, result });
             outputs.extend(output);
         }

@@ -14,6 +14,9 @@ const MAX_PER_EXAMPLE: u32 = 1024;
 /// How many problems are told.
 const TOLD: usize = 20;
 
+/// What a request to the model's server holds anyway, and no client may replace.
+const TAKEN: [&str; 5] = ["model", "messages", "tools", "stream", "n"];
+
 const KEYS: [&str; 6] = ["inputs", "example_ids", "rollouts_per_example", "model", "sampling", "return"];
 
 /// What a service has to give.
@@ -109,7 +112,15 @@ impl Offer {
         };
         let sampling = match take("sampling") {
             None => Map::new(),
-            Some(Value::Object(sampling)) => sampling,
+            Some(Value::Object(sampling)) => {
+                let nested = sampling.get("extra_body").and_then(Value::as_object);
+                let holds = |key: &&str| {
+                    sampling.contains_key(*key) || nested.is_some_and(|body| body.contains_key(*key))
+                };
+                let taken = TAKEN.into_iter().filter(holds);
+                problems.extend(taken.map(|key| format!("`sampling` cannot hold `{key}`")));
+                sampling
+            }
             Some(_) => {
                 problems.push("`sampling` is not an object".to_owned());
                 Map::new()
@@ -287,6 +298,17 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
     }
 
     #[test]
+    fn sampling_cannot_change_what_is_asked() {
+        let sampling = json!({"n": 8, "messages": [], "extra_body": {"tools": [], "min_p": 0.1}});
+        let problems = read(&json!({"example_ids": [0], "sampling": sampling})).unwrap_err();
+        insta::assert_snapshot!(problems.join("\n"), @"
+        `sampling` cannot hold `messages`
+        `sampling` cannot hold `tools`
+        `sampling` cannot hold `n`
+        ");
+    }
+
+    #[test]
     fn inputs_are_rows_as_those_of_a_dataset() {
         let asked =
             read(&json!({"inputs": [{"question": "?", "example_id": 7, "level": 2}], "return": "samples"}));
@@ -300,17 +322,20 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
     #[test]
     fn samples_need_a_model_that_gives_tokens() {
         let problems = offer(false).read(br#"{"example_ids": [0], "return": "samples"}"#).unwrap_err();
-        insta::assert_snapshot!(problems.join("\n"), @"");
+        insta::assert_snapshot!(problems.join("\n"), @"`return: samples` needs tokens; set `token_ids: true` for the model of the job");
     }
 
     #[test]
     fn a_request_is_either_for_inputs_or_for_examples() {
         let told = |body: Value| read(&body).unwrap_err().join("\n");
-        insta::assert_snapshot!(told(json!({})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": []})), @"");
-        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"");
-        insta::assert_snapshot!(told(json!({"example_ids": []})), @"");
+        insta::assert_snapshot!(told(json!({})), @"`inputs` or `example_ids` is missing");
+        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` exclude each other");
+        insta::assert_snapshot!(told(json!({"inputs": []})), @"`inputs` is empty");
+        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
+        `inputs` is not a list
+        `rollouts_per_example` is not a whole number from 1 to 1024
+        ");
+        insta::assert_snapshot!(told(json!({"example_ids": []})), @"`example_ids` is empty");
     }
 
     #[test]
