@@ -1,4 +1,7 @@
 //! The game, played with a scripted model.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{fs, path::Path, process::Command};
 
 use rollout::model::{Client, Model, RolloutOutput, RunOptions, Sample, SamplingArgs, client::ClientConfig};
 use rollout_example_number_game::rollouts;
@@ -49,4 +52,21 @@ async fn a_model_that_says_something_else_has_lost() {
     let row = play(&ModelServer::always(Reply::text("Is it 2?")), 2).await;
     assert_eq!((row.reward, row.metrics["num_turns"]), (0.0, 1.0));
     assert_eq!(row.stop_condition.as_deref(), Some("no_number"));
+}
+
+#[test]
+fn the_program_prints_what_the_readme_shows_and_plays_nothing_twice() {
+    let server = ModelServer::start(Script::examples());
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, rest) = readme.split_once("-p rollout-example-number-game\n").unwrap();
+    let (promised, _) = rest.split_once("```").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let program = || {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rollout-example-number-game"));
+        program.current_dir(&dir).env("MODEL_URL", server.url()).env_remove("MODEL_KEY");
+        String::from_utf8(program.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(program(), promised);
+    let served = server.served();
+    assert_eq!((program().as_str(), server.served()), (promised, served));
 }
