@@ -174,6 +174,5 @@ fn memory_does_not_grow_with_the_rows() {
     let second = peak(&resumed);
     hold.open();
     resumed.finish().expect(0);
-    eprintln!("PEAKS {first} {second}");
     assert!(first < ROOM && second < ROOM, "{first} MiB, and {second} MiB when it was resumed");
 }

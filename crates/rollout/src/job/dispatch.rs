@@ -1,6 +1,10 @@
 //! The dispatcher: starts trials, listens to them, and puts everything into one order.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::{
@@ -31,6 +35,9 @@ use crate::{
     result::{ErrorType, JobResult, TrialError, TrialResult},
     trial::{self, Installs, Progress, Trial, TrialEnd},
 };
+
+/// Rows that wait for the disk before no more rollouts are started.
+const MAX_WAITING_BYTES: usize = 8 << 20;
 
 /// How often averages are written while a job runs, at most.
 const METADATA_INTERVAL: Duration = Duration::from_secs(1);
@@ -95,7 +102,8 @@ impl Job {
             running: JoinSet::new(),
             indexes: HashMap::new(),
             group: None,
-            in_recorder: 0,
+            in_recorder: VecDeque::new(),
+            waiting_bytes: 0,
             told_scoring: false,
             cancelled: false,
             failure: None,
@@ -179,7 +187,10 @@ struct Dispatcher {
     indexes: HashMap<Id, TrialIndex>,
     /// The group that rollouts are started of, and how many of them are still to be started.
     group: Option<(Arc<Group>, u64)>,
-    in_recorder: u64,
+    /// The bytes of the rows of each group that is not recorded yet, in the order in which they were handed over.
+    in_recorder: VecDeque<usize>,
+    /// All of these bytes.
+    waiting_bytes: usize,
     /// Whether it was told that a function of a rubric fails.
     told_scoring: bool,
     cancelled: bool,
@@ -200,6 +211,7 @@ impl Dispatcher {
         loop {
             while !self.stop.is_cancelled()
                 && self.running.len() < concurrency
+                && self.has_room()
                 && let Some((index, rest)) = queue.split_first()
             {
                 self.start(*index, rest, recorder);
@@ -208,7 +220,7 @@ impl Dispatcher {
             if self.stop.is_cancelled() {
                 self.abandon_group();
             }
-            if self.running.is_empty() && self.in_recorder == 0 {
+            if self.running.is_empty() && self.in_recorder.is_empty() {
                 self.cancelled |= !queue.is_empty() && cancel.graceful.is_cancelled();
                 return;
             }
@@ -236,6 +248,11 @@ impl Dispatcher {
     fn tell(&self, event: Event) {
         // A reporter that went away is no reason to stop.
         let _ = self.events.send(event);
+    }
+
+    /// Whether the disk keeps up with the rows, which are in memory until they are on it.
+    fn has_room(&self) -> bool {
+        self.waiting_bytes < MAX_WAITING_BYTES
     }
 
     /// Starts a trial. Those after it in the queue tell how large its group is.
@@ -377,14 +394,17 @@ impl Dispatcher {
     /// Gives trials that are over together to the recorder.
     fn hand_over(&mut self, finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
-            self.in_recorder += 1;
+            let bytes = finished.iter().filter_map(|trial| trial.row.as_ref()).map(Vec::len).sum::<usize>();
+            self.in_recorder.push_back(bytes);
+            self.waiting_bytes += bytes;
             let trials = finished.into_iter().map(|trial| (self.sections.of(trial.index), trial));
             recorder.record(trials.collect());
         }
     }
 
     fn recorded(&mut self, done: Recorded) {
-        self.in_recorder -= 1;
+        // They come back in the order in which they went.
+        self.waiting_bytes -= self.in_recorder.pop_front().unwrap_or_default();
         let trials = match done {
             Recorded::Written(trials) => trials,
             Recorded::Lost(reason) => {

@@ -131,10 +131,8 @@ async fn usage_is_summed_over_all_turns() {
         cost: Some(0.25),
         ..TokenCounts::default()
     };
-    let replies = [
-        Reply::text("one").usage(counts),
-        Reply::text("two").usage(TokenCounts { prompt: 20, ..counts }),
-    ];
+    let replies =
+        [Reply::text("one").usage(counts), Reply::text("two").usage(TokenCounts { prompt: 20, ..counts })];
     let server = ModelServer::turns(replies);
     let usage = run(&Witness(Notes::default()), &server).await.usage;
     assert_eq!((usage.input_tokens, usage.output_tokens), (30.0, 10.0));
