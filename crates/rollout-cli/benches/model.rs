@@ -18,11 +18,12 @@ use rollout::model::{
 use rollout_testkit::{ModelServer, Script};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Map;
+use serde_json::{Map, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const REQUESTS: &str = "bare requests, to see the server alone";
 const SINGLE: &str = "rollouts of one turn, saved";
+const COMMAND: &str = "rollouts of one turn, by the command";
 const TOOLS: &str = "rollouts of five tool turns, saved";
 
 fn main() {
@@ -48,17 +49,23 @@ struct Figures {
 
 fn table() {
     println!(
-        "{:<40} {:>9} {:>8} {:>12} {:>14} {:>8}",
-        "", "at a time", "per s", "CPU ms each", "server CPU ms", "peak MB"
+        "{:<40} {:>8} {:>9} {:>7} {:>11} {:>13} {:>7}",
+        "", "count", "at a time", "per s", "CPU ms each", "server CPU ms", "peak MB"
     );
     for (what, script, concurrency, count) in [
         (REQUESTS, "fixed", 64, 200_000),
         (SINGLE, "fixed", 16, 20_000),
         (SINGLE, "fixed", 128, 20_000),
         (SINGLE, "fixed", 1_000, 20_000),
+        // Nearly all of its memory is that of a thousand rollouts under way.
+        (SINGLE, "fixed", 1_000, 1_000),
         (TOOLS, "fixed-tools", 16, 4_000),
         (TOOLS, "fixed-tools", 128, 4_000),
         (TOOLS, "fixed-tools", 1_000, 4_000),
+        (COMMAND, "fixed", 16, 20_000),
+        (COMMAND, "fixed", 128, 20_000),
+        (COMMAND, "fixed", 1_000, 20_000),
+        (COMMAND, "fixed", 1_000, 1_000),
     ] {
         let (mut server, url) = start(script);
         let before = cpu_time(server.id());
@@ -74,7 +81,7 @@ fn table() {
         let figures: Figures = serde_json::from_slice(&output.stdout).expect("read a measurement");
         let each = |seconds: f64| seconds * 1e3 / f64::from(count);
         println!(
-            "{what:<40} {concurrency:>9} {:>8.0} {:>12.3} {:>14.3} {:>8.1}",
+            "{what:<40} {count:>8} {concurrency:>9} {:>7.0} {:>11.3} {:>13.3} {:>7.1}",
             f64::from(count) / figures.seconds,
             each(figures.cpu_seconds),
             each(served.as_secs_f64()),
@@ -104,21 +111,63 @@ fn serve(script: &str) {
 }
 
 fn measure(what: &str, concurrency: u32, count: u32, url: &str) {
+    let figures = match what {
+        COMMAND => command(url, concurrency, count),
+        REQUESTS => this_process(requests(url, concurrency, count)),
+        SINGLE => this_process(evaluate(url, concurrency, count, SingleTurn)),
+        TOOLS => this_process(evaluate(url, concurrency, count, adder())),
+        _ => unreachable!("the table names measurements"),
+    };
+    println!("{}", serde_json::to_string(&figures).expect("write a measurement"));
+}
+
+fn this_process(work: impl Future<Output = ()>) -> Figures {
     let runtime = tokio::runtime::Runtime::new().expect("start a runtime");
     let before = cpu_time(std::process::id());
     let from = Instant::now();
-    match what {
-        REQUESTS => runtime.block_on(requests(url, concurrency, count)),
-        SINGLE => runtime.block_on(evaluate(url, concurrency, count, SingleTurn)),
-        TOOLS => runtime.block_on(evaluate(url, concurrency, count, adder())),
-        _ => unreachable!("the table names measurements"),
-    }
-    let figures = Figures {
+    runtime.block_on(work);
+    Figures {
         seconds: from.elapsed().as_secs_f64(),
         cpu_seconds: (cpu_time(std::process::id()) - before).as_secs_f64(),
-        peak_kilobytes: peak_kilobytes(),
+        peak_kilobytes: peak_kilobytes(std::process::id()).unwrap_or(0),
+    }
+}
+
+/// The command with a job of its own, from its start to its end.
+fn command(url: &str, concurrency: u32, count: u32) -> Figures {
+    let dir = tempfile::tempdir().expect("make a directory");
+    let rows = "{\"question\":\"What is 2+2?\",\"answer\":\"4\"}\n".repeat(count as usize);
+    fs::write(dir.path().join("sums.jsonl"), rows).expect("write a dataset");
+    let job = json!({
+        "name": "bench",
+        "n_concurrent_trials": concurrency,
+        "agents": [{"name": "scripted", "model": {"name": "scripted", "base_url": url}}],
+        "datasets": [{"name": "sums", "interaction": {
+            "dataset": "sums.jsonl",
+            "rubric": [{"name": "correct", "match": "exact"}],
+        }}],
+    });
+    fs::write(dir.path().join("job.yaml"), job.to_string()).expect("write a job");
+    let from = Instant::now();
+    let mut rollout = Command::new(env!("CARGO_BIN_EXE_rollout"))
+        .args(["run", "job.yaml", "--output", "json"])
+        .current_dir(dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("start the command");
+    // A process that has ended has no figures to ask, so the last ones before that are taken.
+    let (mut cpu, mut peak) = (Duration::ZERO, 0);
+    let status = loop {
+        if let Some(kilobytes) = peak_kilobytes(rollout.id()) {
+            (cpu, peak) = (cpu_time(rollout.id()), kilobytes);
+        }
+        if let Some(status) = rollout.try_wait().expect("wait for the command") {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(2));
     };
-    println!("{}", serde_json::to_string(&figures).expect("write a measurement"));
+    assert!(status.success(), "the command failed");
+    Figures { seconds: from.elapsed().as_secs_f64(), cpu_seconds: cpu.as_secs_f64(), peak_kilobytes: peak }
 }
 
 /// Whole rollouts, each an example of its own, scored and saved.
@@ -197,9 +246,9 @@ fn cpu_time(process: u32) -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// The most memory that this process has held.
-fn peak_kilobytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("read the process's memory");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+/// The most memory that a process has held, as long as it runs.
+fn peak_kilobytes(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    peak.trim().trim_end_matches(" kB").parse().ok()
 }

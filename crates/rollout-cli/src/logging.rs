@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use rollout::config::LogLevel;
+use rollout::{config::LogLevel, record::redact::Redactor};
 use tracing_subscriber::{
     EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
@@ -42,14 +42,43 @@ impl io::Write for LogFile {
     }
 }
 
-/// Starts logging at a level, and also to standard error if asked.
-pub(crate) fn start(level: LogLevel, to_stderr: bool) -> LogFile {
+/// Writes messages without secrets, each of which comes in one piece.
+struct Masked<W>(Arc<Redactor>, W);
+
+impl<W: io::Write> io::Write for Masked<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Self(redactor, writer) = self;
+        match redactor.finds(bytes) {
+            true => writer.write_all(redactor.text(&String::from_utf8_lossy(bytes)).as_bytes())?,
+            false => writer.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.1.flush()
+    }
+}
+
+/// Starts logging at a level, without these secrets, and also to standard error if asked.
+pub(crate) fn start<'a>(
+    level: LogLevel,
+    secrets: impl IntoIterator<Item = &'a String>,
+    to_stderr: bool,
+) -> LogFile {
+    let redactor = Arc::new(Redactor::new(secrets.into_iter().map(String::as_str)));
     let file = LogFile::default();
-    let writer = file.clone();
-    let to_file =
-        fmt::layer().with_ansi(false).with_writer(move || writer.clone()).with_filter(filter(level));
+    let (writer, masks) = (file.clone(), Arc::clone(&redactor));
+    let to_file = fmt::layer()
+        .with_ansi(false)
+        .with_writer(move || Masked(Arc::clone(&masks), writer.clone()))
+        .with_filter(filter(level));
     let to_stderr = to_stderr.then(|| {
-        fmt::layer().with_ansi(false).without_time().with_writer(io::stderr).with_filter(filter(level))
+        fmt::layer()
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || Masked(Arc::clone(&redactor), io::stderr()))
+            .with_filter(filter(level))
     });
     // It fails only where a subscriber is there already, as in a test of two commands in one process.
     let _ = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();

@@ -57,5 +57,5 @@ mod classic_builder {
 
 mod podman {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: Engine::podman(), builder: None }; phases processes);
+    rollout_testkit::conformance!(Docker { engine: Engine::podman(), builder: None }; phases processes models);
 }

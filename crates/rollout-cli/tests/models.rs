@@ -115,6 +115,31 @@ fn a_judge_scores_with_a_model_of_its_own() {
 }
 
 #[test]
+fn a_judge_whose_key_is_refused_stops_the_job_and_records_no_zeros() {
+    let server = ModelServer::arithmetic();
+    let judge = ModelServer::arithmetic().key("sk-of-the-judge");
+    let rubric = json!([{"judge": {"model": {"name": "j", "base_url": judge.url()}}}]);
+    let job = job(&server, json!({"dataset": sums(3), "rubric": rubric}));
+    let finished = job.run().expect(1);
+    let text = finished.stderr();
+    assert!(text.contains("refuses the key of a model of the rubric"), "{text}");
+    assert!(!job.dir().join("outputs.jsonl").exists());
+}
+
+#[test]
+fn a_function_that_fails_is_told_once_and_noted_in_every_result() {
+    let server = ModelServer::arithmetic();
+    let rubric = json!([{"name": "checked", "command": ["sh", "-c", "echo no scorer here >&2; exit 3"]}]);
+    let job = job(&server, json!({"dataset": sums(2), "rubric": rubric}));
+    let finished = job.run().expect(0);
+    let text = finished.stderr() + &finished.stdout();
+    assert_eq!(text.matches("`checked` of the rubric failed").count(), 1, "{text}");
+    assert!(text.contains("no scorer here"), "{text}");
+    let journal = fs::read_to_string(job.dir().join("journal.jsonl")).unwrap();
+    assert_eq!(journal.matches("`checked` of the rubric failed").count(), 2, "{journal}");
+}
+
+#[test]
 fn examples_are_shuffled_and_counted_off_as_the_interaction_says() {
     let order = |seed: u64| {
         let server = ModelServer::arithmetic();
@@ -134,9 +159,9 @@ fn a_refused_key_stops_the_job_and_says_whose_it_is() {
     let server = ModelServer::arithmetic().key("another");
     let job = job(&server, json!({"dataset": sums(3), "rubric": [{"match": "numeric"}]}));
     let finished = job.run();
-    assert_ne!(finished.code(), 0);
+    assert_eq!(finished.code(), 1);
     let stderr = finished.stderr();
-    assert!(stderr.contains("the server refuses the key of gpt"), "{stderr}");
+    assert!(stderr.contains("the server refuses the key of model m"), "{stderr}");
     assert!(stderr.contains("api_key"), "{stderr}");
 }
 
@@ -196,14 +221,14 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
     error: dataset `sums` cannot be loaded
     cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
-      row 3: not JSON: expected ident at line 1 column 2
+      row 3: not JSON: expected ident at column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: dataset `sums` cannot be loaded
     cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
-      row 3: not JSON: expected ident at line 1 column 2
+      row 3: not JSON: expected ident at column 2
     ");
     assert!(!job.dir().exists());
 }

@@ -40,6 +40,6 @@ fn it_names_its_scripts_when_asked_for_another() {
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
     unknown script `chess`
     usage: model-server [--port PORT] [--script NAME] [--key KEY]
-    scripts: arithmetic, echo, fixed, fixed-tools, guess, judge, tools
+    scripts: arithmetic, echo, examples, fixed, fixed-tools, guess, judge, tools
     ");
 }

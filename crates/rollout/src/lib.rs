@@ -18,6 +18,10 @@
 //! 6. [`trial`] is one trial: image, start, install, execute, verify, collect, teardown.
 //! 7. [`result`] is what comes out, and [`record`] is how it gets to the disk.
 //!
+//! An agent may be a model, and then a task may also be an example of an interaction: no container, but a conversation
+//! that a rubric scores. [`model`] leads from a single question to tools, and is where to start for those who write
+//! environments in Rust; such trials run on the same [`job`].
+//!
 //! The library prints nothing, ends no process and reads neither `$HOME` nor the environment: whoever calls it says
 //! where things lie. This is the whole of `rollout job.yaml`, without its terminal:
 //!

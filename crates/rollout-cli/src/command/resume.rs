@@ -23,7 +23,7 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let form = execute::form(args.output);
     let resumable = Resumable::open(&args.directory).map_err(failure)?;
     let loaded = configuration(&resumable)?;
-    let log = logging::start(loaded.config.log_level, form != Form::Live);
+    let log = logging::start(loaded.config.log_level, &loaded.secrets, form != Form::Live);
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     let junit = args.junit.as_deref().map(JunitFile::create).transpose()?;
-    let log = logging::start(plan.config().log_level, form != Form::Live);
+    let log = logging::start(plan.config().log_level, &plan.loaded().secrets, form != Form::Live);
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),

@@ -31,8 +31,10 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
                 0 => String::new(),
                 earlier => format!(" ({earlier} finished earlier)"),
             };
+            // A job whose models need no containers runs nowhere in particular.
+            let place = if provider == "none" { String::new() } else { format!(", on {provider}") };
             Some(format!(
-                "{}: {trials}{earlier}, {concurrency} at a time, on {provider}\n{}",
+                "{}: {trials}{earlier}, {concurrency} at a time{place}\n{}",
                 paint(BOLD, job),
                 paint(DIM, &format!("results in {}", shown(directory).display())),
             ))

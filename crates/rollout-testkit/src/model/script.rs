@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{ModelRequest, Reply, fixed::Fixed};
+use super::{ModelRequest, Reply, fixed::Fixed, request::text_of};
 
 /// What a [`ModelServer`](super::ModelServer) plays.
 pub struct Script(pub(super) Kind);
@@ -49,6 +49,7 @@ impl Script {
         match name {
             "arithmetic" => Some(Self::arithmetic()),
             "echo" => Some(Self::by(|request| Reply::text(request.last_text()))),
+            "examples" => Some(Self::examples()),
             "guess" => Some(Self::guess()),
             "judge" => Some(Self::judge()),
             "tools" => Some(Self::tools()),
@@ -59,43 +60,37 @@ impl Script {
     }
 
     /// The names that [`named`](Self::named) knows.
-    pub const NAMES: [&str; 7] = ["arithmetic", "echo", "fixed", "fixed-tools", "guess", "judge", "tools"];
+    pub const NAMES: [&str; 8] =
+        ["arithmetic", "echo", "examples", "fixed", "fixed-tools", "guess", "judge", "tools"];
 
-    /// Answers sums and the like: "What is 2+2?".
+    /// Answers sums and the like: "What is 2+2?". In a box, if it is asked to.
     pub fn arithmetic() -> Self {
-        Self::by(|request| match result_of(&request.last_text()) {
-            Some(result) => Reply::text(result.to_string()),
-            None => Reply::text("I do not know."),
-        })
+        Self::by(arithmetic)
     }
 
     /// Guesses a number from 1 to 100 by halves, told "higher" or "lower" after each guess.
     pub fn guess() -> Self {
-        Self::by(|request| {
-            let (mut low, mut high) = (1, 100);
-            for message in request.messages() {
-                let said = super::request::text_of(&message["content"]).to_lowercase();
-                let middle = i64::midpoint(low, high);
-                if message["role"] != "user" {
-                    continue;
-                } else if said.starts_with("higher") {
-                    low = middle + 1;
-                } else if said.starts_with("lower") {
-                    high = middle - 1;
-                }
-            }
-            Reply::text(i64::midpoint(low, high).to_string())
-        })
+        Self::by(guess)
     }
 
     /// Grades: "yes" if the last two blocks between fences of the prompt are the same, as a judge's prompt has the
     /// ground truth and then the response.
     pub fn judge() -> Self {
+        Self::by(|request| Reply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
+    }
+
+    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, judges, and knows two
+    /// tricks with a shell.
+    pub fn examples() -> Self {
         Self::by(|request| {
-            let text = request.last_text();
-            let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).map(str::trim).collect();
-            let same = matches!(blocks[..], [.., truth, response] if response.contains(truth));
-            Reply::text(if same { "yes" } else { "no" })
+            let asked = request.messages().iter().find(|message| message["role"] == "user");
+            let asked = asked.map(|message| text_of(&message["content"])).unwrap_or_default();
+            match judged(request) {
+                Some(right) => Reply::text(if right { "yes" } else { "no" }),
+                None if request.body["tools"].is_array() => shell(request, &asked),
+                None if asked.contains("guess") => guess(request),
+                None => arithmetic(request),
+            }
         })
     }
 
@@ -109,6 +104,55 @@ impl Script {
                 _ => Reply::text("done"),
             }
         })
+    }
+}
+
+fn arithmetic(request: &ModelRequest) -> Reply {
+    let boxed = request.messages().iter().any(|message| text_of(&message["content"]).contains("\\boxed"));
+    Reply::text(match result_of(&request.last_text()) {
+        Some(result) if boxed => format!("The answer is \\boxed{{{result}}}."),
+        Some(result) => result.to_string(),
+        None => "I do not know.".to_owned(),
+    })
+}
+
+fn guess(request: &ModelRequest) -> Reply {
+    let (mut low, mut high) = (1, 100);
+    for message in request.messages() {
+        let said = text_of(&message["content"]).to_lowercase();
+        let middle = i64::midpoint(low, high);
+        if message["role"] != "user" {
+            continue;
+        } else if said.starts_with("higher") {
+            low = middle + 1;
+        } else if said.starts_with("lower") {
+            high = middle - 1;
+        }
+    }
+    Reply::text(i64::midpoint(low, high).to_string())
+}
+
+/// Whether a response agrees with the ground truth; none if nobody asks for a judgement.
+fn judged(request: &ModelRequest) -> Option<bool> {
+    let text = request.last_text();
+    let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).map(str::trim).collect();
+    match blocks[..] {
+        [.., truth, response] => Some(response.contains(truth)),
+        _ => None,
+    }
+}
+
+/// Runs the command that it knows for what it is asked, and says the first line that it printed.
+fn shell(request: &ModelRequest, asked: &str) -> Reply {
+    let status = asked.split_once("status ").map(|(_, rest)| rest.get(..3).unwrap_or_default());
+    let command = match status {
+        Some(status) => format!("grep -c '\" {status} ' /app/access.log | tee /app/answer.txt"),
+        None if asked.contains("hello.txt") => "echo 'Hello, world!' > /app/hello.txt".to_owned(),
+        None => return Reply::text("I do not know."),
+    };
+    match request.turns() {
+        0 => Reply::tool_call("bash", &json!({"command": command})),
+        _ => Reply::text(request.last_text().lines().next().unwrap_or("Done.")),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
@@ -187,7 +187,7 @@ impl Trajectory {
     }
 
     fn file(&self, redactor: &Redactor) -> serde_json::Result<File> {
-        let clean = |value: Value| redacted(value, redactor);
+        let clean = |value: Value| redactor.json(value);
         let mut turns = Vec::with_capacity(self.turns.len());
         let mut room = MAX_TURN_BYTES;
         for turn in &self.turns {
@@ -239,26 +239,9 @@ pub(crate) fn used(usage: &Usage) -> Option<result::Usage> {
     })
 }
 
-/// A value with every secret masked. In each text by itself: what is JSON stays JSON.
-fn redacted(value: Value, redactor: &Redactor) -> Value {
-    match value {
-        Value::String(text) => match redactor.text(&text) {
-            std::borrow::Cow::Borrowed(_) => Value::String(text),
-            std::borrow::Cow::Owned(clean) => Value::String(clean),
-        },
-        Value::Array(items) => items.into_iter().map(|item| redacted(item, redactor)).collect(),
-        Value::Object(fields) => {
-            let clean =
-                |(key, value): (String, Value)| (redactor.text(&key).into_owned(), redacted(value, redactor));
-            Value::Object(fields.into_iter().map(clean).collect::<Map<_, _>>())
-        }
-        plain => plain,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
     use crate::model::{Content, Message, ToolCall};

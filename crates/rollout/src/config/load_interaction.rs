@@ -86,7 +86,8 @@ impl Loader<'_> {
             pass_threshold: threshold.unwrap_or(PASS_THRESHOLD),
             dataset: examples?,
             rubric: rubric?,
-            directory,
+            // No process runs in a directory without a name.
+            directory: if directory.as_os_str().is_empty() { ".".into() } else { directory },
         };
         Some(config)
     }

@@ -1,6 +1,10 @@
 //! The dispatcher: starts trials, listens to them, and puts everything into one order.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::{
@@ -31,6 +35,9 @@ use crate::{
     result::{ErrorType, JobResult, TrialError, TrialResult},
     trial::{self, Installs, Progress, Trial, TrialEnd},
 };
+
+/// Rows that wait for the disk before no more rollouts are started.
+const MAX_WAITING_BYTES: usize = 8 << 20;
 
 /// How often averages are written while a job runs, at most.
 const METADATA_INTERVAL: Duration = Duration::from_secs(1);
@@ -95,7 +102,9 @@ impl Job {
             running: JoinSet::new(),
             indexes: HashMap::new(),
             group: None,
-            in_recorder: 0,
+            in_recorder: VecDeque::new(),
+            waiting_bytes: 0,
+            told_scoring: false,
             cancelled: false,
             failure: None,
         };
@@ -178,7 +187,12 @@ struct Dispatcher {
     indexes: HashMap<Id, TrialIndex>,
     /// The group that rollouts are started of, and how many of them are still to be started.
     group: Option<(Arc<Group>, u64)>,
-    in_recorder: u64,
+    /// The bytes of the rows of each group that is not recorded yet, in the order in which they were handed over.
+    in_recorder: VecDeque<usize>,
+    /// All of these bytes.
+    waiting_bytes: usize,
+    /// Whether it was told that a function of a rubric fails.
+    told_scoring: bool,
     cancelled: bool,
     failure: Option<JobError>,
 }
@@ -197,6 +211,7 @@ impl Dispatcher {
         loop {
             while !self.stop.is_cancelled()
                 && self.running.len() < concurrency
+                && self.has_room()
                 && let Some((index, rest)) = queue.split_first()
             {
                 self.start(*index, rest, recorder);
@@ -205,7 +220,7 @@ impl Dispatcher {
             if self.stop.is_cancelled() {
                 self.abandon_group();
             }
-            if self.running.is_empty() && self.in_recorder == 0 {
+            if self.running.is_empty() && self.in_recorder.is_empty() {
                 self.cancelled |= !queue.is_empty() && cancel.graceful.is_cancelled();
                 return;
             }
@@ -233,6 +248,11 @@ impl Dispatcher {
     fn tell(&self, event: Event) {
         // A reporter that went away is no reason to stop.
         let _ = self.events.send(event);
+    }
+
+    /// Whether the disk keeps up with the rows, which are in memory until they are on it.
+    fn has_room(&self) -> bool {
+        self.waiting_bytes < MAX_WAITING_BYTES
     }
 
     /// Starts a trial. Those after it in the queue tell how large its group is.
@@ -339,6 +359,10 @@ impl Dispatcher {
                 match (fate, index) {
                     (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
                     (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
+                    (Fate::Unscored(error), Some(index)) => {
+                        self.tell(Event::TrialSkipped { index });
+                        self.refused("a model of the rubric".to_owned(), error);
+                    }
                     _ => {}
                 }
                 finished
@@ -355,23 +379,32 @@ impl Dispatcher {
     /// Ends the job: no other trial of the model can do better.
     fn unauthorized(&mut self, index: TrialIndex, error: model::Error) {
         let agent = self.plan.parts(index).0;
-        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name).to_owned();
+        let model = agent.model.as_ref().map_or(agent.name.as_str(), |model| &model.name);
+        let who = format!("model {model}");
         self.tell(Event::TrialSkipped { index });
-        self.failure.get_or_insert(JobError::Unauthorized { model, source: error });
+        self.refused(who, error);
+    }
+
+    /// Stops the job: no other trial can do better with this key.
+    fn refused(&mut self, who: String, error: model::Error) {
+        self.failure.get_or_insert(JobError::Unauthorized { who, source: error });
         self.stop.cancel();
     }
 
     /// Gives trials that are over together to the recorder.
     fn hand_over(&mut self, finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
-            self.in_recorder += 1;
+            let bytes = finished.iter().filter_map(|trial| trial.row.as_ref()).map(Vec::len).sum::<usize>();
+            self.in_recorder.push_back(bytes);
+            self.waiting_bytes += bytes;
             let trials = finished.into_iter().map(|trial| (self.sections.of(trial.index), trial));
             recorder.record(trials.collect());
         }
     }
 
     fn recorded(&mut self, done: Recorded) {
-        self.in_recorder -= 1;
+        // They come back in the order in which they went.
+        self.waiting_bytes -= self.in_recorder.pop_front().unwrap_or_default();
         let trials = match done {
             Recorded::Written(trials) => trials,
             Recorded::Lost(reason) => {
@@ -386,6 +419,13 @@ impl Dispatcher {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
             tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
+            if let (false, Work::Example { .. }, Some(note)) =
+                (self.told_scoring, &self.plan.parts(index).1.work, result.notes.first())
+            {
+                self.told_scoring = true;
+                let message = format!("{note}. The notes of results tell of others");
+                self.tell(Event::Warning { message });
+            }
             self.tell(Event::TrialFinished { index, result });
             outputs.extend(output);
         }

@@ -119,10 +119,10 @@ pub enum JobError {
     #[error("results can no longer be recorded, so the job was stopped")]
     Journal(#[from] JournalError),
     /// The server of a model refuses its key: no other rollout could do better.
-    #[error("the server refuses the key of model {model}, so the job was stopped")]
+    #[error("the server refuses the key of {who}, so the job was stopped")]
     Unauthorized {
-        /// The model.
-        model: String,
+        /// Whose key, as in a sentence.
+        who: String,
         /// What the server said.
         source: model::Error,
     },

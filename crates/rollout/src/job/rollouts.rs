@@ -66,6 +66,8 @@ pub(super) enum Fate {
     Cancelled,
     /// The server refuses the key.
     Unauthorized(Error),
+    /// The server of a model that scores refuses its key.
+    Unscored(Error),
 }
 
 /// The rollouts of one example that are scored together.
@@ -99,6 +101,10 @@ impl Group {
         members: u64,
     ) -> Self {
         let over = Vec::with_capacity(members as usize);
+        let model = match model.client.on_one_replica() {
+            Some(client) => Arc::new(Model { client, ..(*model).clone() }),
+            None => model,
+        };
         Self { plan, rollouts, model, keep, seats: Mutex::new(Seats { open: members, over }) }
     }
 
@@ -124,11 +130,13 @@ impl Group {
             Err(Halt::Cancelled) => (None, Fate::Cancelled),
             Err(Halt::Unauthorized(error)) => (None, Fate::Unauthorized(error)),
         };
-        let finished = match self.leave(member) {
-            Some(members) => self.score(members).await,
-            None => Vec::new(),
-        };
-        RolloutEnd { fate, finished }
+        match self.leave(member) {
+            Some(members) => match self.score(members).await {
+                Ok(finished) => RolloutEnd { fate, finished },
+                Err(error) => RolloutEnd { fate: Fate::Unscored(error), finished: Vec::new() },
+            },
+            None => RolloutEnd { fate, finished: Vec::new() },
+        }
     }
 
     /// Takes a member out that was never started. If all others are over, they are scored.
@@ -141,7 +149,10 @@ impl Group {
             rest = self.leave(None);
         }
         let rest = rest?;
-        Some(async move { RolloutEnd { fate: Fate::Done, finished: self.score(rest).await } })
+        // Who abandons a group is about to stop, so that a key that is refused stops nothing more.
+        Some(
+            async move { RolloutEnd { fate: Fate::Done, finished: self.score(rest).await.unwrap_or_default() } },
+        )
     }
 
     /// Ends a member, with its state if it has one. The last one gets all of them.
@@ -149,7 +160,13 @@ impl Group {
         let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
         seats.open -= 1;
         seats.over.extend(member);
-        (seats.open == 0 && !seats.over.is_empty()).then(|| std::mem::take(&mut seats.over))
+        if seats.open > 0 || seats.over.is_empty() {
+            return None;
+        }
+        let mut over = std::mem::take(&mut seats.over);
+        // Not in the order in which they happened to end.
+        over.sort_unstable_by_key(|member| member.index);
+        Some(over)
     }
 
     /// Runs the tries of a rollout. Returns the last state and the number of tries.
@@ -181,8 +198,9 @@ impl Group {
         }
     }
 
-    /// Scores all members together, or each by itself, and makes results of them.
-    async fn score(&self, members: Vec<Member>) -> Vec<Finished> {
+    /// Scores all members together, or each by itself, and makes results of them. There are none if a model that was
+    /// to score has the wrong key: zeros would only look like scores.
+    async fn score(&self, members: Vec<Member>) -> Result<Vec<Finished>, Error> {
         let mut numbers = Vec::with_capacity(members.len());
         let mut states = Vec::with_capacity(members.len());
         for Member { index, tries, state } in members {
@@ -200,8 +218,11 @@ impl Group {
         } else {
             rubric.score_group(&mut states).await;
         }
+        if let Some(error) = states.iter().find_map(State::refused_key) {
+            return Err(error.clone());
+        }
         let pairs = numbers.into_iter().zip(states);
-        pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect()
+        Ok(pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect())
     }
 
     fn finish(&self, index: TrialIndex, tries: u32, state: &State) -> Finished {
@@ -212,17 +233,18 @@ impl Group {
         output.attempt = Some(attempt);
         let mut result = trial_result(&trial, &output);
         result.tries = tries;
+        let redact =
+            |error: &Error| self.plan.redactor().text(&format!("{error}; it counts as 0")).into_owned();
+        result.notes = state.scoring_errors.iter().map(redact).collect();
         if let Some(error) = &mut result.error {
             error.message = self.plan.redactor().text(&error.message).into_owned();
         }
         let row = self.keep.rows.then(|| {
             let mut row = serde_json::to_vec(&output).expect("a row is data with text for keys");
             let redactor = self.plan.redactor();
-            if !redactor.is_empty()
-                && let Ok(text) = std::str::from_utf8(&row)
-                && let std::borrow::Cow::Owned(clean) = redactor.text(text)
-            {
-                row = clean.into_bytes();
+            if redactor.finds(&row) {
+                let told = serde_json::to_value(&output).expect("a row is data with text for keys");
+                row = redactor.json(told).to_string().into_bytes();
             }
             row.push(b'\n');
             row

@@ -8,6 +8,7 @@ use std::{
 
 use indexmap::IndexSet;
 use jiff::Timestamp;
+use serde_json::{Map, Value};
 
 use super::{JobError, Plan, plan::Work};
 use crate::{
@@ -223,12 +224,12 @@ impl Section {
         let dataset = plan.tasks[self.tasks.start].dataset.as_str();
         let mut metadata = GenerateMetadata {
             env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
-            env_args: env_args.clone(),
+            env_args: redacted(plan, env_args),
             model: self.model.name.clone(),
-            base_url: Some(self.model.client.base_url().to_owned()),
+            base_url: Some(plan.redactor().text(self.model.client.base_url()).into_owned()),
             num_examples: self.tasks.len() as u64,
             rollouts_per_example: self.rollouts_per_example(),
-            sampling_args: self.model.sampling.clone(),
+            sampling_args: redacted(plan, &self.model.sampling),
             shuffle: shuffled.map(|seed| seed.is_some()),
             shuffle_seed: shuffled.flatten(),
             date: Timestamp::now(),
@@ -242,6 +243,14 @@ impl Section {
         };
         aggregate.tell(self.names.iter(), &mut metadata);
         metadata
+    }
+}
+
+/// Settings without secrets, which an author may have written anywhere.
+fn redacted(plan: &Plan, settings: &Map<String, Value>) -> Map<String, Value> {
+    match plan.redactor().json(Value::Object(settings.clone())) {
+        Value::Object(clean) => clean,
+        _ => unreachable!("an object stays one"),
     }
 }
 

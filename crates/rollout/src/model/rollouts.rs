@@ -13,6 +13,36 @@ use super::{
 use crate::stats::PassK;
 
 /// An interaction with its dataset and its rubric: what models are trained and evaluated on. Cheap to clone.
+///
+/// ```
+/// # use rollout_testkit::ModelServer;
+/// use rollout::model::{
+///     Client, Model, Rollouts, Rubric, RunOptions, Sample, SingleTurn,
+///     client::ClientConfig,
+///     dataset::{Format, rows},
+/// };
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::arithmetic();
+/// # let base_url = server.url();
+/// let dataset = Format::default().inputs(rows(r#"{"question": "What is 2+2?", "answer": "4"}"#)?)?;
+/// let rubric = Rubric::new().reward("right", 1.0, |scene| scene.parsed().contains(scene.answer));
+/// let math = Rollouts::new(SingleTurn, rubric).dataset(dataset).env_id("math");
+///
+/// let model = Model {
+///     client: Client::new(ClientConfig::new(base_url))?,
+///     name: "gpt-4.1-mini".to_owned(),
+///     sampling: Default::default(),
+///     max_seq_len: None,
+/// };
+/// let results = math.evaluate(Sample::first(100).rollouts(4), RunOptions::new(model)).await?;
+/// println!("average reward: {}", results.metadata.avg_reward);
+/// println!("pass@4: {}", results.metadata.pass_at_k["4"]);
+/// # assert_eq!(results.outputs.len(), 4);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Rollouts {
     pub(crate) interaction: Arc<dyn Interaction>,
@@ -143,7 +173,10 @@ impl Rollouts {
         let never = CancellationToken::new();
         let mut state = drive::rollout(&*self.interaction, &self.limits, input, model.into(), &never).await?;
         self.rubric.score_rollout(&mut state).await?;
-        Ok(state)
+        match state.refused_key() {
+            Some(error) => Err(RolloutError::Unauthorized(error.clone())),
+            None => Ok(state),
+        }
     }
 
     /// The name in records.

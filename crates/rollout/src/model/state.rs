@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Client, Error, Messages, ToolDef, TrajectoryStep, samples::Sample};
+use super::{Client, Error, ErrorKind, Messages, ToolDef, TrajectoryStep, samples::Sample};
 
 /// How a model is to be sampled: `temperature`, `max_tokens`, and whatever else its server takes.
 pub type SamplingArgs = Map<String, Value>;
@@ -137,6 +137,8 @@ pub struct State {
     pub metrics: Option<IndexMap<String, f64>>,
     /// What went wrong.
     pub error: Option<Error>,
+    /// Functions of the rubric that failed, so that they count as 0.
+    pub scoring_errors: Vec<Error>,
     /// The last word of the surroundings. Setting it ends the rollout without another turn.
     pub final_env_response: Option<Messages>,
     /// Whether the conversation became longer than the model reads.
@@ -170,6 +172,7 @@ impl State {
             advantage: None,
             metrics: None,
             error: None,
+            scoring_errors: Vec::new(),
             final_env_response: None,
             prompt_too_long: false,
             timed_out: false,
@@ -214,14 +217,28 @@ impl State {
         Some(value)
     }
 
-    /// Adds a field, or changes one that was added. A column that the input has is changed there.
+    /// Adds a field, or changes one that was added. What the input has is changed there; a value that cannot stand
+    /// there changes nothing. Fields of the struct are changed by themselves.
     pub fn set(&mut self, name: &str, value: impl Into<Value>) {
-        let value = value.into();
-        match self.input.extra.get_mut(name) {
-            Some(column) => *column = value,
-            None => {
-                self.fields.insert(name.to_owned(), value);
+        fn put<T: serde::de::DeserializeOwned>(place: &mut T, value: Value) {
+            if let Ok(value) = serde_json::from_value(value) {
+                *place = value;
             }
+        }
+        let value = value.into();
+        let input = &mut self.input;
+        match name {
+            "prompt" => put(&mut input.prompt, value),
+            "example_id" => put(&mut input.example_id, value),
+            "task" => put(&mut input.task, value),
+            "answer" => put(&mut input.answer, value),
+            "info" => put(&mut input.info, value),
+            other => match input.extra.get_mut(other) {
+                Some(column) => *column = value,
+                None => {
+                    self.fields.insert(other.to_owned(), value);
+                }
+            },
         }
     }
 
@@ -231,6 +248,11 @@ impl State {
         let last_word = self.final_env_response.iter().flatten();
         let all = last.prompt.iter().chain(&last.completion).chain(last_word);
         all.skip(self.input.prompt.len()).cloned().collect()
+    }
+
+    /// The failure of a function of the rubric whose model has the wrong key: no other rollout could do better.
+    pub(crate) fn refused_key(&self) -> Option<&Error> {
+        self.scoring_errors.iter().find(|error| error.kind == ErrorKind::Unauthorized)
     }
 
     /// Whether a field that was added holds `true`.

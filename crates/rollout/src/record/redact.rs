@@ -10,6 +10,7 @@ use std::{
 };
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use serde_json::Value;
 
 /// What stands where a secret was.
 pub const MASK: &str = "[redacted]";
@@ -29,11 +30,15 @@ impl Redactor {
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values = BTreeSet::new();
         for secret in secrets {
-            values.insert(secret.to_owned());
-            // A script that prints a value as a line of JSON shows it escaped.
-            if let Ok(json) = serde_json::to_string(secret) {
-                values.insert(json[1..json.len() - 1].to_owned());
+            // A script that prints a value as a line of JSON shows it escaped, and a model that hands such a line to a
+            // tool shows it escaped twice.
+            let mut shown = secret.to_owned();
+            for _ in 0..2 {
+                let escaped = serde_json::Value::from(shown.as_str()).to_string();
+                values.insert(shown);
+                shown = escaped[1..escaped.len() - 1].to_owned();
             }
+            values.insert(shown);
         }
         values.retain(|value| value.len() >= MIN_SECRET_BYTES);
         if values.is_empty() {
@@ -67,6 +72,22 @@ impl Redactor {
         }
     }
 
+    /// The value with every secret masked, in each text by itself: what is JSON stays JSON.
+    pub fn json(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => match self.text(&text) {
+                Cow::Borrowed(_) => Value::String(text),
+                Cow::Owned(clean) => Value::String(clean),
+            },
+            Value::Array(items) => items.into_iter().map(|item| self.json(item)).collect(),
+            Value::Object(fields) => {
+                let clean = |(key, value): (String, Value)| (self.text(&key).into_owned(), self.json(value));
+                fields.into_iter().map(clean).collect()
+            }
+            plain => plain,
+        }
+    }
+
     /// Moves a tree of copied logs to its place, with the secrets in its files masked. What is there already stays.
     /// Entries with a secret in their name, links with one in their target, and files that cannot be read are left
     /// out: returns how many.
@@ -85,7 +106,7 @@ impl Redactor {
                 let link = if kind.is_symlink() { Some(fs::read_link(&source)?) } else { None };
                 let shown = |text: &OsStr| text.to_string_lossy().into_owned();
                 let words = link.as_ref().map(|link| shown(link.as_os_str())).unwrap_or_default();
-                if self.finds(&shown(&entry.file_name())) || self.finds(&words) {
+                if self.finds(shown(&entry.file_name())) || self.finds(&words) {
                     left_out += 1;
                 } else if kind.is_dir() {
                     pending.push((source, target));
@@ -102,8 +123,9 @@ impl Redactor {
         Ok(left_out)
     }
 
-    fn finds(&self, text: &str) -> bool {
-        self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(text))
+    /// Whether a secret is in it.
+    pub fn finds(&self, text: impl AsRef<[u8]>) -> bool {
+        self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(text.as_ref()))
     }
 
     /// Masks the secrets of one file.
@@ -221,6 +243,18 @@ mod tests {
     fn a_secret_is_found_escaped_inside_json() {
         let redactor = Redactor::new(["a\"quoted\"secret"]);
         assert_eq!(redactor.text(r#"{"key":"a\"quoted\"secret"}"#), r#"{"key":"[redacted]"}"#);
+        let line = serde_json::json!({"key": "a\"quoted\"secret"}).to_string();
+        assert!(redactor.finds(serde_json::json!({ "arguments": line }).to_string()));
+    }
+
+    #[test]
+    fn secrets_are_masked_in_the_texts_of_json_and_nowhere_else() {
+        let redactor = Redactor::new(["12345678", "sk-12345\\"]);
+        let value = serde_json::json!({"12345678": [12345678, "12345678", "sk-12345\""], "on": true});
+        assert_eq!(
+            redactor.json(value),
+            serde_json::json!({"[redacted]": [12345678, "[redacted]", "sk-12345\""], "on": true})
+        );
     }
 
     #[test]

@@ -133,3 +133,60 @@ pub fn remove_lines(path: &Path, mut numbers: &[u64]) -> Result<(), WriteError> 
     };
     copy().map_err(failed)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROWS: &str = "{\"example_id\":0}\n{\"example_id\":1}\n{\"example_id\":2}\n";
+
+    fn ids(path: &Path) -> (Vec<u64>, u64) {
+        let mut ids = Vec::new();
+        let foreign = read(path, |_, row| ids.push(row.example_id)).unwrap();
+        (ids, foreign)
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_goes_on_with_whole_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OUTPUTS);
+        for cut in 0..=ROWS.len() {
+            fs::write(&path, &ROWS[..cut]).unwrap();
+            RowFile::open(&path).unwrap().append(b"{\"example_id\":9}\n").unwrap();
+            let text = fs::read_to_string(&path).unwrap();
+            // A row that lacks only its newline is whole.
+            let whole = ROWS[..cut].matches('}').count() as u64;
+            assert_eq!(ids(&path), ((0..whole).chain([9]).collect(), 0), "cut at byte {cut}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_long_torn_row_is_cut_off_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OUTPUTS);
+        let torn = format!("{ROWS}{{\"example_id\":3,\"prompt\":\"{}", "x".repeat(200_000));
+        fs::write(&path, torn).unwrap();
+        drop(RowFile::open(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), ROWS);
+    }
+
+    #[test]
+    fn lines_that_are_no_rows_are_counted_and_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(OUTPUTS);
+        fs::write(&path, format!("# by hand\n\n{ROWS}[1]\n")).unwrap();
+        assert_eq!(ids(&path), (vec![0, 1, 2], 2));
+        remove_lines(&path, &[2, 4]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# by hand\n\n{\"example_id\":1}\n[1]\n");
+    }
+
+    #[test]
+    fn results_of_other_programs_go_on_under_their_own_name() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(file_in(dir.path()).ends_with(OUTPUTS));
+        fs::write(dir.path().join(RESULTS), "").unwrap();
+        assert!(file_in(dir.path()).ends_with(RESULTS));
+        fs::write(dir.path().join(OUTPUTS), "").unwrap();
+        assert!(file_in(dir.path()).ends_with(OUTPUTS));
+    }
+}

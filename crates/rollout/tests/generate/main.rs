@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod engine;
+mod groups;
+mod options;
 mod outputs;
 mod resuming;
 mod saving;

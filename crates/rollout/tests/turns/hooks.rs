@@ -107,9 +107,8 @@ async fn each_turn_shows_the_model_all_that_was_said() {
     let server = ModelServer::turns([Reply::text("one"), Reply::text("two")]);
     let state = run(&Witness(Notes::default()), &server).await;
     let prompts: Vec<_> = state.trajectory.iter().map(|step| said(&step.prompt)).collect();
-    let first = "user: What is 2+2?".to_owned();
-    assert_eq!(prompts[0], [first.clone()]);
-    assert_eq!(prompts[1], [first, "assistant: one".to_owned(), "user: and now?".to_owned()]);
+    assert_eq!(prompts[0], ["user: What is 2+2?"]);
+    assert_eq!(prompts[1], ["user: What is 2+2?", "assistant: one", "user: and now?"]);
     assert_eq!(server.requests()[1].messages().len(), 3);
 }
 
@@ -132,10 +131,8 @@ async fn usage_is_summed_over_all_turns() {
         cost: Some(0.25),
         ..TokenCounts::default()
     };
-    let replies = [
-        Reply::text("one").usage(counts.clone()),
-        Reply::text("two").usage(TokenCounts { prompt: 20, ..counts }),
-    ];
+    let replies =
+        [Reply::text("one").usage(counts), Reply::text("two").usage(TokenCounts { prompt: 20, ..counts })];
     let server = ModelServer::turns(replies);
     let usage = run(&Witness(Notes::default()), &server).await.usage;
     assert_eq!((usage.input_tokens, usage.output_tokens), (30.0, 10.0));

@@ -5,6 +5,7 @@ mod ends;
 mod hooks;
 mod interactions;
 mod limits;
+mod state;
 mod stops;
 mod tool_use;
 

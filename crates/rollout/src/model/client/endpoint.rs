@@ -70,7 +70,20 @@ struct Generations {
 /// More conversations than any run has under way at a time.
 const GENERATION: usize = 1 << 14;
 
+impl Generations {
+    fn deal(&mut self, replicas: usize) -> usize {
+        let next = self.next;
+        self.next = next.wrapping_add(1);
+        next % replicas
+    }
+}
+
 impl Sessions {
+    /// The replica whose turn it is.
+    pub(super) fn next(&self, replicas: usize) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).deal(replicas)
+    }
+
     /// Which of so many replicas a conversation belongs to.
     pub(super) fn replica(&self, session: &str, replicas: usize) -> usize {
         if replicas <= 1 {
@@ -80,11 +93,10 @@ impl Sessions {
         if let Some(replica) = known.recent.get(session) {
             return *replica;
         }
-        let replica = known.older.remove(session).unwrap_or_else(|| {
-            let next = known.next;
-            known.next = next.wrapping_add(1);
-            next % replicas
-        });
+        let replica = match known.older.remove(session) {
+            Some(replica) => replica,
+            None => known.deal(replicas),
+        };
         if known.recent.len() >= GENERATION {
             known.older = std::mem::take(&mut known.recent);
         }

@@ -76,7 +76,7 @@ use crate::record::redact::Redactor;
 
 /// Asks models. Cheap to clone; all clones share connections and rate limits.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client(Arc<Inner>, Option<usize>);
 
 struct Inner {
     http: reqwest::Client,
@@ -122,6 +122,13 @@ impl Client {
         shown.trim_end_matches("/chat/completions").trim_end_matches("/messages")
     }
 
+    /// A clone that asks one replica only, for conversations that begin alike: a server keeps what it has read. Each
+    /// clone gets the next replica; none is needed if there is only one.
+    pub(crate) fn on_one_replica(&self) -> Option<Self> {
+        let replicas = self.0.endpoints.len();
+        (replicas > 1).then(|| Self(Arc::clone(&self.0), Some(self.0.sessions.next(replicas))))
+    }
+
     /// Makes a client. Nothing is sent yet.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoints = config
@@ -142,23 +149,26 @@ impl Client {
         let passwords = endpoints.iter().filter_map(|endpoint| endpoint.url.password());
         let values = config.headers.values().chain(&config.api_key).map(|secret| secret.expose_secret());
         let secrets = Redactor::new(values.chain(passwords));
-        Ok(Self(Arc::new(Inner {
-            http,
-            dialect: config.dialect,
-            headers: headers(&config)?,
-            has_key: config.api_key.is_some(),
-            secrets,
-            endpoints,
-            sessions: Sessions::default(),
-            extra_body: config.extra_body,
-            stream: config.stream,
-            token_ids: config.token_ids,
-            max_retries: config.max_retries,
-            limiter: Limiter::new(config.rate_limit),
-            prices: config.prices,
-            uses_max_tokens: AtomicBool::new(false),
-            uses_reasoning: AtomicBool::new(false),
-        })))
+        Ok(Self(
+            Arc::new(Inner {
+                http,
+                dialect: config.dialect,
+                headers: headers(&config)?,
+                has_key: config.api_key.is_some(),
+                secrets,
+                endpoints,
+                sessions: Sessions::default(),
+                extra_body: config.extra_body,
+                stream: config.stream,
+                token_ids: config.token_ids,
+                max_retries: config.max_retries,
+                limiter: Limiter::new(config.rate_limit),
+                prices: config.prices,
+                uses_max_tokens: AtomicBool::new(false),
+                uses_reasoning: AtomicBool::new(false),
+            }),
+            None,
+        ))
     }
 
     /// Asks a model for the next message of a conversation. `session` names the conversation for servers that keep
@@ -175,7 +185,9 @@ impl Client {
         session: &str,
     ) -> Result<Response, Error> {
         let inner = &*self.0;
-        let endpoint = &inner.endpoints[inner.sessions.replica(session, inner.endpoints.len())];
+        let replicas = inner.endpoints.len();
+        let replica = self.1.unwrap_or_else(|| inner.sessions.replica(session, replicas));
+        let endpoint = &inner.endpoints[replica];
         let mut habits = inner.habits();
         let mut is_renamed = false;
         let mut body = inner.encode(model, messages, tools, habits)?;

@@ -6,7 +6,7 @@ use futures_util::{FutureExt as _, future::join_all};
 use serde_json::{Map, Value};
 
 use super::{BoxError, Function, Kind, Rubric, RubricError, Scene, monitor};
-use crate::model::{State, parser::Parser};
+use crate::model::{Cause, Error, ErrorKind, State, parser::Parser};
 
 impl Rubric {
     /// Scores a rollout by itself: sets reward, metrics and the time that scoring took. Without a group there is
@@ -41,6 +41,7 @@ impl Rubric {
         let start = Instant::now();
         for state in &mut *states {
             state.metrics = Some(Default::default());
+            state.scoring_errors.clear();
         }
         let mut rewards = vec![0.0; states.len()];
         for function in &self.functions {
@@ -51,6 +52,7 @@ impl Rubric {
                 *state.metrics.get_or_insert_default().entry(function.name.to_string()).or_default() +=
                     outcome.score;
                 state.fields.extend(outcome.notes);
+                state.scoring_errors.extend(outcome.failure);
             }
         }
         for (state, reward) in states.iter_mut().zip(&mut rewards) {
@@ -81,6 +83,7 @@ impl Rubric {
 
 struct Outcome {
     score: f64,
+    failure: Option<Error>,
     notes: Map<String, Value>,
 }
 
@@ -88,7 +91,7 @@ impl Function {
     /// What the function gives for each rollout, in their order.
     async fn outcomes(&self, states: &[State], parser: &dyn Parser) -> Vec<Outcome> {
         let scenes: Vec<Scene<'_>> = states.iter().map(|state| Scene::new(state, parser)).collect();
-        let scores: Vec<f64> = match &self.kind {
+        let scores: Vec<Result<f64, Error>> = match &self.kind {
             Kind::Each(each) => {
                 join_all(scenes.iter().map(|scene| async {
                     let score = calmly(async { each(scene).await }).await;
@@ -110,8 +113,8 @@ impl Function {
                         .map(|(scene, score)| self.checked(scene, Ok(score)))
                         .collect(),
                     Err(error) => {
-                        self.warn("a group", &error);
-                        vec![0.0; scenes.len()]
+                        let failure = self.failure("a group", &error);
+                        vec![Err(failure); scenes.len()]
                     }
                 }
             }
@@ -119,20 +122,22 @@ impl Function {
         scenes
             .into_iter()
             .zip(scores)
-            .map(|(scene, score)| Outcome { score, notes: scene.into_notes() })
+            .map(|(scene, score)| {
+                let (score, failure) =
+                    score.map_or_else(|failure| (0.0, Some(failure)), |score| (score, None));
+                Outcome { score, failure, notes: scene.into_notes() }
+            })
             .collect()
     }
 
-    fn checked(&self, scene: &Scene<'_>, score: Result<f64, BoxError>) -> f64 {
-        let score = score
-            .and_then(|score| finite(score).ok_or_else(|| format!("{score} is no finite number").into()));
-        score.unwrap_or_else(|error| {
-            self.warn(&scene.state.trajectory_id, &error);
-            0.0
-        })
+    fn checked(&self, scene: &Scene<'_>, score: Result<f64, BoxError>) -> Result<f64, Error> {
+        score
+            .and_then(|score| finite(score).ok_or_else(|| format!("{score} is no finite number").into()))
+            .map_err(|error| self.failure(&scene.state.trajectory_id, &error))
     }
 
-    fn warn(&self, rollout: &str, error: &BoxError) {
+    /// Logs a failure and makes it fit for a state. A key that was refused stays known as that.
+    fn failure(&self, rollout: &str, error: &BoxError) -> Error {
         let mut text = error.to_string();
         let mut next = error.source();
         while let Some(cause) = next {
@@ -141,6 +146,12 @@ impl Function {
             next = cause.source();
         }
         tracing::warn!(function = %self.name, rollout, error = text, "a function of the rubric failed; it counts as 0");
+        let kind = match error.downcast_ref::<Error>() {
+            Some(error) if error.kind == ErrorKind::Unauthorized => ErrorKind::Unauthorized,
+            _ => ErrorKind::Any,
+        };
+        let name = error.downcast_ref::<Error>().map_or("Error", |error| error.kind.as_str());
+        Error::new(kind, format!("`{}` of the rubric failed", self.name)).because(Cause::new(name, text))
     }
 }
 
