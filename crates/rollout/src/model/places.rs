@@ -232,7 +232,7 @@ mod tests {
             let place = match modest_first {
                 Some(place) => {
                     got.push('m');
-                    of_modest.remove(0);
+                    drop(of_modest.remove(0));
                     place
                 }
                 None => {
