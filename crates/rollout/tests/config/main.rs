@@ -4,12 +4,14 @@
 mod any_input;
 mod diagnostics;
 mod interaction_problems;
+mod interactions;
 mod job;
 mod job_list_problems;
 mod job_settings_problems;
 mod model_problems;
 mod models;
 mod schema;
+mod score_and_tool_problems;
 mod task;
 
 use std::{fs, path::Path};
