@@ -232,6 +232,28 @@ async fn errors_of_other_programs_count_in_every_form_and_under_every_name_of_th
 }
 
 #[tokio::test]
+async fn metadata_without_rows_is_the_start_of_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    foreign(dir.path(), "outputs.jsonl", &[]);
+    fs::remove_file(dir.path().join("outputs.jsonl")).unwrap();
+    let scripted = right();
+    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    assert_eq!((scripted.calls(), results.outputs.len()), (6, 6));
+    assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 1.0);
+}
+
+#[tokio::test]
+async fn rows_of_examples_that_are_not_of_the_run_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |id: u64| value!({"example_id": id, "reward": 0.0, "error": null});
+    foreign(dir.path(), "outputs.jsonl", &[row(99), row(1)]);
+    let scripted = right();
+    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    assert_eq!((scripted.calls(), results.outputs.len()), (5, 6));
+    assert_eq!(results.metadata.avg_reward, 5.0 / 6.0);
+}
+
+#[tokio::test]
 async fn rows_without_metadata_are_refused() {
     for name in ["outputs.jsonl", "results.jsonl"] {
         let dir = tempfile::tempdir().unwrap();
