@@ -190,11 +190,31 @@ mod tests {
     #[test]
     fn a_kind_is_each_of_its_ancestors_and_nothing_else() {
         use ErrorKind as K;
-        assert!(K::EmptyModelResponse.is(K::Model) && K::EmptyModelResponse.is(K::Any));
-        assert!(K::ToolParse.is(K::Tool) && !K::ToolParse.is(K::ToolCall) && !K::Tool.is(K::ToolParse));
-        assert!(K::Sandbox.is(K::Infra) && !K::Sandbox.is(K::Model));
-        assert!(!K::OverlongPrompt.is(K::Model) && K::OverlongPrompt.is(K::Any));
-        assert!(!K::Unauthorized.is(K::Any));
+        let lines = [
+            &[K::Any][..],
+            &[K::Model, K::Any],
+            &[K::InvalidModelResponse, K::Model, K::Any],
+            &[K::EmptyModelResponse, K::InvalidModelResponse, K::Model, K::Any],
+            &[K::OverlongPrompt, K::Any],
+            &[K::Tool, K::Any],
+            &[K::ToolParse, K::Tool, K::Any],
+            &[K::ToolCall, K::Tool, K::Any],
+            &[K::Infra, K::Any],
+            &[K::Sandbox, K::Infra, K::Any],
+            &[K::Tunnel, K::Infra, K::Any],
+            &[K::Unauthorized],
+        ];
+        for line in lines {
+            for other in lines.map(|line| line[0]) {
+                assert_eq!(line[0].is(other), line.contains(&other), "{} is {other}", line[0]);
+            }
+            assert_eq!(serde_json::to_value(line[0]).unwrap(), line[0].as_str());
+        }
+        assert_eq!(
+            lines.map(|line| line[0].as_str()).join(" "),
+            "Error ModelError InvalidModelResponseError EmptyModelResponseError OverlongPromptError ToolError \
+             ToolParseError ToolCallError InfraError SandboxError TunnelError Unauthorized"
+        );
     }
 
     #[test]
@@ -217,5 +237,8 @@ mod tests {
         assert_eq!(error.chain(), "ToolCallError -> ValueError");
         assert_eq!(error.long_chain(), r#"ToolCallError("add failed") -> ValueError("no")"#);
         assert_eq!(error.to_string(), "add failed: no");
+        let deeper =
+            Cause { cause: Some(Box::new(Cause::new("OSError", "gone"))), ..Cause::new("ValueError", "no") };
+        assert_eq!(error.because(deeper).chain(), "ToolCallError -> ValueError -> OSError");
     }
 }

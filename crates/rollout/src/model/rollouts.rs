@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -204,12 +205,20 @@ impl Rollouts {
     /// The tools of all these rollouts; none where they differ from one to the other.
     pub(crate) fn common_tools<'a>(
         &self,
-        mut inputs: impl Iterator<Item = &'a RolloutInput>,
+        inputs: impl Iterator<Item = &'a RolloutInput>,
     ) -> Option<Vec<ToolDef>> {
         let own =
-            |input: &RolloutInput| input.info.as_ref().is_some_and(|info| info.contains_key("tool_defs"));
-        let tools = self.interaction.tool_defs();
-        (!tools.is_empty() && !inputs.any(own)).then_some(tools)
+            |input: &'a RolloutInput| input.info.as_ref()?.get("tool_defs").filter(|defs| !defs.is_null());
+        let mut all = inputs.map(own);
+        let first = all.next().flatten();
+        if all.any(|other| other != first) {
+            return None;
+        }
+        let tools = match first {
+            None => self.interaction.tool_defs(),
+            Some(defs) => Vec::deserialize(defs).unwrap_or_default(),
+        };
+        (!tools.is_empty()).then_some(tools)
     }
 }
 

@@ -83,6 +83,8 @@ async fn a_prompt_that_is_too_long_is_recognised_in_the_words_of_every_server() 
     }
     let server = ModelServer::always(Reply::error(400, "unknown field").code("context_length_exceeded"));
     assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::OverlongPrompt);
+    let server = ModelServer::always(Reply::raw(400, "Bad request: CONTEXT LENGTH"));
+    assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::OverlongPrompt);
     let server = ModelServer::always(Reply::overlong());
     let error = ask(&model(&server)).await.unwrap_err();
     insta::assert_snapshot!(words(&server, &error), @"the conversation is longer than model `m` at http://server/v1/chat/completions reads: 400 Bad Request: This model's maximum context length is 8192 tokens, however you requested 9000 tokens");
@@ -208,6 +210,13 @@ async fn a_server_that_takes_too_long_is_given_up() {
     });
     let error = ask(&model).await.unwrap_err();
     assert!(error.chain().starts_with("ModelError -> TimeoutError"), "{}", error.chain());
+}
+
+#[test]
+fn a_request_has_an_hour_a_connection_five_seconds_and_both_ten_tries_more() {
+    let ClientConfig { timeout, connect_timeout, max_retries, .. } = ClientConfig::new("http://h/v1");
+    let expected = (Duration::from_secs(3600), Duration::from_secs(5), 10);
+    assert_eq!((timeout, connect_timeout, max_retries), expected);
 }
 
 #[test]

@@ -475,3 +475,39 @@ async fn a_refusal_that_names_a_limit_which_nobody_set_is_told_at_once() {
     ask(&model(&server)).await.unwrap_err();
     assert_eq!(server.served(), 1);
 }
+
+#[tokio::test]
+async fn every_argument_of_the_sampling_reaches_the_server_as_it_is() {
+    let server = ModelServer::echo();
+    let args = json!({
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 7,
+        "stop": ["END"],
+        "n": 1,
+        "tool_choice": "auto",
+        "parallel_tool_calls": false,
+        "logprobs": true,
+        "top_logprobs": 5,
+        "response_format": {"type": "json_object"},
+        "reasoning_effort": "low",
+        "repetition_penalty": 1.1,
+    });
+    converse_with(&sampled(&server, args.clone()), &[Message::user("hi")], &[add()]).await.unwrap();
+    for (name, value) in args.as_object().unwrap() {
+        assert_eq!(last(&server).body.get(name), Some(value), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn parts_of_any_kind_reach_the_server_as_they_are() {
+    let server = ModelServer::echo();
+    let parts = vec![
+        json!({"type": "text", "text": "What is said?", "cache_control": {"type": "ephemeral"}}),
+        json!({"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}),
+        json!({"type": "file", "file": {"file_id": "f1", "detail": "all"}}),
+    ];
+    let message = Message::user(Content::Parts(parts.clone()));
+    converse_with(&model(&server), &[message], &[]).await.unwrap();
+    assert_eq!(last(&server).messages()[0]["content"], json!(parts));
+}

@@ -182,6 +182,18 @@ async fn only_errors_that_may_not_come_back_are_tried_again() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn waits_between_tries_start_at_a_second_and_double_and_vary_by_at_most_one() {
+    let scripted = Scripted::new(|_, _| Err(Error::new(ErrorKind::Infra, "no luck")));
+    let started = tokio::time::Instant::now();
+    let options = RunOptions::new(model()).max_retries(7);
+    rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap();
+    assert_eq!(scripted.calls(), 8);
+    // 1, 2, 4, 8, 16 and 32 seconds, and then a minute.
+    let waited = started.elapsed().as_secs_f64();
+    assert!((123.0..=130.1).contains(&waited), "{waited}");
+}
+
 #[tokio::test]
 async fn the_last_error_counts_when_all_tries_are_used_up() {
     let scripted = Scripted::new(|_, call| Err(Error::new(ErrorKind::Infra, format!("try {call}"))));
@@ -265,4 +277,5 @@ async fn a_sample_is_the_same_for_the_same_seed_and_grows_at_its_end() {
     let more = ids(Sample::first(10).shuffle(7)).await.0;
     assert!(some.iter().all(|id| more.contains(id)));
     assert_ne!(some, [0, 1, 2, 3, 4]);
+    assert!(some.is_sorted(), "rows are in the order of their examples: {some:?}");
 }

@@ -3,14 +3,15 @@
 use std::{
     fs,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use async_trait::async_trait;
 use rollout::model::{
-    Error, Interaction, Limits, Message, Messages, Response, RolloutError, Rollouts, Rubric, RunOptions,
-    Sample, State,
+    Error, ErrorKind, Interaction, Limits, Message, Messages, Response, RolloutError, Rollouts, Rubric,
+    RunOptions, Sample, State, ToolDef,
 };
-use serde_json::json as value;
+use serde_json::{Map, json as value};
 
 use crate::support::{Scripted, Shared, examples, json, lines, model, response, right, rollouts, rubric};
 
@@ -146,4 +147,126 @@ async fn rows_that_are_in_the_file_twice_count_once() {
     let again = rollouts(&scripted, 2).evaluate(Sample::all().rollouts(2), options()).await.unwrap();
     assert_eq!((scripted.calls(), &again.outputs), (0, &first.outputs));
     assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 1.0);
+}
+
+/// Answers in the first turn, and never after it.
+struct Stuck;
+
+#[async_trait]
+impl Interaction for Stuck {
+    async fn env_response(&self, _: &[Arc<Message>], _: &mut State) -> Result<Messages, Error> {
+        Ok(vec![Arc::new(Message::user("sure?"))])
+    }
+
+    async fn get_model_response(&self, state: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+        match state.trajectory.len() {
+            0 => Ok(response("0")),
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_whose_time_is_up_is_scored_by_what_was_said_until_then() {
+    let limits = Limits { timeout: Some(Duration::from_secs(60)), ..Limits::default() };
+    let kinds = Rollouts::new(Stuck, rubric()).dataset(examples(1)).limits(limits);
+    let options = RunOptions::new(model()).state_columns(["timed_out"]);
+    let row = kinds.evaluate(Sample::all(), options).await.unwrap().outputs.remove(0);
+    assert_eq!((row.stop_condition.as_deref(), row.reward), (Some("timeout_reached"), 1.0));
+    assert_eq!((row.is_completed, row.error, &row.columns["timed_out"]), (true, None, &value!(true)));
+    assert_eq!(row.completion.unwrap().len(), 1);
+}
+
+/// Spoils its input, and writes down what it was.
+struct Spoils(Arc<Mutex<Vec<String>>>);
+
+#[async_trait]
+impl Interaction for Spoils {
+    fn max_turns(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
+        self.0.lock().unwrap().push(format!("{} {:?}", state.input.prompt[0].text(), state.input.answer));
+        state.set("prompt", value!([{"role": "user", "content": "spoilt"}]));
+        state.set("answer", "spoilt");
+        Ok(())
+    }
+
+    async fn get_model_response(&self, _: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+        Ok(response("0"))
+    }
+}
+
+#[tokio::test]
+async fn what_a_rollout_does_to_its_input_is_not_seen_by_the_next_one() {
+    let seen = Arc::default();
+    let kinds = Rollouts::new(Spoils(Arc::clone(&seen)), rubric()).dataset(examples(1));
+    let options = RunOptions::new(model()).max_concurrent(1);
+    kinds.evaluate(Sample::all().rollouts(3), options).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["say 0 Some(\"0\")"; 3]);
+}
+
+#[tokio::test]
+async fn what_nobody_knows_of_a_rollout_is_not_in_its_row() {
+    let scripted = Scripted::new(|state, _| match state.input.example_id {
+        0 => Err(Error::new(ErrorKind::Model, "ill")),
+        _ => Ok("1".to_owned()),
+    });
+    let mut inputs = examples(2);
+    (inputs[0].answer, inputs[0].info) = (Some(String::new()), Some(Map::new()));
+    inputs[1].info = Some(Map::from_iter([("level".to_owned(), value!(1))]));
+    let results = rollouts(&scripted, 0).generate(inputs, RunOptions::new(model())).await.unwrap();
+    let [unknown, known] = [0, 1].map(|row| value!(results.outputs[row]));
+    for key in ["answer", "info", "token_usage"] {
+        assert!(unknown.get(key).is_none() && known.get(key).is_some(), "{key}");
+    }
+    for key in ["error_chain", "long_error_chain"] {
+        assert!(unknown.get(key).is_some() && known.get(key).is_none(), "{key}");
+    }
+    assert_eq!(known["token_usage"], value!({"input_tokens": 10.0, "output_tokens": 1.0, "cost": 0.25}));
+}
+
+/// Has a tool, which nobody calls.
+struct Equipped;
+
+#[async_trait]
+impl Interaction for Equipped {
+    fn max_turns(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    fn tool_defs(&self) -> Vec<ToolDef> {
+        vec![serde_json::from_value(tool("own")).unwrap()]
+    }
+
+    async fn get_model_response(&self, _: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+        Ok(response("0"))
+    }
+}
+
+fn tool(name: &str) -> serde_json::Value {
+    value!({"name": name, "description": "", "parameters": {}})
+}
+
+#[tokio::test]
+async fn tools_are_told_of_a_run_if_all_its_rollouts_have_the_same() {
+    let (one, other) = (value!([tool("one")]), value!([tool("other")]));
+    for (own, expected) in [
+        ([None, None], Some("own")),
+        ([None, Some(value!(null))], Some("own")),
+        ([Some(one.clone()), Some(one.clone())], Some("one")),
+        ([Some(one.clone()), Some(other)], None),
+        ([None, Some(one)], None),
+        ([Some(value!([])), Some(value!([]))], None),
+    ] {
+        let mut inputs = examples(2);
+        for (input, defs) in inputs.iter_mut().zip(&own) {
+            input.info = defs.clone().map(|defs| Map::from_iter([("tool_defs".to_owned(), defs)]));
+        }
+        let kinds = Rollouts::new(Equipped, rubric());
+        let told = kinds.generate(inputs, RunOptions::new(model())).await.unwrap().metadata.tools;
+        let names = told.map(|tools| tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>());
+        assert_eq!(names, expected.map(|name| vec![name.to_owned()]), "{own:?}");
+    }
 }

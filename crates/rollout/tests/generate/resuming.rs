@@ -145,6 +145,11 @@ async fn another_configuration_is_refused_with_both_values() {
       shuffle: was false, is true
     "#);
     assert_eq!(lines(&dir.path().join("outputs.jsonl")).len(), 6);
+    let shuffled = dir.path().join("shuffled");
+    run(&right(), 4, Sample::all().shuffle(1), &shuffled).await;
+    let here = RunOptions::new(model()).save_to(&shuffled);
+    let error = rollouts(&right(), 4).evaluate(Sample::all().shuffle(2), here).await.unwrap_err();
+    assert!(error.to_string().ends_with("shuffle_seed: was 1, is 2"), "{error}");
 }
 
 #[tokio::test]
@@ -165,12 +170,12 @@ async fn other_examples_under_the_same_numbers_are_refused() {
 }
 
 /// Rows and averages as other programs of this kind write them.
-fn foreign(dir: &Path, rows: &[serde_json::Value]) {
+fn foreign(dir: &Path, name: &str, rows: &[serde_json::Value]) {
     let metadata =
         value!({"env_id": "say", "model": "org/scripted-1", "num_examples": 3, "rollouts_per_example": 2});
     fs::write(dir.join("metadata.json"), metadata.to_string()).unwrap();
     let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
-    fs::write(dir.join("results.jsonl"), text).unwrap();
+    fs::write(dir.join(name), text).unwrap();
 }
 
 #[tokio::test]
@@ -180,6 +185,7 @@ async fn results_of_other_programs_are_taken_over() {
     // The third row of example 0 is one too many.
     foreign(
         dir.path(),
+        "results.jsonl",
         &[row(0, 1.0), row(0, 0.0), row(0, 1.0), row(2, 1.0), value!({"reward": 1.0}), value!([1])],
     );
     let mut file = fs::OpenOptions::new().append(true).open(dir.path().join("results.jsonl")).unwrap();
@@ -207,12 +213,55 @@ async fn results_of_other_programs_are_taken_over() {
 }
 
 #[tokio::test]
-async fn rows_without_metadata_are_refused() {
+async fn errors_of_other_programs_count_in_every_form_and_under_every_name_of_the_file() {
+    for name in ["outputs.jsonl", "results.jsonl"] {
+        let dir = tempfile::tempdir().unwrap();
+        let object = value!({"error": "ToolError", "error_chain_repr": "ToolError('no')", "error_chain_str": "ToolError"});
+        let row = |id: u64, error| value!({"example_id": id, "reward": 0.0, "error": error, "avg": 1});
+        let rows = [row(0, value!("no")), row(0, object), row(1, value!(null))];
+        foreign(dir.path(), name, &rows);
+        let scripted = right();
+        let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+        assert_eq!((scripted.calls(), results.outputs.len()), (3, 6), "{name}");
+        assert_eq!((results.metadata.avg_error, results.metadata.avg_reward), (2.0 / 6.0, 0.5), "{name}");
+        let errors: Vec<_> =
+            results.outputs.iter().flat_map(|row| &row.error).map(|error| &*error.error).collect();
+        assert_eq!(errors, ["no", "ToolError"], "{name}");
+        assert_eq!(lines(&dir.path().join(name)).len(), 6, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn metadata_without_rows_is_the_start_of_a_run() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("outputs.jsonl"), "{\"example_id\": 0}\n").unwrap();
-    let error = rollouts(&right(), 1)
-        .evaluate(Sample::all(), RunOptions::new(model()).save_to(dir.path()))
-        .await
-        .unwrap_err();
-    assert!(error.to_string().contains("no metadata.json"), "{error}");
+    foreign(dir.path(), "outputs.jsonl", &[]);
+    fs::remove_file(dir.path().join("outputs.jsonl")).unwrap();
+    let scripted = right();
+    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    assert_eq!((scripted.calls(), results.outputs.len()), (6, 6));
+    assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 1.0);
+}
+
+#[tokio::test]
+async fn rows_of_examples_that_are_not_of_the_run_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |id: u64| value!({"example_id": id, "reward": 0.0, "error": null});
+    foreign(dir.path(), "outputs.jsonl", &[row(99), row(1)]);
+    let scripted = right();
+    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    assert_eq!((scripted.calls(), results.outputs.len()), (5, 6));
+    assert_eq!(results.metadata.avg_reward, 5.0 / 6.0);
+}
+
+#[tokio::test]
+async fn rows_without_metadata_are_refused() {
+    for name in ["outputs.jsonl", "results.jsonl"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(name), "{\"example_id\": 0}\n").unwrap();
+        let error = rollouts(&right(), 1)
+            .evaluate(Sample::all(), RunOptions::new(model()).save_to(dir.path()))
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("no metadata.json"), "{error}");
+    }
 }

@@ -1,6 +1,10 @@
 //! What is on the disk after a run.
 
-use std::{collections::HashMap, fs, sync::Arc};
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{Arc, Mutex},
+};
 
 use rollout::{
     config::{JobConfig, LoadedJob},
@@ -169,4 +173,23 @@ async fn errored_rollouts_can_be_done_again_and_only_their_new_rows_stay() {
     assert_eq!(rows.len(), 6);
     assert!(rows.iter().all(|row| row["reward"] == 1.0));
     assert_eq!(json(&path.join("metadata.json"))["avg_reward"], 1.0);
+}
+
+#[tokio::test]
+async fn rows_and_what_was_run_are_on_the_disk_while_the_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, heard) = (dir.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
+    let told = Arc::clone(&heard);
+    let options =
+        RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(move |all, _, _| {
+            // More may be there already than was told.
+            let rows = fs::read_to_string(path.join("outputs.jsonl")).unwrap();
+            let saved = rows.matches('\n').count() >= all.len();
+            let metadata = json(&path.join("metadata.json"));
+            told.lock().unwrap().push((all.len(), saved, metadata["num_examples"].clone()));
+        });
+    rollouts(&right(), 3).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    assert_eq!(*heard.lock().unwrap(), [2, 4, 6].map(|rows| (rows, true, value!(3))));
+    let metadata = json(&dir.path().join("metadata.json"));
+    assert!(metadata.get("path_to_save").is_none() && metadata.get("date").is_none());
 }

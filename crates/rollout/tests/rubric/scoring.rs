@@ -295,3 +295,17 @@ async fn the_math_rubric_wants_a_box() {
     state.input.answer = Some(endless[7..endless.len() - 1].to_owned());
     assert_eq!(scored(&Rubric::math(), state).await.reward, Some(0.0));
 }
+
+#[tokio::test]
+async fn seconds_spent_on_an_environment_are_metrics_that_weigh_nothing() {
+    let rubric = Rubric::new().reward("fixed", 1.0, |_| 1.0);
+    let mut state = said("4");
+    state.set("sandbox_ready_wait_time", 1.5);
+    state.set("sandbox_command_execution_time", 0.25);
+    let state = scored(&rubric, state).await;
+    assert_eq!(
+        metrics(&state),
+        [("fixed", 1.0), ("sandbox_ready_wait_time", 1.5), ("sandbox_command_execution_time", 0.25)]
+    );
+    assert_eq!(state.reward, Some(1.0));
+}

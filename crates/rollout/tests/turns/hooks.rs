@@ -210,3 +210,67 @@ async fn an_error_of_the_setup_ends_the_rollout_before_the_model_is_asked() {
     assert_eq!((stop_condition(&state), &state.error), ("prompt_too_long", &None));
     assert_eq!(server.served(), 0);
 }
+
+/// Fails in this hook after its first turn.
+struct FailsIn(&'static str, ErrorKind);
+
+impl FailsIn {
+    fn reach(&self, hook: &str, state: &State) -> Result<(), Error> {
+        match hook == self.0 && state.trajectory.len() == 1 {
+            true => Err(Error::new(self.1, "not now")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Interaction for FailsIn {
+    fn max_turns(&self) -> Option<u32> {
+        Some(3)
+    }
+
+    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
+        self.reach("prompt", state)?;
+        next_prompt(self, state).await
+    }
+
+    async fn env_response(&self, _messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+        self.reach("answer", state)?;
+        Ok(vec![Arc::new(Message::user("and now?"))])
+    }
+
+    async fn get_model_response(
+        &self,
+        state: &mut State,
+        prompt: &[Arc<Message>],
+    ) -> Result<Response, Error> {
+        self.reach("ask", state)?;
+        let model = Arc::clone(&state.model);
+        model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await
+    }
+
+    async fn add_trajectory_step(&self, state: &mut State, step: TrajectoryStep) -> Result<(), Error> {
+        self.reach("add", state)?;
+        state.trajectory.push(step);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_any_hook_ends_the_rollout_and_keeps_the_turns_before_it() {
+    let server = ModelServer::always(Reply::text("4"));
+    for hook in ["prompt", "answer", "ask", "add"] {
+        let state = run(&FailsIn(hook, ErrorKind::Tool), &server).await;
+        assert_eq!(
+            (stop_condition(&state), chain(&state.error).as_str()),
+            ("has_error", "ToolError"),
+            "{hook}"
+        );
+        assert!(state.is_completed && !state.is_truncated, "{hook}");
+        assert_eq!(said(state.completion.as_deref().unwrap()), ["assistant: 4"], "{hook}");
+        let state = run(&FailsIn(hook, ErrorKind::OverlongPrompt), &server).await;
+        assert_eq!((stop_condition(&state), &state.error), ("prompt_too_long", &None), "{hook}");
+        assert!(state.is_completed && state.is_truncated && state.trajectory.len() == 1, "{hook}");
+    }
+    assert_eq!(run(&FailsIn("", ErrorKind::Tool), &server).await.trajectory.len(), 3);
+}

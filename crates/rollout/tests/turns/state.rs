@@ -88,9 +88,11 @@ fn fields_of_the_input_are_read_and_changed_in_the_input() {
 
 #[test]
 fn an_answer_that_the_input_has_not_is_absent() {
-    let state =
+    let mut state =
         state(RolloutInput { prompt: vec![Arc::new(Message::user("hello"))], ..RolloutInput::default() });
     assert_eq!((state.get("answer"), state.get("info")), (None, Some(json!({}))));
+    state.set("answer", "found");
+    assert_eq!(state.get("answer"), Some(json!("found")));
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout::model::{Error, ErrorKind, Interaction, Message, MultiTurn, State, Stop};
+use rollout::model::{
+    Error, ErrorKind, Interaction, Limits, Message, MultiTurn, State, Stop, TrajectoryStep,
+};
 use rollout_testkit::{ModelServer, Reply};
 
-use crate::{chain, run, stop_condition};
+use crate::{chain, run, stop_condition, try_run};
 
 fn endless() -> MultiTurn {
     MultiTurn::new(|_, _| Box::pin(async { Ok(vec![Arc::new(Message::user("go on"))]) }))
@@ -129,5 +131,39 @@ async fn what_the_model_fails_at_is_in_the_state() {
         let state = run(&endless(), &ModelServer::always(reply)).await;
         assert_eq!(stop_condition(&state), "has_error");
         assert!(chain(&state.error).starts_with(expected), "{:?}", state.error);
+    }
+}
+
+/// Does this with its only turn.
+struct Once(fn(&mut State) -> Result<(), Error>);
+
+#[async_trait]
+impl Interaction for Once {
+    fn max_turns(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    async fn add_trajectory_step(&self, state: &mut State, step: TrajectoryStep) -> Result<(), Error> {
+        state.trajectory.push(step);
+        (self.0)(state)
+    }
+}
+
+#[tokio::test]
+async fn of_conditions_that_are_met_together_an_error_counts_and_then_the_first_by_name() {
+    let last_word: fn(&mut State) -> Result<(), Error> = |state| {
+        state.final_env_response = Some(Vec::new());
+        Ok(())
+    };
+    let tokens = Limits { max_completion_tokens: Some(1), ..Limits::default() };
+    for (limits, once, expected) in [
+        (Limits::default(), last_word, "has_final_env_response"),
+        (tokens, last_word, "has_final_env_response"),
+        (Limits::default(), |_| Err(Error::new(ErrorKind::OverlongPrompt, "too long")), "max_turns_reached"),
+        (tokens, |_| Ok(()), "max_total_completion_tokens_reached"),
+        (tokens, |_| Err(Error::new(ErrorKind::Tool, "broke")), "has_error"),
+    ] {
+        let state = try_run(&Once(once), &limits, &ModelServer::arithmetic()).await.unwrap();
+        assert_eq!(stop_condition(&state), expected);
     }
 }

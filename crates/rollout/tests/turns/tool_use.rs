@@ -119,6 +119,36 @@ async fn what_goes_wrong_with_a_call_is_told_to_the_model() {
 }
 
 #[tokio::test]
+async fn a_call_that_fails_does_not_keep_the_next_ones_from_being_made() {
+    let calls = Reply::tool_call("add", &json!("{")).call_id("x");
+    let calls =
+        calls.call("fails", &json!({})).call_id("y").call("add", &json!({"a": 1, "b": 2})).call_id("z");
+    let server = ModelServer::turns([calls, Reply::text("done")]);
+    let state = run(&ToolUse::new([add(), fails()]).unwrap(), &server).await;
+    let answers: Vec<_> = told(&state)
+        .iter()
+        .map(|message| (message.tool_call_id.as_deref().unwrap_or_default(), message.text()))
+        .collect();
+    assert_eq!(answers[1..], [("y", "bad luck".into()), ("z", "3".into())]);
+    assert_eq!((answers.len(), answers[0].0), (3, "x"));
+    assert_eq!((stop_condition(&state), server.refusals()), ("no_tools_called", Vec::new()));
+}
+
+#[tokio::test]
+async fn a_failure_that_ends_the_rollout_keeps_the_next_calls_from_being_made() {
+    let notes = Notes::default();
+    let witness = notes.clone();
+    let note = tool::function("note", "?", move |_: Nothing| {
+        witness.add("called");
+        async { "noted" }
+    });
+    let calls = Reply::tool_call("note", &json!({})).call("fails", &json!({})).call("note", &json!({}));
+    let tools = ToolUse::new([note, fails()]).unwrap().stop_errors(["ValueError"]);
+    let state = run(&tools, &ModelServer::turns([calls, Reply::text("done")])).await;
+    assert_eq!((stop_condition(&state), notes.all().len()), ("has_error", 1));
+}
+
+#[tokio::test]
 async fn a_tool_that_is_not_there_is_told_with_those_that_are() {
     // A strict server would not let the model call it, so the interaction is asked by itself.
     let mut state = run(&ToolUse::new([]).unwrap(), &ModelServer::arithmetic()).await;

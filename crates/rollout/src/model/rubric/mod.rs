@@ -115,7 +115,7 @@ impl Rubric {
         Self { parser, ..self }
     }
 
-    /// Leaves out the counts of turns and tool calls.
+    /// Leaves out the counts of turns and tool calls, and the seconds spent on an environment.
     #[must_use]
     pub fn without_monitors(self) -> Self {
         Self { monitors: false, ..self }

@@ -1,12 +1,23 @@
-//! Counts that every rollout has as metrics: its turns, and its tool calls where it has tools.
+//! What every rollout has as metrics: its turns, its tool calls where it has tools, and the seconds that it spent on
+//! its environment where it has one.
 
 use std::collections::HashMap;
 
-use crate::model::State;
+use serde_json::Value;
 
-/// `num_turns`, and with tools `total_tool_calls` and `<tool>_calls` of each.
+use crate::model::{
+    State,
+    tool::container::{COMMAND_EXECUTION_TIME, READY_WAIT_TIME},
+};
+
+/// `num_turns`, with tools `total_tool_calls` and `<tool>_calls` of each, and with an environment
+/// `sandbox_ready_wait_time` and, once it was used, `sandbox_command_execution_time`.
 pub(super) fn counts(state: &State) -> Vec<(String, f64)> {
     let mut counts = vec![("num_turns".to_owned(), state.trajectory.len() as f64)];
+    counts.extend([READY_WAIT_TIME, COMMAND_EXECUTION_TIME].into_iter().filter_map(|name| {
+        let seconds = state.fields.get(name).and_then(Value::as_f64)?;
+        Some((name.to_owned(), seconds))
+    }));
     if state.tool_defs.is_empty() {
         return counts;
     }
