@@ -140,6 +140,27 @@ fn a_function_that_fails_is_told_once_and_noted_in_every_result() {
 }
 
 #[test]
+fn columns_that_no_row_can_have_are_refused_before_anything_runs() {
+    let server = ModelServer::arithmetic();
+    let rubric = json!([{"match": "numeric"}]);
+    let job = job(&server, json!({"dataset": sums(1), "rubric": rubric, "state_columns": ["resources"]}));
+    let text = job.run().expect(2).stderr();
+    assert!(text.contains("resources"), "{text}");
+    assert_eq!(server.served(), 0);
+}
+
+#[test]
+fn a_tool_whose_command_is_missing_is_an_error_of_the_rollout() {
+    let server = ModelServer::turns([Reply::tool_call("add", &json!({})), Reply::text("3")]);
+    let tool = json!({"command": ["/nonexistent/add"], "name": "add", "description": "Adds."});
+    let interaction = json!({"dataset": sums(1), "rubric": [{"match": "numeric"}], "tools": [tool]});
+    let job = job(&server, interaction).set("retry", json!({"max_attempts": 1}));
+    job.run().expect(0);
+    let row = rows(&job).remove(0);
+    assert_eq!((&row["stop_condition"], &row["error"]["error"]), (&json!("has_error"), &json!("InfraError")));
+}
+
+#[test]
 fn examples_are_shuffled_and_counted_off_as_the_interaction_says() {
     let order = |seed: u64| {
         let server = ModelServer::arithmetic();

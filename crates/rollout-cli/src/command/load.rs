@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    error::Error,
     io::Write as _,
     path::Path,
     sync::Arc,
@@ -15,6 +16,7 @@ use rollout::{
         build::{self, Surroundings},
     },
     name::{AgentName, DatasetName, TaskName},
+    record::redact::Redactor,
     task::{Pins, Sources, TaskProblem},
 };
 
@@ -58,8 +60,14 @@ pub(crate) async fn datasets(
         datasets.push(match &config.source {
             DatasetSource::Interaction(interaction) => {
                 let examples = build::examples(&config.name, interaction, surroundings).await;
-                let failed =
-                    |error| Failure::from(DatasetFailure { dataset: config.name.clone(), source: error });
+                let failed = |error| {
+                    let dataset = config.name.clone();
+                    let source: Box<dyn Error + Send + Sync> = match masked(&error, &job.secrets) {
+                        Some(masked) => masked.into(),
+                        None => Box::new(error),
+                    };
+                    Failure::from(DatasetFailure { dataset, source })
+                };
                 examples.map_err(failed)?.into()
             }
             DatasetSource::Path(_) | DatasetSource::Registry { .. } => tasks.into(),
@@ -73,7 +81,19 @@ pub(crate) async fn datasets(
 #[error("dataset `{dataset}` cannot be loaded")]
 struct DatasetFailure {
     dataset: DatasetName,
-    source: build::BuildError,
+    source: Box<dyn Error + Send + Sync>,
+}
+
+/// An error with its causes in one text without secrets, if it holds any: a server may be named with its key.
+fn masked(error: &build::BuildError, secrets: &[String]) -> Option<String> {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    let redactor = Redactor::new(secrets.iter().map(String::as_str));
+    redactor.finds(text.as_bytes()).then(|| redactor.text(&text).into_owned())
 }
 
 /// The models among the agents of a job.

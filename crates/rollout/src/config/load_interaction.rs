@@ -210,8 +210,10 @@ impl Loader<'_> {
             InteractionKind::MultiTurn if has_tools => {
                 refuse("only `tool_use` calls tools", "write `type: tool_use`, or leave `tools` out");
             }
-            InteractionKind::MultiTurn if *limits == Limits::default() => {
-                refuse("nothing would end this conversation", "write `max_turns:`, or one of the `limits:`");
+            // A server may tell neither tokens nor costs, so only these are sure to end it.
+            InteractionKind::MultiTurn if limits.max_turns.is_none() && limits.timeout.is_none() => {
+                let hint = "write `max_turns:`, or `timeout_sec:` under `limits:`";
+                refuse("nothing would surely end this conversation", hint);
             }
             InteractionKind::ToolUse if !has_tools && section.list("tools").is_none_or(<[_]>::is_empty) => {
                 refuse("there are no tools to use", "write what the model may call under `tools:`");

@@ -130,16 +130,21 @@ impl Job {
                 .iter()
                 .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
                 .collect();
-            if sections.have_old_rows() {
-                SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
-            }
-            for (path, metadata) in &averages {
-                if let Some(path) = path {
-                    atomic::write_json(path, metadata)?;
+            let tidied = || -> Result<(), JobError> {
+                if sections.have_old_rows() {
+                    SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
                 }
-            }
-            if let Some(error) = failure {
-                return Err(error);
+                for (path, metadata) in &averages {
+                    if let Some(path) = path {
+                        atomic::write_json(path, metadata)?;
+                    }
+                }
+                Ok(())
+            };
+            // What stopped the job explains more than what failed after it.
+            match (failure, tidied()) {
+                (Some(error), _) | (None, Err(error)) => return Err(error),
+                (None, Ok(())) => {}
             }
             if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
                 collector.end(metadata, cancelled);
@@ -466,7 +471,7 @@ fn no_model(plan: &Plan, index: TrialIndex) -> TrialResult {
 }
 
 /// The result of a trial whose code panicked.
-fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
+pub(super) fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
     let error = TrialError {
         kind: ErrorType::InternalError,
         message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where".to_owned(),

@@ -183,7 +183,10 @@ impl Resumable {
                 }
                 if sections.of(index).is_some() {
                     saved.hear(index, result);
-                } else if rows.set(index, &result) && !is_written(&dir.trial(&plan.trial(index))) {
+                } else if rows.set(index, &result)
+                    && plan.parts(index).1.container().is_some()
+                    && !is_written(&dir.trial(&plan.trial(index)))
+                {
                     // A later entry takes the place of an earlier one here, too.
                     missing.insert(index, result);
                 }

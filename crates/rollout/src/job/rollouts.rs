@@ -4,14 +4,16 @@
 //! the last one to leave scores them all, in its own place among those that run at the same time.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 
-use super::Plan;
+use super::{Plan, dispatch::crashed};
 use crate::{
     config::RetryConfig,
     event::{TrialId, TrialIndex},
@@ -70,6 +72,17 @@ pub(super) enum Fate {
     Unscored(Error),
 }
 
+/// Why members that are over have no scores.
+enum Unscored {
+    /// A model that was to score has the wrong key.
+    Unauthorized(Error),
+    /// Scoring still went on when the job had to stop. A resume does them again.
+    Stopped,
+}
+
+/// How long a job that is to stop waits for scores of rollouts that are over.
+const SCORING_GRACE: Duration = Duration::from_secs(30);
+
 /// The rollouts of one example that are scored together.
 pub(super) struct Group {
     plan: Arc<Plan>,
@@ -122,21 +135,55 @@ impl Group {
             place = self.rollouts.place() => Ok(place),
         };
         let generated = match &place {
-            Ok(_) => self.generate(index, &progress, &cancel).await,
-            Err(halt) => Err(halt.clone()),
+            // A panic must not keep the others of the group from being scored.
+            Ok(_) => AssertUnwindSafe(self.generate(index, &progress, &cancel)).catch_unwind().await,
+            Err(halt) => Ok(Err(halt.clone())),
         };
-        let (member, fate) = match generated {
-            Ok((state, tries)) => (Some(Member { index, tries, state }), Fate::Done),
-            Err(Halt::Cancelled) => (None, Fate::Cancelled),
-            Err(Halt::Unauthorized(error)) => (None, Fate::Unauthorized(error)),
+        let mut finished = Vec::new();
+        let (member, mut fate) = match generated {
+            Ok(Ok((state, tries))) => (Some(Member { index, tries, state }), Fate::Done),
+            Ok(Err(Halt::Cancelled)) => (None, Fate::Cancelled),
+            Ok(Err(Halt::Unauthorized(error))) => (None, Fate::Unauthorized(error)),
+            Err(_) => {
+                finished.push(self.crashed(index));
+                (None, Fate::Done)
+            }
         };
-        match self.leave(member) {
-            Some(members) => match self.score(members).await {
-                Ok(finished) => RolloutEnd { fate, finished },
-                Err(error) => RolloutEnd { fate: Fate::Unscored(error), finished: Vec::new() },
-            },
-            None => RolloutEnd { fate, finished: Vec::new() },
+        if let Some(members) = self.leave(member) {
+            let stopped = async {
+                cancel.cancelled().await;
+                tokio::time::sleep(SCORING_GRACE).await;
+            };
+            match self.scored(members, stopped).await {
+                Ok(scored) => finished.extend(scored),
+                Err(Unscored::Unauthorized(error)) => fate = Fate::Unscored(error),
+                Err(Unscored::Stopped) => fate = Fate::Cancelled,
+            }
         }
+        RolloutEnd { fate, finished }
+    }
+
+    /// Scores members, but not for ever once somebody wants the job to stop.
+    async fn scored(
+        &self,
+        members: Vec<Member>,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<Vec<Finished>, Unscored> {
+        let indexes: Vec<_> = members.iter().map(|member| member.index).collect();
+        let scored = AssertUnwindSafe(self.score(members)).catch_unwind();
+        tokio::select! {
+            biased;
+            scored = scored => match scored {
+                Ok(scored) => scored.map_err(Unscored::Unauthorized),
+                Err(_) => Ok(indexes.into_iter().map(|index| self.crashed(index)).collect()),
+            },
+            () = stopped => Err(Unscored::Stopped),
+        }
+    }
+
+    fn crashed(&self, index: TrialIndex) -> Finished {
+        tracing::error!(trial = %self.plan.trial(index), "trial panicked");
+        Finished::new(index, crashed(&self.plan, index))
     }
 
     /// Takes a member out that was never started. If all others are over, they are scored.
@@ -150,9 +197,10 @@ impl Group {
         }
         let rest = rest?;
         // Who abandons a group is about to stop, so that a key that is refused stops nothing more.
-        Some(
-            async move { RolloutEnd { fate: Fate::Done, finished: self.score(rest).await.unwrap_or_default() } },
-        )
+        Some(async move {
+            let scored = self.scored(rest, tokio::time::sleep(SCORING_GRACE)).await;
+            RolloutEnd { fate: Fate::Done, finished: scored.unwrap_or_default() }
+        })
     }
 
     /// Ends a member, with its state if it has one. The last one gets all of them.

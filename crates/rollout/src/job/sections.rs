@@ -179,8 +179,8 @@ impl Section {
         let replaced = slot.is_some();
         let stats = slot.insert(stats);
         if replaced {
+            // From now on all are added up anew, because this one cannot be taken away again.
             self.has_old_rows = true;
-            self.running = self.in_order(plan);
         } else {
             self.running.add(example(plan, index), stats);
         }
@@ -211,7 +211,10 @@ impl Section {
 
     /// What the rollouts came to so far, quickly.
     pub(super) fn so_far(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
-        self.tell(plan, &self.running, seconds)
+        match self.has_old_rows {
+            true => self.metadata(plan, seconds),
+            false => self.tell(plan, &self.running, seconds),
+        }
     }
 
     /// What the rollouts came to, to the last bit.

@@ -3,11 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    DuplicateTool, ErrorKind, Interaction, Messages, Model, MultiTurn, Rollouts, Rubric, Sandboxed,
-    SingleTurn, ToolDef, ToolUse,
+    DuplicateTool, Interaction, Messages, Model, MultiTurn, Rollouts, Rubric, Sandboxed, SingleTurn, ToolDef,
+    ToolUse,
     client::{Client, ClientConfig, ClientError, Prices, PricesError},
     dataset::{self, DatasetError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
+    rollouts::Unusable,
     rubric::{Command, Judge},
     tool::{self, Tool, container},
 };
@@ -54,6 +55,9 @@ pub enum BuildError {
     /// Two tools are of one name.
     #[error("the tools cannot be used")]
     Tools(#[from] DuplicateTool),
+    /// What would come of the rollouts could not be scored or saved.
+    #[error("the interaction cannot be used")]
+    Unusable(#[from] Unusable),
     /// A parser cannot find anything.
     #[error("the parser cannot be used")]
     Parser(#[from] XmlError),
@@ -138,6 +142,7 @@ pub async fn examples(
         .state_columns(config.state_columns.iter())
         .pass_threshold(config.pass_threshold)
         .independent_scoring(config.independent_scoring);
+    rollouts.check()?;
     rollouts.shuffled = Some(config.shuffle.then_some(config.shuffle_seed));
     let inputs = inputs(name, config).await.map_err(|source| {
         let place = match &config.dataset {
@@ -187,9 +192,7 @@ async fn interaction(
             Ok(Arc::new(MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new()))))))
         }
         InteractionKind::ToolUse => {
-            // A tool that cannot even start is no fault of the model.
-            let tools =
-                ToolUse::new(tools(config, surroundings.is_some()).await?)?.stop_errors([ErrorKind::Infra]);
+            let tools = ToolUse::new(tools(config, surroundings.is_some()).await?)?;
             match (&config.environment, surroundings) {
                 (Some(container), Some(surroundings)) => {
                     let task = Arc::new(container_task(name, container));
@@ -274,7 +277,8 @@ fn container_task(name: &DatasetName, container: &ContainerConfig) -> Task {
     };
     Task {
         name: TaskName::new(name.as_str()).expect("what names a dataset can name a task"),
-        dir: context.clone(),
+        // Providers prepare the image of a directory once, so images without one need a key of their own.
+        dir: docker_image.as_ref().map_or_else(|| context.clone(), std::path::PathBuf::from),
         context,
         config: TaskConfig { docker_image, cpus: container.cpus, memory: container.memory, ..defaults },
         git_commit_id: None,
@@ -329,4 +333,21 @@ fn parser(config: &ParserConfig) -> Result<Arc<dyn Parser>, XmlError> {
             Arc::new(Xml::new(fields, answer_field)?)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_image_is_prepared_by_itself() {
+        let of = |image: ContainerImage| {
+            let (defaults, _) = load_task_config("task.toml".as_ref(), "").unwrap();
+            let container = ContainerConfig { image, cpus: defaults.cpus, memory: defaults.memory };
+            container_task(&DatasetName::new("d").unwrap(), &container).dir
+        };
+        let images = ["debian:12", "debian:13"].map(|name| of(ContainerImage::Name(name.to_owned())));
+        assert_ne!(images[0], images[1]);
+        assert_eq!(of(ContainerImage::Build("/context".into())), std::path::Path::new("/context"));
+    }
 }

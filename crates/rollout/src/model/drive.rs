@@ -1,7 +1,16 @@
 //! The turns of one rollout, from its input to its completion.
 
 use std::{
-    any::Any, borrow::Cow, cmp::Reverse, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration,
+    any::Any,
+    borrow::Cow,
+    cmp::Reverse,
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use futures_util::FutureExt as _;
@@ -81,19 +90,28 @@ pub async fn rollout(
     let mut state = State::new(input, model, tool_defs.into());
     state.error = unreadable;
     let conditions = Conditions::new(interaction, limits, started);
-    let generation = AssertUnwindSafe(generate(interaction, &conditions, &mut state)).catch_unwind();
+    let is_set_up = AtomicBool::new(false);
+    let generation = generate(interaction, &conditions, &mut state, &is_set_up);
+    let generation = AssertUnwindSafe(generation).catch_unwind();
     let end = tokio::select! {
         biased;
         () = cancel.cancelled() => End::Cancelled,
-        () = time_up(limits.timeout, started) => End::TimeUp,
         result = generation => match result {
             Ok(Ok(())) => End::Stopped,
             Ok(Err(refused)) => End::Unauthorized(refused),
             Err(panic) => End::Panicked(panicked("a hook", &*panic)),
         },
+        () = time_up(limits.timeout, started) => End::TimeUp,
     };
     let halt = match end {
         End::Stopped => None,
+        // An image that is long in coming is no fault of the model.
+        End::TimeUp if !is_set_up.into_inner() => {
+            let text = "the time was up before the rollout was set up";
+            state.error.get_or_insert_with(|| Error::new(ErrorKind::Infra, text));
+            complete(&mut state, HAS_ERROR.into(), started);
+            None
+        }
         End::TimeUp => {
             complete(&mut state, TIMEOUT_REACHED.into(), started);
             None
@@ -152,12 +170,14 @@ async fn generate(
     interaction: &dyn Interaction,
     conditions: &Conditions,
     state: &mut State,
+    is_set_up: &AtomicBool,
 ) -> Result<(), Error> {
     if state.error.is_none()
         && let Err(error) = interaction.setup_state(state).await
     {
         keep(state, error)?;
     }
+    is_set_up.store(true, Ordering::Relaxed);
     loop {
         match conditions.met(state).await {
             Ok(Some(name)) => {

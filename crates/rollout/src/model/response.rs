@@ -172,12 +172,12 @@ pub struct TokenUsage {
 impl TokenUsage {
     /// All tokens of the prompt, wherever they came from.
     pub fn input_tokens(&self) -> u64 {
-        self.prompt_tokens + self.cached_tokens + self.cache_write_tokens
+        self.prompt_tokens.saturating_add(self.cached_tokens).saturating_add(self.cache_write_tokens)
     }
 
     /// All tokens.
     pub fn total_tokens(&self) -> u64 {
-        self.input_tokens() + self.completion_tokens
+        self.input_tokens().saturating_add(self.completion_tokens)
     }
 }
 

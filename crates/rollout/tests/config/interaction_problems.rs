@@ -190,13 +190,13 @@ fn the_kind_of_an_interaction_fits_what_it_has() {
       = help: write what the model may call under `tools:`
     ");
     insta::assert_snapshot!(but_for("type: multi_turn\n"), @"
-    error: nothing would end this conversation
+    error: nothing would surely end this conversation
      --> job.yaml:7:11
       |
     7 |     type: multi_turn
       |           ^^^^^^^^^^
       |
-      = help: write `max_turns:`, or one of the `limits:`
+      = help: write `max_turns:`, or `timeout_sec:` under `limits:`
     ");
     insta::assert_snapshot!(but_for("type: multiturn\nmax_turns: 2\nlimits: {max_turns: 3}\n"), @"
     error: `datasets.0.interaction.type` cannot be `multiturn`

@@ -2,13 +2,20 @@
 
 use std::{
     num::NonZeroU32,
-    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
+use async_trait::async_trait;
 use rollout::{
     config::RetryConfig,
     job::{Cancel, JobError},
-    model::{Error, ErrorKind, GenerateError, Rollouts, Rubric, RunOptions, Sample, rubric::Scene},
+    model::{
+        Error, ErrorKind, GenerateError, Interaction, Message, Response, Rollouts, Rubric, RunOptions,
+        Sample, State, Stop, rubric::Scene,
+    },
 };
 
 use crate::support::{Scripted, Shared, examples, model, right, right_but_first, rollouts, rubric};
@@ -233,6 +240,40 @@ async fn a_panic_in_an_interaction_costs_its_own_rollout_only() {
     assert_eq!(rewards, [1.0, 0.0, 1.0]);
     let message = &results.outputs[1].error.as_ref().unwrap().message;
     assert!(message.contains("panicked") && message.contains("not this one"), "{message}");
+}
+
+/// Cannot even say when it ends, the second time it is asked.
+struct Moody(Shared, AtomicUsize);
+
+#[async_trait]
+impl Interaction for Moody {
+    fn stops(&self) -> Vec<Stop> {
+        assert_ne!(self.1.fetch_add(1, SeqCst), 1, "not today");
+        Vec::new()
+    }
+
+    fn max_turns(&self) -> Option<u32> {
+        self.0.max_turns()
+    }
+
+    async fn get_model_response(
+        &self,
+        state: &mut State,
+        prompt: &[Arc<Message>],
+    ) -> Result<Response, Error> {
+        self.0.get_model_response(state, prompt).await
+    }
+}
+
+#[tokio::test]
+async fn a_panic_outside_of_every_turn_leaves_the_others_of_its_group_scored() {
+    let moody = Moody(Shared(right()), AtomicUsize::new(0));
+    let seen = Arc::default();
+    let rollouts = Rollouts::new(moody, group_sizes(&seen)).dataset(examples(1));
+    let options = RunOptions::new(model()).max_concurrent(1);
+    let results = rollouts.evaluate(Sample::all().rollouts(3), options).await.unwrap();
+    assert_eq!(results.outputs.len(), 2);
+    assert_eq!(*seen.lock().unwrap(), [2]);
 }
 
 #[tokio::test]

@@ -182,3 +182,23 @@ async fn cleanups_run_when_the_time_is_up() {
     assert_eq!((stop_condition(&state), state.trajectory.len()), ("timeout_reached", 0));
     assert_eq!(names(&notes), ALL);
 }
+
+/// Waits for something that never comes.
+struct NeverReady;
+
+#[async_trait]
+impl Interaction for NeverReady {
+    async fn setup_state(&self, _state: &mut State) -> Result<(), Error> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn time_that_is_up_before_the_first_turn_is_no_fault_of_the_model() {
+    let server = ModelServer::always(Reply::text("4"));
+    let limits = Limits { timeout: Some(Duration::from_millis(1)), ..Limits::default() };
+    let state = try_run(&NeverReady, &limits, &server).await.unwrap();
+    assert_eq!(stop_condition(&state), "has_error");
+    assert!(state.error.unwrap().kind.is_retried());
+    assert_eq!(server.served(), 0);
+}

@@ -22,10 +22,11 @@ use futures_util::StreamExt as _;
 use rollout::{
     config::{InteractionConfig, LoadedJob, ModelConfig, RetryConfig},
     job::{Cancel, ExampleSet},
-    model::{Limits, Places, Rollouts, SamplingArgs, build, dataset::Format},
+    model::{Limits, Places, Rollouts, build, dataset::Format},
     record::redact::Redactor,
 };
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{guard::Guard, problem::Problem, request::Offer, stream};
@@ -140,7 +141,7 @@ async fn health() -> Json<serde_json::Value> {
 struct Info<'a> {
     env_id: &'a str,
     model: &'a str,
-    sampling: &'a SamplingArgs,
+    sampling: Value,
     token_ids: bool,
     examples: usize,
     rollouts_per_example: NonZeroU32,
@@ -173,7 +174,7 @@ async fn info(State(service): State<Arc<Service>>) -> Response {
     Json(Info {
         env_id: &service.env_id,
         model: &service.offer.model.name,
-        sampling: &service.offer.model.sampling,
+        sampling: service.redactor.json(Value::Object(service.offer.model.sampling.clone())),
         token_ids: service.offer.token_ids,
         examples: service.examples(),
         rollouts_per_example: service.offer.per_example,

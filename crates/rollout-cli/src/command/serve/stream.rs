@@ -8,14 +8,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
 use rollout::{
     job::{Cancel, JobError},
-    model::{GenerateError, RolloutInput, RolloutOutput, RunOptions, Share},
+    model::{GenerateError, RolloutInput, RolloutOutput, Rollouts, RunOptions, Sample, Share},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -92,8 +92,18 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
                 summary.add(&of_group);
                 summary.cancelled |= cancelled;
                 let Some(line) = line else { continue };
-                if lines.send(line).await.is_err() {
+                // A client that does not read must not hold up the end of the service.
+                let stopped = async {
+                    cancel.graceful.cancelled().await;
+                    tokio::time::sleep(READING_GRACE).await;
+                };
+                let read = tokio::select! {
+                    sent = lines.send(line) => sent.is_ok(),
+                    () = stopped => false,
+                };
+                if !read {
                     cancel.graceful.cancel();
+                    summary.cancelled = true;
                 }
             }
             Ok(Err(error)) => {
@@ -115,6 +125,9 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
     // A client that went away needs no summary.
     let _ = lines.send(Line { bytes: group.redacted(bytes), _unread: None }).await;
 }
+
+/// How long the end of the service waits for a client to read on.
+const READING_GRACE: Duration = Duration::from_secs(10);
 
 /// What the groups of a request have in common.
 #[derive(Clone)]
@@ -142,11 +155,12 @@ impl Group {
             .filter(|column| !service.state_columns.iter().any(|own| own == column));
         let options = RunOptions::new(Arc::clone(model))
             .share(share)
+            .max_concurrent(service.concurrency.get())
             .state_columns(own.chain(columns))
             .retry(service.retry.clone())
             .cancel(cancel.clone());
-        let inputs = vec![input; *per_example as usize];
-        let ended = service.rollouts.generate(inputs, options).await?;
+        let group = Rollouts::clone(&service.rollouts).dataset(vec![input]);
+        let ended = group.evaluate(Sample::all().rollouts(*per_example), options).await?;
         let tally = Tally::of(&ended.outputs);
         if ended.outputs.is_empty() {
             return Ok((tally, ended.cancelled, None));

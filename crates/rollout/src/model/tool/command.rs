@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{Arguments, Tool, ToolFailure, ToolOutput as _, process::Process};
-use crate::model::{Content, State, ToolDef};
+use crate::model::{Content, ErrorKind, State, ToolDef};
 
 /// What a command may print. Images are large; no text that a model can use is.
 const MAX_OUTPUT_BYTES: u64 = 8 << 20;
@@ -68,8 +68,12 @@ impl Tool for Command {
 impl Command {
     async fn run(&self, input: String) -> Result<Content, ToolFailure> {
         let spawned = Process::spawn(&self.argv, &[], Some(&self.directory));
-        let (process, stdout, stdin) = spawned
-            .map_err(|error| failed(format!("the command `{}` cannot be started: {error}", self.argv[0])))?;
+        // A command that cannot even start is no fault of the model.
+        let (process, stdout, stdin) = spawned.map_err(|error| {
+            let program = self.argv.first().map_or("", String::as_str);
+            let text = format!("the command `{program}` cannot be started: {error}");
+            ToolFailure::new(ErrorKind::Infra.as_str(), text)
+        })?;
         let said = process.stderr();
         // What the command left behind may hold its output open, and is killed when the command ends.
         let ((), output, status) = tokio::join!(feed(stdin, input), collect(stdout), process.wait());
