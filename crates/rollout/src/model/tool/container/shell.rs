@@ -15,9 +15,9 @@ const SHOWN_BYTES: u64 = 12 << 10;
 /// Linux takes no longer argument than 128 KiB.
 const MAX_COMMAND_BYTES: usize = 120 << 10;
 
-/// A minimal image may have no bash.
+/// A minimal image may have no bash. Through one pipe, output and errors come in the order in which they were written.
 const ANY_SHELL: &str =
-    r#"if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi"#;
+    r#"exec 2>&1; if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; else exec sh -c "$1"; fi"#;
 
 /// Runs a command as a model wrote it, and tells what it said and how it ended.
 pub(super) async fn bash(
