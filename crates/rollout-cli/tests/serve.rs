@@ -213,7 +213,7 @@ fn a_client_that_goes_away_cancels_its_rollouts() {
     let all = json!([0, 1, 2, 3, 4, 5, 6, 7]);
     let answer = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 3}));
     block_on(hold.waiting(2));
-    service.until(&json!({"rollouts_running": 2, "rollouts_waiting": 4}));
+    service.until(&json!({"rollouts_running": 2, "rollouts_waiting": 2}));
     drop(answer);
     block_on(hold.waiting(0));
     service.until(&idle());

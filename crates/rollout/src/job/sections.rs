@@ -241,7 +241,7 @@ impl Section {
             pass_threshold: *pass_threshold,
             state_columns: state_columns.to_vec(),
             path_to_save: self.dir.clone(),
-            tools: self.tools.clone(),
+            tools: self.tools.as_ref().map(|tools| tools.iter().map(|tool| clean_tool(plan, tool)).collect()),
             ..GenerateMetadata::default()
         };
         aggregate.tell(self.names.iter(), &mut metadata);
@@ -254,6 +254,17 @@ fn redacted(plan: &Plan, settings: &Map<String, Value>) -> Map<String, Value> {
     match plan.redactor().json(Value::Object(settings.clone())) {
         Value::Object(clean) => clean,
         _ => unreachable!("an object stays one"),
+    }
+}
+
+/// A tool as examples brought it, without secrets.
+fn clean_tool(plan: &Plan, tool: &ToolDef) -> ToolDef {
+    let text = |text: &str| plan.redactor().text(text).into_owned();
+    ToolDef {
+        name: text(&tool.name),
+        description: text(&tool.description),
+        parameters: plan.redactor().json(tool.parameters.clone()),
+        strict: tool.strict,
     }
 }
 
