@@ -49,6 +49,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod agent;
+pub mod benchmark;
 mod blocking;
 pub mod config;
 pub mod environment;

@@ -3,6 +3,7 @@
 //! A file of any format becomes one tree of values with positions. Typed readers walk the tree, note
 //! what is wrong and go on, so that all of it is told at once, as [`Problems`].
 
+mod benchmark;
 mod diagnostic;
 mod expand;
 mod include;
@@ -29,6 +30,7 @@ mod toml_file;
 mod tree;
 mod yaml;
 
+pub use benchmark::*;
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};
 pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use interaction::*;

@@ -214,6 +214,7 @@ mod generate;
 mod interaction;
 mod message;
 pub mod metadata;
+pub mod metric;
 pub mod output;
 pub mod parser;
 mod places;

@@ -1,0 +1,63 @@
+//! What a kind of tools has to offer: the two traits between the server and its tools.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+
+use crate::ToolError;
+
+/// Parameters by name.
+pub type Params = Map<String, Value>;
+
+/// What clients and models are told of a tool.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSpec {
+    /// Its name without the prefix: `search`.
+    pub name: String,
+    /// Other names without the prefix under which it is found: `visit` for `browse`.
+    pub aliases: Vec<String>,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON Schema of its parameters: an object.
+    pub parameters: Value,
+}
+
+/// What a call comes with, beside its parameters.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Who asks.
+    pub worker_id: String,
+    /// The session that it is made in.
+    pub session_id: String,
+    /// When the server gives up on it. A call that is given up on is dropped: nothing of it may go on.
+    pub timeout: Duration,
+}
+
+/// A kind of tools that belong together.
+#[async_trait]
+pub trait Resource: Send + Sync {
+    /// The prefix of its tools, and the type that sessions are opened for: `doc`.
+    fn name(&self) -> &str;
+
+    /// Its tools.
+    fn tools(&self) -> Vec<ToolSpec>;
+
+    /// Does once what would hold up the first session: looks for programs, builds an index.
+    async fn warm_up(&self) -> Result<(), ToolError> {
+        Ok(())
+    }
+
+    /// Opens a session with what the client wants it to have.
+    async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError>;
+}
+
+/// What stays between the calls of one client.
+#[async_trait]
+pub trait Session: Send + Sync {
+    /// Calls a tool by its name without the prefix. Calls of one session may run at the same time.
+    async fn call(&self, tool: &str, params: Params, call: &Call) -> Result<Value, ToolError>;
+
+    /// Ends the session and all that runs in it.
+    async fn close(self: Box<Self>) {}
+}
