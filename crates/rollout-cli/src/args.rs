@@ -1,5 +1,7 @@
 //! What can be written after `rollout`.
 
+mod tools;
+
 use std::{
     ffi::OsString,
     net::IpAddr,
@@ -8,6 +10,8 @@ use std::{
 };
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -60,6 +64,8 @@ pub(crate) enum Command {
     Resume(Resume),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
+    /// Serve tools for models over HTTP: code, documents, databases, the web
+    Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
     /// Check a job, a task or a dataset without running anything

@@ -4,6 +4,7 @@ pub(crate) mod clean;
 pub(crate) mod doctor;
 mod execute;
 pub(crate) mod export;
+mod guard;
 pub(crate) mod init;
 mod load;
 mod plan;
@@ -12,6 +13,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod shell;
+pub(crate) mod tools;
 pub(crate) mod validate;
 
 use std::io::{self, Write as _};
