@@ -7,6 +7,7 @@
 pub mod code;
 pub mod config;
 mod failure;
+pub mod mcp;
 mod resource;
 pub mod server;
 
