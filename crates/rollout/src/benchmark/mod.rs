@@ -2,4 +2,5 @@
 
 mod data;
 
+pub use crate::config::load_config;
 pub use data::BenchmarkItem;
