@@ -3,4 +3,4 @@
 mod data;
 
 pub use crate::config::load_config;
-pub use data::BenchmarkItem;
+pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
