@@ -2,4 +2,5 @@
 
 mod data;
 
-pub use data::BenchmarkItem;
+pub use crate::config::load_config;
+pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
