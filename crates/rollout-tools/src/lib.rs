@@ -4,8 +4,10 @@
 //! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+mod arguments;
 mod failure;
 mod resource;
+pub mod web;
 
 pub use failure::{Code, ToolError};
 pub use resource::{Call, Params, Resource, Session, ToolSpec};
