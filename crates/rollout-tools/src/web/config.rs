@@ -93,6 +93,17 @@ pub enum Backend {
     Custom,
 }
 
+impl Backend {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Searxng => "searxng",
+            Self::Brave => "brave",
+            Self::Serper => "serper",
+            Self::Custom => "custom",
+        }
+    }
+}
+
 /// A key, which is not shown where the configuration is printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
@@ -122,7 +133,7 @@ pub enum WebConfigError {
     #[error("allow_hosts: {0:?} is no host; write host or host:port")]
     Host(String),
     /// `search.url` is missing.
-    #[error("search.url is missing; {0:?} has no address of its own")]
+    #[error("search.url is missing; {} has no address of its own", .0.name())]
     NoSearchUrl(Backend),
     /// An address is none.
     #[error("{field}: {value:?} is no http or https address")]
