@@ -11,14 +11,18 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::{
-    Resource,
+    Helper, Resource,
     code::{self, CodeConfig},
+    doc::{DocConfig, Docs},
     mcp::{Mcp, McpServerConfig, is_server_name},
+    rag::{Rag, RagConfig},
     server::{Registry, ServerConfig},
+    sql::{Sql, SqlConfig},
+    web::{Web, WebConfig, WebConfigError},
 };
 
 const KEYS: [&str; 3] = ["server", "resources", "mcp"];
-const RESOURCES: [&str; 1] = ["code"];
+const RESOURCES: [&str; 5] = ["code", "doc", "rag", "sql", "web"];
 
 /// Everything that can be said of a tool server.
 #[derive(Debug, Clone)]
@@ -27,6 +31,14 @@ pub struct ToolsConfig {
     pub server: ServerConfig,
     /// `code`, unless it is switched off.
     pub code: Option<CodeConfig>,
+    /// `doc`, unless it is switched off.
+    pub doc: Option<DocConfig>,
+    /// `rag`, unless it is switched off.
+    pub rag: Option<RagConfig>,
+    /// `sql`, unless it is switched off.
+    pub sql: Option<SqlConfig>,
+    /// `web`, unless it is switched off.
+    pub web: Option<WebConfig>,
     /// How MCP servers are reached, by name.
     pub mcp: Vec<(String, McpTransport)>,
     /// Values that must not appear in any output.
@@ -38,6 +50,10 @@ impl Default for ToolsConfig {
         Self {
             server: ServerConfig::default(),
             code: Some(CodeConfig::default()),
+            doc: Some(DocConfig::default()),
+            rag: Some(RagConfig::default()),
+            sql: Some(SqlConfig::default()),
+            web: Some(WebConfig::default()),
             mcp: Vec::new(),
             secrets: Vec::new(),
         }
@@ -55,16 +71,29 @@ impl ToolsConfig {
         reader.read()
     }
 
-    /// The tools that it describes. Nothing is started yet.
-    pub fn registry(self, place: Place) -> Registry {
+    /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the
+    /// place is where environments are made.
+    pub fn registry(self, place: Place, helper: &Helper) -> Result<Registry, WebConfigError> {
         let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
         if let Some(config) = self.code {
             resources.push(Arc::new(code::Code::new(config, place)));
         }
+        if let Some(config) = self.doc {
+            resources.push(Arc::new(Docs::new(config, helper.clone())));
+        }
+        if let Some(config) = self.rag {
+            resources.push(Arc::new(Rag::new(config, helper.clone())));
+        }
+        if let Some(config) = self.sql {
+            resources.push(Arc::new(Sql::new(config, helper.clone())));
+        }
+        if let Some(config) = self.web {
+            resources.push(Arc::new(Web::new(config)?));
+        }
         if !self.mcp.is_empty() {
             resources.push(Arc::new(Mcp::new(self.mcp)));
         }
-        Registry::new(resources)
+        Ok(Registry::new(resources))
     }
 }
 
@@ -82,6 +111,10 @@ impl Reader<'_> {
         let config = ToolsConfig {
             server: self.section(&["server"]),
             code: self.resource("code"),
+            doc: self.resource("doc"),
+            rag: self.resource("rag"),
+            sql: self.resource("sql"),
+            web: self.resource("web"),
             mcp: self.mcp(),
             secrets: self.document.secrets().to_vec(),
         };

@@ -5,6 +5,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod args;
+mod arguments;
 pub mod code;
 pub mod config;
 pub mod doc;
@@ -16,6 +17,7 @@ mod resource;
 mod seed;
 pub mod server;
 pub mod sql;
+pub mod web;
 
 pub use config::ToolsConfig;
 pub use failure::{Code, ToolError};
