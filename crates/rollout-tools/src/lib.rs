@@ -4,11 +4,13 @@
 //! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+mod arguments;
 pub mod code;
 pub mod config;
 mod failure;
 mod resource;
 pub mod server;
+pub mod web;
 
 pub use config::ToolsConfig;
 pub use failure::{Code, ToolError};
