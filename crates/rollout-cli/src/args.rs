@@ -320,6 +320,8 @@ pub(crate) enum SchemaOf {
     Task,
     /// A file that `interaction:` of a dataset names
     Interaction,
+    /// The configuration of a benchmark
+    Benchmark,
 }
 
 /// Arguments of `clean`.

@@ -423,10 +423,11 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
 
 #[test]
 fn schemas_are_those_that_are_checked_in() {
-    for (of, file) in [("job", "job.schema.json"), ("task", "task.schema.json")] {
+    for of in ["benchmark", "interaction", "job", "task"] {
+        let file = format!("{of}.schema.json");
         let output = rollout(temporary().path(), &["schema", of]);
         let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas").join(&file);
         let kept: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         assert_eq!(printed, kept, "{file}");
     }

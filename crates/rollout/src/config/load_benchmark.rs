@@ -107,12 +107,8 @@ impl LoadedBenchmark {
             };
             return Err(Problems::new(broken.into_iter().map(problem).collect()));
         }
-        let mut secrets = secrets(&config);
-        for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
-            values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
-        }
-        let mut record = record_benchmark::values(&config);
-        record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
+        let secrets = secrets(&config);
+        let record = record_benchmark::clean(&config);
         Ok(Self {
             hash: record_benchmark::hash(&record),
             record,
@@ -270,12 +266,16 @@ fn load(
     })
 }
 
-/// The keys of a configuration, and the URLs with passwords in them.
-fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
+/// What must not be shown of a configuration.
+pub(super) fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
     let keys = [&config.api_key, &config.evaluator_api_key, &config.sandbox_token];
-    let keys = keys.into_iter().flatten().map(|key| &key.value);
+    let mut secrets: BTreeSet<_> = keys.into_iter().flatten().map(|key| key.value.clone()).collect();
     let urls = [Some(&config.base_url), config.evaluator_base_url.as_ref(), Some(&config.sandbox_server_url)];
-    keys.chain(urls.into_iter().flatten().filter(|url| has_password(url))).cloned().collect()
+    secrets.extend(urls.into_iter().flatten().filter(|url| has_password(url)).cloned());
+    for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
+        values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
+    }
+    secrets
 }
 
 /// The texts under keys that name a secret.
