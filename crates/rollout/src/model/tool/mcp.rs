@@ -21,11 +21,11 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Arguments, Tool, ToolFailure,
+use super::{Arguments, Tool, ToolFailure};
+use crate::model::{
+    Content, ErrorKind, State, ToolDef,
     process::{Process, Said},
 };
-use crate::model::{Content, ErrorKind, State, ToolDef};
 
 /// How long a server may take to start and to name its tools.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
