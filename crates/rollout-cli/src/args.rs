@@ -242,7 +242,7 @@ pub(crate) enum ExportFormat {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, a task directory, or a directory of tasks
+    /// A job file, the configuration of a benchmark, a task directory, or a directory of tasks
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 

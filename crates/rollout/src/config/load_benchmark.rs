@@ -191,6 +191,15 @@ pub fn load_config(path: &Path, vars: &dyn Fn(&str) -> Option<String>) -> Result
     load_benchmark(path, &[], vars).map(|loaded| loaded.config)
 }
 
+/// Whether a file is the configuration of a benchmark, and no job: it has keys of the one and none of those that every
+/// other has.
+pub fn is_benchmark(path: &Path) -> bool {
+    let tree = read_text(path).ok().and_then(|text| yaml::parse(text.trim_start_matches('\u{feff}'), 0).ok());
+    let Some(Node { value: Value::Map(entries), .. }) = tree else { return false };
+    let has = |keys: &[&str]| entries.iter().any(|entry| keys.contains(&entry.key.as_str()));
+    has(&KEYS) && !has(&["agents", "datasets"])
+}
+
 /// Reads and checks a configuration from text, as if it were the content of the file at `path`.
 pub fn load_benchmark_text(
     path: &Path,
