@@ -30,6 +30,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
         Command::Run(args) => on_runtime(command::run::run(args)),
+        Command::Eval(args) => on_runtime(command::eval::run(args)),
+        Command::Ask(args) => on_runtime(command::ask::run(args)),
         Command::Resume(args) => on_runtime(command::resume::run(args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
         Command::Export(args) => command::export::run(&args),

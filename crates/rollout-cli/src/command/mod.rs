@@ -1,7 +1,9 @@
 //! The commands, one module each.
 
+pub(crate) mod ask;
 pub(crate) mod clean;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 mod execute;
 pub(crate) mod export;
 pub(crate) mod init;
