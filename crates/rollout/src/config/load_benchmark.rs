@@ -237,8 +237,8 @@ fn load(
         Problems::new(vec![Diagnostic::error(&sources, span, Code::Syntax, message)])
     })?;
     if let Value::Map(entries) = &mut tree.value {
-        // Comments, in a format that has none.
-        entries.retain(|entry| !entry.key.starts_with('_'));
+        // Comments, in a format that has none, and what editors look for.
+        entries.retain(|entry| !entry.key.starts_with('_') && entry.key != "$schema");
     }
     let mut refused = Vec::new();
     for over in overrides {

@@ -59,7 +59,7 @@ fn every_setting_is_read_from_json_and_from_yaml() {
         fs::write(dir.path().join(name), text).unwrap();
     }
     let config = json!({
-        "_comment": "not read", "data_path": "q.jsonl", "output_dir": "results/a", "model_name": "${MODEL}",
+        "$schema": "s.json", "_comment": "not read", "data_path": "q.jsonl", "output_dir": "results/a", "model_name": "${MODEL}",
         "api_key": "${MY_API_KEY}", "base_url": "https://api.example.org/v1", "max_turns": 50, "max_retries": 0,
         "max_workers": 4, "available_tools": ["web:search", "vm:*"], "system_prompt": ["a", "b"],
         "system_prompt_file": "prompt.txt", "evaluate_results": true, "evaluation_metric": "llm_judgement",
