@@ -1,6 +1,7 @@
 //! What can be written after `rollout`.
 
 mod eval;
+mod tools;
 
 use std::{
     ffi::OsString,
@@ -12,6 +13,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
+pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Resume(Resume),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
+    /// Serve tools for models over HTTP: code, documents, databases, the web
+    Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
     /// Check a job, a task or a dataset without running anything

@@ -34,6 +34,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Ask(args) => on_runtime(command::ask::run(args)),
         Command::Resume(args) => on_runtime(command::resume::run(args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
+        Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),

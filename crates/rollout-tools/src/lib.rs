@@ -4,8 +4,12 @@
 //! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+pub mod code;
+pub mod config;
 mod failure;
 mod resource;
+pub mod server;
 
+pub use config::ToolsConfig;
 pub use failure::{Code, ToolError};
 pub use resource::{Call, Params, Resource, Session, ToolSpec};

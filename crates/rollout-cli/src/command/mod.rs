@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod eval;
 mod execute;
 pub(crate) mod export;
+mod guard;
 pub(crate) mod init;
 mod load;
 mod plan;
@@ -14,6 +15,7 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod shell;
+pub(crate) mod tools;
 pub(crate) mod validate;
 
 use std::io::{self, Write as _};

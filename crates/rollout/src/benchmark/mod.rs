@@ -8,11 +8,11 @@ mod question;
 mod row;
 mod run;
 mod runner;
+pub mod score;
 mod setup;
 mod summary;
 mod text;
 mod tools;
-
 
 pub use crate::config::load_config;
 pub use auto_start::AutoStartError;

@@ -5,6 +5,7 @@
 
 mod benchmark;
 mod diagnostic;
+mod document;
 mod expand;
 mod include;
 mod interaction;
@@ -35,6 +36,7 @@ mod yaml;
 
 pub use benchmark::*;
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};
+pub use document::Document;
 pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use interaction::*;
 pub use job::*;
