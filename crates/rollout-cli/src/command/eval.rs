@@ -4,9 +4,7 @@ use std::{fs, io::Write as _, path::Path};
 
 use rollout::{
     benchmark::{EvalError, Run},
-    config::{
-        LoadedBenchmark, LogLevel, Override, RolloutOverrides, load_benchmark, load_benchmark_record,
-    },
+    config::{LoadedBenchmark, LogLevel, Override, RolloutOverrides, load_benchmark, load_benchmark_record},
     job::{Cancel, Rerun, Resumable},
 };
 

@@ -75,9 +75,7 @@ impl Board {
     /// Takes an event into account. `now` counts from the start of the reporter.
     pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
         match event {
-            Event::JobStarted {
-                kind, directory, total_trials, resumed_trials, metrics, earlier, ..
-            } => {
+            Event::JobStarted { kind, directory, total_trials, resumed_trials, metrics, earlier, .. } => {
                 self.kind = *kind;
                 self.directory.clone_from(directory);
                 self.total = *total_trials;

@@ -28,7 +28,14 @@ pub(crate) enum Detail {
 pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<String> {
     match event {
         Event::JobStarted {
-            job, kind, directory, provider, total_trials, resumed_trials, concurrency, ..
+            job,
+            kind,
+            directory,
+            provider,
+            total_trials,
+            resumed_trials,
+            concurrency,
+            ..
         } => {
             let trials = count(*total_trials, unit(*kind));
             let earlier = match resumed_trials {
@@ -75,8 +82,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
 fn benchmark(summary: &RolloutSummary) -> String {
     let RolloutSummary { total_tasks, successful_tasks, failed_tasks, .. } = summary;
     let answered = format!("{total_tasks}: {successful_tasks} answered, {failed_tasks} failed");
-    let mut lines =
-        vec![("benchmark", summary.benchmark_name.clone()), ("questions", answered)];
+    let mut lines = vec![("benchmark", summary.benchmark_name.clone()), ("questions", answered)];
     if let (Some(metric), Some(score)) = (&summary.metric, summary.average_score) {
         lines.push(("score", format!("{} on average, by {metric}", number(score))));
     }
