@@ -23,6 +23,9 @@ fn main() -> ExitCode {
     if args.get(1).is_some_and(|first| first == rollout_sandbox::HELPER_ARG) {
         rollout_sandbox::helper_main();
     }
+    if args.get(1).is_some_and(|first| first == rollout_tools::HELPER_ARG) {
+        return rollout_tools::helper_main(args);
+    }
     let cli = Cli::parse_from(args::with_default_command(args));
     run(cli.command).unwrap_or_else(|failure| failure.report()).into()
 }
