@@ -272,7 +272,7 @@ pub(crate) enum ExportFormat {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, a task directory, or a directory of tasks
+    /// A job file, the configuration of a benchmark, a task directory, or a directory of tasks
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
@@ -350,6 +350,8 @@ pub(crate) enum SchemaOf {
     Task,
     /// A file that `interaction:` of a dataset names
     Interaction,
+    /// The configuration of a benchmark
+    Benchmark,
 }
 
 /// Arguments of `clean`.
