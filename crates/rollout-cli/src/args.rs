@@ -1,5 +1,7 @@
 //! What can be written after `rollout`.
 
+mod score;
+
 use std::{
     ffi::OsString,
     net::IpAddr,
@@ -8,6 +10,8 @@ use std::{
 };
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+pub(crate) use score::Score;
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -58,6 +62,8 @@ pub(crate) enum Command {
     Run(Run),
     /// Continue a job that was cut short
     Resume(Resume),
+    /// Score saved answers by another metric, another judge or a rubric
+    Score(Score),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
     /// Turn the results of a job into files for other programs

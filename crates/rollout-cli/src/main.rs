@@ -31,6 +31,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
     match command {
         Command::Run(args) => on_runtime(command::run::run(args)),
         Command::Resume(args) => on_runtime(command::resume::run(args)),
+        Command::Score(args) => on_runtime(command::score::run(&args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
         Command::Export(args) => command::export::run(&args),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
