@@ -7,6 +7,7 @@
 mod arguments;
 mod failure;
 mod resource;
+pub mod vm;
 pub mod web;
 
 pub use failure::{Code, ToolError};
