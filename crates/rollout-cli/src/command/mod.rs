@@ -1,9 +1,12 @@
 //! The commands, one module each.
 
+pub(crate) mod ask;
 pub(crate) mod clean;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 mod execute;
 pub(crate) mod export;
+mod guard;
 pub(crate) mod init;
 mod load;
 mod plan;
@@ -13,6 +16,7 @@ pub(crate) mod schema;
 pub(crate) mod score;
 pub(crate) mod serve;
 pub(crate) mod shell;
+pub(crate) mod tools;
 pub(crate) mod validate;
 
 use std::io::{self, Write as _};

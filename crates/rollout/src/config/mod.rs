@@ -5,6 +5,7 @@
 
 mod benchmark;
 mod diagnostic;
+mod document;
 mod expand;
 mod include;
 mod interaction;
@@ -26,6 +27,7 @@ mod record;
 mod record_benchmark;
 mod record_model;
 mod schema;
+mod schema_benchmark;
 mod schema_model;
 mod task;
 mod toml_file;
@@ -34,15 +36,17 @@ mod yaml;
 
 pub use benchmark::*;
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};
+pub use document::Document;
 pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use interaction::*;
 pub use job::*;
-pub use load_benchmark::{LoadedBenchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config};
+pub use load_benchmark::{LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config};
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
 pub use load_task::load_task_config;
 pub use model_agent::*;
 pub use overrides::{Override, OverrideError};
 pub use quantity::*;
 pub use schema::{job_schema, task_schema};
+pub use schema_benchmark::benchmark_schema;
 pub use schema_model::interaction_schema;
 pub use task::*;

@@ -151,7 +151,7 @@ pub async fn examples(
         };
         BuildError::Dataset { place, source }
     })?;
-    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs })
+    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs, names: Vec::new() })
 }
 
 async fn inputs(
