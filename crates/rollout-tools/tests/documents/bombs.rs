@@ -12,17 +12,18 @@ use super::{Place, call, helper, open, shown};
 
 /// Reads a document that nobody can read, and then one that everybody can, from the same server.
 async fn read(name: &str, bytes: Vec<u8>) -> String {
+    read_within(30, name, bytes).await
+}
+
+async fn read_within(timeout_seconds: u64, name: &str, bytes: Vec<u8>) -> String {
     let place = Place::new().with(name, bytes).with("good.md", "# Fine\nThe server is still here.");
     let roots = vec![place.path().to_owned()];
-    let config = DocConfig { roots, max_memory_bytes: 192 << 20, timeout_seconds: 2, ..DocConfig::default() };
+    let config = DocConfig { roots, max_memory_bytes: 128 << 20, timeout_seconds, ..DocConfig::default() };
     let docs = Docs::new(config, helper());
     let bad = open(&docs, name).await;
     let answer = shown(&*bad, "read", json!({})).await;
-    // The answer is kept: a bomb does not go off twice.
-    assert_eq!(
-        shown(&*bad, "search", json!({"key_words": ["server"]})).await.split(' ').next(),
-        answer.split(' ').next()
-    );
+    let again = shown(&*bad, "search", json!({"key_words": ["server"]})).await;
+    assert_eq!(again.split(' ').next(), answer.split(' ').next(), "{again}");
     let good = open(&docs, ".").await;
     let both = shown(&*good, "search", json!({"key_words": ["server"]})).await;
     assert!(both.contains("The server is still here."), "{both}");
@@ -69,7 +70,7 @@ async fn an_archive_of_too_many_parts_is_refused() {
 
 #[tokio::test]
 async fn a_page_that_unpacks_without_measure_is_refused() {
-    let content = [b"\x78\x9c".to_vec(), deflated_run(b' ', 512)].concat();
+    let content = [b"\x78\x9c".to_vec(), deflated_run(b' ', 256)].concat();
     let file = pdf_of(&[
         b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
         b"<< /Type /Pages /Count 1 /Kids [4 0 R] >>".to_vec(),
@@ -77,7 +78,7 @@ async fn a_page_that_unpacks_without_measure_is_refused() {
         page(5),
         stream("/Filter /FlateDecode", &content),
     ]);
-    assert_eq!(read("a.pdf", file).await, "4001 `a.pdf`: reading it took more than 192 MiB of memory");
+    assert_eq!(read("a.pdf", file).await, "4001 `a.pdf`: reading it took more than 128 MiB of memory");
 }
 
 #[tokio::test]
@@ -122,7 +123,7 @@ async fn entities_are_not_expanded() {
 #[tokio::test]
 async fn elements_within_elements_without_end_do_no_harm() {
     let page = "<div>".repeat(20_000);
-    let answer = read("a.html", page.into_bytes()).await;
+    let answer = read_within(1, "a.html", page.into_bytes()).await;
     assert!(answer.starts_with("5006 `a.html`") || answer.starts_with("5000 `a.html`"), "{answer}");
     let body = "<w:tbl>".repeat(500_000);
     let answer = read("a.docx", docx(&body)).await;
