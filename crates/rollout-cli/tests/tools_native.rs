@@ -189,6 +189,8 @@ async fn a_patch_changes_all_of_its_files_or_none() {
             bash("cat moved.txt; ls"),
             patch("*** Add File: b.txt\n+b\n*** Update File: moved.txt\n@@\n-nothing\n+something\n"),
             bash("ls"),
+            patch("*** Update File: moved.txt\n*** Move to: ./moved.txt\n@@\n-1\n+one\n"),
+            bash("cat moved.txt"),
         ])
         .await;
     assert_eq!(told[0], "updated notes.txt\nadded new/a.txt\ndeleted /app/run.sh");
@@ -197,6 +199,7 @@ async fn a_patch_changes_all_of_its_files_or_none() {
     assert_eq!(told[3], "1\n2\nthree\nmoved.txt\nnew\n[exit code 0]");
     assert_eq!(told[4], "moved.txt does not hold these lines, in this order:\nnothing");
     assert_eq!(told[5], "moved.txt\nnew\n[exit code 0]");
+    assert_eq!(told[7], "one\n2\nthree\n[exit code 0]");
 }
 
 #[tokio::test(flavor = "multi_thread")]

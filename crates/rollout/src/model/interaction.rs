@@ -13,6 +13,7 @@ use async_trait::async_trait;
 
 use super::{Error, Message, Messages, Response, RolloutInput, State, ToolDef, TrajectoryStep};
 
+pub(super) use counts::calls;
 pub use counts::{num_turns, tool_calls, total_tool_calls};
 pub use group::InteractionGroup;
 pub use multi_turn::MultiTurn;

@@ -218,6 +218,7 @@ pub mod metric;
 pub mod output;
 pub mod parser;
 mod places;
+mod process;
 mod response;
 mod rollouts;
 pub mod rubric;

@@ -405,6 +405,19 @@ async fn anthropic_gets_a_limit_of_tokens_whatever_it_is_called() {
 }
 
 #[tokio::test]
+async fn instructions_of_the_conversation_come_before_those_of_the_settings() {
+    let server = ModelServer::echo();
+    let mut model = model_with(&server, messages_dialect);
+    model.sampling = sampling(json!({"system": "of the settings"}));
+    converse_with(&model, &[Message::user("hi")], &[]).await.unwrap();
+    assert_eq!(last(&server).body["system"], "of the settings");
+    converse_with(&model, &[Message::system("of the conversation"), Message::user("hi")], &[]).await.unwrap();
+    let body = last(&server).body.clone();
+    assert!(!body.to_string().contains("of the settings"), "{body}");
+    assert!(body["system"].to_string().contains("of the conversation"), "{body}");
+}
+
+#[tokio::test]
 async fn anthropic_is_told_in_its_own_words_which_tools_to_call() {
     let server = ModelServer::echo();
     let mut model = model_with(&server, messages_dialect);

@@ -51,10 +51,7 @@ async fn a_command_can_print_parts_of_a_message() {
 async fn a_command_that_fails_tells_what_it_said() {
     let failure = call(&script("echo some; echo no luck >&2; exit 3"), json!({})).await.unwrap_err();
     assert_eq!(failure.name, "CommandError");
-    insta::assert_snapshot!(failure, @"
-    the command failed: exit status: 3; it said:
-    no luck
-    ");
+    insta::assert_snapshot!(failure, @"the command failed: exit status: 3; it said: no luck");
     let missing = tool::command(
         script("").def().clone(),
         vec!["/nowhere/at/all".to_owned()],

@@ -74,7 +74,9 @@ impl Asked<'_> {
 
     /// An answer that is no response at all.
     pub(super) fn malformed(&self, error: &serde_json::Error, body: &[u8]) -> Failure {
-        let excerpt = self.excerpt(&String::from_utf8_lossy(body));
+        // Far more than is shown, and far less than a body can have.
+        let start = &body[..body.len().min(64 << 10)];
+        let excerpt = self.excerpt(&String::from_utf8_lossy(start));
         let message = format!("{} answered with something that is no response: {excerpt}", self.url);
         let error = Cause::new("JsonError", error.to_string());
         Failure::Final(Error::new(ErrorKind::InvalidModelResponse, message).because(error))

@@ -17,6 +17,7 @@ pub fn tool_calls(state: &State, name: &str) -> usize {
     calls(state).filter(|call| call.name == name).count()
 }
 
-fn calls(state: &State) -> impl Iterator<Item = &ToolCall> {
+/// Every call that the model made, in order.
+pub(in crate::model) fn calls(state: &State) -> impl Iterator<Item = &ToolCall> {
     state.trajectory.iter().flat_map(|step| &step.completion).flat_map(|message| &message.tool_calls)
 }

@@ -1,31 +1,19 @@
 //! A program that scores, written in any language.
 
-use std::{
-    ffi::OsString,
-    io,
-    path::PathBuf,
-    process::{ExitStatus, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
-    process,
-    sync::Semaphore,
-    time::timeout,
-};
+use tokio::sync::Semaphore;
 
 use super::{Rubric, Scene};
-use crate::text::excerpt;
+use crate::{
+    model::process::{RunError, Said, run},
+    text::excerpt,
+};
 
 /// What is read of a number, and of an array of them.
 const MAX_NUMBER: usize = 4 << 10;
 const MAX_NUMBERS: usize = 1 << 20;
-/// What is kept of the end of standard error.
-const MAX_TAIL: usize = 2 << 10;
 
 /// The names that no column or field takes away.
 const OWN: [&str; 17] = [
@@ -68,8 +56,8 @@ const OWN: [&str; 17] = [
 /// ```
 #[derive(Debug, Clone)]
 pub struct Command {
-    program: OsString,
-    args: Vec<OsString>,
+    /// The program, then its arguments.
+    argv: Vec<OsString>,
     dir: Option<PathBuf>,
     timeout: Duration,
     /// How many may run at once.
@@ -92,32 +80,32 @@ pub enum CommandError {
     #[error("the program cannot be talked to")]
     Talk(#[source] io::Error),
     /// It ran out of time.
-    #[error("the program did not end within {}s{}", after.as_secs_f64(), said(stderr))]
+    #[error("the program did not end within {}s{stderr}", after.as_secs_f64())]
     Timeout {
         /// How long that is.
         after: Duration,
-        /// The end of what it said.
+        /// What follows the message: the end of what it said.
         stderr: String,
     },
     /// It failed.
-    #[error("the program ended with {status}{}", said(stderr))]
+    #[error("the program ended with {status}{stderr}")]
     Failed {
         /// How it ended.
         status: ExitStatus,
-        /// The end of what it said.
+        /// What follows the message: the end of what it said.
         stderr: String,
     },
     /// It wrote more than any score takes.
     #[error("the program wrote more than {0} bytes")]
     TooMuch(usize),
     /// It wrote something else.
-    #[error("the program wrote {output:?} instead of {wanted}{}", said(stderr))]
+    #[error("the program wrote {output:?} instead of {wanted}{stderr}")]
     NoScore {
         /// The start of what it wrote.
         output: String,
         /// What it should have written.
         wanted: &'static str,
-        /// The end of what it said.
+        /// What follows the message: the end of what it said.
         stderr: String,
     },
 }
@@ -130,8 +118,7 @@ impl Command {
     pub fn new(program: impl Into<OsString>, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            program: program.into(),
-            args: args.into_iter().map(Into::into).collect(),
+            argv: std::iter::once(program.into()).chain(args.into_iter().map(Into::into)).collect(),
             dir: None,
             timeout: Self::TIMEOUT,
             slots: Arc::new(Semaphore::new(2 * cores)),
@@ -152,58 +139,34 @@ impl Command {
 
     /// What the program makes of one rollout.
     pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, CommandError> {
-        let said = self.run(&Shown(scene), MAX_NUMBER).await?;
-        let number = said.output.trim().parse().ok().filter(|number: &f64| number.is_finite());
-        number.ok_or_else(|| said.instead_of("a finite number"))
+        let (output, said) = self.run(&Shown(scene), MAX_NUMBER).await?;
+        let number = output.trim().parse().ok().filter(|number: &f64| number.is_finite());
+        number.ok_or_else(|| no_score(&output, "a finite number", &said))
     }
 
     /// What the program makes of a group.
     pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, CommandError> {
         let shown: Vec<_> = scenes.iter().map(Shown).collect();
-        let said = self.run(&shown, MAX_NUMBERS).await?;
-        serde_json::from_str(&said.output).map_err(|_| said.instead_of("a JSON array of numbers"))
+        let (output, said) = self.run(&shown, MAX_NUMBERS).await?;
+        serde_json::from_str(&output).map_err(|_| no_score(&output, "a JSON array of numbers", &said))
     }
 
-    async fn run(&self, input: &impl Serialize, limit: usize) -> Result<Said, CommandError> {
+    async fn run(&self, input: &impl Serialize, limit: usize) -> Result<(String, Said), CommandError> {
         let _slot = self.slots.acquire().await.expect("nobody closes the semaphore");
         let input = serde_json::to_vec(input).map_err(|error| CommandError::Talk(error.into()))?;
-        let mut command = process::Command::new(&self.program);
-        command.args(&self.args).process_group(0).kill_on_drop(true);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some(dir) = &self.dir {
-            command.current_dir(dir);
-        }
-        let mut child = command.spawn().map_err(|source| CommandError::Start {
-            program: self.program.to_string_lossy().into_owned(),
-            source,
+        let ran = run(&self.argv, self.dir.as_deref(), &input, limit, self.timeout).await;
+        let (output, said) = ran.map_err(|error| match error {
+            RunError::Start(source) => {
+                CommandError::Start { program: self.argv[0].to_string_lossy().into_owned(), source }
+            }
+            RunError::Talk(source) => CommandError::Talk(source),
+            RunError::TooMuch => CommandError::TooMuch(limit),
+            RunError::Timeout(said) => {
+                CommandError::Timeout { after: self.timeout, stderr: said.as_suffix() }
+            }
+            RunError::Failed(status, said) => CommandError::Failed { status, stderr: said.as_suffix() },
         })?;
-        // Declared after the child, so that the group is killed while its leader's id is still taken.
-        let group = Group::of(&child);
-        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let mut said = Vec::new();
-        let talk = async {
-            let write = async {
-                if let Some(mut stdin) = stdin {
-                    // A program need not read what it does not want to know.
-                    let _ = stdin.write_all(&input).await;
-                }
-                Ok(())
-            };
-            let end = async {
-                let status = child.wait().await.map_err(CommandError::Talk);
-                drop(group);
-                status
-            };
-            tokio::try_join!(write, end, bounded(stdout, limit), tail(stderr, &mut said))
-        };
-        let talked = timeout(self.timeout, talk).await;
-        let stderr = String::from_utf8_lossy(&said).trim().to_owned();
-        let Ok(talked) = talked else { return Err(CommandError::Timeout { after: self.timeout, stderr }) };
-        let ((), status, output, ()) = talked?;
-        if !status.success() {
-            return Err(CommandError::Failed { status, stderr });
-        }
-        Ok(Said { output: String::from_utf8_lossy(&output).into_owned(), stderr })
+        Ok((String::from_utf8_lossy(&output).into_owned(), said))
     }
 }
 
@@ -227,58 +190,8 @@ impl Rubric {
     }
 }
 
-fn said(stderr: &str) -> String {
-    if stderr.is_empty() { String::new() } else { format!("; it said: {stderr}") }
-}
-
-struct Said {
-    output: String,
-    stderr: String,
-}
-
-impl Said {
-    fn instead_of(self, wanted: &'static str) -> CommandError {
-        CommandError::NoScore { output: excerpt(self.output.trim()), wanted, stderr: self.stderr }
-    }
-}
-
-/// The processes that a program started and did not move elsewhere. Dropping it ends them.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn of(leader: &process::Child) -> Self {
-        Self(leader.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // It is usually gone already.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
-}
-
-async fn bounded(from: Option<impl AsyncRead + Unpin>, limit: usize) -> Result<Vec<u8>, CommandError> {
-    let mut bytes = Vec::new();
-    if let Some(from) = from {
-        from.take(limit as u64 + 1).read_to_end(&mut bytes).await.map_err(CommandError::Talk)?;
-    }
-    if bytes.len() > limit { Err(CommandError::TooMuch(limit)) } else { Ok(bytes) }
-}
-
-async fn tail(from: Option<impl AsyncRead + Unpin>, end: &mut Vec<u8>) -> Result<(), CommandError> {
-    let Some(mut from) = from else { return Ok(()) };
-    let mut chunk = [0; 4096];
-    loop {
-        let length = from.read(&mut chunk).await.map_err(CommandError::Talk)?;
-        if length == 0 {
-            return Ok(());
-        }
-        end.extend_from_slice(&chunk[..length]);
-        end.drain(..end.len().saturating_sub(MAX_TAIL));
-    }
+fn no_score(output: &str, wanted: &'static str, said: &Said) -> CommandError {
+    CommandError::NoScore { output: excerpt(output.trim()), wanted, stderr: said.as_suffix() }
 }
 
 /// A rollout as a program sees it.

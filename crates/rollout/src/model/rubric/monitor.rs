@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::model::{
-    State,
+    State, interaction,
     tool::container::{COMMAND_EXECUTION_TIME, READY_WAIT_TIME},
 };
 
@@ -22,13 +22,10 @@ pub(super) fn counts(state: &State) -> Vec<(String, f64)> {
         return counts;
     }
     let mut by_tool: HashMap<&str, u32> = HashMap::new();
-    let mut total = 0_u32;
-    for call in
-        state.trajectory.iter().flat_map(|step| &step.completion).flat_map(|message| &message.tool_calls)
-    {
+    for call in interaction::calls(state) {
         *by_tool.entry(&call.name).or_default() += 1;
-        total += 1;
     }
+    let total: u32 = by_tool.values().sum();
     counts.push(("total_tool_calls".to_owned(), f64::from(total)));
     counts.extend(state.tool_defs.iter().map(|tool| {
         let calls = by_tool.get(tool.name.as_str()).copied().unwrap_or(0);

@@ -2,18 +2,18 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use super::{Arguments, Tool, ToolFailure, ToolOutput as _};
+use crate::model::{
+    Content, ErrorKind, State, ToolDef,
+    process::{RunError, run},
+};
 use async_trait::async_trait;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    process::{ChildStdin, ChildStdout},
-};
-
-use super::{Arguments, Tool, ToolFailure, ToolOutput as _, process::Process};
-use crate::model::{Content, ErrorKind, State, ToolDef};
 
 /// What a command may print. Images are large; no text that a model can use is.
-const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+const MAX_OUTPUT_BYTES: usize = 8 << 20;
+
+const FAILED: &str = "CommandError";
 
 /// A tool that runs a command of this machine, outside of any environment.
 ///
@@ -55,33 +55,11 @@ impl Tool for Command {
 
     async fn call(&self, arguments: Arguments, _state: &mut State) -> Result<Content, ToolFailure> {
         let input = Value::Object(arguments).to_string();
-        match tokio::time::timeout(self.timeout, self.run(input)).await {
-            Ok(output) => output,
-            Err(_) => {
-                let text = format!("the command still ran after {} seconds", self.timeout.as_secs_f64());
-                Err(ToolFailure::new("TimeoutError", text))
-            }
-        }
-    }
-}
-
-impl Command {
-    async fn run(&self, input: String) -> Result<Content, ToolFailure> {
-        let spawned = Process::spawn(&self.argv, &[], Some(&self.directory));
-        // A command that cannot even start is no fault of the model.
-        let (process, stdout, stdin) = spawned.map_err(|error| {
-            let program = self.argv.first().map_or("", String::as_str);
-            let text = format!("the command `{program}` cannot be started: {error}");
-            ToolFailure::new(ErrorKind::Infra.as_str(), text)
-        })?;
-        let said = process.stderr();
-        // What the command left behind may hold its output open, and is killed when the command ends.
-        let ((), output, status) = tokio::join!(feed(stdin, input), collect(stdout), process.wait());
-        let output = output?;
-        let status = status.map_err(|error| failed(format!("the command cannot be waited for: {error}")))?;
-        if !status.success() {
-            return Err(failed(format!("the command failed: {status}{}", said.as_suffix())));
-        }
+        let ran =
+            run(&self.argv, Some(&self.directory), input.as_bytes(), MAX_OUTPUT_BYTES, self.timeout).await;
+        let (output, _) = ran.map_err(|error| self.failure(error))?;
+        let output = String::from_utf8_lossy(&output);
+        let output = output.strip_suffix('\n').unwrap_or(&output).to_owned();
         match serde_json::from_str::<Value>(&output) {
             Ok(parts @ Value::Array(_)) => match parts.into_content()? {
                 Content::Text(_) => Ok(Content::Text(output)),
@@ -92,22 +70,24 @@ impl Command {
     }
 }
 
-fn failed(text: String) -> ToolFailure {
-    ToolFailure::new("CommandError", text)
-}
-
-/// A command may end without having read its input.
-async fn feed(mut stdin: ChildStdin, input: String) {
-    let _ = stdin.write_all(input.as_bytes()).await;
-}
-
-async fn collect(stdout: ChildStdout) -> Result<String, ToolFailure> {
-    let mut output = Vec::new();
-    let read = stdout.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut output).await;
-    read.map_err(|error| failed(format!("the output of the command cannot be read: {error}")))?;
-    if output.len() as u64 > MAX_OUTPUT_BYTES {
-        return Err(failed(format!("the command printed more than {MAX_OUTPUT_BYTES} bytes")));
+impl Command {
+    fn failure(&self, error: RunError) -> ToolFailure {
+        let (name, text) = match error {
+            // A command that cannot even start is no fault of the model.
+            RunError::Start(error) => {
+                let program = self.argv.first().map_or("", String::as_str);
+                (ErrorKind::Infra.as_str(), format!("the command `{program}` cannot be started: {error}"))
+            }
+            RunError::Talk(error) => (FAILED, format!("the command cannot be listened to: {error}")),
+            RunError::TooMuch => (FAILED, format!("the command printed more than {MAX_OUTPUT_BYTES} bytes")),
+            RunError::Timeout(_) => {
+                let seconds = self.timeout.as_secs_f64();
+                ("TimeoutError", format!("the command still ran after {seconds} seconds"))
+            }
+            RunError::Failed(status, said) => {
+                (FAILED, format!("the command failed: {status}{}", said.as_suffix()))
+            }
+        };
+        ToolFailure::new(name, text)
     }
-    let text = String::from_utf8_lossy(&output);
-    Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }

@@ -10,7 +10,6 @@ mod function;
 mod hidden;
 #[cfg(feature = "mcp")]
 pub mod mcp;
-mod process;
 mod schema;
 
 use std::{any::type_name, error::Error as StdError, fmt};

@@ -88,6 +88,7 @@ impl Serialize for Request<'_> {
         for (key, value) in sampling {
             let (key, value) = match key.as_str() {
                 "max_tokens" | "max_completion_tokens" | "extra_body" | "model" | "messages" => continue,
+                "system" if !system.is_empty() => continue,
                 "stop" => ("stop_sequences", stop_sequences(value)),
                 "tool_choice" => ("tool_choice", tool_choice(value)),
                 key => (key, Cow::Borrowed(value)),

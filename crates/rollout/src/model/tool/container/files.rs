@@ -76,7 +76,13 @@ pub(super) async fn apply(environment: &dyn Environment, text: &str) -> Result<S
         }
         if content.is_none() || target != change.path {
             let path = absolute(environment, &change.path).await?;
-            command(environment, &["rm", "--", &path]).await?;
+            let target = absolute(environment, target).await?;
+            // The target may be the same file by another name, such as `./a` for `a`.
+            let remove = match content {
+                Some(_) => "[ \"$1\" -ef \"$2\" ] || rm -- \"$1\"",
+                None => "rm -- \"$1\"",
+            };
+            command(environment, &["sh", "-c", remove, "sh", &path, &target]).await?;
         }
         told.push(done);
     }

@@ -1,6 +1,7 @@
-//! Processes of this machine behind tools. They end with all that they started.
+//! Processes of this machine: commands behind tools, and programs that score. They end with all that they started.
 
 use std::{
+    ffi::OsStr,
     io,
     path::Path,
     process::{ExitStatus, Stdio},
@@ -9,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     task::JoinHandle,
 };
@@ -26,6 +27,52 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 #[cfg(feature = "mcp")]
 const GRACE: Duration = Duration::from_secs(5);
 
+/// Why a program gave no output.
+pub(super) enum RunError {
+    /// It cannot be started.
+    Start(io::Error),
+    /// It cannot be listened to, or waited for.
+    Talk(io::Error),
+    /// It wrote more than it may.
+    TooMuch,
+    /// It still ran when its time was up.
+    Timeout(Said),
+    /// It failed.
+    Failed(ExitStatus, Said),
+}
+
+/// Runs a program to its end: gives it the input, and takes at most so many bytes of output.
+pub(super) async fn run<S: AsRef<OsStr>>(
+    argv: &[S],
+    directory: Option<&Path>,
+    input: &[u8],
+    max_output: usize,
+    timeout: Duration,
+) -> Result<(Vec<u8>, Said), RunError> {
+    let (process, stdout, mut stdin) = Process::spawn(argv, &[], directory).map_err(RunError::Start)?;
+    let said = process.stderr();
+    let feed = async move {
+        // A program need not read what it does not want to know.
+        let _ = stdin.write_all(input).await;
+        Ok(())
+    };
+    let collect = async {
+        let mut output = Vec::new();
+        let read = stdout.take(max_output as u64 + 1).read_to_end(&mut output).await;
+        read.map_err(RunError::Talk)?;
+        if output.len() > max_output { Err(RunError::TooMuch) } else { Ok(output) }
+    };
+    // What it left behind may hold its output open, and is killed when it ends.
+    let end = async { process.wait().await.map_err(RunError::Talk) };
+    match tokio::time::timeout(timeout, async { tokio::try_join!(feed, collect, end) }).await {
+        Err(_) => Err(RunError::Timeout(said)),
+        Ok(talked) => match talked? {
+            ((), output, status) if status.success() => Ok((output, said)),
+            (_, _, status) => Err(RunError::Failed(status, said)),
+        },
+    }
+}
+
 /// A process that leads a group of its own.
 pub(super) struct Process {
     child: Child,
@@ -35,8 +82,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn spawn(
-        argv: &[String],
+    pub(super) fn spawn<S: AsRef<OsStr>>(
+        argv: &[S],
         env: &[(String, String)],
         directory: Option<&Path>,
     ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
@@ -99,6 +146,7 @@ impl Drop for Process {
 }
 
 /// What a process writes to its standard error.
+#[derive(Debug, Clone)]
 pub(super) struct Said(LogTail);
 
 impl Said {
@@ -106,7 +154,8 @@ impl Said {
     pub(super) fn as_suffix(&self) -> String {
         match self.0.last_lines(SAID_LINES) {
             lines if lines.is_empty() => String::new(),
-            lines => format!("; it said:\n{lines}"),
+            lines if lines.contains('\n') => format!("; it said:\n{lines}"),
+            line => format!("; it said: {line}"),
         }
     }
 }
