@@ -5,18 +5,24 @@ use std::{path::Path, sync::Arc};
 use rollout::{
     config::{Code, Diagnostic, Document, Problems},
     environment::Place,
+    model::tool::mcp::McpTransport,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::{
-    Resource,
+    Helper, Resource,
     code::{self, CodeConfig},
+    doc::{DocConfig, Docs},
+    mcp::{Mcp, McpServerConfig, is_server_name},
+    rag::{Rag, RagConfig},
     server::{Registry, ServerConfig},
+    sql::{Sql, SqlConfig},
+    web::{Web, WebConfig, WebConfigError},
 };
 
-const KEYS: [&str; 2] = ["server", "resources"];
-const RESOURCES: [&str; 1] = ["code"];
+const KEYS: [&str; 3] = ["server", "resources", "mcp"];
+const RESOURCES: [&str; 5] = ["code", "doc", "rag", "sql", "web"];
 
 /// Everything that can be said of a tool server.
 #[derive(Debug, Clone)]
@@ -25,13 +31,32 @@ pub struct ToolsConfig {
     pub server: ServerConfig,
     /// `code`, unless it is switched off.
     pub code: Option<CodeConfig>,
+    /// `doc`, unless it is switched off.
+    pub doc: Option<DocConfig>,
+    /// `rag`, unless it is switched off.
+    pub rag: Option<RagConfig>,
+    /// `sql`, unless it is switched off.
+    pub sql: Option<SqlConfig>,
+    /// `web`, unless it is switched off.
+    pub web: Option<WebConfig>,
+    /// How MCP servers are reached, by name.
+    pub mcp: Vec<(String, McpTransport)>,
     /// Values that must not appear in any output.
     pub secrets: Vec<String>,
 }
 
 impl Default for ToolsConfig {
     fn default() -> Self {
-        Self { server: ServerConfig::default(), code: Some(CodeConfig::default()), secrets: Vec::new() }
+        Self {
+            server: ServerConfig::default(),
+            code: Some(CodeConfig::default()),
+            doc: Some(DocConfig::default()),
+            rag: Some(RagConfig::default()),
+            sql: Some(SqlConfig::default()),
+            web: Some(WebConfig::default()),
+            mcp: Vec::new(),
+            secrets: Vec::new(),
+        }
     }
 }
 
@@ -46,13 +71,29 @@ impl ToolsConfig {
         reader.read()
     }
 
-    /// The tools that it describes. Nothing is started yet.
-    pub fn registry(self, place: Place) -> Registry {
+    /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the
+    /// place is where environments are made.
+    pub fn registry(self, place: Place, helper: &Helper) -> Result<Registry, WebConfigError> {
         let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
         if let Some(config) = self.code {
             resources.push(Arc::new(code::Code::new(config, place)));
         }
-        Registry::new(resources)
+        if let Some(config) = self.doc {
+            resources.push(Arc::new(Docs::new(config, helper.clone())));
+        }
+        if let Some(config) = self.rag {
+            resources.push(Arc::new(Rag::new(config, helper.clone())));
+        }
+        if let Some(config) = self.sql {
+            resources.push(Arc::new(Sql::new(config, helper.clone())));
+        }
+        if let Some(config) = self.web {
+            resources.push(Arc::new(Web::new(config)?));
+        }
+        if !self.mcp.is_empty() {
+            resources.push(Arc::new(Mcp::new(self.mcp)));
+        }
+        Ok(Registry::new(resources))
     }
 }
 
@@ -66,9 +107,15 @@ impl Reader<'_> {
     fn read(mut self) -> Result<ToolsConfig, Problems> {
         self.keys(&[], &KEYS);
         self.keys(&["resources"], &RESOURCES);
+        self.keys(&["mcp"], &["servers"]);
         let config = ToolsConfig {
             server: self.section(&["server"]),
             code: self.resource("code"),
+            doc: self.resource("doc"),
+            rag: self.resource("rag"),
+            sql: self.resource("sql"),
+            web: self.resource("web"),
+            mcp: self.mcp(),
             secrets: self.document.secrets().to_vec(),
         };
         match Problems::of(self.found) {
@@ -110,6 +157,37 @@ impl Reader<'_> {
             Value::Bool(true) => Some(T::default()),
             _ => Some(self.section(&at)),
         }
+    }
+
+    fn mcp(&mut self) -> Vec<(String, McpTransport)> {
+        let servers = match self.value(&["mcp", "servers"]) {
+            Value::Object(servers) => servers.clone(),
+            Value::Null => return Vec::new(),
+            _ => {
+                let message = "`mcp.servers` must be a mapping of names to servers".to_owned();
+                self.problem(&["mcp", "servers"], Code::WrongType, message);
+                return Vec::new();
+            }
+        };
+        let mut transports = Vec::new();
+        for name in servers.keys() {
+            let at = ["mcp", "servers", name.as_str()];
+            if !is_server_name(name) {
+                let message =
+                    format!("{name:?} cannot be the name of a server: write letters, digits, `_` and `-`");
+                self.problem(&at, Code::InvalidName, message);
+            }
+            let before = self.found.len();
+            let server: McpServerConfig = self.section(&at);
+            match server.transport() {
+                Ok(transport) => transports.push((name.clone(), transport)),
+                Err(message) if self.found.len() == before => {
+                    self.problem(&at, Code::InvalidValue, message.to_owned());
+                }
+                Err(_) => {}
+            }
+        }
+        transports
     }
 
     /// The settings at a path. Each is read by itself first, so that every wrong one is told with its place.
@@ -178,7 +256,44 @@ mod tests {
 
     #[test]
     fn every_problem_is_told_with_its_place() {
-        let text = "sever: 1\nserver:\n  max_sesions: 3\n  session_ttl_sec: -1\nresources:\n  cod: {}\n  code:\n    memory: lots\n    environment: cloud\n";
-        insta::assert_snapshot!(read(text).unwrap_err());
+        let text = "sever: 1
+server:
+  max_sesions: 3
+  session_ttl_sec: -1
+resources:
+  cod: {}
+  code:
+    memory: lots
+    environment: cloud
+mcp:
+  servers:
+    a.b: {url: 'http://x'}
+    both: {url: u, command: [c]}
+    none: {}
+    odd: {comand: [x]}
+";
+        let document = Document::parse("tools.yaml".as_ref(), text, Some(&|_| None)).unwrap();
+        let problems = ToolsConfig::read(&document).err().unwrap();
+        let told: Vec<String> = problems
+            .diagnostics()
+            .iter()
+            .map(|one| {
+                let hint =
+                    one.hint.as_deref().and_then(|hint| hint.split_once('?')).map_or("", |(hint, _)| hint);
+                format!("{}: {} {hint}", one.line.unwrap(), one.message).trim_end().to_owned()
+            })
+            .collect();
+        insta::assert_snapshot!(told.join("\n"), @r#"
+        1: unknown key `sever` did you mean `server`
+        3: unknown key `max_sesions` in `server` did you mean `max_sessions`
+        4: `server.session_ttl_sec` cannot be used: -1 is not a number of seconds above 0 and up to 86400
+        6: unknown key `cod` in `resources` did you mean `code`
+        8: `resources.code.memory` cannot be used: "lots": this is not a quantity
+        9: `resources.code.environment` cannot be used: unknown variant `cloud`, expected `native` or `docker`
+        12: "a.b" cannot be the name of a server: write letters, digits, `_` and `-`
+        13: an MCP server has a `command:` or a `url:`, not both
+        14: an MCP server has a `command:` that starts it, or a `url:`
+        15: unknown key `comand` in `mcp.servers.odd` did you mean `command`
+        "#);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use rollout::config::LogLevel;
 use rollout_tools::{
-    Params, ToolsConfig,
+    Helper, Params, ToolsConfig,
     server::{Action, Registry, Service, serve},
 };
 use tokio::net::TcpListener;
@@ -199,5 +199,7 @@ fn service(config: Option<&Path>) -> Result<Arc<Service>, Failure> {
     };
     logging::start(LogLevel::Warn, &config.secrets, true);
     let server = config.server.clone();
-    Ok(Service::new(config.registry(run::place()?), server))
+    let place = run::place()?;
+    let helper = Helper::new(&place.helper);
+    Ok(Service::new(config.registry(place, &helper)?, server))
 }

@@ -42,8 +42,9 @@ pub struct CodeConfig {
     /// How much of each stream of output is kept: half of it from the start, half from the end.
     #[serde(deserialize_with = "at_least_one")]
     pub max_output_bytes: usize,
-    /// Where the files are that a session may start with.
-    pub seed_roots: Vec<PathBuf>,
+    /// The folders that files may be in with which a session starts. The folder that the server was started in unless
+    /// told otherwise.
+    pub roots: Vec<PathBuf>,
 }
 
 /// What makes environments.
@@ -68,7 +69,7 @@ impl Default for CodeConfig {
             pids: 256,
             timeout_sec: Duration::from_secs(60),
             max_output_bytes: 32 << 10,
-            seed_roots: Vec::new(),
+            roots: crate::seed::default_roots(),
         }
     }
 }

@@ -38,13 +38,12 @@ impl Seed {
 
 fn find(path: &str, roots: &[PathBuf]) -> Result<Seed, ToolError> {
     if roots.is_empty() {
-        let text =
-            "sessions cannot start with files: `resources.code.seed_roots` names no directory for them";
+        let text = "sessions cannot start with files: `resources.code.roots` names no directory for them";
         return Err(ToolError::new(Code::Refused, text));
     }
     // What is not there and what may not be seen look the same from outside.
     let refused = || {
-        let text = format!("{path:?} is not below a directory of `resources.code.seed_roots`");
+        let text = format!("{path:?} is not below a directory of `resources.code.roots`");
         ToolError::new(Code::Refused, text)
     };
     let roots = roots.iter().filter_map(|root| root.canonicalize().ok()).collect::<Vec<_>>();
@@ -129,7 +128,7 @@ mod tests {
             );
         }
         assert!(refusal(&path("../secret.txt"), &roots).is_some());
-        assert!(refusal("data", &[]).is_some_and(|text| text.contains("seed_roots")));
+        assert!(refusal("data", &[]).is_some_and(|text| text.contains("roots")));
     }
 
     #[test]

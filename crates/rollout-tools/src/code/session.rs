@@ -71,7 +71,7 @@ impl CodeSession {
                 let copied = environment.copy_to(seed.path(), &target, CopyMode::Merge).await;
                 copied.map_err(|error| failed(&error))?;
             }
-            Ok(environment)
+            Ok::<_, ToolError>(environment)
         });
         Ok(&**started.await?)
     }
