@@ -1,6 +1,7 @@
 //! What can be written after `rollout`.
 
 mod eval;
+mod score;
 mod tools;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
+pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
 const USAGE: &str = "\
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Ask(Ask),
     /// Continue a job or a benchmark that was cut short
     Resume(Resume),
+    /// Score saved answers by another metric, another judge or a rubric
+    Score(Score),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
     /// Serve tools for models over HTTP: code, documents, databases, the web
