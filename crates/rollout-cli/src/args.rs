@@ -1,6 +1,7 @@
 //! What can be written after `rollout`.
 
 mod eval;
+mod score;
 mod tools;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
+pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
 const USAGE: &str = "\
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Ask(Ask),
     /// Continue a job or a benchmark that was cut short
     Resume(Resume),
+    /// Score saved answers by another metric, another judge or a rubric
+    Score(Score),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
     /// Serve tools for models over HTTP: code, documents, databases, the web
@@ -272,7 +276,7 @@ pub(crate) enum ExportFormat {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, a task directory, or a directory of tasks
+    /// A job file, the configuration of a benchmark, a task directory, or a directory of tasks
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
@@ -350,6 +354,8 @@ pub(crate) enum SchemaOf {
     Task,
     /// A file that `interaction:` of a dataset names
     Interaction,
+    /// The configuration of a benchmark
+    Benchmark,
 }
 
 /// Arguments of `clean`.

@@ -36,6 +36,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Eval(args) => on_runtime(command::eval::run(args)),
         Command::Ask(args) => on_runtime(command::ask::run(args)),
         Command::Resume(args) => on_runtime(command::resume::run(args)),
+        Command::Score(args) => on_runtime(command::score::run(&args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
         Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),

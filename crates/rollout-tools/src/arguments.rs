@@ -6,6 +6,15 @@ use serde_json::Value;
 
 use crate::{Code, Params, ToolError};
 
+/// A text, or nothing.
+pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>, ToolError> {
+    match given(params, name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(wrong(name, "a text", other)),
+    }
+}
+
 /// Some texts, where one alone may be written without a list. The first of the names that is there counts.
 pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
     let found = names.iter().find_map(|name| given(params, name).map(|value| (*name, value)));

@@ -17,6 +17,7 @@ mod resource;
 mod seed;
 pub mod server;
 pub mod sql;
+pub mod vm;
 pub mod web;
 
 pub use config::ToolsConfig;

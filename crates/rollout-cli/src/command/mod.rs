@@ -13,6 +13,7 @@ mod plan;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod score;
 pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod tools;

@@ -76,7 +76,8 @@ impl OwnServer {
         config: Option<&Path>,
         server: &ToolServer,
     ) -> Result<Self, AutoStartError> {
-        let port = server.loopback_port().ok_or_else(|| AutoStartError::Elsewhere(server.url().to_owned()))?;
+        let port =
+            server.loopback_port().ok_or_else(|| AutoStartError::Elsewhere(server.url().to_owned()))?;
         let mut command = Command::new(program);
         command.args(["tools", "serve", "--until-stdin-closes", "--port"]).arg(port.to_string());
         if let Some(config) = config {

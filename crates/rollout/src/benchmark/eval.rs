@@ -163,7 +163,8 @@ impl Eval {
 
 /// Settings that were made in code, with others in their place.
 fn overridden(config: RolloutConfig, overrides: RolloutOverrides) -> RolloutConfig {
-    let RolloutOverrides { data_path, output_dir, model_name, max_tasks, task_ids, evaluate, metric } = overrides;
+    let RolloutOverrides { data_path, output_dir, model_name, max_tasks, task_ids, evaluate, metric } =
+        overrides;
     RolloutConfig {
         data_path: data_path.or(config.data_path),
         output_dir: output_dir.or(config.output_dir),

@@ -64,21 +64,26 @@ impl Question {
         // A model that garbles its arguments learns so from the tool.
         let parameters: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let clock = Instant::now();
-        let (tool_name, answer) = match self.toolbox.as_deref().map(|toolbox| (toolbox, toolbox.find(&call.name)))
-        {
-            Some((toolbox, Some(name))) => {
-                let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
-                let mut all = parameters.clone();
-                all.extend(kwargs.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
-                let answer = toolbox.server.execute(&self.worker(state), name, all).await;
-                (name, answer.map_err(|error| error.into_error(&format!("the tool `{name}` could not be called")))?)
-            }
-            missing => {
-                let known = missing.map(|(toolbox, _)| toolbox.names()).unwrap_or_default();
-                let message = format!("no tool is called '{}'; there are: {known}", call.name);
-                (call.name.as_str(), Answer { code: -1, message, data: Value::Null })
-            }
-        };
+        let (tool_name, answer) =
+            match self.toolbox.as_deref().map(|toolbox| (toolbox, toolbox.find(&call.name))) {
+                Some((toolbox, Some(name))) => {
+                    let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
+                    let mut all = parameters.clone();
+                    all.extend(kwargs.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+                    let answer = toolbox.server.execute(&self.worker(state), name, all).await;
+                    (
+                        name,
+                        answer.map_err(|error| {
+                            error.into_error(&format!("the tool `{name}` could not be called"))
+                        })?,
+                    )
+                }
+                missing => {
+                    let known = missing.map(|(toolbox, _)| toolbox.names()).unwrap_or_default();
+                    let message = format!("no tool is called '{}'; there are: {known}", call.name);
+                    (call.name.as_str(), Answer { code: -1, message, data: Value::Null })
+                }
+            };
         let told = text::told(&answer);
         let record = ToolCallRecord {
             tool_name: tool_name.to_owned(),

@@ -136,7 +136,11 @@ impl TaskResult {
                 task_id: task_id.clone(),
                 question: question.clone(),
                 messages: state.input.prompt.iter().chain(completion).cloned().collect(),
-                tool_calls: state.resources.get::<Calls>().map(|Calls(calls)| calls.clone()).unwrap_or_default(),
+                tool_calls: state
+                    .resources
+                    .get::<Calls>()
+                    .map(|Calls(calls)| calls.clone())
+                    .unwrap_or_default(),
                 final_answer: predicted_answer.clone(),
                 total_turns: state.trajectory.len() as u64,
                 success,
@@ -255,7 +259,8 @@ impl TryFrom<TaskResult> for RolloutOutput {
         let (prompt, completion) = match messages {
             None => (None, None),
             Some(mut messages) => {
-                let spoken = messages.iter().position(|message| message.role == crate::model::Role::Assistant);
+                let spoken =
+                    messages.iter().position(|message| message.role == crate::model::Role::Assistant);
                 let completion = messages.split_off(spoken.unwrap_or(messages.len()));
                 (Some(messages), Some(completion))
             }

@@ -61,7 +61,9 @@ impl EvalError {
         let resume = |dir: &Path| format!("`rollout resume {}` continues it", dir.display());
         match self {
             Self::Setup(error) => error.hint().map(str::to_owned),
-            Self::Job(JobError::Exists(dir)) => Some(format!("{}; give another output_dir for a new run", resume(dir))),
+            Self::Job(JobError::Exists(dir)) => {
+                Some(format!("{}; give another output_dir for a new run", resume(dir)))
+            }
             Self::Job(error) => error.hint(),
             Self::Resume(error) => error.hint(),
             Self::Cancelled(dir) if !dir.as_os_str().is_empty() => Some(resume(dir)),
@@ -187,20 +189,14 @@ async fn plan(
     program: &Path,
 ) -> Result<(Plan, Setup), EvalError> {
     let config = loaded.config.clone();
-    let items = blocking(move || Ok(load_questions(&config)))
-        .await
-        .map_err(|source| JobError::Tasks(source))??;
+    let items =
+        blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
     let setup = Setup::new(&loaded.config, program, None).await?;
     let examples = examples(&loaded.config, items, &setup);
     let mut job = loaded.job();
     job.config.metrics = vec![Metric::Mean];
-    let plan = Plan::of_examples(
-        job,
-        overrides,
-        loaded.config.agent_name(),
-        Arc::clone(&setup.model),
-        examples,
-    )?;
+    let plan =
+        Plan::of_examples(job, overrides, loaded.config.agent_name(), Arc::clone(&setup.model), examples)?;
     Ok((plan, setup))
 }
 
@@ -208,7 +204,8 @@ fn examples(config: &RolloutConfig, items: Vec<BenchmarkItem>, setup: &Setup) ->
     let system = question::system_message(&config.system_prompt);
     let name = config.dataset_name();
     let names = items.iter().map(BenchmarkItem::task_name).collect();
-    let input = |(place, item): (usize, BenchmarkItem)| item.input(place as u64, Arc::clone(&system), name.as_str());
+    let input =
+        |(place, item): (usize, BenchmarkItem)| item.input(place as u64, Arc::clone(&system), name.as_str());
     ExampleSet {
         rollouts: Arc::new(setup.rollouts.clone()),
         inputs: items.into_iter().enumerate().map(input).collect(),

@@ -66,7 +66,8 @@ impl AgentRunner {
     /// Makes everything ready that questions need: the model, the metric, and the tools.
     pub async fn start(self) -> Result<StartedRunner, SetupError> {
         let Self { config, worker_id, program } = self;
-        let Setup { rollouts, model, server, warnings } = Setup::new(&config, &program, Some(worker_id)).await?;
+        let Setup { rollouts, model, server, warnings } =
+            Setup::new(&config, &program, Some(worker_id)).await?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
@@ -184,15 +185,15 @@ pub enum QuickError {
 /// # }
 /// ```
 pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<QuickResult, QuickError> {
-    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt } = options;
+    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt } =
+        options;
     let mut resource_types: Vec<String> = Vec::new();
     for (kind, _) in tools.iter().filter_map(|tool| tool.split_once(':')) {
         if !resource_types.iter().any(|known| known == kind) {
             resource_types.push(kind.to_owned());
         }
     }
-    let api_key =
-        (!api_key.is_empty()).then_some(crate::config::EnvValue { value: api_key, secret: true });
+    let api_key = (!api_key.is_empty()).then_some(crate::config::EnvValue { value: api_key, secret: true });
     let config = RolloutConfig {
         model_name,
         api_key,

@@ -45,9 +45,9 @@ impl SetupError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Tools(error) | Self::AutoStart(AutoStartError::Server(error)) => error.hint(),
-            Self::AutoStart(AutoStartError::Elsewhere(_)) => {
-                Some("start it there with `rollout tools serve`, or set `sandbox_server_url` to an address of this machine")
-            }
+            Self::AutoStart(AutoStartError::Elsewhere(_)) => Some(
+                "start it there with `rollout tools serve`, or set `sandbox_server_url` to an address of this machine",
+            ),
             Self::Model(_) | Self::Judge(_) | Self::NoJudge(_) | Self::AutoStart(_) => None,
         }
     }
@@ -83,8 +83,7 @@ impl Setup {
             false => (None, None),
         };
         let question = Question { toolbox, max_turns: config.max_turns.get(), worker_id };
-        let mut rollouts =
-            Rollouts::new(question, rubric).env_id(config.name()).independent_scoring(true);
+        let mut rollouts = Rollouts::new(question, rubric).env_id(config.name()).independent_scoring(true);
         rollouts.results = Some(ResultForm {
             metric: config.evaluate_results.then_some(config.evaluation_metric),
             kept: match config {
@@ -129,7 +128,8 @@ async fn tools(
     if !config.resource_types.is_empty() {
         match server.warm_up(&config.resource_types).await {
             Ok(answer) if answer.code == 0 => {}
-            Ok(answer) => warnings.push(format!("the tool server is not ready for all of its tools: {}", answer.message)),
+            Ok(answer) => warnings
+                .push(format!("the tool server is not ready for all of its tools: {}", answer.message)),
             // Not every server has this; a session that cannot be opened is told where it is missed.
             Err(error) => tracing::debug!(%error, "the tool server was not warmed up"),
         }

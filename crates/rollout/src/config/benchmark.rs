@@ -140,7 +140,7 @@ impl Default for RolloutConfig {
 impl fmt::Debug for RolloutConfig {
     /// Shows what a record shows, and no secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RolloutConfig").field(&record_benchmark::values(self)).finish()
+        f.debug_tuple("RolloutConfig").field(&record_benchmark::clean(self)).finish()
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) struct Broken {
     pub(super) hint: &'static str,
 }
 
-const A_URL: &str = "such as `https://api.openai.com/v1` or `http://127.0.0.1:8000/v1`";
+const A_MODEL: &str = "such as `https://api.openai.com/v1` or `http://127.0.0.1:8000/v1`";
 
 impl RolloutConfig {
     /// The model that answers.
@@ -289,14 +289,14 @@ impl RolloutConfig {
             note("base_url", Code::Missing, "`base_url` is missing".to_owned(), hint);
         }
         let judged = self.evaluate_results && self.evaluation_metric == Metric::LlmJudgement;
-        for (key, url) in [
-            ("base_url", Some(&self.base_url)),
-            ("evaluator_base_url", self.evaluator_base_url.as_ref()),
-            ("sandbox_server_url", Some(&self.sandbox_server_url)),
+        for (key, url, hint) in [
+            ("base_url", Some(&self.base_url), A_MODEL),
+            ("evaluator_base_url", self.evaluator_base_url.as_ref(), A_MODEL),
+            ("sandbox_server_url", Some(&self.sandbox_server_url), "such as `http://127.0.0.1:18890`"),
         ] {
             // The URL may hold a secret, so it is not told.
             if url.is_some_and(|url| !url.is_empty() && !is_url(url)) {
-                note(key, Code::InvalidValue, format!("`{key}` must be an `http` or `https` URL"), A_URL);
+                note(key, Code::InvalidValue, format!("`{key}` must be an `http` or `https` URL"), hint);
             }
         }
         if self.api_key.is_none() && is_url(&self.base_url) && !is_loopback(&self.base_url) {

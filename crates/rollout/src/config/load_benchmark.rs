@@ -107,12 +107,8 @@ impl LoadedBenchmark {
             };
             return Err(Problems::new(broken.into_iter().map(problem).collect()));
         }
-        let mut secrets = secrets(&config);
-        for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
-            values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
-        }
-        let mut record = record_benchmark::values(&config);
-        record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
+        let secrets = secrets(&config);
+        let record = record_benchmark::clean(&config);
         Ok(Self {
             hash: record_benchmark::hash(&record),
             record,
@@ -195,6 +191,15 @@ pub fn load_config(path: &Path, vars: &dyn Fn(&str) -> Option<String>) -> Result
     load_benchmark(path, &[], vars).map(|loaded| loaded.config)
 }
 
+/// Whether a file is the configuration of a benchmark, and no job: it has keys of the one and none of those that every
+/// other has.
+pub fn is_benchmark(path: &Path) -> bool {
+    let tree = read_text(path).ok().and_then(|text| yaml::parse(text.trim_start_matches('\u{feff}'), 0).ok());
+    let Some(Node { value: Value::Map(entries), .. }) = tree else { return false };
+    let has = |keys: &[&str]| entries.iter().any(|entry| keys.contains(&entry.key.as_str()));
+    has(&KEYS) && !has(&["agents", "datasets"])
+}
+
 /// Reads and checks a configuration from text, as if it were the content of the file at `path`.
 pub fn load_benchmark_text(
     path: &Path,
@@ -232,8 +237,8 @@ fn load(
         Problems::new(vec![Diagnostic::error(&sources, span, Code::Syntax, message)])
     })?;
     if let Value::Map(entries) = &mut tree.value {
-        // Comments, in a format that has none.
-        entries.retain(|entry| !entry.key.starts_with('_'));
+        // Comments, in a format that has none, and what editors look for.
+        entries.retain(|entry| !entry.key.starts_with('_') && entry.key != "$schema");
     }
     let mut refused = Vec::new();
     for over in overrides {
@@ -270,12 +275,16 @@ fn load(
     })
 }
 
-/// The keys of a configuration, and the URLs with passwords in them.
-fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
+/// What must not be shown of a configuration.
+pub(super) fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
     let keys = [&config.api_key, &config.evaluator_api_key, &config.sandbox_token];
-    let keys = keys.into_iter().flatten().map(|key| &key.value);
+    let mut secrets: BTreeSet<_> = keys.into_iter().flatten().map(|key| key.value.clone()).collect();
     let urls = [Some(&config.base_url), config.evaluator_base_url.as_ref(), Some(&config.sandbox_server_url)];
-    keys.chain(urls.into_iter().flatten().filter(|url| has_password(url))).cloned().collect()
+    secrets.extend(urls.into_iter().flatten().filter(|url| has_password(url)).cloned());
+    for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
+        values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
+    }
+    secrets
 }
 
 /// The texts under keys that name a secret.

@@ -5,11 +5,12 @@ use serde_json::{Map, Value as Json, json};
 use super::{
     RolloutConfig,
     expand::recorded,
-    load_benchmark::{KEYS, PROMPT_HASH},
+    load_benchmark::{KEYS, PROMPT_HASH, secrets},
     load_model::is_secret_header,
-    record::sha256,
+    record::{redact, sha256},
     tree::Node,
 };
+use crate::record::redact::Redactor;
 
 /// Where things are reached and how fast they are worked through: what gives no other answers.
 const NOT_HASHED: [&str; 15] = [
@@ -30,8 +31,14 @@ const NOT_HASHED: [&str; 15] = [
     "benchmark_name",
 ];
 
-/// All settings of a configuration, secrets masked.
-pub(super) fn values(config: &RolloutConfig) -> Json {
+/// All settings of a configuration that was made in code, secrets masked wherever they stand.
+pub(super) fn clean(config: &RolloutConfig) -> Json {
+    let mut record = values(config);
+    redact(&mut record, &Redactor::new(secrets(config).iter().map(String::as_str)));
+    record
+}
+
+fn values(config: &RolloutConfig) -> Json {
     let key = |key: &Option<super::EnvValue>| key.as_ref().map(|key| recorded("key", &key.value));
     let masked = |values: &Map<String, Json>| {
         let mut values = Json::Object(values.clone());

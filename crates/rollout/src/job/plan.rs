@@ -457,9 +457,7 @@ fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
         }
         PlanTask {
             dataset: name.clone(),
-            name: names
-                .next()
-                .unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
+            name: names.next().unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
             attempts,
             work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
         }

@@ -287,7 +287,8 @@ fn container_task(name: &DatasetName, container: &ContainerConfig) -> Task {
     }
 }
 
-fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
+/// The rubric that an interaction describes.
+pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
     let shared = config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain));
     let mut rubric = Rubric::new().shared_parser(Arc::clone(&shared));
     for RubricEntry { name, weight, score } in &config.rubric {

@@ -200,9 +200,8 @@ impl Rollouts {
     /// Whether a rollout that is over is scored. A question that failed has no answer to be scored, and without the
     /// right answer nobody can.
     pub(crate) fn scores(&self, state: &State) -> bool {
-        self.results.is_none_or(|form| {
-            form.metric.is_some() && state.error.is_none() && state.input.answer.is_some()
-        })
+        self.results
+            .is_none_or(|form| form.metric.is_some() && state.error.is_none() && state.input.answer.is_some())
     }
 
     /// Waits for a place, where they are shared with other runs.

@@ -89,7 +89,9 @@ impl ToolServerError {
             ),
             Self::Unauthorized { .. } => Some("set `sandbox_token` to the token of the server"),
             Self::NoSuchTool { .. } => Some("`rollout tools list` shows the tools that there are"),
-            Self::Url(_) | Self::Unreadable { .. } => Some("set `sandbox_server_url` to the address of the server"),
+            Self::Url(_) | Self::Unreadable { .. } => {
+                Some("set `sandbox_server_url` to the address of the server")
+            }
             Self::Setup(_) => None,
         }
     }
@@ -221,7 +223,8 @@ impl ToolServer {
                     .body(body.clone())
             })
             .await?;
-        serde_json::from_value(said).map_err(|error| self.unreadable(format!("its answer to {path}: {error}")))
+        serde_json::from_value(said)
+            .map_err(|error| self.unreadable(format!("its answer to {path}: {error}")))
     }
 
     fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {

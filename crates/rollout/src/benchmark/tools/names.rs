@@ -33,7 +33,8 @@ pub(super) fn chosen<T>(
 ) -> Result<Vec<T>, NoSuchTool> {
     for pattern in wanted {
         if !tools.iter().any(|tool| matches(pattern, name(tool))) {
-            let likeness = |tool: &&T| (strsim::jaro_winkler(&plain(name(tool)), &plain(pattern)) * 1e6) as u64;
+            let likeness =
+                |tool: &&T| (strsim::jaro_winkler(&plain(name(tool)), &plain(pattern)) * 1e6) as u64;
             let nearest = tools.iter().max_by_key(likeness).map(|tool| name(tool).to_owned());
             return Err(NoSuchTool { pattern: pattern.clone(), nearest });
         }
@@ -102,7 +103,10 @@ mod tests {
         };
         assert_eq!(choose(&["doc:*", "web:browse"]), Ok(vec!["web:browse", "doc:read"]));
         let nearest = Some("web:browse".to_owned());
-        assert_eq!(choose(&["doc:*", "web:brwose"]), Err(NoSuchTool { pattern: "web:brwose".to_owned(), nearest }));
+        assert_eq!(
+            choose(&["doc:*", "web:brwose"]),
+            Err(NoSuchTool { pattern: "web:brwose".to_owned(), nearest })
+        );
     }
 
     proptest! {
@@ -121,10 +125,9 @@ mod tests {
 
     #[test]
     fn a_name_is_shown_with_dashes() {
-        assert_eq!(shown(["web:search", "mcp:files.read_file", "mcp:files-read_file"].into_iter()), [
-            "web-search",
-            "mcp-files-read_file",
-            "mcp-files-read_file-2",
-        ]);
+        assert_eq!(
+            shown(["web:search", "mcp:files.read_file", "mcp:files-read_file"].into_iter()),
+            ["web-search", "mcp-files-read_file", "mcp-files-read_file-2",]
+        );
     }
 }

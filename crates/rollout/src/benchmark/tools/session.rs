@@ -22,7 +22,8 @@ impl Session {
         let mut session = Self { toolbox: Arc::clone(toolbox), worker_id, heartbeat: None };
         let opened = session.open_all().await;
         if opened.is_ok() && !toolbox.sessions.is_empty() {
-            session.heartbeat = Some(tokio::spawn(keep_alive(Arc::clone(toolbox), session.worker_id.clone())));
+            session.heartbeat =
+                Some(tokio::spawn(keep_alive(Arc::clone(toolbox), session.worker_id.clone())));
         }
         (session, opened)
     }

@@ -5,10 +5,10 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    config::{EnvValue, RolloutConfig},
+    config::RolloutConfig,
     model::{
-        Client, Error, ErrorKind, Message, Model, SamplingArgs,
-        client::{ClientConfig, ClientError},
+        Error, ErrorKind, Message, Model,
+        build::{self, BuildError},
     },
 };
 
@@ -45,19 +45,8 @@ impl LlmJudge {
 
     /// The judge that a benchmark's configuration describes. What it does not say of the judge is as with the model that
     /// answers.
-    pub fn configured(config: &RolloutConfig) -> Result<Self, ClientError> {
-        let base_url = config.evaluator_base_url.as_ref().unwrap_or(&config.base_url);
-        let api_key = config.evaluator_api_key.as_ref().or(config.api_key.as_ref());
-        let mut sampling =
-            SamplingArgs::from_iter([("temperature".to_owned(), config.evaluator_temperature.into())]);
-        sampling.extend(config.evaluator_extra_params.clone());
-        let client = Client::new(ClientConfig {
-            api_key: api_key.map(|EnvValue { value, .. }| value.as_str().into()),
-            max_retries: config.evaluator_max_retries,
-            ..ClientConfig::new(base_url)
-        })?;
-        let name = config.evaluator_model_name.as_ref().unwrap_or(&config.model_name).clone();
-        let judge = Self::new(Arc::new(Model { client, name, sampling, max_seq_len: None }));
+    pub fn configured(config: &RolloutConfig) -> Result<Self, BuildError> {
+        let judge = Self::new(Arc::new(build::model(&config.evaluator())?));
         Ok(judge
             .include_question(config.evaluator_include_question)
             .max_retries(config.evaluator_max_retries))
