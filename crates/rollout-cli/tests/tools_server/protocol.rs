@@ -14,8 +14,9 @@ fn gist((status, answer): (u16, Value)) -> Value {
 
 #[test]
 fn a_server_tells_how_it_is_and_what_it_has() {
-    let server =
-        Server::with(&json!({"resources": {"web": false, "doc": false, "rag": false, "sql": false}}));
+    let server = Server::with(
+        &json!({"resources": {"web": false, "doc": false, "rag": false, "sql": false, "vm": false}}),
+    );
     let (status, health) = server.get("/health");
     assert_eq!((status, &health["status"]), (200, &json!("healthy")));
     assert!(health["timestamp"].as_str().unwrap().starts_with("20"));
