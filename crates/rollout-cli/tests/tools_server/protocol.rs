@@ -39,6 +39,8 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     let (status, warmed) = server.post("/api/v1/warmup", &json!({"backends": ["code", "coffee"]}));
     assert_eq!((status, &warmed["status"]), (200, &json!("partial_error")));
     assert_eq!(warmed["results"], json!({"code": true, "coffee": false}));
+    assert_eq!(warmed["code"], 5010);
+    assert!(warmed["message"].as_str().unwrap().starts_with("coffee: there is no resource type"), "{warmed}");
     assert_eq!(warmed["summary"], json!({"total": 2, "success": 1, "failed": 1}));
     assert_eq!(server.get("/api/v1/warmup/status").1["backends"], json!({"code": {"status": "warm"}}));
     assert_eq!(server.post("/api/v1/warmup", &json!({})).1["status"], "success");
