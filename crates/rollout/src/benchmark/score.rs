@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// Answers from this score on count as perfect.
-const PERFECT: f64 = 0.99;
+pub(super) const PERFECT: f64 = 0.99;
 
 /// What the answers of a benchmark are worth: the content of `evaluation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
