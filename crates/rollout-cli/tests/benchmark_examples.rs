@@ -71,7 +71,29 @@ fn settled(text: &str) -> String {
 #[test]
 fn in_the_example_benchmark_the_scripted_model_does_sums_in_two_languages() {
     let (shown, evaluation) = run("benchmark");
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @"
+    benchmark: 8 questions, 8 at a time
+    results in results/benchmark
+    ✓ en-1  score 1
+    ✓ en-2  score 1
+    ✓ en-3  score 1
+    ○ en-4  score 0
+    ✓ zh-1  score 1
+    ✓ zh-2  score 1
+    ✓ zh-3  score 1
+    ○ zh-4  score 0
+
+    agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
+    gpt-4.1-mini  sums          8          8       0      75.0%         75.0%         0.75    $0  [time]
+
+    8 questions in [time]: 8 completed, 0 failed
+    benchmark   sums
+    questions   8: 8 answered, 0 failed
+    score       0.75 on average, by exact_match
+    results     results/benchmark/results.jsonl
+    evaluation  results/benchmark/evaluation.json
+    summary     results/benchmark/summary_sums_[time].json
+    ");
     let ids: Vec<_> =
         evaluation["evaluations"].as_array().unwrap().iter().map(|one| &one["task_id"]).collect();
     assert_eq!(ids, ["en-1", "en-2", "en-3", "en-4", "zh-1", "zh-2", "zh-3", "zh-4"]);
@@ -80,6 +102,27 @@ fn in_the_example_benchmark_the_scripted_model_does_sums_in_two_languages() {
 #[test]
 fn in_the_example_benchmark_tools_programs_documents_and_databases_are_asked() {
     let (shown, evaluation) = run("benchmark-tools");
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @"
+    benchmark-tools: 7 questions, 4 at a time
+    results in results/benchmark-tools
+    ✓ code-1  score 1
+    ✓ code-2  score 1
+    ✓ doc-1  score 1
+    ✓ doc-2  score 1
+    ○ none-1  score 0
+    ✓ sql-1  score 1
+    ✓ sql-2  score 1
+
+    agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
+    gpt-4.1-mini  library       7          7       0      85.7%         85.7%        0.857    $0  [time]
+
+    7 questions in [time]: 7 completed, 0 failed
+    benchmark   library
+    questions   7: 7 answered, 0 failed
+    score       0.857 on average, by exact_match
+    results     results/benchmark-tools/results.jsonl
+    evaluation  results/benchmark-tools/evaluation.json
+    summary     results/benchmark-tools/summary_library_[time].json
+    ");
     assert_eq!(evaluation["perfect_matches"], 6);
 }
