@@ -86,7 +86,8 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
         let correct = request.last_text().contains("Rome, Italy");
         // The first answer is judged last.
         let delay = Duration::from_millis(if correct { 0 } else { 200 });
-        Reply::text(json!({"correct": correct, "reasoning": "as told"}).to_string()).delay(delay)
+        let reasoning = "as told, by sk-of-the-judge";
+        Reply::text(json!({"correct": correct, "reasoning": reasoning}).to_string()).delay(delay)
     })
     .key("sk-of-the-judge");
     let job = directory().env("JUDGE_KEY", "sk-of-the-judge");
@@ -104,7 +105,7 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
     let scores: Vec<_> =
         evaluation["evaluations"].as_array().unwrap().iter().map(|found| &found["score"]).collect();
     assert_eq!(scores, [0.0, 1.0, 0.0, 0.0, 0.0]);
-    assert_eq!(evaluation["evaluations"][1]["details"]["reasoning"], "as told");
+    assert_eq!(evaluation["evaluations"][1]["details"]["reasoning"], "as told, by [redacted]");
 }
 
 #[test]
@@ -213,14 +214,19 @@ fn sums(server: &ModelServer) -> TestJob {
 #[test]
 fn conversations_of_a_job_are_scored_by_another_rubric() {
     let server = ModelServer::arithmetic();
-    let shortest = "import json, sys\nstates = json.load(sys.stdin)\nprint([len(states)] * len(states))\n";
+    // All is there that a program gets when the job itself runs it.
+    let together = "
+import json, sys
+states = json.load(sys.stdin)
+print([len(states) if (s['num_turns'], s['model'], s['is_completed']) == (1, 'm', True) else 0 for s in states])
+";
     let rubric = "
 dataset: [{question: 'What is 0+1?', answer: '1'}]
 rubric:
   - {name: right, match: numeric}
-  - {name: together, weight: 0.5, command: [python3, shortest.py], group: true}
+  - {name: together, weight: 0.5, command: [python3, together.py], group: true}
 ";
-    let job = sums(&server).file("rubrics/other.yaml", rubric).file("rubrics/shortest.py", shortest);
+    let job = sums(&server).file("rubrics/other.yaml", rubric).file("rubrics/together.py", together);
     job.run().expect(0);
     let rows = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
     let served = server.served();

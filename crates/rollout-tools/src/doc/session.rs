@@ -136,6 +136,9 @@ impl DocSession {
 }
 
 fn search(opened: &[Opened], query: &str, most: usize) -> Result<Value, ToolError> {
+    if let [(_, Err(error))] = opened {
+        return Err(error.clone());
+    }
     let readable: Vec<_> =
         opened.iter().filter_map(|(file, document)| Some((file, document.as_ref().ok()?))).collect();
     let indexes: Vec<_> = readable.iter().map(|(_, document)| &document.index).collect();

@@ -6,8 +6,8 @@ use zip::ZipArchive;
 
 use super::{ExtractError, Limits};
 
-/// Opens an archive of which everything, unpacked for real, is within the limits. What its headers say about
-/// sizes counts for nothing, and parts that share their bytes count each.
+/// Opens an archive of which everything, unpacked for real, is within the limits: its headers are believed only if
+/// they say that it is too much, and parts that share their bytes count each.
 pub(super) fn open<'a>(
     bytes: &'a [u8],
     limits: &Limits,
@@ -15,6 +15,9 @@ pub(super) fn open<'a>(
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(ExtractError::malformed)?;
     if archive.len() > limits.entries {
         return Err(ExtractError::Entries(limits.entries));
+    }
+    if archive.decompressed_size().is_some_and(|size| size > u128::from(limits.unpacked_bytes)) {
+        return Err(ExtractError::Unpacked(limits.unpacked_bytes));
     }
     let mut left = limits.unpacked_bytes;
     for nth in 0..archive.len() {
