@@ -50,8 +50,8 @@ impl Index {
 
     /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
-        let posting = |(word, list): (&Box<str>, &Vec<(u32, u32)>)| 64 + word.len() + 8 * list.capacity();
-        self.postings.iter().map(posting).sum::<usize>() + 4 * self.lengths.capacity()
+        let postings = self.postings.iter().map(|(word, list)| 64 + word.len() + 8 * list.capacity());
+        postings.sum::<usize>() + 4 * self.lengths.capacity()
     }
 }
 

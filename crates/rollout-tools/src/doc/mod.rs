@@ -35,7 +35,9 @@ pub struct DocConfig {
     pub max_file_bytes: u64,
     /// The most bytes of a document's text.
     pub max_text_bytes: usize,
-    /// How many seconds it may take to read a document.
+    /// How many bytes of memory the process that reads a document may take.
+    pub max_memory_bytes: u64,
+    /// How many seconds of a processor it may take to read a document.
     pub timeout_seconds: u64,
     /// About how many bytes of memory are used to keep documents that were read.
     pub cache_bytes: usize,
@@ -48,6 +50,7 @@ impl Default for DocConfig {
             roots: seed::default_roots(),
             max_file_bytes: file_bytes,
             max_text_bytes: text_bytes,
+            max_memory_bytes: 1 << 30,
             timeout_seconds: 30,
             cache_bytes: 256 << 20,
         }
@@ -64,10 +67,13 @@ pub struct Docs {
 impl Docs {
     /// Tools for the documents below the roots, of which the helper reads those that are dangerous to read.
     pub fn new(config: DocConfig, helper: Helper) -> Self {
-        let DocConfig { roots, max_file_bytes, max_text_bytes, timeout_seconds, cache_bytes } = config;
-        let limits = Limits { file_bytes: max_file_bytes, text_bytes: max_text_bytes, ..Limits::default() };
-        let reader = Reader::new(helper, limits, timeout_seconds);
-        Self { roots, library: Arc::new(Library::new(reader, cache_bytes)) }
+        let limits = Limits {
+            file_bytes: config.max_file_bytes,
+            text_bytes: config.max_text_bytes,
+            ..Limits::default()
+        };
+        let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
+        Self { roots: config.roots, library: Arc::new(Library::new(reader, config.cache_bytes)) }
     }
 }
 

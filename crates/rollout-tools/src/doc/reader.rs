@@ -9,14 +9,12 @@ use crate::helper::{Bounds, Failure, HelperError, Work};
 use crate::seed::{self, SeedFile};
 use crate::{Code, Helper, ToolError};
 
-/// What reading a document may take of memory.
-const MEMORY: u64 = 1 << 30;
-
 /// Reads documents.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader {
     helper: Helper,
     limits: Limits,
+    memory: u64,
     seconds: u64,
     /// Holds back those that are read in this process.
     reading: Arc<Semaphore>,
@@ -33,9 +31,9 @@ pub(crate) struct Unread {
 
 impl Reader {
     /// Reads with these bounds.
-    pub(crate) fn new(helper: Helper, limits: Limits, seconds: u64) -> Self {
+    pub(crate) fn new(helper: Helper, limits: Limits, memory: u64, seconds: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { helper, limits, seconds, reading: Arc::new(Semaphore::new(cores.max(2))) }
+        Self { helper, limits, memory, seconds, reading: Arc::new(Semaphore::new(cores.max(2))) }
     }
 
     /// The sections of a document.
@@ -54,8 +52,8 @@ impl Reader {
         let (format, limits) = (Format::of(&file.path), self.limits);
         let sections = if format.needs_a_process() {
             // JSON may write a byte of text as six.
-            let output = 8 * limits.text_bytes as u64;
-            let bounds = Bounds { memory: MEMORY, seconds: self.seconds, output };
+            let output = (limits.text_bytes as u64).saturating_mul(8);
+            let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };
             self.helper.run(Work::Extract { format, limits }, input, bounds).await
         } else {
             // The semaphore is never closed, so that waiting for it cannot fail.

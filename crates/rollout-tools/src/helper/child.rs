@@ -42,7 +42,8 @@ fn work(request: &OsString) -> io::Result<()> {
         if matches!(work, Work::Sql(_)) { (SQL_DESCRIPTORS, 4 << 20) } else { (3, 0) };
     for (resource, most) in [
         (Resource::As, limits.memory),
-        (Resource::Cpu, limits.seconds),
+        // A query ends by itself after so many seconds, and says so.
+        (Resource::Cpu, limits.seconds.saturating_add(1)),
         (Resource::Core, 0),
         (Resource::Nofile, descriptors),
         (Resource::Fsize, written),

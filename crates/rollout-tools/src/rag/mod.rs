@@ -31,7 +31,9 @@ pub struct RagConfig {
     pub overlap_chars: usize,
     /// The most bytes of a document.
     pub max_file_bytes: u64,
-    /// How many seconds it may take to read a document.
+    /// How many bytes of memory the process that reads a document may take.
+    pub max_memory_bytes: u64,
+    /// How many seconds of a processor it may take to read a document.
     pub timeout_seconds: u64,
     /// About how many bytes of memory an index, and all that are kept, may take.
     pub index_bytes: usize,
@@ -45,6 +47,7 @@ impl Default for RagConfig {
             chunk_chars: 1000,
             overlap_chars: 150,
             max_file_bytes: Limits::default().file_bytes,
+            max_memory_bytes: 1 << 30,
             timeout_seconds: 30,
             index_bytes: 1 << 30,
         }
@@ -63,7 +66,7 @@ impl Rag {
     /// Tools for the folders below the roots, of which the helper reads what is dangerous to read.
     pub fn new(config: RagConfig, helper: Helper) -> Self {
         let limits = Limits { file_bytes: config.max_file_bytes, ..Limits::default() };
-        let reader = Reader::new(helper, limits, config.timeout_seconds);
+        let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
         // A passage that repeats all of the one before would never end.
         let chunk_chars = config.chunk_chars.max(1);
         let overlap_chars = config.overlap_chars.min(chunk_chars / 2);

@@ -28,10 +28,10 @@ pub(crate) struct Stamp {
 impl Stamp {
     pub(super) fn of(stat: &Stat) -> Self {
         Self {
-            device: stat.st_dev as u64,
-            inode: stat.st_ino as u64,
+            device: stat.st_dev,
+            inode: stat.st_ino,
             size: stat.st_size.try_into().unwrap_or_default(),
-            changed: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            changed: (stat.st_mtime, stat.st_mtime_nsec as i64),
         }
     }
 }

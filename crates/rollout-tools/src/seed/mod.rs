@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(crate) use files::{SeedFile, Stamp};
 pub(crate) use roots::Roots;
 
-use crate::{Code, Params, ToolError, args};
+use crate::{Code, Params, ToolError, arguments};
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.
 const NAMES: [&str; 2] = ["seed_path", "folder"];
@@ -33,7 +33,7 @@ pub(crate) enum SeedError {
     Unnamed,
     /// The path leads out of the roots.
     #[error(
-        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` in its configuration"
+        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` of these tools in its configuration"
     )]
     Outside { path: String, roots: String },
     /// The path leads out of what the session was opened with.
@@ -87,7 +87,7 @@ pub(crate) struct Seeds {
 impl Seeds {
     /// Reads the seeds of a session, each of which has to be there.
     pub(crate) async fn open(roots: &[PathBuf], config: &Params) -> Result<Self, ToolError> {
-        let seeds = Self { roots: roots.to_vec(), session: named(config)? };
+        let seeds = Self { roots: roots.to_vec(), session: arguments::list(config, &NAMES)? };
         let checked = seeds.clone();
         blocking(move || {
             let roots = Roots::open(&checked.roots)?;
@@ -116,7 +116,7 @@ impl Seeds {
         params: &Params,
         wanted: fn(&str) -> bool,
     ) -> Result<Vec<SeedFile>, ToolError> {
-        let named = named(params)?;
+        let named = arguments::list(params, &NAMES)?;
         let Self { roots, session } = self.clone();
         let listed = blocking(move || {
             let roots = Roots::open(&roots)?;
@@ -129,13 +129,6 @@ impl Seeds {
         });
         Ok(listed.await?)
     }
-}
-
-fn named(params: &Params) -> Result<Vec<String>, ToolError> {
-    NAMES
-        .iter()
-        .find(|name| params.contains_key(**name))
-        .map_or(Ok(Vec::new()), |name| args::texts(params, name))
 }
 
 /// Does what waits for a disk where it holds nobody up.

@@ -83,7 +83,7 @@ impl Roots {
     /// that has it.
     pub(super) fn find(&self, path: &str) -> Result<Found, SeedError> {
         let wanted = clean(Path::new(path));
-        let mut missing = false;
+        let (mut missing, mut outside) = (false, false);
         for (root, relative) in self.roots.iter().flat_map(|root| root.candidates(&wanted)) {
             if is_hidden(&relative) {
                 return Err(SeedError::Hidden { path: path.to_owned() });
@@ -91,7 +91,7 @@ impl Roots {
             match beneath(&root.folder, &relative) {
                 Ok(entry) => return Ok(Found { root: Arc::clone(&root.folder), relative, entry }),
                 Err(OpenError::Missing) => missing = true,
-                Err(OpenError::Outside) => {}
+                Err(OpenError::Outside) => outside = true,
                 Err(OpenError::NotAFile) => return Err(SeedError::NotAFile { path: path.to_owned() }),
                 Err(OpenError::Io(source)) => {
                     return Err(SeedError::Unreadable { path: path.to_owned(), source });
@@ -99,7 +99,7 @@ impl Roots {
             }
         }
         let path = path.to_owned();
-        if missing {
+        if missing && !outside {
             return Err(SeedError::Missing { path });
         }
         let names: Vec<_> = self.roots.iter().map(|root| root.names[0].display().to_string()).collect();

@@ -62,7 +62,7 @@ impl Table {
         longest: usize,
     ) -> rusqlite::Result<Self> {
         let mut statement = connection.prepare(sql)?;
-        let columns: Vec<_> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<_> = statement.column_names().map(str::to_owned).collect();
         let (mut rows, mut bytes, mut cut) = (Vec::new(), 0, None);
         let mut given = statement.query([])?;
         while let Some(row) = given.next()? {

@@ -60,8 +60,12 @@ async fn a_folder_gives_only_what_is_in_it() {
     let (inside, _outside) = place();
     let session = open(&inside.docs(), "docs").await;
     let data = call(&*session, "read", json!({})).await.unwrap();
-    let paths: Vec<_> =
-        data["sections"].as_array().unwrap().iter().map(|section| section["path"].as_str().unwrap()).collect();
+    let paths: Vec<_> = data["sections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|section| section["path"].as_str().unwrap())
+        .collect();
     assert_eq!(paths, ["alias.txt", "open.txt"]);
 }
 
@@ -88,11 +92,19 @@ async fn a_call_stays_within_what_its_session_was_opened_for() {
 async fn what_is_no_file_is_refused_even_below_a_root() {
     let (inside, _outside) = place();
     let flags = rustix::fs::Mode::RUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, inside.path().join("pipe.txt"), rustix::fs::FileType::Fifo, flags, 0)
-        .unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        inside.path().join("pipe.txt"),
+        rustix::fs::FileType::Fifo,
+        flags,
+        0,
+    )
+    .unwrap();
     let everything = Docs::new(DocConfig { roots: vec!["/".into()], ..DocConfig::default() }, helper());
     let pipe = inside.path().join("pipe.txt").display().to_string();
-    for path in [pipe.as_str(), "/dev/zero", "/dev/null", "/proc/self/environ", "/proc/self/status", "/proc", "/sys"] {
+    for path in
+        [pipe.as_str(), "/dev/zero", "/dev/null", "/proc/self/environ", "/proc/self/status", "/proc", "/sys"]
+    {
         let error = try_open(&everything, path).await.err().unwrap_or_else(|| panic!("{path} was opened"));
         assert_eq!(error.code, Code::Refused, "{path}: {error}");
     }
@@ -138,7 +150,8 @@ impl Swapping {
                 if until.load(Ordering::Relaxed) {
                     break;
                 }
-                if nth % 2 == 0 { std::fs::copy(&good, &next).map(drop) } else { symlink(&secret, &next) }.unwrap();
+                if nth % 2 == 0 { std::fs::copy(&good, &next).map(drop) } else { symlink(&secret, &next) }
+                    .unwrap();
                 std::fs::rename(&next, &path).unwrap();
             }
         });
@@ -177,7 +190,10 @@ async fn a_database_exchanged_for_a_link_in_between_is_not_asked() {
     let outside = Place::new();
     super::sql::database(&outside.path().join("secret.db"));
     let good = inside.path().join("good");
-    rusqlite::Connection::open(&good).unwrap().execute_batch("CREATE TABLE teams (name); INSERT INTO teams VALUES ('public')").unwrap();
+    rusqlite::Connection::open(&good)
+        .unwrap()
+        .execute_batch("CREATE TABLE teams (name); INSERT INTO teams VALUES ('public')")
+        .unwrap();
     let path = inside.path().join("a.db");
     std::fs::copy(&good, &path).unwrap();
     let session = open(&inside.sql(), ".").await;

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::fixtures::{docx, pdf, xlsx};
 use super::{Place, call, open, shown};
 
-const GUIDE: &str = "# Guide\nHow to travel.\n\n## Trains\nThe train to Lyon takes two hours.\n\n## 船\n塞纳河上的船很慢。\n";
+const GUIDE: &str =
+    "# Guide\nHow to travel.\n\n## Trains\nThe train to Lyon takes two hours.\n\n## 船\n塞纳河上的船很慢。\n";
 
 #[tokio::test]
 async fn a_short_document_is_given_whole() {
@@ -48,7 +49,9 @@ async fn what_does_not_fit_is_read_on_from_where_it_was_cut() {
     let ask = |start: Value| json!({"section_ids": ["1"], "start": start, "max_text_token": 300});
     let first = call(&*session, "read", ask(json!(0))).await.unwrap();
     assert_eq!(first["next_start"], 1200);
-    assert!(first["result"].as_str().unwrap().ends_with("(characters 0 to 1200 of 2507; go on with start=1200)"));
+    assert!(
+        first["result"].as_str().unwrap().ends_with("(characters 0 to 1200 of 2507; go on with start=1200)")
+    );
     let last = call(&*session, "read", ask(json!("2400"))).await.unwrap();
     assert_eq!(last["next_start"], Value::Null);
 }
@@ -75,13 +78,14 @@ async fn a_folder_is_searched_as_one() {
         .with("picture.png", "\u{0}");
     let session = open(&place.docs(), ".").await;
     insta::assert_snapshot!(shown(&*session, "search", json!({"key_words": ["Lyon", "train"]})).await, @r"
-    [guide.md#2] Guide > Trains (score 1.968)
+    [guide.md#2] Guide > Trains (score 1.805)
     The train to Lyon takes two hours.
 
-    [cities/people.csv#1] rows 1–2 (score 0.658)
+    [cities/people.csv#1] rows 1–2 (score 0.659)
     city | people Paris | 2100000 Lyon | 520000
     ");
-    let chinese = call(&*session, "search", json!({"key_words": "塞纳河", "max_search_results": 1})).await.unwrap();
+    let chinese =
+        call(&*session, "search", json!({"key_words": "塞纳河", "max_search_results": 1})).await.unwrap();
     assert_eq!(chinese["results"][0]["id"], "guide.md#3");
     let section = shown(&*session, "read", json!({"section_ids": ["people.csv#1"]})).await;
     assert!(section.starts_with("[cities/people.csv#1] rows 1–2\ncity | people"), "{section}");
@@ -166,12 +170,18 @@ async fn many_documents_are_listed_without_being_read() {
     let place = (0..25).fold(Place::new(), |place, nth| place.with(&format!("{nth:02}.txt"), "x"));
     let session = open(&place.docs(), ".").await;
     let answer = shown(&*session, "read", json!({})).await;
-    assert!(answer.starts_with("25 documents; read one with its path, or search them\n00.txt (1 bytes)\n"), "{answer}");
+    assert!(
+        answer.starts_with("25 documents; read one with its path, or search them\n00.txt (1 bytes)\n"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
 async fn several_seeds_are_told_apart_by_their_names() {
     let place = Place::new().with("x/a.txt", "first").with("y/a.txt", "second").with("z.txt", "third");
     let session = open(&place.docs(), json!(["x", "y/a.txt"])).await;
-    assert_eq!(shown(&*session, "read", json!({})).await, "[x/a.txt#1] first\nfirst\n\n[y/a.txt#1] second\nsecond");
+    assert_eq!(
+        shown(&*session, "read", json!({})).await,
+        "[x/a.txt#1] first\nfirst\n\n[y/a.txt#1] second\nsecond"
+    );
 }

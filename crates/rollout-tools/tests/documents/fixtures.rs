@@ -17,7 +17,8 @@ pub(crate) fn archive(files: &[(&str, &str)]) -> Vec<u8> {
 /// A document of a word processor with this body.
 pub(crate) fn docx(body: &str) -> Vec<u8> {
     let styles = r#"<w:styles xmlns:w="w"><w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style></w:styles>"#;
-    let text = format!(r#"<?xml version="1.0"?><w:document xmlns:w="w"><w:body>{body}</w:body></w:document>"#);
+    let text =
+        format!(r#"<?xml version="1.0"?><w:document xmlns:w="w"><w:body>{body}</w:body></w:document>"#);
     archive(&[("word/styles.xml", styles), ("word/document.xml", &text)])
 }
 
@@ -32,12 +33,22 @@ pub(crate) fn xlsx_parts(rows: &str) -> Vec<(&'static str, String)> {
     let office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
     vec![
         (
+            "_rels/.rels",
+            format!(
+                r#"<Relationships xmlns="{relations}"><Relationship Id="rId1" Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>"#
+            ),
+        ),
+        (
             "xl/workbook.xml",
-            format!(r#"<workbook xmlns="{main}" xmlns:r="{office}"><sheets><sheet name="Cities" sheetId="1" r:id="rId1"/></sheets></workbook>"#),
+            format!(
+                r#"<workbook xmlns="{main}" xmlns:r="{office}"><sheets><sheet name="Cities" sheetId="1" r:id="rId1"/></sheets></workbook>"#
+            ),
         ),
         (
             "xl/_rels/workbook.xml.rels",
-            format!(r#"<Relationships xmlns="{relations}"><Relationship Id="rId1" Type="{office}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>"#),
+            format!(
+                r#"<Relationships xmlns="{relations}"><Relationship Id="rId1" Type="{office}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>"#
+            ),
         ),
         (
             "xl/worksheets/sheet1.xml",
@@ -90,7 +101,8 @@ pub(crate) fn pdf_of(objects: &[Vec<u8>]) -> Vec<u8> {
     for place in &places {
         file.extend_from_slice(format!("{place:010} 00000 n \n").as_bytes());
     }
-    let trailer = format!("trailer\n<< /Size {} /Root 1 0 R >>\nstartxref\n{table}\n%%EOF\n", places.len() + 1);
+    let trailer =
+        format!("trailer\n<< /Size {} /Root 1 0 R >>\nstartxref\n{table}\n%%EOF\n", places.len() + 1);
     file.extend_from_slice(trailer.as_bytes());
     file
 }
@@ -111,8 +123,8 @@ pub(crate) fn deflated_run(byte: u8, megabytes: usize) -> Vec<u8> {
     [start, &period.repeat(megabytes * (1 << 20) / (8 * 258))].concat()
 }
 
-/// An archive with parts that are deflated already, and that claim to be small.
-pub(crate) fn archive_of_deflated(parts: &[(&str, &[u8])]) -> Vec<u8> {
+/// An archive with parts that are deflated already, and that claim to be of this size.
+pub(crate) fn archive_of_deflated(parts: &[(&str, &[u8])], claimed: u32) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in parts {
         let place = file.len() as u32;
@@ -120,7 +132,7 @@ pub(crate) fn archive_of_deflated(parts: &[(&str, &[u8])]) -> Vec<u8> {
         for number in [20_u16, 0, 8, 0, 0] {
             common.extend_from_slice(&number.to_le_bytes());
         }
-        for number in [0_u32, bytes.len() as u32, 1000] {
+        for number in [0_u32, bytes.len() as u32, claimed] {
             common.extend_from_slice(&number.to_le_bytes());
         }
         common.extend_from_slice(&(name.len() as u16).to_le_bytes());

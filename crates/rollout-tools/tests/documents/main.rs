@@ -1,9 +1,11 @@
 //! The tools for documents and databases, on real files, through their public interface.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod attacks;
 mod bombs;
 mod doc;
 mod fixtures;
+mod load;
 mod rag;
 mod sql;
 
@@ -24,7 +26,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: tempfile::Builder::new().prefix("place").tempdir().unwrap() }
     }
 
     fn path(&self) -> &Path {
@@ -64,7 +66,10 @@ async fn open(resource: &impl Resource, seed_path: impl Into<Value>) -> Box<dyn 
     try_open(resource, seed_path).await.unwrap()
 }
 
-async fn try_open(resource: &impl Resource, seed_path: impl Into<Value>) -> Result<Box<dyn Session>, ToolError> {
+async fn try_open(
+    resource: &impl Resource,
+    seed_path: impl Into<Value>,
+) -> Result<Box<dyn Session>, ToolError> {
     resource.open(&Params::from_iter([("seed_path".to_owned(), seed_path.into())])).await
 }
 

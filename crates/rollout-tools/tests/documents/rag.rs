@@ -8,15 +8,20 @@ use super::{Place, call, helper, open, shown};
 
 fn place() -> Place {
     Place::new()
-        .with("cities/paris.md", "# Paris\nParis lies on the Seine.\n\n## People\nTwo million people live there.\n")
+        .with(
+            "cities/paris.md",
+            "# Paris\nParis lies on the Seine.\n\n## People\nTwo million people live there.\n",
+        )
         .with("cities/lyon.txt", "Lyon lies on the Rhône, and is known for its food.")
         .with("broken.pdf", "not one")
 }
 
 #[tokio::test]
 async fn passages_are_found_with_their_source() {
-    let session = open(&place().rag(), "cities").await;
-    let data = call(&*session, "search", json!({"query": "who lives on the Seine", "top_k": 1})).await.unwrap();
+    let place = place();
+    let session = open(&place.rag(), "cities").await;
+    let data =
+        call(&*session, "search", json!({"query": "who lives on the Seine", "top_k": 1})).await.unwrap();
     assert_eq!(data["result"], "[1] paris.md: Paris\nParis lies on the Seine.");
     assert_eq!(data["results"][0]["source"], "paris.md");
     assert_eq!(data["results"][0]["section"], "Paris");
@@ -64,7 +69,8 @@ async fn long_sections_are_searched_by_passage() {
 #[tokio::test]
 async fn a_folder_beyond_the_bound_is_refused() {
     let place = Place::new().with("a.txt", "word ".repeat(100_000));
-    let config = RagConfig { roots: vec![place.path().to_owned()], index_bytes: 1 << 18, ..RagConfig::default() };
+    let config =
+        RagConfig { roots: vec![place.path().to_owned()], index_bytes: 1 << 18, ..RagConfig::default() };
     let error = super::try_open(&Rag::new(config, helper()), ".").await.err().unwrap();
     assert_eq!(error.code, Code::Refused);
 }
@@ -75,6 +81,8 @@ async fn sessions_that_come_at_once_share_one_index() {
     let rag = place.rag();
     let sessions = futures_util::future::join_all((0..50).map(|_| open(&rag, "."))).await;
     for session in &sessions {
-        assert!(shown(&**session, "search", json!({"query": "Seine"})).await.starts_with("[1] cities/paris.md"));
+        assert!(
+            shown(&**session, "search", json!({"query": "Seine"})).await.starts_with("[1] cities/paris.md")
+        );
     }
 }
