@@ -12,6 +12,7 @@ mod leftover;
 mod library;
 mod model;
 mod repo;
+mod search;
 mod server;
 mod services;
 mod task;
@@ -29,6 +30,7 @@ pub use model::{
     Cut, Dialect, Hold, ModelRequest, ModelServer, Reasoning, Reply, Script, Split, TokenCounts, TokenFields,
 };
 pub use repo::TestRepo;
+pub use search::files_holding;
 pub use server::FileServer;
 pub use services::Registry;
 pub use task::TestTask;

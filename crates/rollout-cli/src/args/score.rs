@@ -23,7 +23,8 @@ Examples:
 
 Exit status:
   0    every answer that can have a score has one
-  1    a judge or a rubric failed for some, which count as 0; or a judge's key is refused, and nothing is written
+  1    a judge or a function of the rubric failed for some, which count as 0
+       or the key of a judge is refused, and nothing is written
   2    the command or a file is wrong";
 
 /// Arguments of `score`.

@@ -8,8 +8,9 @@ use std::{
 
 use rollout::{
     benchmark::score::{self, LoadRubricError, LoadedRubric, RubricScored, ScoreError, Scored},
-    config::{EnvValue, Override, RolloutConfig, load_benchmark},
+    config::{EnvValue, LoadedBenchmark, Override, RolloutConfig, load_benchmark},
     model::metric::{LlmJudge, Metric, Scorer},
+    record::redact::Redactor,
 };
 
 use super::load::{refused, variable};
@@ -57,7 +58,7 @@ pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
             tell(&report, &evaluation)?;
         }
     } else {
-        let scorer = scorer(args)?;
+        let (scorer, secrets) = scorer(args)?;
         for rows in &files {
             let scored = score::score(rows, &scorer, args.concurrency, progress("answer"));
             let hint = "name the variable that holds its key with --evaluator-api-key-var";
@@ -66,7 +67,7 @@ pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
                 exit = Exit::Unmet;
             }
             let (report, evaluation) = (report(&scored), score::evaluation_file(rows));
-            scored.evaluation.save(&evaluation).await?;
+            scored.evaluation.masked(&secrets).save(&evaluation).await?;
             tell(&report, &evaluation)?;
         }
     }
@@ -91,22 +92,24 @@ fn rubric(path: &Path) -> Result<LoadedRubric, Failure> {
     })
 }
 
-fn scorer(args: &Score) -> Result<Scorer, Failure> {
-    let config = match &args.config {
-        Some(path) => {
+/// What scores, and what must not appear in any output.
+fn scorer(args: &Score) -> Result<(Scorer, Redactor), Failure> {
+    let loaded = match (&args.config, args.metric) {
+        (Some(path), _) => {
             let loaded = load_benchmark(path, &overrides(args), &variable);
-            Some(loaded.map_err(|problems| refused(path, &problems))?.config)
+            Some(loaded.map_err(|problems| refused(path, &problems))?)
         }
-        None => None,
+        (None, Some(Metric::LlmJudgement)) => Some(judge(args)?),
+        (None, _) => None,
     };
-    let of_config = config.as_ref().map(|config| config.evaluation_metric);
+    let of_config = loaded.as_ref().map(|loaded| loaded.config.evaluation_metric);
     let metric = args.metric.or(of_config).expect("without a configuration the metric is required");
-    let judge = match (metric, config) {
-        (Metric::LlmJudgement, Some(config)) => Some(LlmJudge::configured(&config)?),
-        (Metric::LlmJudgement, None) => Some(LlmJudge::configured(&judge_config(args)?)?),
+    let judge = match &loaded {
+        Some(loaded) if metric == Metric::LlmJudgement => Some(LlmJudge::configured(&loaded.config)?),
         _ => None,
     };
-    Ok(Scorer::new(metric, judge)?)
+    let secrets = loaded.iter().flat_map(|loaded| &loaded.secrets).map(String::as_str);
+    Ok((Scorer::new(metric, judge)?, Redactor::new(secrets)))
 }
 
 /// What the command says of the judge, in the words of a configuration.
@@ -126,26 +129,26 @@ fn overrides(args: &Score) -> Vec<Override> {
 }
 
 /// The judge that the command describes all by itself.
-fn judge_config(args: &Score) -> Result<RolloutConfig, Failure> {
+fn judge(args: &Score) -> Result<LoadedBenchmark, Failure> {
     let hint =
         "give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration";
     let missing = |error: Missing| Failure::from(error).hint(Some(hint));
     let model_name = args.model.clone().ok_or_else(|| missing(Missing::Model))?;
     let base_url = args.base_url.clone().or_else(|| variable("OPENAI_BASE_URL"));
     let base_url = base_url.ok_or_else(|| missing(Missing::Url))?;
-    let key = match &args.api_key_var {
-        Some(name) => Some(variable(name).ok_or_else(|| Missing::Key(name.clone()))?),
-        None => variable("OPENAI_API_KEY"),
-    };
+    let key = args.api_key_var.as_ref().map(|name| variable(name).ok_or_else(|| Missing::Key(name.clone())));
     let defaults = RolloutConfig::default();
-    Ok(RolloutConfig {
+    let config = RolloutConfig {
         model_name,
         base_url,
-        api_key: key.map(|value| EnvValue { value, secret: true }),
+        api_key: key.transpose()?.map(|value| EnvValue { value, secret: true }),
         evaluator_temperature: args.temperature.unwrap_or(defaults.evaluator_temperature),
         evaluator_max_retries: args.max_retries.unwrap_or(defaults.evaluator_max_retries),
         evaluator_include_question: args.include_question,
         ..defaults
+    };
+    LoadedBenchmark::new(config, &variable).map_err(|problems| {
+        Failure::from("the judge cannot be used so").details(problems.render(true)).hint(Some(hint))
     })
 }
 

@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use rollout::config::LogLevel;
@@ -23,6 +24,9 @@ use crate::{
     report::text::{BOLD, count, paint},
     signals,
 };
+
+/// How long the end of a server waits for a beginning that is still under way.
+const WARM_UP_GRACE: Duration = Duration::from_secs(10);
 
 /// Whose sessions those of `tools call` are.
 const WORKER: &str = "command";
@@ -86,7 +90,11 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
             Err(error) => Err(error.into()),
         },
     };
-    warming.abort();
+    if matches!(ended, Ok(Exit::Cancelled)) {
+        return ended;
+    }
+    // An engine that is just starting would leave something behind.
+    let _ = tokio::time::timeout(WARM_UP_GRACE, warming).await;
     ended
 }
 

@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
 
 /// A day: longer than anything here takes.
 const MAX_SECONDS: f64 = 86_400.0;
@@ -60,9 +61,9 @@ impl Default for ServerConfig {
 
 /// Reads a time in seconds that is more than nothing.
 pub(crate) fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let seconds = f64::deserialize(from)?;
-    duration(seconds).ok_or_else(|| {
-        de::Error::custom(format!("{seconds} is not a number of seconds above 0 and up to {MAX_SECONDS}"))
+    let value = Value::deserialize(from)?;
+    value.as_f64().and_then(duration).ok_or_else(|| {
+        de::Error::custom(format!("{value} is not a number of seconds above 0 and up to {MAX_SECONDS}"))
     })
 }
 
@@ -74,8 +75,9 @@ pub(crate) fn duration(seconds: f64) -> Option<Duration> {
 
 /// Reads a number that is neither 0 nor absurd.
 pub(crate) fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
-    match usize::deserialize(from)? {
-        number @ 1..=MAX_NUMBER => Ok(number),
-        number => Err(de::Error::custom(format!("{number} is not between 1 and {MAX_NUMBER}"))),
-    }
+    let value = Value::deserialize(from)?;
+    let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+    number
+        .filter(|number| (1..=MAX_NUMBER).contains(number))
+        .ok_or_else(|| de::Error::custom(format!("{value} is not a whole number between 1 and {MAX_NUMBER}")))
 }

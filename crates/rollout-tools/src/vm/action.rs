@@ -11,6 +11,11 @@ const MAX_TYPED_CHARS: usize = 4000;
 /// The time between two typed characters, in milliseconds. Programs that redraw for each one miss some if it is shorter.
 const TYPE_DELAY: &str = "12";
 
+/// The same for characters that are on no key: xdotool puts each of them on one for half of that time, and a program that
+/// looks too late what is on the key finds nothing.
+const SLOW_TYPE_DELAY: &str = "200";
+const MAX_SLOW_CHARS: usize = 300;
+
 /// Clicks of the wheel at once.
 const MAX_SCROLL: i64 = 100;
 
@@ -29,8 +34,8 @@ pub(super) enum Action {
     Wait(Duration),
     /// Uses mouse and keyboard.
     Input {
-        /// The arguments of xdotool.
-        arguments: Vec<String>,
+        /// The arguments of xdotool, for each time that it is run.
+        runs: Vec<Vec<String>>,
         /// What was done, for the model.
         told: String,
     },
@@ -75,7 +80,7 @@ impl Action {
 }
 
 fn input<const N: usize>(told: String, parts: [Vec<String>; N]) -> Action {
-    Action::Input { told, arguments: parts.concat() }
+    Action::Input { told, runs: vec![parts.concat()] }
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -191,11 +196,17 @@ impl Reader<'_> {
             let message = "the text holds control characters; use key for keys that write nothing";
             return Err(ToolError::new(Code::InvalidInput, message));
         }
-        if text.is_empty() {
-            return Ok(input("typed nothing".to_owned(), []));
+        if text.chars().filter(|c| !c.is_ascii()).count() > MAX_SLOW_CHARS {
+            let message =
+                format!("of characters that are on no key, at most {MAX_SLOW_CHARS} are typed at once");
+            return Err(ToolError::new(Code::InvalidInput, message));
         }
-        let options = words(&["type", "--clearmodifiers", "--delay", TYPE_DELAY, "--"]);
-        Ok(input(format!("typed {count} characters"), [options, vec![text.replace("\r\n", "\n")]]))
+        let text = text.replace("\r\n", "\n");
+        let runs = alike(&text).into_iter().map(|run| {
+            let delay = if run.is_ascii() { TYPE_DELAY } else { SLOW_TYPE_DELAY };
+            words(&["type", "--clearmodifiers", "--delay", delay, "--", run])
+        });
+        Ok(Action::Input { runs: runs.collect(), told: format!("typed {count} characters") })
     }
 
     fn keys(&self, verb: &str, done: &str) -> Result<Action, ToolError> {
@@ -214,9 +225,9 @@ impl Reader<'_> {
             match arguments::text(self.params, "direction")?.map(str::to_ascii_lowercase).as_deref() {
                 None => (number("dx")?.unwrap_or(0), number("dy")?.or(amount).unwrap_or(0)),
                 Some("down") => (0, amount.unwrap_or(3)),
-                Some("up") => (0, -amount.unwrap_or(3)),
+                Some("up") => (0, amount.unwrap_or(3).saturating_neg()),
                 Some("right") => (amount.unwrap_or(3), 0),
-                Some("left") => (-amount.unwrap_or(3), 0),
+                Some("left") => (amount.unwrap_or(3).saturating_neg(), 0),
                 Some(other) => {
                     let message =
                         format!("one cannot scroll {other:?}; the directions are up, down, left and right");
@@ -257,6 +268,19 @@ impl Reader<'_> {
     }
 }
 
+/// The parts of a text that are of ASCII and that are not, in turn.
+fn alike(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let end = rest.find(|c: char| c.is_ascii() != first.is_ascii()).unwrap_or(rest.len());
+        let (part, later) = rest.split_at(end);
+        parts.push(part);
+        rest = later;
+    }
+    parts
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -273,7 +297,7 @@ mod tests {
     /// The arguments, and what is told.
     fn done(tool: &str, params: Value) -> (String, String) {
         match action(tool, params).unwrap() {
-            Action::Input { arguments, told } => (arguments.join(" "), told),
+            Action::Input { runs, told } => (runs.concat().join(" "), told),
             other => panic!("{other:?} is no input"),
         }
     }
@@ -337,7 +361,7 @@ mod tests {
                 "type --clearmodifiers --delay 12 -- -x $(y)",
                 "typed 7 characters",
             ),
-            ("type", json!({"text": ""}), "", "typed nothing"),
+            ("type", json!({"text": ""}), "", "typed 0 characters"),
         ] {
             assert_eq!(
                 done(tool, params.clone()),
@@ -392,11 +416,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_typed_is_the_last_argument_and_nothing_else(text in "[^\\p{Cc}]{1,50}") {
-            let Ok(Action::Input { arguments, .. }) = action("type", json!({"text": text.clone()})) else {
+        fn what_is_typed_is_always_the_last_argument(text in "[^\\p{Cc}]{1,50}") {
+            let Ok(Action::Input { runs, .. }) = action("type", json!({"text": text.clone()})) else {
                 panic!("the text is not typed")
             };
-            prop_assert_eq!(&arguments[4..], &["--".to_owned(), text]);
+            prop_assert!(runs.iter().all(|run| run.len() == 6 && run[4] == "--"));
+            prop_assert_eq!(runs.iter().map(|run| run[5].as_str()).collect::<String>(), text);
         }
     }
 }

@@ -48,6 +48,12 @@ done
 for manager in openbox fluxbox xfwm4 icewm jwm matchbox-window-manager twm; do
   if command -v "$manager" >/dev/null 2>&1; then
     "$manager" >/dev/null 2>&1 </dev/null &
+    # Windows that are there before it have no frame and no keyboard for a while. Only twm does not say when it is ready.
+    tries=0
+    until [ "$manager" = twm ] || [ $tries -ge 250 ] || xdotool get_num_desktops >/dev/null 2>&1; do
+      tries=$((tries + 1))
+      sleep 0.02
+    done
     break
   fi
 done
@@ -118,9 +124,9 @@ impl Desktop {
         Ok((exit.outcome, said.last_lines(5)))
     }
 
-    async fn input(&self, arguments: &[String], told: String, limit: Duration) -> Result<Value, ToolError> {
-        if !arguments.is_empty() {
-            let _turn = self.hands.lock().await;
+    async fn input(&self, runs: &[Vec<String>], told: String, limit: Duration) -> Result<Value, ToolError> {
+        let _turn = self.hands.lock().await;
+        for arguments in runs {
             let argv: Vec<&str> =
                 std::iter::once("xdotool").chain(arguments.iter().map(String::as_str)).collect();
             let (outcome, said) = self.run(&argv, limit).await?;
@@ -176,7 +182,7 @@ impl Session for Desktop {
                 tokio::time::sleep(time).await;
                 Ok(json!({"result": format!("waited for {} seconds", time.as_secs_f64())}))
             }
-            Action::Input { arguments, told } => self.input(&arguments, told, call.timeout).await,
+            Action::Input { runs, told } => self.input(&runs, told, call.timeout).await,
         }
     }
 

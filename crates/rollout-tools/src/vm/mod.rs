@@ -40,25 +40,21 @@ const MAX_STARTS: usize = 4;
 /// What the provider's labels say of environments of this kind.
 const JOB: &str = "tools";
 
+/// Names environments apart: no two that run in this process may have the same name.
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
 /// Desktops.
 pub struct Desktops {
     config: VmConfig,
     place: Place,
     provider: OnceCell<Arc<dyn Provider>>,
     starts: Semaphore,
-    started: AtomicU64,
 }
 
 impl Desktops {
     /// Makes desktops as configured, with what providers need of this machine. Nothing is started yet.
     pub fn new(config: VmConfig, place: Place) -> Self {
-        Self {
-            config,
-            place,
-            provider: OnceCell::new(),
-            starts: Semaphore::new(MAX_STARTS),
-            started: AtomicU64::new(0),
-        }
+        Self { config, place, provider: OnceCell::new(), starts: Semaphore::new(MAX_STARTS) }
     }
 
     /// The provider, connected once.
@@ -80,7 +76,7 @@ impl Desktops {
 
     async fn environment(&self, image: &str) -> Result<Box<dyn Environment>, ToolError> {
         let provider = self.provider().await?;
-        let name = format!("vm-{}", self.started.fetch_add(1, Ordering::Relaxed));
+        let name = format!("vm-{}", STARTED.fetch_add(1, Ordering::Relaxed));
         let origin = Origin { job: JOB, trial: &name };
         let task = task(image);
         // Nothing is built, so nothing is logged; the provider wants to know where it would be.

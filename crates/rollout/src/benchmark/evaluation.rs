@@ -11,15 +11,13 @@ use serde::{
     Deserialize, Serialize, Serializer,
     ser::{Error as _, SerializeSeq as _},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
+use super::score::{PERFECT, TaskEvaluation};
 use crate::{
     model::metric::Metric,
     record::atomic::{self, WriteError},
 };
-
-/// From this score on an answer counts as perfect.
-const PERFECT: f64 = 0.99;
 
 /// What is needed of a line. Its conversation is left out while it is read.
 #[derive(Deserialize)]
@@ -33,7 +31,7 @@ struct Line {
     #[serde(default)]
     score: Option<f64>,
     #[serde(default)]
-    details: Option<Value>,
+    details: Map<String, Value>,
     #[serde(default)]
     error: Option<String>,
 }
@@ -94,7 +92,6 @@ fn places(reader: &mut BufReader<File>) -> io::Result<Vec<Place>> {
 
 #[derive(Serialize)]
 struct EvaluationFile<'a> {
-    #[serde(serialize_with = "name")]
     metric: Metric,
     total_tasks: usize,
     evaluated_tasks: usize,
@@ -102,11 +99,6 @@ struct EvaluationFile<'a> {
     perfect_matches: usize,
     success_rate: f64,
     evaluations: Evaluations<'a>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(metric.as_str())
 }
 
 struct Evaluations<'a> {
@@ -134,19 +126,20 @@ impl Serialize for Evaluations<'_> {
         let mut bytes = Vec::new();
         for place in self.places {
             let line = self.read(place, &mut bytes).map_err(S::Error::custom)?;
+            let lacking = |error: &str| Map::from_iter([("error".to_owned(), error.into())]);
             let details = match (line.error, line.score) {
-                (Some(error), _) => json!({"error": error}),
-                (None, None) => json!({"error": "there is no ground truth"}),
-                (None, Some(_)) => line.details.unwrap_or_else(|| json!({})),
+                (Some(error), _) => lacking(&error),
+                (None, None) => lacking("there is no ground truth"),
+                (None, Some(_)) => line.details,
             };
-            all.serialize_element(&json!({
-                "task_id": line.task_id,
-                "predicted": line.predicted_answer,
-                "ground_truth": line.ground_truth,
-                "score": line.score.unwrap_or_default(),
-                "metric": self.metric.as_str(),
-                "details": details,
-            }))?;
+            all.serialize_element(&TaskEvaluation {
+                task_id: line.task_id,
+                predicted: line.predicted_answer,
+                ground_truth: line.ground_truth,
+                score: line.score.unwrap_or_default(),
+                metric: self.metric,
+                details,
+            })?;
         }
         all.end()
     }

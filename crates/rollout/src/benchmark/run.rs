@@ -190,7 +190,7 @@ async fn plan(
 ) -> Result<(Plan, Setup), EvalError> {
     let config = loaded.config.clone();
     let items =
-        blocking(move || Ok(load_questions(&config))).await.map_err(|source| JobError::Tasks(source))??;
+        blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
     let setup = Setup::new(&loaded.config, program, None).await?;
     let examples = examples(&loaded.config, items, &setup);
     let mut job = loaded.job();

@@ -47,12 +47,13 @@ use crate::{
     },
     record::{
         atomic::{self, WriteError},
+        redact::Redactor,
         rows,
     },
 };
 
 /// Answers from this score on count as perfect.
-const PERFECT: f64 = 0.99;
+pub(super) const PERFECT: f64 = 0.99;
 
 /// What the answers of a benchmark are worth: the content of `evaluation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -363,6 +364,15 @@ fn mean(sum: f64, count: u64) -> f64 {
 }
 
 impl Evaluation {
+    /// The same without secrets in what judges said.
+    #[must_use]
+    pub fn masked(mut self, secrets: &Redactor) -> Self {
+        for value in self.evaluations.iter_mut().flat_map(|evaluation| evaluation.details.values_mut()) {
+            *value = secrets.json(value.take());
+        }
+        self
+    }
+
     /// Writes the evaluation to a file. A reader sees the old one or the new one.
     pub async fn save(self, file: &Path) -> Result<(), ScoreError> {
         save(self, file).await

@@ -25,7 +25,7 @@ use super::{
     FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider, preparations::Preparations,
     trouble::is_network_trouble,
 };
-use crate::{blocking::blocking, config::EnvironmentConfig};
+use crate::{blocking::blocking, config::EnvironmentConfig, text::chain};
 
 /// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
 const DEFAULT_PIDS: u64 = 4096;
@@ -487,16 +487,4 @@ fn exec_error(error: ExecError) -> EnvironmentError {
         ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
         _ => EnvironmentError::Command(chain(&error)),
     }
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -131,7 +131,7 @@ impl Answer {
 }
 
 /// A value as the text that it stands for. Null is none.
-fn text(value: Value) -> Option<String> {
+pub(super) fn text(value: Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text),

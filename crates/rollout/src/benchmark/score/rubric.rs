@@ -12,20 +12,20 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
-use super::{ScoreError, mean, save};
+use super::{ScoreError, answers::text, mean, save};
 use crate::{
     blocking::blocking,
-    config::{DatasetSource, Problems, load_job_text},
+    config::{DatasetSource, Override, Problems, load_job_text},
     model::{
-        Client, Messages, Model, Role, RolloutInput, RolloutOutput, Rubric, RubricError, State,
-        TrajectoryStep,
+        Client, Error, ErrorKind, Messages, Model, Response, Role, RolloutInput, RolloutOutput, Rubric,
+        RubricError, State, TrajectoryStep, Usage,
         build::{self, BuildError},
         client::ClientConfig,
         metric::PREDICTED_ANSWER,
     },
-    record::redact::Redactor,
+    record::{redact::Redactor, rows::METADATA},
 };
 
 /// A rubric that came from a file.
@@ -108,7 +108,8 @@ pub struct RubricScored {
     pub foreign_lines: u64,
 }
 
-/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`.
+/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`. The examples of the
+/// interaction need not be there.
 pub fn load_rubric(
     path: &Path,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -119,7 +120,12 @@ pub fn load_rubric(
         "agents": [{"name": "saved", "model": {"name": "saved", "base_url": "http://127.0.0.1/v1"}}],
         "datasets": [{"name": "saved", "interaction": file}],
     });
-    let loaded = load_job_text(&path.with_file_name("job.json"), &job.to_string(), &[], vars)?;
+    // Its examples have been answered: nobody needs them any more.
+    let examples = Override {
+        key: "datasets.0.interaction.dataset".to_owned(),
+        value: r#"[{"question": "answered"}]"#.to_owned(),
+    };
+    let loaded = load_job_text(&path.with_file_name("job.json"), &job.to_string(), &[examples], vars)?;
     let dataset = loaded.config.datasets.first();
     let Some(DatasetSource::Interaction(interaction)) = dataset.map(|dataset| &dataset.source) else {
         unreachable!("the dataset of the job is an interaction");
@@ -151,7 +157,7 @@ pub async fn score_with_rubric(
     if index.total == 0 {
         return Err(ScoreError::NoRows(rows.to_owned()));
     }
-    let model = never_asked();
+    let model = never_asked(rows).await;
     let (total, foreign_lines) = (index.total, index.foreign);
     let groups = if loaded.independent_scoring { index.alone() } else { index.groups };
     let groups = stream::iter(groups).map(|places| {
@@ -238,10 +244,13 @@ fn before(evaluations: &[RolloutEvaluation]) -> Option<(f64, f64)> {
     (count > 0).then(|| (mean(before, count), mean(now, count)))
 }
 
-/// A rollout has a model. This one has said all that it will.
-fn never_asked() -> Arc<Model> {
+/// A rollout has a model. This one has said all that it will; its name is in the record of the job, if there is one.
+async fn never_asked(rows: &Path) -> Arc<Model> {
+    let metadata = tokio::fs::read(rows.with_file_name(METADATA)).await.unwrap_or_default();
+    let metadata: Value = serde_json::from_slice(&metadata).unwrap_or_default();
+    let name = metadata.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
     let client = Client::new(ClientConfig::new("http://127.0.0.1/v1")).expect("the URL is one");
-    Arc::new(Model { client, name: "saved".to_owned(), sampling: Map::new(), max_seq_len: None })
+    Arc::new(Model { client, name, sampling: Map::new(), max_seq_len: None })
 }
 
 /// Where the rollouts of each example are.
@@ -312,7 +321,7 @@ struct Answered {
     example_id: Option<u64>,
     attempt: Option<u32>,
     predicted_answer: Option<String>,
-    ground_truth: Option<String>,
+    ground_truth: Option<Value>,
     score: Option<f64>,
     trajectory: Option<Conversation>,
 }
@@ -366,7 +375,7 @@ impl Answered {
                 prompt,
                 example_id: self.example_id.unwrap_or_default(),
                 task: self.task_id,
-                answer: self.ground_truth,
+                answer: self.ground_truth.and_then(text),
                 ..RolloutInput::default()
             };
             let mut state = State::new(input, Arc::clone(model), Arc::default());
@@ -375,6 +384,7 @@ impl Answered {
             }
             state.completion = Some(completion);
             state.is_completed = true;
+            state.trajectory = turns(&state);
             state
         });
         (evaluation, state)
@@ -395,13 +405,50 @@ fn state(mut row: RolloutOutput, model: &Arc<Model>) -> (RolloutEvaluation, Opti
         extra: Map::new(),
     };
     let mut state = State::new(input, Arc::clone(model), row.tool_defs);
-    let turns = turns.and_then(|turns| serde_json::from_value::<Vec<TrajectoryStep>>(turns).ok());
-    state.trajectory = turns.unwrap_or_default();
     state.completion = Some(completion);
+    state.error = row.error.map(|error| {
+        let kind = serde_json::from_value(error.error.into()).unwrap_or(ErrorKind::Any);
+        Error::new(kind, error.message)
+    });
     state.is_completed = row.is_completed;
     state.is_truncated = row.is_truncated;
     state.stop_condition = row.stop_condition;
     state.timing = row.timing;
+    if let Some(usage) = row.token_usage {
+        state.usage = Usage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cached_tokens: usage.cached_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            cost: usage.cost,
+            responses: 1,
+        };
+    }
     state.fields = row.columns;
+    let turns = turns.and_then(|turns| serde_json::from_value::<Vec<TrajectoryStep>>(turns).ok());
+    state.trajectory = turns.unwrap_or_else(|| self::turns(&state));
     (evaluation, Some(state))
+}
+
+/// The turns of a conversation, as far as what was said tells.
+fn turns(state: &State) -> Vec<TrajectoryStep> {
+    let mut said = state.input.prompt.clone();
+    let mut turns = Vec::new();
+    for message in state.completion.iter().flatten() {
+        if message.role == Role::Assistant {
+            let response = Response {
+                id: String::new(),
+                created: 0,
+                model: state.model.name.clone(),
+                usage: None,
+                message: (**message).clone(),
+                finish_reason: None,
+                tokens: None,
+                extra: Map::new(),
+            };
+            turns.push(TrajectoryStep::new(state, said.clone(), response));
+        }
+        said.push(Arc::clone(message));
+    }
+    turns
 }

@@ -1,0 +1,64 @@
+//! Tools of MCP servers.
+
+use serde_json::json;
+
+use crate::server::{Server, place};
+
+/// A server that speaks the protocol on its standard input and output, and ends when it is told to.
+const SERVER: &str = r#"
+import json, sys
+TOOL = {"name": "add", "description": "Adds two numbers.", "inputSchema": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params") or {}
+    if "id" not in message:
+        continue
+    if method == "initialize":
+        result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "sums", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": [TOOL]}
+    elif method == "tools/call":
+        arguments = params["arguments"]
+        if arguments.get("a") == 13:
+            sys.exit(1)
+        try:
+            result = {"content": [{"type": "text", "text": str(arguments["a"] + arguments["b"])}]}
+        except Exception as error:
+            result = {"content": [{"type": "text", "text": repr(error)}], "isError": True}
+    else:
+        result = {}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"#;
+
+#[test]
+fn tools_of_a_server_are_called_and_one_that_is_missing_is_told() {
+    let config = json!({
+        "resources": {"code": false, "doc": false, "rag": false, "sql": false, "web": false},
+        "mcp": {"servers": {
+            "sums": {"command": ["python3", "sums.py"], "env": {"KEY": "${NOTHING:-x}"}},
+            "absent": {"command": ["no-such-mcp-server"]},
+        }},
+    });
+    let server = Server::in_place(place(&config).file("sums.py", SERVER), &[]);
+    let (_, tools) = server.get("/api/v1/tools");
+    assert_eq!((&tools["count"], &tools["tools"][0]["name"]), (&json!(1), &json!("mcp:sums.add")));
+    assert_eq!(tools["tools"][0]["input_schema"]["required"], json!(["a", "b"]));
+    let add = |a: serde_json::Value| server.execute("w", "mcp:sums.add", &json!({"a": a, "b": 2}));
+    assert_eq!(add(json!(40))["data"], json!({"result": "42"}));
+    assert_eq!(add(json!("x"))["code"], 5000);
+    // A server that died is started again by the next call.
+    assert_eq!(add(json!(13))["code"], 5003);
+    assert_eq!(add(json!(1))["data"]["result"], "3");
+    let warmed = server.post("/api/v1/warmup", &json!({})).1;
+    assert_eq!((&warmed["status"], &warmed["results"]), (&json!("partial_error"), &json!({"mcp": false})));
+    assert!(warmed["errors"]["mcp"].as_str().unwrap().starts_with("absent: "), "{warmed}");
+    server.signal("-TERM");
+    let finished = server.finish().expect(0);
+    assert!(
+        finished.stderr().contains("absent: the MCP server `no-such-mcp-server` cannot be started"),
+        "{}",
+        finished.stderr()
+    );
+}
