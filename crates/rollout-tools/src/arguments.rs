@@ -34,7 +34,6 @@ pub(crate) fn list(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolE
     let items = |values: &[Value]| values.iter().map(|value| item(name, value)).collect();
     match value {
         Value::Array(values) => items(values),
-        Value::String(text) if text.trim().is_empty() => Ok(Vec::new()),
         Value::String(text) => match serde_json::from_str::<Vec<Value>>(text) {
             Ok(values) => items(&values),
             Err(_) => Ok(vec![text.clone()]),
@@ -136,7 +135,7 @@ mod tests {
             (json!("[\"a\", \"b\"]"), vec!["a", "b"]),
             (json!("a b"), vec!["a b"]),
             (json!(7), vec!["7"]),
-            (json!(" "), vec![]),
+            (json!(" "), vec![" "]),
             (json!(null), vec![]),
         ] {
             assert_eq!(list(&params(json!({"p": sent.clone()})), &["p"]).unwrap(), want, "{sent}");

@@ -127,6 +127,9 @@ impl DocSession {
 
     async fn search(&self, files: Vec<SeedFile>, params: &Params) -> Result<Value, ToolError> {
         let query = arguments::texts(params, &["key_words"])?.join(" ");
+        if query.trim().is_empty() {
+            return Err(arguments::missing("key_words"));
+        }
         let most = arguments::count(params, "max_search_results", RESULTS, MOST_RESULTS)?.max(1);
         self.library.with(files, move |opened| search(opened, &query, most)).await
     }

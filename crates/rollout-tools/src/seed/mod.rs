@@ -87,7 +87,7 @@ pub(crate) struct Seeds {
 impl Seeds {
     /// Reads the seeds of a session, each of which has to be there.
     pub(crate) async fn open(roots: &[PathBuf], config: &Params) -> Result<Self, ToolError> {
-        let seeds = Self { roots: roots.to_vec(), session: arguments::list(config, &NAMES)? };
+        let seeds = Self { roots: roots.to_vec(), session: named(config)? };
         let checked = seeds.clone();
         blocking(move || {
             let roots = Roots::open(&checked.roots)?;
@@ -116,7 +116,7 @@ impl Seeds {
         params: &Params,
         wanted: fn(&str) -> bool,
     ) -> Result<Vec<SeedFile>, ToolError> {
-        let named = arguments::list(params, &NAMES)?;
+        let named = named(params)?;
         let Self { roots, session } = self.clone();
         let listed = blocking(move || {
             let roots = Roots::open(&roots)?;
@@ -129,6 +129,13 @@ impl Seeds {
         });
         Ok(listed.await?)
     }
+}
+
+fn named(params: &Params) -> Result<Vec<String>, ToolError> {
+    let mut named = arguments::list(params, &NAMES)?;
+    // Without this, no name would be one of the whole root.
+    named.retain(|path| !path.trim().is_empty());
+    Ok(named)
 }
 
 /// Does what waits for a disk where it holds nobody up.
