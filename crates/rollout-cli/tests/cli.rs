@@ -50,8 +50,12 @@ fn help_teaches_the_first_steps() {
 
     Commands:
       run          Run a job
-      resume       Continue a job that was cut short
+      eval         Ask the questions of a benchmark, and score the answers
+      ask          Ask one question
+      resume       Continue a job or a benchmark that was cut short
+      score        Score saved answers by another metric, another judge or a rubric
       serve        Run rollouts of a model for a training loop, over HTTP
+      tools        Serve tools for models over HTTP: code, documents, databases, the web
       export       Turn the results of a job into files for other programs
       validate     Check a job, a task or a dataset without running anything
       shell        Open a shell in a fresh environment of a task

@@ -221,7 +221,7 @@ states = json.load(sys.stdin)
 print([len(states) if (s['num_turns'], s['model'], s['is_completed']) == (1, 'm', True) else 0 for s in states])
 ";
     let rubric = "
-dataset: [{question: 'What is 0+1?', answer: '1'}]
+dataset: not_there_any_more.jsonl
 rubric:
   - {name: right, match: numeric}
   - {name: together, weight: 0.5, command: [python3, together.py], group: true}
@@ -268,7 +268,7 @@ fn answers_of_a_models_job_are_scored_by_a_metric() {
 
 #[test]
 fn conversations_of_a_benchmark_are_scored_by_a_rubric() {
-    let rubric = "{dataset: [{question: q}], rubric: [{match: contains, weight: 2}]}";
+    let rubric = "rubric: [{match: contains, weight: 2}]";
     let job = directory().file("contains.yaml", rubric);
     let finished = job.rollout(&["score", "eval", "--rubric", "contains.yaml"]).expect(0);
     insta::assert_snapshot!(finished.stdout(), @"
@@ -307,4 +307,65 @@ fn problems_of_a_rubric_are_shown_with_their_lines() {
     let job = directory().file("bad.yaml", "dataset: [{question: q}]\nrubric:\n  - match: excat\n");
     let stderr = job.rollout(&["score", "eval", "--rubric", "bad.yaml"]).expect(2).stderr();
     assert!(stderr.contains("bad.yaml:3") && stderr.contains("exact"), "{stderr}");
+}
+
+#[test]
+fn a_benchmark_that_is_scored_again_gets_what_it_had() {
+    let server = ModelServer::scripted(|request| match request.last_text().as_str() {
+        "broken?" => Reply::error(400, "no such thing"),
+        question => Reply::text(format!("Well.\nThe answer is {}.", question.trim_end_matches('?'))),
+    });
+    let questions = [
+        json!({"id": "a", "question": "巴黎?", "answer": "巴黎"}),
+        json!({"id": "b", "question": "Rome?", "answer": "Paris"}),
+        json!({"id": "c", "question": "broken?", "answer": "x"}),
+        json!({"id": "d", "question": "open?"}),
+        json!({"id": "e", "question": "empty?", "answer": ""}),
+    ];
+    let config = json!({
+        "data_path": "questions.jsonl", "output_dir": "out", "model_name": "m", "base_url": server.url(),
+        "max_retries": 0, "evaluation_metric": "similarity",
+    });
+    let lines: Vec<_> = questions.iter().map(Value::to_string).collect();
+    let job = directory().file("questions.jsonl", &lines.join("\n")).file("config.json", &config.to_string());
+    job.rollout(&["eval", "config.json"]).expect(1);
+    let first = evaluation(&job, "out");
+    assert_eq!((&first["evaluated_tasks"], &first["total_tasks"]), (&json!(3), &json!(5)));
+    let served = server.served();
+    let finished = job.rollout(&["score", "out", "--metric", "similarity"]).expect(0);
+    insta::assert_snapshot!(finished.stdout(), @"
+    metric      tasks  evaluated  average  perfect               saved  change
+    similarity      5          3    0.375        1  0.375 (similarity)       0
+    not evaluated: 1 question that failed, 1 question without a ground truth
+
+    written to out/evaluation.json
+    ");
+    assert_eq!(evaluation(&job, "out"), first);
+    job.rollout(&["score", "out", "--metric", "exact_match"]).expect(0);
+    let scores = evaluation(&job, "out")["evaluations"].clone();
+    let scores: Vec<_> =
+        scores.as_array().unwrap().iter().map(|found| found["score"].as_f64().unwrap()).collect();
+    assert_eq!(scores, [1.0, 0.0, 0.0, 0.0, 0.0]);
+    let rubric = "{dataset: [{question: q}], rubric: [{match: contains}]}";
+    let job = job.file("contains.yaml", rubric);
+    job.rollout(&["score", "out", "--rubric", "contains.yaml"]).expect(0);
+    let evaluation = evaluation(&job, "out");
+    assert_eq!((&evaluation["evaluated_rollouts"], &evaluation["total_rollouts"]), (&json!(4), &json!(5)));
+    assert_eq!(server.served(), served);
+}
+
+#[test]
+fn every_agent_and_dataset_of_a_job_is_scored() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("job/b/sums/results.jsonl", RESULTS)
+        .file("job/a/sums/results.jsonl", RESULTS)
+        .file("job/a/journal.jsonl", "");
+    let finished = job.rollout(&["score", "job", "--metric", "similarity"]).expect(0);
+    let written: Vec<_> = finished
+        .stdout()
+        .lines()
+        .filter_map(|line| line.strip_prefix("written to ").map(str::to_owned))
+        .collect();
+    assert_eq!(written, ["job/a/sums/evaluation.json", "job/b/sums/evaluation.json"]);
+    assert_eq!(evaluation(&job, "job/a/sums"), evaluation(&job, "job/b/sums"));
 }

@@ -15,19 +15,47 @@ pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>
     }
 }
 
-/// Some texts, where one alone may be written without a list. The first of the names that is there counts.
+/// A text that has to be there, and not be blank.
+pub(crate) fn required_text<'p>(params: &'p Params, name: &str) -> Result<&'p str, ToolError> {
+    text(params, name)?.filter(|text| !text.trim().is_empty()).ok_or_else(|| missing(name))
+}
+
+/// Some texts, as [`list`] reads them, of which there has to be one.
 pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
+    let found = list(params, names)?;
+    if found.is_empty() { Err(missing(names[0])) } else { Ok(found) }
+}
+
+/// Some texts or none. One alone may be written without a list, and a list as JSON in a text. The first of the
+/// names that is there counts.
+pub(crate) fn list(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
     let found = names.iter().find_map(|name| given(params, name).map(|value| (*name, value)));
-    match found {
-        None => Err(missing(names[0])),
-        Some((_, Value::String(text))) => Ok(vec![text.clone()]),
-        Some((name, Value::Array(values))) => values
-            .iter()
-            .map(|value| {
-                value.as_str().map(str::to_owned).ok_or_else(|| wrong(name, "a list of texts", value))
-            })
-            .collect(),
-        Some((name, other)) => Err(wrong(name, "a text or a list of texts", other)),
+    let Some((name, value)) = found else { return Ok(Vec::new()) };
+    let items = |values: &[Value]| values.iter().map(|value| item(name, value)).collect();
+    match value {
+        Value::Array(values) => items(values),
+        Value::String(text) => match serde_json::from_str::<Vec<Value>>(text) {
+            Ok(values) => items(&values),
+            Err(_) => Ok(vec![text.clone()]),
+        },
+        other => Ok(vec![item(name, other)?]),
+    }
+}
+
+fn item(name: &str, value: &Value) -> Result<String, ToolError> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Number(number) => Ok(number.to_string()),
+        other => Err(wrong(name, "a text or a list of texts", other)),
+    }
+}
+
+/// How many of something: a whole number, zero or more, and at most `most`.
+pub(crate) fn count(params: &Params, name: &str, default: usize, most: usize) -> Result<usize, ToolError> {
+    let Some(number) = whole(params, name)? else { return Ok(default.min(most)) };
+    match usize::try_from(number) {
+        Ok(count) => Ok(count.min(most)),
+        Err(_) => Err(wrong(name, "a whole number, zero or more", &number.into())),
     }
 }
 
@@ -93,10 +121,34 @@ mod tests {
 
     #[test]
     fn one_text_stands_for_a_list_of_one() {
-        let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", 1]}));
+        let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", {}]}));
         assert_eq!(texts(&params, &["query"]), Ok(vec!["x".to_owned()]));
         assert_eq!(texts(&params, &["url", "urls"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(texts(&params, &["bad"]).unwrap_err().code, Code::InvalidType);
         assert_eq!(texts(&params, &["goal"]).unwrap_err().code, Code::MissingField);
+    }
+
+    #[test]
+    fn a_list_is_taken_in_every_form_that_models_send() {
+        for (sent, want) in [
+            (json!(["a", 2]), vec!["a", "2"]),
+            (json!("[\"a\", \"b\"]"), vec!["a", "b"]),
+            (json!("a b"), vec!["a b"]),
+            (json!(7), vec!["7"]),
+            (json!(" "), vec![" "]),
+            (json!(null), vec![]),
+        ] {
+            assert_eq!(list(&params(json!({"p": sent.clone()})), &["p"]).unwrap(), want, "{sent}");
+        }
+    }
+
+    #[test]
+    fn a_count_is_held_to_its_bound() {
+        for (sent, want) in [(json!(3), 3), (json!("4"), 4), (json!(1e300), 100), (json!(null), 10)] {
+            assert_eq!(count(&params(json!({"p": sent.clone()})), "p", 10, 100), Ok(want), "{sent}");
+        }
+        for sent in [json!(-1), json!("many"), json!([1])] {
+            assert_eq!(count(&params(json!({"p": sent})), "p", 10, 100).unwrap_err().code, Code::InvalidType);
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
-mod args;
 mod arguments;
 pub mod code;
 pub mod config;

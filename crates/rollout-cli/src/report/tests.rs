@@ -256,7 +256,7 @@ fn a_program_gets_every_event_as_a_line_of_json() {
     let lines: Vec<Event> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(format!("{lines:?}"), format!("{events:?}"));
     insta::assert_snapshot!(text.lines().take(3).collect::<Vec<_>>().join("\n"), @r#"
-    {"event":"job_started","job":"my-eval","directory":"jobs/my-eval","provider":"native","total_trials":5,"resumed_trials":0,"concurrency":2,"metrics":["mean","max"],"earlier":{}}
+    {"event":"job_started","job":"my-eval","kind":"job","directory":"jobs/my-eval","provider":"native","total_trials":5,"resumed_trials":0,"concurrency":2,"metrics":["mean","max"],"earlier":{}}
     {"event":"warning","message":"memory limits are not enforced here"}
     {"event":"trial_started","index":0,"trial":{"agent":"oracle","dataset":"quickstart","task":"hello","attempt":1}}
     "#);

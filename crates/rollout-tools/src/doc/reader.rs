@@ -52,7 +52,7 @@ impl Reader {
         let (format, limits) = (Format::of(&file.path), self.limits);
         let sections = if format.needs_a_process() {
             // JSON may write a byte of text as six.
-            let output = 8 * limits.text_bytes as u64;
+            let output = (limits.text_bytes as u64).saturating_mul(8);
             let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };
             self.helper.run(Work::Extract { format, limits }, input, bounds).await
         } else {

@@ -11,7 +11,7 @@ use super::library::{Library, Opened};
 use super::page::{MOST_TOKENS, Page, TOKENS, page};
 use super::{bm25, ids, snippet};
 use crate::seed::{SeedFile, Seeds};
-use crate::{Call, Code, Params, Session, ToolError, args};
+use crate::{Call, Code, Params, Session, ToolError, arguments};
 
 /// How many sections a search gives unless told otherwise.
 pub(super) const RESULTS: usize = 10;
@@ -46,17 +46,17 @@ impl Session for DocSession {
 
 impl DocSession {
     async fn read(&self, files: Vec<SeedFile>, params: &Params) -> Result<Value, ToolError> {
-        let start = args::count(params, "start", 0, usize::MAX)?;
-        let tokens = args::count(params, "max_text_token", TOKENS, MOST_TOKENS)?;
-        let listed = args::texts(params, "section_ids")?;
+        let start = arguments::count(params, "start", 0, usize::MAX)?;
+        let tokens = arguments::count(params, "max_text_token", TOKENS, MOST_TOKENS)?;
+        let listed = arguments::list(params, &["section_ids"])?;
         let wanted: Vec<_> =
             listed.iter().flat_map(|ids| ids.split(',')).map(str::trim).filter(|id| !id.is_empty()).collect();
         if !wanted.is_empty() {
             return self.sections(files, &wanted, start, tokens).await;
         }
         let is_only = files.len() == 1;
-        let files = match args::text(params, "path")?.filter(|path| !path.trim().is_empty()) {
-            Some(path) => match ids::find_file(&path, &files) {
+        let files = match arguments::text(params, "path")?.filter(|path| !path.trim().is_empty()) {
+            Some(path) => match ids::find_file(path, &files) {
                 Some(at) => vec![files[at].clone()],
                 None => {
                     let message =
@@ -126,11 +126,11 @@ impl DocSession {
     }
 
     async fn search(&self, files: Vec<SeedFile>, params: &Params) -> Result<Value, ToolError> {
-        let query = args::texts(params, "key_words")?.join(" ");
+        let query = arguments::texts(params, &["key_words"])?.join(" ");
         if query.trim().is_empty() {
-            return Err(ToolError::new(Code::MissingField, "`key_words` is missing"));
+            return Err(arguments::missing("key_words"));
         }
-        let most = args::count(params, "max_search_results", RESULTS, MOST_RESULTS)?.max(1);
+        let most = arguments::count(params, "max_search_results", RESULTS, MOST_RESULTS)?.max(1);
         self.library.with(files, move |opened| search(opened, &query, most)).await
     }
 }

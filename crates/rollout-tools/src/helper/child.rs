@@ -43,7 +43,7 @@ fn work(request: &OsString) -> io::Result<()> {
     for (resource, most) in [
         (Resource::As, limits.memory),
         // A query ends by itself after so many seconds, and says so.
-        (Resource::Cpu, limits.seconds + 1),
+        (Resource::Cpu, limits.seconds.saturating_add(1)),
         (Resource::Core, 0),
         (Resource::Nofile, descriptors),
         (Resource::Fsize, written),

@@ -83,7 +83,8 @@ impl Helper {
         };
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
         let finish = async {
-            let (mut stdout, mut stderr) = (stdout.take(limits.output + 1), stderr.take(COMPLAINT));
+            let (mut stdout, mut stderr) =
+                (stdout.take(limits.output.saturating_add(1)), stderr.take(COMPLAINT));
             tokio::try_join!(stdout.read_to_end(&mut answer), stderr.read_to_end(&mut complaint))?;
             if answer.len() as u64 > limits.output {
                 return Ok(None);
@@ -91,7 +92,7 @@ impl Helper {
             child.wait().await.map(Some)
         };
         // On a machine with much to do, the processor's time comes slower than that of the clock.
-        let seconds = 2 * limits.seconds + 1;
+        let seconds = limits.seconds.saturating_mul(2).saturating_add(1);
         match tokio::time::timeout(Duration::from_secs(seconds), finish).await {
             Err(_) => Err(HelperError::Delayed(seconds)),
             Ok(Err(error)) => Err(HelperError::Start(Arc::new(error))),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::index::{Index, Indexes};
 use crate::doc::bm25;
 use crate::seed::{Seeds, blocking};
-use crate::{Call, Code, Params, Session, ToolError, args};
+use crate::{Call, Code, Params, Session, ToolError, arguments};
 
 /// How many passages a search gives unless told otherwise.
 pub(super) const TOP_K: usize = 5;
@@ -29,8 +29,8 @@ impl Session for RagSession {
         if tool != "search" {
             return Err(ToolError::new(Code::InvalidRequest, format!("there is no tool `rag:{tool}`")));
         }
-        let query = args::required_text(&params, "query")?;
-        let top_k = args::count(&params, "top_k", TOP_K, MOST)?.max(1);
+        let query = arguments::required_text(&params, "query")?.to_owned();
+        let top_k = arguments::count(&params, "top_k", TOP_K, MOST)?.max(1);
         let index = match &self.index {
             Some(index) if !Seeds::are_named(&params) => Arc::clone(index),
             _ => self.indexes.of(&self.seeds, &params).await?,

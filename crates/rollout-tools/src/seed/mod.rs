@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub(crate) use files::{SeedFile, Stamp};
 pub(crate) use roots::Roots;
 
-use crate::{Code, Params, ToolError, args};
+use crate::{Code, Params, ToolError, arguments};
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.
 const NAMES: [&str; 2] = ["seed_path", "folder"];
@@ -33,7 +33,7 @@ pub(crate) enum SeedError {
     Unnamed,
     /// The path leads out of the roots.
     #[error(
-        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` in its configuration"
+        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` of these tools in its configuration"
     )]
     Outside { path: String, roots: String },
     /// The path leads out of what the session was opened with.
@@ -132,10 +132,10 @@ impl Seeds {
 }
 
 fn named(params: &Params) -> Result<Vec<String>, ToolError> {
-    NAMES
-        .iter()
-        .find(|name| params.contains_key(**name))
-        .map_or(Ok(Vec::new()), |name| args::texts(params, name))
+    let mut named = arguments::list(params, &NAMES)?;
+    // Without this, no name would be one of the whole root.
+    named.retain(|path| !path.trim().is_empty());
+    Ok(named)
 }
 
 /// Does what waits for a disk where it holds nobody up.

@@ -69,8 +69,8 @@ impl Database {
             refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(wish);
             Authorization::Deny
         }))?;
-        let end = Instant::now() + Duration::from_secs(self.seconds);
-        self.connection.progress_handler(STEPS, Some(move || Instant::now() >= end))
+        let end = Instant::now().checked_add(Duration::from_secs(self.seconds));
+        self.connection.progress_handler(STEPS, Some(move || end.is_some_and(|end| Instant::now() >= end)))
     }
 
     /// What an error of SQLite means to whoever asked.

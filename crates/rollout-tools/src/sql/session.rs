@@ -8,7 +8,7 @@ use super::query::{Question, Table};
 use super::schema::Schema;
 use crate::helper::{Bounds, Work};
 use crate::seed::{self, SeedFile, Seeds};
-use crate::{Call, Code, Helper, Params, Session, ToolError, args};
+use crate::{Call, Code, Helper, Params, Session, ToolError, arguments};
 
 /// The rows of a result that are shown unless told otherwise.
 pub(super) const ROWS: usize = 100;
@@ -31,22 +31,22 @@ pub(super) struct SqlSession {
 impl Session for SqlSession {
     async fn call(&self, tool: &str, params: Params, _call: &Call) -> Result<Value, ToolError> {
         let files = self.seeds.files(&params, is_database).await?;
-        let database = args::text(&params, "database")?;
+        let database = arguments::text(&params, "database")?;
         match tool {
             "list_databases" => Ok(list(&files)),
             "get_schema" => {
-                let schema: Schema = self.ask(choose(&files, database.as_deref())?, Question::Schema).await?;
+                let schema: Schema = self.ask(choose(&files, database)?, Question::Schema).await?;
                 Ok(json!({"result": schema.to_string(), "tables": schema.tables}))
             }
             "execute" => {
-                let sql = args::required_text(&params, "sql")?;
+                let sql = arguments::required_text(&params, "sql")?;
                 if sql.len() > LONGEST_SQL {
                     let message = format!("the statement is longer than {} KiB", LONGEST_SQL >> 10);
                     return Err(ToolError::new(Code::InvalidInput, message));
                 }
-                let max_rows = args::count(&params, "max_rows", ROWS, MOST_ROWS)?;
-                let question = Question::Execute { sql, max_rows };
-                let table: Table = self.ask(choose(&files, database.as_deref())?, question).await?;
+                let max_rows = arguments::count(&params, "max_rows", ROWS, MOST_ROWS)?;
+                let question = Question::Execute { sql: sql.to_owned(), max_rows };
+                let table: Table = self.ask(choose(&files, database)?, question).await?;
                 Ok(json!({
                     "result": table.to_string(),
                     "columns": table.columns,

@@ -129,9 +129,11 @@ async fn what_is_missing_is_said_to_be_missing() {
     let error = try_open(&place.docs(), "gone.pdf").await.err().unwrap();
     assert_eq!(error.code, Code::NoResults);
     assert_eq!(error.message, "there is no `gone.pdf` below the folders of this server");
-    let session = open(&place.docs(), Value::Null).await;
-    let error = call(&*session, "read", json!({})).await.unwrap_err();
-    assert_eq!(error.code, Code::NotInitialized);
+    for nothing in [Value::Null, json!(""), json!([" "])] {
+        let session = open(&place.docs(), nothing).await;
+        let error = call(&*session, "read", json!({"seed_path": ""})).await.unwrap_err();
+        assert_eq!(error.code, Code::NotInitialized);
+    }
 }
 
 /// Exchanges a file for a link to the secret and back, again and again, until it is dropped.

@@ -114,7 +114,7 @@ async fn mistakes_are_explained() {
     for (params, want) in [
         (json!({"database": "shop", "sql": "SELEC 1"}), "5000 near \"SELEC\": syntax error"),
         (json!({"database": "shop", "sql": "SELECT x FROM people"}), "5000 no such column: x"),
-        (json!({"database": "shop"}), "4003 `sql` is missing"),
+        (json!({"database": "shop"}), "4003 the parameter \"sql\" is missing"),
         (
             json!({"sql": "SELECT 1"}),
             "4003 `database` is missing; there are several: false, more/Other, shop",

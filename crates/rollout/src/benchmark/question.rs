@@ -3,15 +3,15 @@
 use std::{sync::Arc, time::Instant};
 
 use async_trait::async_trait;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{
     ToolCallRecord, text,
     tools::{Answer, Session, Toolbox},
 };
 use crate::model::{
-    Cleanup, Error, ErrorKind, Interaction, Message, Messages, Role, RolloutInput, State, Stop, ToolCall,
-    ToolDef,
+    Cleanup, Content, Error, ErrorKind, Interaction, Message, Messages, Role, RolloutInput, State, Stop,
+    ToolCall, ToolDef,
     metric::{PREDICTED_ANSWER, extract_final_answer},
 };
 
@@ -59,12 +59,13 @@ impl Question {
         }
     }
 
-    /// Does what a call asks for, and puts it on record. Returns what the model is told.
-    async fn call(&self, call: &ToolCall, state: &mut State) -> Result<String, Error> {
+    /// Does what a call asks for, and puts it on record. Returns what the model is told, and the picture that it is
+    /// shown, if there is one.
+    async fn call(&self, call: &ToolCall, state: &mut State) -> Result<(String, Option<Value>), Error> {
         // A model that garbles its arguments learns so from the tool.
         let parameters: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let clock = Instant::now();
-        let (tool_name, answer) =
+        let (tool_name, mut answer) =
             match self.toolbox.as_deref().map(|toolbox| (toolbox, toolbox.find(&call.name))) {
                 Some((toolbox, Some(name))) => {
                     let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
@@ -84,6 +85,7 @@ impl Question {
                     (call.name.as_str(), Answer { code: -1, message, data: Value::Null })
                 }
             };
+        let picture = text::take_picture(&mut answer);
         let told = text::told(&answer);
         let record = ToolCallRecord {
             tool_name: tool_name.to_owned(),
@@ -99,7 +101,7 @@ impl Question {
         if let Some(Calls(calls)) = state.resources.get_mut() {
             calls.push(Arc::new(record));
         }
-        Ok(told)
+        Ok((told, picture))
     }
 }
 
@@ -143,9 +145,16 @@ impl Interaction for Question {
     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
         let Some(last) = messages.last() else { return Ok(Messages::new()) };
         let mut answers = Messages::with_capacity(last.tool_calls.len());
+        let mut pictures = Vec::new();
         for call in &last.tool_calls {
-            let told = self.call(call, state).await?;
+            let (told, picture) = self.call(call, state).await?;
             answers.push(Arc::new(Message::tool(&call.id, told)));
+            pictures.extend(picture);
+        }
+        if !pictures.is_empty() {
+            // Most servers take pictures from users only, and after all answers of tools.
+            pictures.insert(0, json!({"type": "text", "text": "What the tools show:"}));
+            answers.push(Arc::new(Message::user(Content::Parts(pictures))));
         }
         Ok(answers)
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::tools::Answer;
 
@@ -18,6 +18,17 @@ pub(super) fn told(answer: &Answer) -> String {
         (_, _) => format!("{}\n{data}", answer.message).into(),
     };
     shortened(&text)
+}
+
+/// Takes the picture out of an answer that has one: `image` in base 64, of the kind in `format`. Returns it as a part of
+/// a message.
+pub(super) fn take_picture(answer: &mut Answer) -> Option<Value> {
+    const FORMATS: [&str; 4] = ["png", "jpeg", "webp", "gif"];
+    let format = answer.data.get("format")?.as_str().filter(|format| FORMATS.contains(format))?.to_owned();
+    let image = answer.data.get_mut("image").filter(|image| image.is_string())?;
+    let picture = std::mem::replace(image, "shown in the next message".into());
+    let url = format!("data:image/{format};base64,{}", picture.as_str().unwrap_or_default());
+    Some(json!({"type": "image_url", "image_url": {"url": url}}))
 }
 
 /// The `result` of an object that has one, else all of the data.
@@ -62,6 +73,27 @@ mod tests {
         let failed = |data| told(&Answer { code: 5006, message: "too slow".to_owned(), data });
         assert_eq!(failed(Value::Null), "too slow");
         assert_eq!(failed(json!({"result": "half of it"})), "too slow\nhalf of it");
+    }
+
+    #[test]
+    fn a_picture_is_taken_out_of_an_answer_and_other_images_stay() {
+        let mut answer = Answer {
+            code: 0,
+            message: String::new(),
+            data: json!({"image": "iVBORw0=", "format": "png", "result": "1280x720"}),
+        };
+        let part = take_picture(&mut answer).unwrap();
+        assert_eq!(part["image_url"]["url"], "data:image/png;base64,iVBORw0=");
+        assert_eq!(told(&answer), "1280x720");
+        for data in [
+            json!({"image": "x"}),
+            json!({"image": 1, "format": "png"}),
+            json!({"image": "x", "format": "svg"}),
+        ] {
+            let mut answer = Answer { code: 0, message: String::new(), data: data.clone() };
+            assert_eq!(take_picture(&mut answer), None);
+            assert_eq!(answer.data, data);
+        }
     }
 
     #[test]

@@ -13,6 +13,9 @@ use super::{
     yaml,
 };
 
+/// Knows the values of variables.
+type Vars<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
 /// A file, YAML or JSON, that is not a job's or a task's.
 pub struct Document {
     sources: Sources,
@@ -37,7 +40,7 @@ impl Document {
     pub fn parse(
         path: &Path,
         text: &str,
-        vars: Option<&dyn Fn(&str) -> Option<String>>,
+        vars: Option<&Vars<'_>>,
     ) -> Result<Self, Problems> {
         let mut sources = Sources::default();
         let source = sources.add(&path.display().to_string(), text);

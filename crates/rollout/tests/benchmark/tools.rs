@@ -222,3 +222,23 @@ async fn a_program_that_starts_no_tool_server_is_told_with_its_last_words() {
     let error = rollout::benchmark::rollout(far.eval().program(&script)).await.unwrap_err();
     assert!(error.hint().unwrap().contains("rollout tools serve"), "{error}");
 }
+
+#[tokio::test]
+async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
+    let (_, url) = Tools::start(|tool, _| match tool {
+        "web:search" => json!({"code": 0, "data": {"image": "iVBORw0=", "format": "png", "result": "1280x720"}}),
+        _ => json!({"code": 0, "data": "words"}),
+    })
+    .await;
+    let calls = Reply::tool_call("web-search", &json!({})).call("doc-read", &json!({}));
+    let server = ModelServer::turns([calls, Reply::text("42")]);
+    let bench = bench(&server, &url, &question());
+    assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
+    assert!(server.refusals().is_empty(), "{:?}", server.refusals());
+    assert_eq!(told(&server), ["1280x720", "words"]);
+    let shown = server.requests()[1].messages().last().unwrap().clone();
+    assert_eq!(shown["role"], "user");
+    assert_eq!(shown["content"][1]["image_url"]["url"], "data:image/png;base64,iVBORw0=");
+    let recorded = &bench.rows()[0]["trajectory"]["tool_calls"][0]["result"];
+    assert_eq!(recorded["image"], "shown in the next message");
+}

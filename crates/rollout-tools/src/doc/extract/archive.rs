@@ -22,8 +22,8 @@ pub(super) fn open<'a>(
     let mut left = limits.unpacked_bytes;
     for nth in 0..archive.len() {
         let entry = archive.by_index(nth).map_err(ExtractError::malformed)?;
-        let unpacked =
-            io::copy(&mut entry.take(left + 1), &mut io::sink()).map_err(ExtractError::malformed)?;
+        let unpacked = io::copy(&mut entry.take(left.saturating_add(1)), &mut io::sink())
+            .map_err(ExtractError::malformed)?;
         left = left.checked_sub(unpacked).ok_or(ExtractError::Unpacked(limits.unpacked_bytes))?;
     }
     Ok(archive)

@@ -257,7 +257,10 @@ pub(crate) fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
 
 fn bytes(input: impl Read, limits: &Limits) -> Result<Vec<u8>, ExtractError> {
     let mut bytes = Vec::new();
-    input.take(limits.file_bytes + 1).read_to_end(&mut bytes).map_err(ExtractError::malformed)?;
+    input
+        .take(limits.file_bytes.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(ExtractError::malformed)?;
     if bytes.len() as u64 > limits.file_bytes {
         return Err(ExtractError::File(limits.file_bytes));
     }

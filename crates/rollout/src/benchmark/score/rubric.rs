@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{ScoreError, answers::text, mean, save};
 use crate::{
     blocking::blocking,
-    config::{DatasetSource, Problems, load_job_text},
+    config::{DatasetSource, Override, Problems, load_job_text},
     model::{
         Client, Error, ErrorKind, Messages, Model, Response, Role, RolloutInput, RolloutOutput, Rubric,
         RubricError, State, TrajectoryStep, Usage,
@@ -108,7 +108,8 @@ pub struct RubricScored {
     pub foreign_lines: u64,
 }
 
-/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`.
+/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`. The examples of the
+/// interaction need not be there.
 pub fn load_rubric(
     path: &Path,
     vars: &dyn Fn(&str) -> Option<String>,
@@ -119,7 +120,12 @@ pub fn load_rubric(
         "agents": [{"name": "saved", "model": {"name": "saved", "base_url": "http://127.0.0.1/v1"}}],
         "datasets": [{"name": "saved", "interaction": file}],
     });
-    let loaded = load_job_text(&path.with_file_name("job.json"), &job.to_string(), &[], vars)?;
+    // Its examples have been answered: nobody needs them any more.
+    let examples = Override {
+        key: "datasets.0.interaction.dataset".to_owned(),
+        value: r#"[{"question": "answered"}]"#.to_owned(),
+    };
+    let loaded = load_job_text(&path.with_file_name("job.json"), &job.to_string(), &[examples], vars)?;
     let dataset = loaded.config.datasets.first();
     let Some(DatasetSource::Interaction(interaction)) = dataset.map(|dataset| &dataset.source) else {
         unreachable!("the dataset of the job is an interaction");
