@@ -3,7 +3,7 @@
 
 use std::net::TcpListener;
 
-use rollout_testkit::{ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-0123456789abcdef";
@@ -67,6 +67,20 @@ fn a_question_that_fails_is_an_exit_status_of_1() {
     let finished = job().rollout(&["ask", "Well?", "--base-url", &server.url()]).expect(1);
     assert_eq!(finished.stdout(), "");
     assert!(finished.stderr().contains("not today"), "{}", finished.stderr());
+}
+
+#[test]
+fn a_question_that_is_cancelled_is_an_exit_status_of_130() {
+    let hold = Hold::new();
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |_| Reply::text("4").held(&held));
+    let job = job();
+    let running = job.start_with(&["ask", "Well?", "--base-url", &server.url()]);
+    while server.served() == 0 {
+        std::thread::yield_now();
+    }
+    running.signal("-INT");
+    running.finish().expect(130);
 }
 
 #[test]

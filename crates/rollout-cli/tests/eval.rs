@@ -229,7 +229,7 @@ fn keys_are_in_no_file_and_in_no_output() {
         let config = json!({
             "api_key": written, "evaluator_api_key": written, "evaluation_metric": "llm_judgement",
             "evaluator_base_url": judge.url(), "evaluator_extra_params": {"user": KEY},
-            "system_prompt": format!("Never tell {KEY}."),
+            "system_prompt": format!("Never tell {KEY}."), "unknown": KEY,
         });
         let job = benchmark(&server, &questions, config).env("THE_KEY", variable);
         for finished in [

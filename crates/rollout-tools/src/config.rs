@@ -18,11 +18,12 @@ use crate::{
     rag::{Rag, RagConfig},
     server::{Registry, ServerConfig},
     sql::{Sql, SqlConfig},
+    vm::{Desktops, VmConfig},
     web::{Web, WebConfig, WebConfigError},
 };
 
 const KEYS: [&str; 3] = ["server", "resources", "mcp"];
-const RESOURCES: [&str; 5] = ["code", "doc", "rag", "sql", "web"];
+const RESOURCES: [&str; 6] = ["code", "doc", "rag", "sql", "vm", "web"];
 
 /// Everything that can be said of a tool server.
 #[derive(Debug, Clone)]
@@ -37,6 +38,8 @@ pub struct ToolsConfig {
     pub rag: Option<RagConfig>,
     /// `sql`, unless it is switched off.
     pub sql: Option<SqlConfig>,
+    /// `vm`, unless it is switched off.
+    pub vm: Option<VmConfig>,
     /// `web`, unless it is switched off.
     pub web: Option<WebConfig>,
     /// How MCP servers are reached, by name.
@@ -53,6 +56,7 @@ impl Default for ToolsConfig {
             doc: Some(DocConfig::default()),
             rag: Some(RagConfig::default()),
             sql: Some(SqlConfig::default()),
+            vm: Some(VmConfig::default()),
             web: Some(WebConfig::default()),
             mcp: Vec::new(),
             secrets: Vec::new(),
@@ -76,7 +80,7 @@ impl ToolsConfig {
     pub fn registry(self, place: Place, helper: &Helper) -> Result<Registry, WebConfigError> {
         let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
         if let Some(config) = self.code {
-            resources.push(Arc::new(code::Code::new(config, place)));
+            resources.push(Arc::new(code::Code::new(config, place.clone())));
         }
         if let Some(config) = self.doc {
             resources.push(Arc::new(Docs::new(config, helper.clone())));
@@ -86,6 +90,9 @@ impl ToolsConfig {
         }
         if let Some(config) = self.sql {
             resources.push(Arc::new(Sql::new(config, helper.clone())));
+        }
+        if let Some(config) = self.vm {
+            resources.push(Arc::new(Desktops::new(config, place)));
         }
         if let Some(config) = self.web {
             resources.push(Arc::new(Web::new(config)?));
@@ -114,6 +121,7 @@ impl Reader<'_> {
             doc: self.resource("doc"),
             rag: self.resource("rag"),
             sql: self.resource("sql"),
+            vm: self.resource("vm"),
             web: self.resource("web"),
             mcp: self.mcp(),
             secrets: self.document.secrets().to_vec(),

@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use rollout::{
     benchmark::{QuickError, QuickOptions, QuickResult, Trajectory, quick_rollout},
+    model::RolloutError,
     record::redact::Redactor,
 };
 
@@ -39,11 +40,15 @@ pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
         max_turns: args.max_turns,
         sandbox_url: args.sandbox_url,
         system_prompt: args.system.unwrap_or_default(),
+        cancel: cancel.graceful.clone(),
     };
     let result = tokio::select! {
         biased;
-        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        result = quick_rollout(&args.question, options) => result.map_err(failure)?,
+        () = cancel.now.cancelled() => return Ok(Exit::Cancelled),
+        result = quick_rollout(&args.question, options) => match result {
+            Err(QuickError::Rollout(RolloutError::Cancelled)) => return Ok(Exit::Cancelled),
+            result => result.map_err(failure)?,
+        },
     };
     match args.output {
         Output::Json => super::print(&redactor.json(serde_json::to_value(&result)?).to_string())?,

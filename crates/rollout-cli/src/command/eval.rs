@@ -6,6 +6,7 @@ use rollout::{
     benchmark::{EvalError, Run},
     config::{LoadedBenchmark, LogLevel, Override, RolloutOverrides, load_benchmark, load_benchmark_record},
     job::{Cancel, Rerun, Resumable},
+    record::redact::Redactor,
 };
 
 use super::{execute, load};
@@ -23,8 +24,10 @@ pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     let form = execute::form(args.output);
     let overrides = overrides(&args)?;
     let loaded = configuration(&args.config, &overrides)?;
+    // The line that a warning quotes may hold the key as well.
+    let redactor = Redactor::new(loaded.secrets.iter().map(String::as_str));
     for warning in &loaded.warnings {
-        writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
+        writeln!(anstream::stderr().lock(), "{}", redactor.text(&warning.render(true)))?;
     }
     let log = start_logging(&loaded, form);
     let told = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();

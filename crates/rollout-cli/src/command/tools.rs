@@ -28,6 +28,9 @@ use crate::{
 /// How long the end of a server waits for a beginning that is still under way.
 const WARM_UP_GRACE: Duration = Duration::from_secs(10);
 
+/// What is not tried before somebody asks for it: a whole desktop.
+const COSTLY: &str = "vm";
+
 /// Whose sessions those of `tools call` are.
 const WORKER: &str = "command";
 
@@ -117,7 +120,9 @@ async fn connect(service: &Service) -> Result<(), Failure> {
 
 /// Looks for what the tools need, and tells what is missing.
 async fn warm_up(service: Arc<Service>) {
-    for (name, error) in service.warm_up(None).await {
+    let names = service.registry().resources().map(|(name, _)| name.to_owned());
+    let names: Vec<String> = names.filter(|name| name != COSTLY).collect();
+    for (name, error) in service.warm_up(Some(&names)).await {
         // Nobody may be reading.
         let _ = warn(&name, &error);
     }

@@ -31,7 +31,8 @@ fn a_tool_can_be_tried_without_a_server() {
 
 #[test]
 fn tools_are_listed_with_what_they_do() {
-    let job = place(&json!({"resources": {"doc": false, "rag": false, "sql": false, "web": false}}));
+    let job =
+        place(&json!({"resources": {"doc": false, "rag": false, "sql": false, "vm": false, "web": false}}));
     let listed = job.rollout(&["tools", "list", "--config", "tools.json"]).expect(0);
     insta::assert_snapshot!(listed.stdout(), @"
     code:python(code, timeout)
@@ -46,6 +47,7 @@ fn tools_are_listed_with_what_they_do() {
         "doc:search(",
         "rag:search(",
         "sql:execute(",
+        "vm:screenshot(",
         "web:search(",
         "web:browse(",
     ] {
@@ -58,7 +60,31 @@ fn a_wrong_configuration_is_told_with_all_of_its_problems() {
     let job = place(&json!({}))
         .file("wrong.yaml", "server:\n  port: 1\n  max_sessions: none\nresources: {cdoe: {}}\n");
     let refused = job.rollout(&["tools", "serve", "--config", "wrong.yaml"]).expect(2);
-    insta::assert_snapshot!(refused.stderr(), @"");
+    insta::assert_snapshot!(refused.stderr(), @"
+    error: unknown key `port` in `server`
+     --> wrong.yaml:2:3
+      |
+    2 |   port: 1
+      |   ^^^^
+      |
+      = help: known keys in `server`: `session_ttl_sec`, `max_sessions`, `max_sessions_per_worker`, `max_calls`, `max_connections`, `max_body_bytes`, `timeout_sec`, `max_timeout_sec`, `config_dir`
+
+    error: `server.max_sessions` cannot be used: \"none\" is not a whole number between 1 and 1073741824
+     --> wrong.yaml:3:17
+      |
+    3 |   max_sessions: none
+      |                 ^^^^
+
+    error: unknown key `cdoe` in `resources`
+     --> wrong.yaml:4:13
+      |
+    4 | resources: {cdoe: {}}
+      |             ^^^^
+      |
+      = help: did you mean `code`? known keys in `resources`: `code`, `doc`, `rag`, `sql`, `vm`, `web`
+
+    error: the configuration of the tools cannot be used
+    ");
 }
 
 #[test]

@@ -35,7 +35,7 @@ for line in sys.stdin:
 #[test]
 fn tools_of_a_server_are_called_and_one_that_is_missing_is_told() {
     let config = json!({
-        "resources": {"code": false, "doc": false, "rag": false, "sql": false, "web": false},
+        "resources": {"code": false, "doc": false, "rag": false, "sql": false, "vm": false, "web": false},
         "mcp": {"servers": {
             "sums": {"command": ["python3", "sums.py"], "env": {"KEY": "${NOTHING:-x}"}},
             "absent": {"command": ["no-such-mcp-server"]},

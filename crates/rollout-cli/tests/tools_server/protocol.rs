@@ -14,8 +14,9 @@ fn gist((status, answer): (u16, Value)) -> Value {
 
 #[test]
 fn a_server_tells_how_it_is_and_what_it_has() {
-    let server =
-        Server::with(&json!({"resources": {"web": false, "doc": false, "rag": false, "sql": false}}));
+    let server = Server::with(
+        &json!({"resources": {"web": false, "doc": false, "rag": false, "sql": false, "vm": false}}),
+    );
     let (status, health) = server.get("/health");
     assert_eq!((status, &health["status"]), (200, &json!("healthy")));
     assert!(health["timestamp"].as_str().unwrap().starts_with("20"));
@@ -38,6 +39,8 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     let (status, warmed) = server.post("/api/v1/warmup", &json!({"backends": ["code", "coffee"]}));
     assert_eq!((status, &warmed["status"]), (200, &json!("partial_error")));
     assert_eq!(warmed["results"], json!({"code": true, "coffee": false}));
+    assert_eq!(warmed["code"], 5010);
+    assert!(warmed["message"].as_str().unwrap().starts_with("coffee: there is no resource type"), "{warmed}");
     assert_eq!(warmed["summary"], json!({"total": 2, "success": 1, "failed": 1}));
     assert_eq!(server.get("/api/v1/warmup/status").1["backends"], json!({"code": {"status": "warm"}}));
     assert_eq!(server.post("/api/v1/warmup", &json!({})).1["status"], "success");

@@ -1,6 +1,6 @@
 //! Sessions over time and in numbers.
 
-use std::{io::Write as _, net::TcpStream, process::Stdio, sync::Barrier};
+use std::{io::Write as _, net::TcpStream, process::Stdio};
 
 use serde_json::{Value, json};
 
@@ -12,38 +12,28 @@ use crate::{
 #[test]
 fn two_hundred_sessions_at_the_same_time_have_an_environment_each() {
     const SESSIONS: usize = 200;
-    let server = Server::with(
-        &json!({"server": {"max_sessions": SESSIONS}, "resources": {"code": {"memory": "64Mi"}}}),
-    );
-    let all_open = Barrier::new(SESSIONS + 1);
-    let go_on = Barrier::new(SESSIONS + 1);
-    std::thread::scope(|scope| {
-        for number in 0..SESSIONS {
-            let (server, all_open, go_on) = (&server, &all_open, &go_on);
-            std::thread::Builder::new()
-                .stack_size(256 << 10)
-                .spawn_scoped(scope, move || {
-                    let worker = format!("worker-{number}");
-                    server.open(&worker, "code");
-                    assert_eq!(server.shell(&worker, &format!("echo {number} > mine; ls /work")), "mine\n");
-                    all_open.wait();
-                    go_on.wait();
-                    assert_eq!(server.shell(&worker, "cat mine"), format!("{number}\n"));
-                    let left = server.post("/api/v1/worker/disconnect", &json!({"worker_id": worker})).1;
-                    assert_eq!(left["data"]["sessions_cleaned"], 1);
-                })
-                .unwrap();
-        }
-        all_open.wait();
-        let ready = server.get("/ready").1;
-        assert_eq!(
-            (&ready["active_workers"], &ready["total_sessions"]),
-            (&json!(SESSIONS), &json!(SESSIONS))
-        );
-        assert_eq!(server.job.environments().len(), SESSIONS);
-        let one_more = json!({"worker_id": "one more", "resource_type": "code"});
-        assert_eq!(server.post("/api/v1/session/create", &one_more).1["code"], 5013);
-        go_on.wait();
+    let config = json!({"server": {"max_sessions": SESSIONS}, "resources": {"code": {"memory": "64Mi"}}});
+    let server = Server::with(&config);
+    let each = |work: &(dyn Fn(usize, &str) + Sync)| {
+        std::thread::scope(|scope| {
+            for number in 0..SESSIONS {
+                scope.spawn(move || work(number, &format!("worker-{number}")));
+            }
+        });
+    };
+    each(&|number, worker| {
+        server.open(worker, "code");
+        assert_eq!(server.shell(worker, &format!("echo {number} > mine; ls /work")), "mine\n");
+    });
+    let ready = server.get("/ready").1;
+    assert_eq!((&ready["active_workers"], &ready["total_sessions"]), (&json!(SESSIONS), &json!(SESSIONS)));
+    assert_eq!(server.job.environments().len(), SESSIONS);
+    let one_more = json!({"worker_id": "one more", "resource_type": "code"});
+    assert_eq!(server.post("/api/v1/session/create", &one_more).1["code"], 5013);
+    each(&|number, worker| {
+        assert_eq!(server.shell(worker, "cat mine"), format!("{number}\n"));
+        let left = server.post("/api/v1/worker/disconnect", &json!({"worker_id": worker})).1;
+        assert_eq!(left["data"]["sessions_cleaned"], 1);
     });
     assert_eq!(server.sessions(), 0);
     until(|| server.job.environments().is_empty());

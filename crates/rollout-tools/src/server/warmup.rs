@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Registry;
-use crate::{Resource, ToolError};
+use crate::{Code, Resource, ToolError};
 
 /// How far resources are.
 #[derive(Default)]
@@ -82,12 +82,18 @@ impl WarmUp {
             .collect();
         let summary =
             json!({"total": results.len(), "success": results.len() - errors.len(), "failed": errors.len()});
-        match errors.is_empty() {
-            true => json!({"status": "success", "results": results, "summary": summary}),
-            false => json!({
-                "status": "partial_error", "results": results, "errors": errors, "summary": summary,
-            }),
+        if errors.is_empty() {
+            let (code, message) = (Code::Success as u16, "success");
+            return json!({
+                "status": "success", "code": code, "message": message, "results": results, "summary": summary,
+            });
         }
+        let code = if errors.len() < results.len() { Code::PartialFailure } else { Code::AllFailed };
+        let message: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+        json!({
+            "status": "partial_error", "code": code as u16, "message": message.join("; "), "results": results,
+            "errors": errors, "summary": summary,
+        })
     }
 
     /// How far each resource is.

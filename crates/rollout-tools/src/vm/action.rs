@@ -55,19 +55,19 @@ impl Action {
         match tool {
             "screenshot" => Ok(Self::Screenshot),
             "wait" => call.wait(),
-            "click" | "left_click" => call.click(1),
+            "click" => call.click(1),
             "double_click" => call.click(2),
             "right_click" => {
                 let at = call.needed_point()?;
                 Ok(input(format!("right-clicked at {at}"), [at.go(), words(&["click", "3"])]))
             }
-            "move" | "mouse_move" => {
+            "move" => {
                 let at = call.needed_point()?;
                 Ok(input(format!("moved to {at}"), [at.go()]))
             }
             "drag" => call.drag(),
             "type" => call.type_text(),
-            "key" | "press" => call.keys("key", "pressed"),
+            "key" => call.keys("key", "pressed"),
             "hotkey" => call.keys("key", "pressed"),
             "key_down" => call.keys("keydown", "held down"),
             "key_up" => call.keys("keyup", "released"),

@@ -127,7 +127,7 @@ impl VmConfig {
             }
             Some(image) => {
                 let message = format!(
-                    "desktops of the image {image:?} are not offered; whoever runs the tool server lists it in vm.images"
+                    "desktops of the image {image:?} are not offered; whoever runs the tool server lists it in resources.vm.images"
                 );
                 Err(ToolError::new(Code::Refused, message))
             }
@@ -137,7 +137,7 @@ impl VmConfig {
 
 /// What to do where an engine has no image to start.
 const NO_IMAGE: &str = "no image for desktops is configured; whoever runs the tool server writes one into its \
-    configuration as vm.image: any that has Xvfb, xdotool and a window manager (on Debian and Ubuntu: apt install xvfb \
+    configuration as resources.vm.image: any that has Xvfb, xdotool and a window manager (on Debian and Ubuntu: apt install xvfb \
     xdotool openbox)";
 
 fn is_side(pixels: u16) -> bool {

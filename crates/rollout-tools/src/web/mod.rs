@@ -130,7 +130,7 @@ impl Session for WebSession {
         match (tool, search) {
             ("search", Some(search)) => search.search(&params).await,
             ("search", None) => Err(ToolError::new(Code::DependencyMissing, NO_SEARCH)),
-            ("browse" | "visit" | "fetch", _) => browse::browse(fetcher, *max_chars, &params).await,
+            ("browse", _) => browse::browse(fetcher, *max_chars, &params).await,
             _ => Err(ToolError::new(Code::InvalidRequest, format!("web has no tool {tool:?}"))),
         }
     }
@@ -138,5 +138,6 @@ impl Session for WebSession {
 
 /// What to do where nobody said how to search.
 const NO_SEARCH: &str = "no search service is configured; whoever runs the tool server writes one into its \
-    configuration, as in {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \"http://localhost:8888\"}}} or \
-    {\"web\": {\"search\": {\"backend\": \"brave\", \"api_key\": \"…\"}}} (searxng, brave, serper or custom)";
+    configuration, as in {\"resources\": {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \
+    \"http://localhost:8888\"}}}} or {\"resources\": {\"web\": {\"search\": {\"backend\": \"brave\", \"api_key\": \
+    \"…\"}}}} (searxng, brave, serper or custom)";

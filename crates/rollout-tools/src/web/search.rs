@@ -119,7 +119,7 @@ impl Search {
         }
         let message = format!(
             "the web search has no key; whoever runs the tool server gets one at {place} and writes it as \
-             web.search.api_key into its configuration"
+             resources.web.search.api_key into its configuration"
         );
         Err(ToolError::new(Code::KeyMissing, message))
     }
@@ -249,7 +249,7 @@ impl Search {
                 "; the instance has to list json among its search.formats"
             }
             (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                "; see web.search.api_key in the configuration"
+                "; see resources.web.search.api_key in the configuration"
             }
             _ => "",
         };
@@ -298,11 +298,11 @@ fn retry_after(response: &Response) -> Option<Duration> {
 
 /// A text without markup, in one line.
 fn plain(text: &str, max_chars: usize) -> String {
-    let text = if text.contains(['<', '&']) {
-        html::to_markdown(text, None, || true).markdown.replace("**", "")
-    } else {
-        text.to_owned()
-    };
+    // Markup is some of it, but a hostile page must not have all of its megabytes converted here.
+    let mut text: String = text.chars().take(8 * max_chars).collect();
+    if text.contains(['<', '&']) {
+        text = html::to_markdown(&text, None, || true).markdown.replace("**", "");
+    }
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(max_chars).collect()
 }
 

@@ -14,7 +14,10 @@ use axum::{
     routing::get,
 };
 use insta::assert_snapshot;
-use rollout_tools::{Code, ToolError};
+use rollout_tools::{
+    Code, Resource as _, ToolError,
+    web::{Web, WebConfig},
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -93,13 +96,9 @@ async fn a_page_is_shown_as_markdown_with_its_title_and_address() {
 
 #[tokio::test]
 async fn visit_and_fetch_are_other_names_of_browse() {
-    let address = serve(Router::new().route("/", get(|| async { "text" }))).await;
-    for tool in ["visit", "fetch"] {
-        let config = json!({"allow_private": true});
-        let answer =
-            call(config, tool, json!({"url": format!("http://{address}/"), "goal": "x"})).await.unwrap();
-        assert!(text(&answer, address).ends_with("\n\ntext"));
-    }
+    let tools = Web::new(WebConfig::default()).unwrap().tools();
+    let browse = tools.iter().find(|tool| tool.name == "browse").unwrap();
+    assert_eq!(browse.aliases, ["visit", "fetch"]);
     let error = call(json!({}), "click", json!({})).await.unwrap_err();
     assert_eq!(error.code, Code::InvalidRequest);
 }

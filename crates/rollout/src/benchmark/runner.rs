@@ -38,6 +38,7 @@ pub struct AgentRunner {
     config: RolloutConfig,
     worker_id: String,
     program: PathBuf,
+    cancel: CancellationToken,
 }
 
 /// A runner that is ready. Dropping it ends what it started, without waiting for that.
@@ -48,13 +49,25 @@ pub struct StartedRunner {
     system: Arc<Message>,
     task: String,
     server: Option<OwnServer>,
+    cancel: CancellationToken,
 }
 
 impl AgentRunner {
     /// A runner of questions with this configuration. `worker_id` names it for the tool server; each question adds an id
     /// of its own, so that no two of them share a session.
     pub fn new(config: RolloutConfig, worker_id: impl Into<String>) -> Self {
-        Self { config, worker_id: worker_id.into(), program: PathBuf::from("rollout") }
+        Self {
+            config,
+            worker_id: worker_id.into(),
+            program: PathBuf::from("rollout"),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Stops its questions, and closes what they have open.
+    #[must_use]
+    pub fn cancel(self, cancel: CancellationToken) -> Self {
+        Self { cancel, ..self }
     }
 
     /// What starts a tool server for `sandbox_auto_start`; `rollout` unless set.
@@ -65,27 +78,26 @@ impl AgentRunner {
 
     /// Makes everything ready that questions need: the model, the metric, and the tools.
     pub async fn start(self) -> Result<StartedRunner, SetupError> {
-        let Self { config, worker_id, program } = self;
+        let Self { config, worker_id, program, cancel } = self;
         let Setup { rollouts, model, server, warnings } =
             Setup::new(&config, &program, Some(worker_id)).await?;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
         let (system, task) = (question::system_message(&config.system_prompt), config.name());
-        Ok(StartedRunner { rollouts, model, system, task, server })
+        Ok(StartedRunner { rollouts, model, system, task, server, cancel })
     }
 }
 
 impl StartedRunner {
     /// Asks a question, and scores the answer if the right one is known and scoring is on.
     ///
-    /// Whatever goes wrong with the question is in its result; only a key that is refused is an error.
+    /// Whatever goes wrong with the question is in its result; only a key that is refused is an error, and a cancel.
     pub async fn run_task(&self, item: &BenchmarkItem) -> Result<TaskResult, RolloutError> {
-        let never = CancellationToken::new();
         let input = item.clone().input(0, Arc::clone(&self.system), &self.task);
         let Rollouts { interaction, limits, .. } = &self.rollouts;
         let model = Arc::clone(&self.model);
-        let mut state = match rollout(&**interaction, limits, input, model, &never).await {
+        let mut state = match rollout(&**interaction, limits, input, model, &self.cancel).await {
             Ok(state) => state,
             Err(halt @ (Halt::Unauthorized(_) | Halt::Cancelled)) => return Err(halt.into()),
         };
@@ -125,6 +137,8 @@ pub struct QuickOptions {
     pub sandbox_url: String,
     /// What the model is told before the question; empty for a text of our own.
     pub system_prompt: String,
+    /// Stops it.
+    pub cancel: CancellationToken,
 }
 
 impl Default for QuickOptions {
@@ -138,6 +152,7 @@ impl Default for QuickOptions {
             max_turns: std::num::NonZeroU32::new(10).expect("it is not 0"),
             sandbox_url: sandbox_server_url,
             system_prompt: String::new(),
+            cancel: CancellationToken::new(),
         }
     }
 }
@@ -163,7 +178,7 @@ pub enum QuickError {
     /// Something that it needs cannot be used.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The server refuses the key.
+    /// The server refuses the key, or somebody cancelled it.
     #[error(transparent)]
     Rollout(#[from] RolloutError),
 }
@@ -185,7 +200,7 @@ pub enum QuickError {
 /// # }
 /// ```
 pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<QuickResult, QuickError> {
-    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt } =
+    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt, cancel } =
         options;
     let mut resource_types: Vec<String> = Vec::new();
     for (kind, _) in tools.iter().filter_map(|tool| tool.split_once(':')) {
@@ -211,7 +226,11 @@ pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<Quic
         question: question.to_owned(),
         ..BenchmarkItem::default()
     };
-    let runner = AgentRunner::new(config, "quick").start().await?;
+    let runner = tokio::select! {
+        biased;
+        () = cancel.cancelled() => return Err(RolloutError::Cancelled.into()),
+        runner = AgentRunner::new(config, "quick").cancel(cancel.clone()).start() => runner?,
+    };
     let result = runner.run_task(&item).await;
     runner.stop().await;
     let TaskResult { question, predicted_answer, success, error, trajectory, .. } = result?;
