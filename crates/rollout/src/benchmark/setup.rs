@@ -127,9 +127,10 @@ async fn tools(
     };
     if !config.resource_types.is_empty() {
         match server.warm_up(&config.resource_types).await {
-            Ok(answer) if answer.code == 0 => {}
-            Ok(answer) => warnings
-                .push(format!("the tool server is not ready for all of its tools: {}", answer.message)),
+            Ok(missing) => {
+                warnings
+                    .extend(missing.iter().map(|kind| format!("the tool server is not ready for {kind}")));
+            }
             // Not every server has this; a session that cannot be opened is told where it is missed.
             Err(error) => tracing::debug!(%error, "the tool server was not warmed up"),
         }

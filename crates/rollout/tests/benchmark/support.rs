@@ -138,6 +138,7 @@ impl Tools {
                 refused if refused["code"] == 4007 => refused,
                 _ => json!({"code": 0, "message": "success", "data": {"session_status": "active"}}),
             },
+            "/api/v1/warmup" => (tools.handler)("warmup", &body),
             _ => json!({"code": 0, "message": "success", "data": {}}),
         };
         tools.hear(uri.path(), body);

@@ -226,7 +226,9 @@ async fn a_program_that_starts_no_tool_server_is_told_with_its_last_words() {
 #[tokio::test]
 async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
     let (_, url) = Tools::start(|tool, _| match tool {
-        "web:search" => json!({"code": 0, "data": {"image": "iVBORw0=", "format": "png", "result": "1280x720"}}),
+        "web:search" => {
+            json!({"code": 0, "data": {"image": "iVBORw0=", "format": "png", "result": "1280x720"}})
+        }
         _ => json!({"code": 0, "data": "words"}),
     })
     .await;
@@ -241,4 +243,26 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
     assert_eq!(shown["content"][1]["image_url"]["url"], "data:image/png;base64,iVBORw0=");
     let recorded = &bench.rows()[0]["trajectory"]["tool_calls"][0]["result"];
     assert_eq!(recorded["image"], "shown in the next message");
+}
+
+#[tokio::test]
+async fn what_the_tool_server_is_not_ready_for_is_told_once() {
+    let (_, url) = Tools::start(|tool, _| match tool {
+        "warmup" => json!({"status": "partial_error", "errors": {"vm": "install xvfb"}}),
+        _ => json!({"code": 0, "data": null}),
+    })
+    .await;
+    let server = ModelServer::always(Reply::text("42"));
+    let bench =
+        bench(&server, &url, &question()).with(|config| config.resource_types = vec!["vm".to_owned()]);
+    let (told, heard) = std::sync::mpsc::channel();
+    rollout::benchmark::rollout(bench.eval().on_event(move |event| _ = told.send(event))).await.unwrap();
+    let warnings: Vec<String> = heard
+        .iter()
+        .filter_map(|event| match event {
+            rollout::event::Event::Warning { message } => Some(message),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(warnings, ["the tool server is not ready for vm: install xvfb"]);
 }

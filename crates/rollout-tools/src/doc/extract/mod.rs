@@ -108,7 +108,7 @@ impl Format {
 
     /// Whether its reader can be made to use up memory or to crash, and so needs a process of its own.
     pub fn needs_a_process(self) -> bool {
-        matches!(self, Self::Html | Self::Pdf | Self::Docx | Self::Xlsx)
+        matches!(self, Self::Pdf | Self::Docx | Self::Xlsx)
     }
 }
 

@@ -176,9 +176,15 @@ impl ToolServer {
         })
     }
 
-    /// Has it prepare kinds of tools, so that the first question does not wait for that.
-    pub(crate) async fn warm_up(&self, kinds: &[String]) -> Result<Answer, ToolServerError> {
-        self.post("/api/v1/warmup", json!({"backends": kinds}), self.0.timeout + GRACE).await
+    /// Has it prepare kinds of tools, so that the first question does not wait for that. Returns what is not ready, and
+    /// why.
+    pub(crate) async fn warm_up(&self, kinds: &[String]) -> Result<Vec<String>, ToolServerError> {
+        let said = self.send("/api/v1/warmup", &json!({"backends": kinds}), self.0.timeout + GRACE).await?;
+        let errors =
+            said.get("errors").or_else(|| said.get("data")?.get("errors")).and_then(Value::as_object);
+        let told =
+            |(kind, error): (&String, &Value)| format!("{kind}: {}", error.as_str().unwrap_or_default());
+        Ok(errors.into_iter().flatten().map(told).collect())
     }
 
     pub(crate) async fn create_session(
@@ -213,18 +219,21 @@ impl ToolServer {
     }
 
     async fn post(&self, path: &str, body: Value, timeout: Duration) -> Result<Answer, ToolServerError> {
-        let worker = body["worker_id"].as_str().unwrap_or_default().to_owned();
-        let body = bytes::Bytes::from(body.to_string());
-        let said = self
-            .exchange(|| {
-                self.request(Method::POST, path, timeout)
-                    .header("content-type", "application/json")
-                    .header("x-worker-id", worker.as_str())
-                    .body(body.clone())
-            })
-            .await?;
+        let said = self.send(path, &body, timeout).await?;
         serde_json::from_value(said)
             .map_err(|error| self.unreadable(format!("its answer to {path}: {error}")))
+    }
+
+    async fn send(&self, path: &str, body: &Value, timeout: Duration) -> Result<Value, ToolServerError> {
+        let worker = body["worker_id"].as_str().unwrap_or_default();
+        let bytes = bytes::Bytes::from(body.to_string());
+        self.exchange(|| {
+            self.request(Method::POST, path, timeout)
+                .header("content-type", "application/json")
+                .header("x-worker-id", worker)
+                .body(bytes.clone())
+        })
+        .await
     }
 
     fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
