@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
 };
 
@@ -9,10 +10,11 @@ use jiff::Zoned;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
-    BenchmarkItem, DataError, RolloutSummary,
+    AutoStartError, BenchmarkItem, DataError, RolloutSummary,
     auto_start::OwnServer,
     evaluation, load_questions, question,
-    setup::{Setup, SetupError},
+    setup::{Setup, SetupError, Tools},
+    tools::{MOST_MISSED, Toolbox},
 };
 use crate::{
     blocking::blocking,
@@ -50,6 +52,9 @@ pub enum EvalError {
     /// What the answers came to cannot be written. The answers themselves are there.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The tool server was lost in the middle of the run, which was stopped.
+    #[error(transparent)]
+    ToolServer(Box<LostServer>),
     /// Somebody cut the run short.
     #[error("the benchmark was cancelled")]
     Cancelled(PathBuf),
@@ -66,9 +71,43 @@ impl EvalError {
             }
             Self::Job(error) => error.hint(),
             Self::Resume(error) => error.hint(),
+            Self::ToolServer(lost) => lost.hint(),
             Self::Cancelled(dir) if !dir.as_os_str().is_empty() => Some(resume(dir)),
             Self::Cancelled(_) | Self::Config(_) | Self::Data(_) | Self::Plan(_) | Self::Write(_) => None,
         }
+    }
+}
+
+/// A tool server that was lost in the middle of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum LostServer {
+    /// It was started for the run, and ended.
+    #[error("the tools were lost, so the run was stopped")]
+    Own {
+        /// Where the results of the run are; empty if they are not saved.
+        dir: PathBuf,
+        /// How it ended.
+        source: AutoStartError,
+    },
+    /// It is somebody else's, and is not to be reached any more.
+    #[error(
+        "the tool server at {url} could not be reached for {MOST_MISSED} questions in a row, so the run was stopped"
+    )]
+    Unreachable {
+        /// Where the results of the run are; empty if they are not saved.
+        dir: PathBuf,
+        /// Its address.
+        url: String,
+    },
+}
+
+impl LostServer {
+    fn hint(&self) -> Option<String> {
+        let (dir, how) = match self {
+            Self::Own { dir, .. } => (dir, "`rollout resume"),
+            Self::Unreachable { dir, .. } => (dir, "start it again; `rollout resume --rerun error"),
+        };
+        (!dir.as_os_str().is_empty()).then(|| format!("{how} {}` goes on", dir.display()))
     }
 }
 
@@ -76,7 +115,7 @@ impl EvalError {
 pub struct Run {
     job: Job,
     config: RolloutConfig,
-    server: Option<OwnServer>,
+    tools: Tools,
 }
 
 /// What a run came to.
@@ -103,14 +142,14 @@ impl Run {
             // Before anything else: it is the most common slip, and costs nothing to see.
             Job::check_place(config.results_dir())?;
         }
-        let (plan, setup) = plan(loaded, overrides, program).await?;
-        let (server, warnings) = (setup.server, setup.warnings);
+        let (plan, setup) = plan(loaded, overrides).await?;
+        let mut tools = setup.tools(&config, program).await?;
         let mut job = match config.save_results {
             true => Job::create_at(plan, config.results_dir().to_owned()).await?,
             false => Job::unrecorded(plan),
         };
-        warnings.into_iter().for_each(|warning| job.warn(warning));
-        Ok(Self { job, config, server })
+        tools.warnings.drain(..).for_each(|warning| job.warn(warning));
+        Ok(Self { job, config, tools })
     }
 
     /// Opens a benchmark again that was cut short, with the same configuration.
@@ -125,11 +164,15 @@ impl Run {
         // Wherever it was moved to since.
         let directory = resumable.directory().to_owned();
         let config = RolloutConfig { output_dir: Some(directory), ..loaded.config.clone() };
-        let (plan, setup) = plan(loaded, overrides, program).await?;
-        let (server, warnings) = (setup.server, setup.warnings);
+        let (plan, setup) = plan(loaded, overrides).await?;
         let mut job = resumable.resume(plan, Arc::new(NoProvider), rerun).await?;
-        warnings.into_iter().for_each(|warning| job.warn(warning));
-        Ok(Self { job, config, server })
+        let mut tools = match job.remaining() {
+            // Nobody is asked any more, so that no tools are needed to write what the answers came to.
+            0 => Tools::default(),
+            _ => setup.tools(&config, program).await?,
+        };
+        tools.warnings.drain(..).for_each(|warning| job.warn(warning));
+        Ok(Self { job, config, tools })
     }
 
     /// The job that it is.
@@ -139,12 +182,24 @@ impl Run {
 
     /// Asks all questions, telling `events` what happens, and writes what they came to.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<Outcome, EvalError> {
-        let Self { job, config, server } = self;
-        let result = job.run(events.clone(), cancel).await;
+        let Self { job, config, tools: Tools { toolbox, mut server, .. } } = self;
+        let dir = job.directory().to_owned();
+        let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
+        let mut result = pin!(job.run(events.clone(), stop.clone()));
+        let (result, lost) = tokio::select! {
+            result = &mut result => (result, None),
+            lost = lost(toolbox.as_deref(), server.as_mut(), dir) => {
+                stop.graceful.cancel();
+                (result.await, Some(lost))
+            }
+        };
         if let Some(server) = server {
             server.stop().await;
         }
         let result = result?;
+        if let Some(lost) = lost {
+            return Err(EvalError::ToolServer(Box::new(lost)));
+        }
         if result.cancelled {
             return Ok(Outcome { result, summary: None });
         }
@@ -158,6 +213,29 @@ impl Run {
         .map_err(|error| JobError::Tasks(std::io::Error::other(error)))??;
         let _ = events.send(Event::BenchmarkFinished { summary: Arc::new(summary.clone()) });
         Ok(Outcome { result, summary: Some(summary) })
+    }
+}
+
+/// Waits until the tool server is lost, if there is one.
+async fn lost(toolbox: Option<&Toolbox>, server: Option<&mut OwnServer>, dir: PathBuf) -> LostServer {
+    let missed = async {
+        match toolbox {
+            Some(toolbox) => {
+                toolbox.lost().await;
+                toolbox.server.url().to_owned()
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let died = async {
+        match server {
+            Some(server) => server.died().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        url = missed => LostServer::Unreachable { dir, url },
+        source = died => LostServer::Own { dir, source },
     }
 }
 
@@ -183,15 +261,10 @@ fn finish(
     Ok(summary)
 }
 
-async fn plan(
-    loaded: &LoadedBenchmark,
-    overrides: Vec<String>,
-    program: &Path,
-) -> Result<(Plan, Setup), EvalError> {
+async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan, Setup), EvalError> {
     let config = loaded.config.clone();
-    let items =
-        blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
-    let setup = Setup::new(&loaded.config, program, None).await?;
+    let items = blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
+    let setup = Setup::new(&loaded.config, None)?;
     let examples = examples(&loaded.config, items, &setup);
     let mut job = loaded.job();
     job.config.metrics = vec![Metric::Mean];

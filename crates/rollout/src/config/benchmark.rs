@@ -369,7 +369,7 @@ fn is_url(text: &str) -> bool {
 }
 
 /// Whether a URL leads to this machine and nowhere else.
-pub(crate) fn is_loopback(url: &str) -> bool {
+pub fn is_loopback(url: &str) -> bool {
     let Ok(url) = reqwest::Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

@@ -47,8 +47,8 @@ async fn the_sessions_of_a_runner_have_its_name() {
     let runner = AgentRunner::new(config, "mine").start().await.unwrap();
     runner.run_task(&item("well?", None)).await.unwrap();
     runner.stop().await;
-    assert_eq!(tools.paths(), ["warmup", "session/create", "worker/disconnect"]);
-    let worker = tools.heard()[1].1["worker_id"].as_str().unwrap().to_owned();
+    assert_eq!(tools.paths(), ["tools", "warmup", "session/create", "worker/disconnect"]);
+    let worker = tools.heard()[2].1["worker_id"].as_str().unwrap().to_owned();
     assert!(worker.starts_with("mine-") && worker.len() == "mine-".len() + 32, "{worker}");
 }
 
