@@ -6,8 +6,9 @@ use std::{
     sync::Arc,
 };
 
+use futures_util::future;
 use jiff::Zoned;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::{
     AutoStartError, BenchmarkItem, DataError, RolloutSummary,
@@ -18,9 +19,11 @@ use super::{
 };
 use crate::{
     blocking::blocking,
-    config::{LoadedBenchmark, Metric, Problems, RolloutConfig},
+    config::{LoadedBenchmark, Metric, NotText, Problems, RolloutConfig},
     event::Event,
-    job::{Cancel, ExampleSet, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError},
+    job::{
+        Cancel, ExampleSet, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError,
+    },
     record::{atomic::WriteError, rows},
     result::JobResult,
 };
@@ -34,6 +37,9 @@ pub enum EvalError {
     /// The configuration is not as it has to be.
     #[error(transparent)]
     Config(#[from] Problems),
+    /// A path that was given beside the configuration cannot be kept.
+    #[error(transparent)]
+    Path(#[from] NotText),
     /// The questions are not as they have to be.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -69,11 +75,20 @@ impl EvalError {
             Self::Job(JobError::Exists(dir)) => {
                 Some(format!("{}; give another output_dir for a new run", resume(dir)))
             }
+            Self::Job(JobError::Unauthorized { who, .. }) if who == JUDGE => Some(
+                "set `evaluator_api_key` to the key of the judge, then `rollout resume` the run: every answer that was scored is kept"
+                    .to_owned(),
+            ),
             Self::Job(error) => error.hint(),
             Self::Resume(error) => error.hint(),
             Self::ToolServer(lost) => lost.hint(),
             Self::Cancelled(dir) if !dir.as_os_str().is_empty() => Some(resume(dir)),
-            Self::Cancelled(_) | Self::Config(_) | Self::Data(_) | Self::Plan(_) | Self::Write(_) => None,
+            Self::Cancelled(_)
+            | Self::Config(_)
+            | Self::Path(_)
+            | Self::Data(_)
+            | Self::Plan(_)
+            | Self::Write(_) => None,
         }
     }
 }
@@ -185,9 +200,10 @@ impl Run {
         let Self { job, config, tools: Tools { toolbox, mut server, .. } } = self;
         let dir = job.directory().to_owned();
         let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
-        let mut result = pin!(job.run(events.clone(), stop.clone()));
-        let (result, lost) = tokio::select! {
-            result = &mut result => (result, None),
+        let (told, heard) = mpsc::unbounded_channel();
+        let mut result = pin!(future::join(job.run(told, stop.clone()), pass_on(heard, &events)));
+        let ((result, judge_failures), lost) = tokio::select! {
+            ended = &mut result => (ended, None),
             lost = lost(toolbox.as_deref(), server.as_mut(), dir) => {
                 stop.graceful.cancel();
                 (result.await, Some(lost))
@@ -206,7 +222,8 @@ impl Run {
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
             let now = Zoned::now();
-            let summary = RolloutSummary::new(&config, &totals, seconds, &now);
+            let summary =
+                RolloutSummary { judge_failures, ..RolloutSummary::new(&config, &totals, seconds, &now) };
             finish(&config, summary, &now)
         })
         .await
@@ -214,6 +231,18 @@ impl Run {
         let _ = events.send(Event::BenchmarkFinished { summary: Arc::new(summary.clone()) });
         Ok(Outcome { result, summary: Some(summary) })
     }
+}
+
+/// Passes events on, and counts the answers whose judge failed.
+async fn pass_on(mut heard: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
+    let mut failures = 0;
+    while let Some(event) = heard.recv().await {
+        failures +=
+            u64::from(matches!(&event, Event::TrialFinished { result, .. } if !result.notes.is_empty()));
+        // A reader that went away is no reason to stop.
+        let _ = events.send(event);
+    }
+    failures
 }
 
 /// Waits until the tool server is lost, if there is one.
@@ -250,7 +279,8 @@ fn finish(
         let results = dir.join(rows::RESULTS);
         if config.evaluate_results {
             let target = dir.join(EVALUATION);
-            evaluation::write(&results, config.evaluation_metric, &target)?;
+            let total = summary.total_tasks;
+            summary.judge_failures = evaluation::write(&results, config.evaluation_metric, total, &target)?;
             summary.evaluation_file = Some(target);
         }
         summary.results_file = Some(results);

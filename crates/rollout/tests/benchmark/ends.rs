@@ -139,3 +139,36 @@ async fn a_judge_scores_with_its_own_model_and_its_words_are_kept() {
     let evaluation = bench.json("out/evaluation.json");
     assert_eq!(evaluation["evaluations"][0]["details"]["correct"], true);
 }
+
+#[tokio::test]
+async fn answers_whose_judge_failed_are_counted_with_and_without_files() {
+    let server = ModelServer::always(Reply::text("42"));
+    let judge = ModelServer::always(Reply::error(400, "no"));
+    for save in [true, false] {
+        let bench = Bench::new(&server, &question()).with(|config| {
+            config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
+            config.evaluator_base_url = Some(judge.url());
+            config.evaluator_max_retries = 0;
+            config.save_results = save;
+        });
+        let summary = bench.run().await.unwrap();
+        assert_eq!((summary.judge_failures, summary.average_score), (1, Some(0.0)), "saved: {save}");
+        if save {
+            let evaluation = bench.json("out/evaluation.json");
+            assert!(evaluation["evaluations"][0]["details"]["error"].is_string(), "{evaluation:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_judge_whose_key_is_refused_ends_the_run_and_is_named() {
+    let server = ModelServer::always(Reply::text("42"));
+    let judge = ModelServer::always(Reply::unauthorized());
+    let bench = Bench::new(&server, &question()).with(|config| {
+        config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
+        config.evaluator_base_url = Some(judge.url());
+    });
+    let error = bench.run().await.unwrap_err();
+    assert!(error.to_string().contains("the key of the model that judges"), "{error}");
+    assert!(error.hint().unwrap().contains("evaluator_api_key"));
+}
