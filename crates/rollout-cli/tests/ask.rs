@@ -1,5 +1,4 @@
 //! Single questions by the command, against a scripted server.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::net::TcpListener;
 

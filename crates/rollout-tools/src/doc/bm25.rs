@@ -5,10 +5,18 @@
 
 use std::collections::HashMap;
 
+use crate::{Code, ToolError};
+
 /// How soon more of the same word stops counting.
 const K1: f64 = 1.2;
 /// How much long texts are held back.
 const B: f64 = 0.75;
+/// The longest query, in characters. Each of its words is looked for in everything.
+const LONGEST_QUERY: usize = 1000;
+
+/// About what a word takes of memory beside its letters and where it is: an entry of the map and its share of the
+/// empty ones, and what two allocations cost.
+const WORD_BYTES: usize = 96;
 
 /// Where the words of some texts are.
 #[derive(Debug, Default)]
@@ -16,6 +24,8 @@ pub(crate) struct Index {
     /// For each word, the texts that it is in and how often.
     postings: HashMap<Box<str>, Vec<(u32, u32)>>,
     lengths: Vec<u32>,
+    /// About what the postings take of memory, counted as they grow.
+    posting_bytes: usize,
 }
 
 /// A text that fits.
@@ -38,11 +48,18 @@ impl Index {
             length += u32::from(counts);
             let postings = match self.postings.get_mut(word.as_str()) {
                 Some(postings) => postings,
-                None => self.postings.entry(word.into()).or_default(),
+                None => {
+                    self.posting_bytes += WORD_BYTES + word.len();
+                    self.postings.entry(word.into()).or_default()
+                }
             };
             match postings.last_mut() {
                 Some((last, times)) if *last == number => *times += 1,
-                _ => postings.push((number, 1)),
+                _ => {
+                    let before = postings.capacity();
+                    postings.push((number, 1));
+                    self.posting_bytes += size_of::<(u32, u32)>() * (postings.capacity() - before);
+                }
             }
         }
         self.lengths.push(length);
@@ -50,9 +67,17 @@ impl Index {
 
     /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
-        let postings = self.postings.iter().map(|(word, list)| 64 + word.len() + 8 * list.capacity());
-        postings.sum::<usize>() + 4 * self.lengths.capacity()
+        self.posting_bytes + size_of::<u32>() * self.lengths.capacity()
     }
+}
+
+/// Refuses queries that take too long to answer.
+pub(crate) fn check_query(query: &str) -> Result<(), ToolError> {
+    if query.chars().count() > LONGEST_QUERY {
+        let message = format!("a query has at most {LONGEST_QUERY} characters");
+        return Err(ToolError::new(Code::InvalidInput, message));
+    }
+    Ok(())
 }
 
 /// The texts of several indexes that have most to do with a query, best first; of those that fit equally well, the

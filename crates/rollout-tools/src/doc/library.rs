@@ -1,6 +1,7 @@
 //! Documents that were read, kept for all sessions.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use tokio::sync::Semaphore;
@@ -12,19 +13,23 @@ use super::reader::Reader;
 use crate::seed::{self, SeedFile, Stamp};
 use crate::{Code, ToolError};
 
-/// The most bytes of text that one call can be about.
-const MOST_TEXT: usize = 64 << 20;
+/// The most bytes of memory that the documents of one call may take with their indexes. One of nothing but different
+/// words is many times as large as its text.
+const MOST_BYTES: usize = 256 << 20;
 /// How many calls hold documents at the same time; it bounds what they hold beside the cache.
 const CALLS: usize = 8;
 /// How many documents of a call are read at the same time.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
+/// How many documents are indexed at the same time.
+const INDEXING: usize = 2;
 
 /// A document that was read.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) sections: Vec<Section>,
     pub(super) index: Index,
-    text_bytes: usize,
+    /// About what it takes of memory.
+    bytes: usize,
 }
 
 /// A file with its document, or with why there is none.
@@ -38,12 +43,14 @@ pub(super) struct Library {
     reader: Reader,
     cache: Cache<Key, Result<Arc<Document>, ToolError>>,
     calls: Semaphore,
+    indexing: Semaphore,
 }
 
 impl Library {
     /// Keeps about so many bytes of what is read.
     pub(super) fn new(reader: Reader, cache_bytes: usize) -> Self {
-        Self { reader, cache: Cache::new(cache_bytes), calls: Semaphore::new(CALLS) }
+        let (calls, indexing) = (Semaphore::new(CALLS), Semaphore::new(INDEXING));
+        Self { reader, cache: Cache::new(cache_bytes), calls, indexing }
     }
 
     /// Does something with the documents of some files, in their order.
@@ -54,24 +61,21 @@ impl Library {
     ) -> Result<T, ToolError> {
         // The semaphore is never closed, so that waiting for it cannot fail.
         let _call = self.calls.acquire().await;
-        let mut text_bytes = 0;
+        let bytes = AtomicUsize::new(0);
         let opened = futures_util::stream::iter(files)
             .map(async |file| {
                 let document = self.document(&file).await;
-                (file, document)
-            })
-            .buffered(AT_ONCE)
-            .map(|(file, document)| {
-                text_bytes += document.as_ref().map_or(0, |document| document.text_bytes);
-                if text_bytes > MOST_TEXT {
+                let more = document.as_ref().map_or(0, |document| document.bytes);
+                if bytes.fetch_add(more, Ordering::Relaxed) + more > MOST_BYTES {
                     let message = format!(
-                        "the documents hold more than {} MiB of text; name fewer of them with `seed_path`",
-                        MOST_TEXT >> 20
+                        "the documents take more than {} MiB of memory; name fewer of them with `seed_path`",
+                        MOST_BYTES >> 20
                     );
                     return Err(ToolError::new(Code::Refused, message));
                 }
                 Ok((file, document))
-            });
+            })
+            .buffered(AT_ONCE);
         let opened: Vec<_> = opened.try_collect().await?;
         seed::blocking(move || work(&opened)).await
     }
@@ -79,28 +83,49 @@ impl Library {
     async fn document(&self, file: &SeedFile) -> Result<Arc<Document>, ToolError> {
         let make = async || match self.reader.sections(file).await {
             Ok(sections) => {
+                let _indexing = self.indexing.acquire().await;
                 let document = seed::blocking(move || Document::of(sections)).await;
-                let bytes = document.text_bytes + document.index.bytes();
-                Ok((Ok(Arc::new(document)), bytes))
+                Ok(match document {
+                    Some(document) => {
+                        let bytes = document.bytes;
+                        (Ok(Arc::new(document)), bytes)
+                    }
+                    None => refused(too_large(file)),
+                })
             }
-            Err(unread) if unread.is_lasting => {
-                let bytes = size_of::<ToolError>() + unread.error.message.len();
-                Ok((Err(unread.error), bytes))
-            }
+            Err(unread) if unread.is_lasting => Ok(refused(unread.error)),
             Err(unread) => Err(unread.error),
         };
         self.cache.get(&(file.stamp, Format::of(&file.path)), make).await?
     }
 }
 
+/// What is kept of a document that cannot be had.
+fn refused(error: ToolError) -> (Result<Arc<Document>, ToolError>, usize) {
+    let bytes = size_of::<ToolError>() + error.message.len();
+    (Err(error), bytes)
+}
+
+fn too_large(file: &SeedFile) -> ToolError {
+    let most = MOST_BYTES >> 20;
+    let message =
+        format!("`{}`: an index of the document would take more than {most} MiB of memory", file.path);
+    ToolError::new(Code::Refused, message)
+}
+
 impl Document {
-    fn of(sections: Vec<Section>) -> Self {
+    /// Indexes a document, unless that takes too much memory.
+    fn of(sections: Vec<Section>) -> Option<Self> {
+        let size = |section: &Section| size_of::<Section>() + section.title.len() + section.text.len();
+        let text_bytes: usize = sections.iter().map(size).sum();
         let mut index = Index::default();
         for section in &sections {
             index.add(&format!("{}\n{}", section.title, section.text));
+            if text_bytes + index.bytes() > MOST_BYTES {
+                return None;
+            }
         }
-        let size = |section: &Section| size_of::<Section>() + section.title.len() + section.text.len();
-        let text_bytes = sections.iter().map(size).sum();
-        Self { sections, index, text_bytes }
+        let bytes = text_bytes + index.bytes();
+        Some(Self { sections, index, bytes })
     }
 }

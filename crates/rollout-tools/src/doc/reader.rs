@@ -50,7 +50,7 @@ impl Reader {
             return Err(Unread { error: ToolError::new(Code::ExecutionError, message), is_lasting: false });
         }
         let (format, limits) = (Format::of(&file.path), self.limits);
-        let sections = if format.needs_a_process() {
+        let sections = if format.needs_a_process(file.stamp.size) {
             // JSON may write a byte of text as six.
             let output = (limits.text_bytes as u64).saturating_mul(8);
             let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };

@@ -1,5 +1,6 @@
 //! Calls of the `doc` tools.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ const SNIPPET: usize = 240;
 const FEW: usize = 20;
 /// How many documents that could not be read are named.
 const UNREAD: usize = 5;
+/// The most sections that can be read at once.
+const MOST_IDS: usize = 200;
 
 pub(super) struct DocSession {
     pub(super) seeds: Seeds,
@@ -49,8 +52,14 @@ impl DocSession {
         let start = arguments::count(params, "start", 0, usize::MAX)?;
         let tokens = arguments::count(params, "max_text_token", TOKENS, MOST_TOKENS)?;
         let listed = arguments::list(params, &["section_ids"])?;
-        let wanted: Vec<_> =
+        let mut wanted: Vec<_> =
             listed.iter().flat_map(|ids| ids.split(',')).map(str::trim).filter(|id| !id.is_empty()).collect();
+        let mut seen = HashSet::new();
+        wanted.retain(|id| seen.insert(*id));
+        if wanted.len() > MOST_IDS {
+            let message = format!("{} sections are asked for; give {MOST_IDS} ids at most", wanted.len());
+            return Err(ToolError::new(Code::InvalidInput, message));
+        }
         if !wanted.is_empty() {
             return self.sections(files, &wanted, start, tokens).await;
         }
@@ -130,6 +139,7 @@ impl DocSession {
         if query.trim().is_empty() {
             return Err(arguments::missing("key_words"));
         }
+        bm25::check_query(&query)?;
         let most = arguments::count(params, "max_search_results", RESULTS, MOST_RESULTS)?.max(1);
         self.library.with(files, move |opened| search(opened, &query, most)).await
     }

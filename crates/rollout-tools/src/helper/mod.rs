@@ -22,6 +22,7 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 
 use crate::doc::extract;
+use crate::seed::blocking;
 use crate::{Code, ToolError, sql};
 
 pub use child::helper_main;
@@ -55,7 +56,7 @@ impl Helper {
     }
 
     /// Does some work on a file. Dropping the call ends the process.
-    pub(crate) async fn run<T: DeserializeOwned>(
+    pub(crate) async fn run<T: DeserializeOwned + Send + 'static>(
         &self,
         work: Work,
         input: File,
@@ -98,9 +99,10 @@ impl Helper {
             Ok(Err(error)) => Err(HelperError::Start(Arc::new(error))),
             Ok(Ok(None)) => Err(HelperError::Output(limits.output)),
             Ok(Ok(Some(status))) if status.success() => {
-                let answer: Result<T, Failure> = serde_json::from_slice(&answer)
-                    .map_err(|error| HelperError::Crashed(format!("it gave no answer: {error}")))?;
-                answer.map_err(HelperError::from)
+                // It may be the text of a whole book.
+                let read = blocking(move || serde_json::from_slice::<Result<T, Failure>>(&answer)).await;
+                read.map_err(|error| HelperError::Crashed(format!("it gave no answer: {error}")))?
+                    .map_err(HelperError::from)
             }
             Ok(Ok(Some(status))) => Err(limits.what_ended(status, &String::from_utf8_lossy(&complaint))),
         }

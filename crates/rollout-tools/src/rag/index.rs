@@ -1,8 +1,11 @@
 //! Indexes of folders: each built once, for all sessions, and again when its files have changed.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt as _;
+use futures_util::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
+use tokio::sync::Semaphore;
 
 use crate::doc::bm25;
 use crate::doc::cache::Cache;
@@ -11,6 +14,8 @@ use crate::doc::reader::Reader;
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
 use crate::{Code, Params, ToolError};
 
+/// How many indexes are built at the same time; it bounds what they take of memory beside those that are kept.
+const BUILDS: usize = 2;
 /// How many documents are read at the same time.
 const AT_ONCE: usize = 8;
 /// After how many documents it is told how far it is.
@@ -34,21 +39,36 @@ pub(super) struct Index {
 
 /// Indexes by the files that they are made of.
 #[derive(Debug)]
-pub(super) struct Indexes(Arc<Inner>);
+pub(super) struct Indexes {
+    builder: Arc<Builder>,
+    cache: Cache<Key, Kept>,
+    /// The builds that somebody waits for.
+    builds: Mutex<HashMap<Key, WeakShared<Build>>>,
+}
 
 #[derive(Debug)]
-struct Inner {
+struct Builder {
     reader: Reader,
     chunk_chars: usize,
     overlap_chars: usize,
     most_bytes: usize,
-    cache: Cache<Arc<[(String, Stamp)]>, Arc<Index>>,
+    turns: Semaphore,
 }
+
+type Key = Arc<[(String, Stamp)]>;
+/// An index, or why there never will be one of these files.
+type Kept = Result<Arc<Index>, ToolError>;
+/// What is kept, with its bytes.
+type Build = BoxFuture<'static, (Kept, usize)>;
 
 impl Indexes {
     pub(super) fn new(reader: Reader, chunk_chars: usize, overlap_chars: usize, most_bytes: usize) -> Self {
-        let cache = Cache::new(most_bytes);
-        Self(Arc::new(Inner { reader, chunk_chars, overlap_chars, most_bytes, cache }))
+        let turns = Semaphore::new(BUILDS);
+        Self {
+            builder: Arc::new(Builder { reader, chunk_chars, overlap_chars, most_bytes, turns }),
+            cache: Cache::new(most_bytes),
+            builds: Mutex::default(),
+        }
     }
 
     /// The index of the files as they are now.
@@ -57,17 +77,33 @@ impl Indexes {
         if files.is_empty() {
             return Err(ToolError::new(Code::NoResults, "there are no documents here"));
         }
-        let key: Arc<[_]> = files.iter().map(|file| (file.path.clone(), file.stamp)).collect();
-        let inner = Arc::clone(&self.0);
-        // An index serves all who come after, so that it is finished even if who asked for it has gone.
-        let built =
-            tokio::spawn(async move { inner.cache.get(&key, async || inner.build(files).await).await });
-        built.await.unwrap_or_else(|failure| std::panic::resume_unwind(failure.into_panic()))
+        let key: Key = files.iter().map(|file| (file.path.clone(), file.stamp)).collect();
+        let build = self.build(&key, files);
+        self.cache.get(&key, async || Ok::<_, ToolError>(build.await)).await?
+    }
+
+    /// The build of an index. Nothing is done before it is waited for; it goes on as long as anybody waits, be it
+    /// somebody else than who came first, and ends when nobody does.
+    fn build(&self, key: &Key, files: Vec<SeedFile>) -> Shared<Build> {
+        // Nothing below panics while the lock is held.
+        let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(build) = builds.get(key).and_then(WeakShared::upgrade) {
+            return build;
+        }
+        builds.retain(|_, build| build.upgrade().is_some());
+        let builder = Arc::clone(&self.builder);
+        let build = async move { builder.build(files).await }.boxed().shared();
+        if let Some(build) = build.downgrade() {
+            builds.insert(Arc::clone(key), build);
+        }
+        build
     }
 }
 
-impl Inner {
-    async fn build(&self, files: Vec<SeedFile>) -> Result<(Arc<Index>, usize), ToolError> {
+impl Builder {
+    async fn build(&self, files: Vec<SeedFile>) -> (Kept, usize) {
+        // The semaphore is never closed, so that waiting for it cannot fail.
+        let _turn = self.turns.acquire().await;
         let count = files.len();
         tracing::info!(documents = count, "building an index");
         let mut index = Index::default();
@@ -81,9 +117,9 @@ impl Inner {
         while let Some((file, sections)) = read.next().await {
             match sections {
                 Ok(sections) => {
-                    let (chunk, overlap) = (self.chunk_chars, self.overlap_chars);
+                    let (chunk, overlap, most) = (self.chunk_chars, self.overlap_chars, self.most_bytes);
                     index = blocking(move || {
-                        index.add(&file.path, &sections, chunk, overlap);
+                        index.add(&file.path, &sections, chunk, overlap, most);
                         index
                     })
                     .await;
@@ -96,7 +132,8 @@ impl Inner {
             if index.bytes() > self.most_bytes {
                 let most = self.most_bytes >> 20;
                 let message = format!("the index of this folder would take more than {most} MiB of memory");
-                return Err(ToolError::new(Code::Refused, message));
+                let bytes = size_of::<ToolError>() + message.len();
+                return (Err(ToolError::new(Code::Refused, message)), bytes);
             }
             done += 1;
             if done % TELL_EVERY == 0 {
@@ -105,14 +142,18 @@ impl Inner {
         }
         tracing::info!(documents = count, unread, passages = index.passages.len(), "built an index");
         let bytes = index.bytes();
-        Ok((Arc::new(index), bytes))
+        (Ok(Arc::new(index)), bytes)
     }
 }
 
 impl Index {
-    fn add(&mut self, path: &str, sections: &[Section], chunk: usize, overlap: usize) {
+    /// Adds a document, or as much of it as fits and a little more.
+    fn add(&mut self, path: &str, sections: &[Section], chunk: usize, overlap: usize, most: usize) {
         let path: Arc<str> = path.into();
         for section in sections {
+            if self.bytes() > most {
+                return;
+            }
             let title: Arc<str> = section.title.as_str().into();
             for text in chunks(&section.text, chunk, overlap) {
                 self.words.add(&format!("{title}\n{text}"));

@@ -4,7 +4,7 @@ mod index;
 mod session;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -120,8 +120,12 @@ impl Resource for Rag {
             _ => named,
         };
         // Files that changed are seen here, so that all calls of a session search the same.
-        let index =
-            if seeds.is_empty() { None } else { Some(self.indexes.of(&seeds, &Params::new()).await?) };
-        Ok(Box::new(session::RagSession { seeds, index, indexes: Arc::clone(&self.indexes) }))
+        let index = if seeds.is_empty() {
+            Weak::new()
+        } else {
+            Arc::downgrade(&self.indexes.of(&seeds, &Params::new()).await?)
+        };
+        let indexes = Arc::clone(&self.indexes);
+        Ok(Box::new(session::RagSession { seeds, index: Mutex::new(index), indexes }))
     }
 }

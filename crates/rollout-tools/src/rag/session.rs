@@ -1,7 +1,7 @@
 //! Calls of the `rag` tools.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -18,8 +18,9 @@ const MOST: usize = 100;
 
 pub(super) struct RagSession {
     pub(super) seeds: Seeds,
-    /// What the session was opened for, if it was opened for something.
-    pub(super) index: Option<Arc<Index>>,
+    /// What was searched last without a call naming files. It is the cache that keeps it, not the session: of those
+    /// there may be many.
+    pub(super) index: Mutex<Weak<Index>>,
     pub(super) indexes: Arc<Indexes>,
 }
 
@@ -30,12 +31,27 @@ impl Session for RagSession {
             return Err(ToolError::new(Code::InvalidRequest, format!("there is no tool `rag:{tool}`")));
         }
         let query = arguments::required_text(&params, "query")?.to_owned();
+        bm25::check_query(&query)?;
         let top_k = arguments::count(&params, "top_k", TOP_K, MOST)?.max(1);
-        let index = match &self.index {
-            Some(index) if !Seeds::are_named(&params) => Arc::clone(index),
-            _ => self.indexes.of(&self.seeds, &params).await?,
-        };
+        let index = self.index(&params).await?;
         blocking(move || search(&index, &query, top_k)).await
+    }
+}
+
+impl RagSession {
+    async fn index(&self, params: &Params) -> Result<Arc<Index>, ToolError> {
+        if Seeds::are_named(params) {
+            return self.indexes.of(&self.seeds, params).await;
+        }
+        // Nothing panics while the lock is held.
+        let last = || self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = last().upgrade();
+        if let Some(index) = kept {
+            return Ok(index);
+        }
+        let index = self.indexes.of(&self.seeds, params).await?;
+        *last() = Arc::downgrade(&index);
+        Ok(index)
     }
 }
 

@@ -12,6 +12,8 @@ use super::{Roots, SeedError};
 
 /// How many files a folder may have; more than this is no folder of documents.
 const MOST_FILES: usize = 10_000;
+/// How many files and folders are looked at in all, those that are not wanted included.
+const MOST_ENTRIES: usize = 200_000;
 /// How deep folders are looked into.
 const DEEPEST: usize = 32;
 
@@ -70,13 +72,14 @@ pub(super) fn list(
     seeds: &[String],
     wanted: fn(&str) -> bool,
 ) -> Result<Vec<SeedFile>, SeedError> {
-    let mut files = Vec::new();
+    let (mut files, mut looked_at) = (Vec::new(), 0);
     for seed in seeds {
         let found = roots.find(seed)?;
         // One seed needs no name of its own; several are told apart by theirs.
         let shown = if seeds.len() > 1 { seed.trim_end_matches('/') } else { "" };
         if found.entry.is_folder {
-            let mut walk = Walk { root: found.root, seed, wanted, files: &mut files };
+            let mut walk =
+                Walk { root: found.root, seed, wanted, files: &mut files, looked_at: &mut looked_at };
             walk.folder(&found.relative, shown, 0)?;
         } else {
             let name = found.relative.file_name().unwrap_or_default().to_string_lossy();
@@ -98,6 +101,7 @@ struct Walk<'a> {
     seed: &'a str,
     wanted: fn(&str) -> bool,
     files: &'a mut Vec<SeedFile>,
+    looked_at: &'a mut usize,
 }
 
 impl Walk<'_> {
@@ -111,6 +115,10 @@ impl Walk<'_> {
         let folder = entry.open().map_err(unreadable)?;
         for entry in Dir::new(folder).map_err(|errno| unreadable(errno.into()))? {
             let entry = entry.map_err(|errno| unreadable(errno.into()))?;
+            *self.looked_at += 1;
+            if *self.looked_at > MOST_ENTRIES {
+                return Err(SeedError::TooMuch { path: self.seed.to_owned(), most: MOST_ENTRIES });
+            }
             let Ok(name) = entry.file_name().to_str() else { continue };
             if name.starts_with('.') {
                 continue;

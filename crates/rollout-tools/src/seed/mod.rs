@@ -7,6 +7,7 @@
 mod files;
 mod roots;
 
+use std::collections::HashSet;
 use std::error::Error as _;
 use std::path::PathBuf;
 
@@ -17,6 +18,8 @@ use crate::{Code, Params, ToolError, arguments};
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.
 const NAMES: [&str; 2] = ["seed_path", "folder"];
+/// The most paths that a session or a call can name. Each is looked for, and a folder is walked through.
+const MOST_SEEDS: usize = 100;
 
 /// The roots when the operator names none.
 pub(crate) fn default_roots() -> Vec<PathBuf> {
@@ -33,12 +36,12 @@ pub(crate) enum SeedError {
     Unnamed,
     /// The path leads out of the roots.
     #[error(
-        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` of these tools in its configuration"
+        "`{path}` is not below a folder that this server may read; who runs the server can add the folder to `roots` of these tools in its configuration"
     )]
-    Outside { path: String, roots: String },
+    Outside { path: String },
     /// The path leads out of what the session was opened with.
-    #[error("`{path}` is not part of what this session was opened for ({roots})")]
-    OutsideSession { path: String, roots: String },
+    #[error("`{path}` is not part of what this session was opened for")]
+    OutsideSession { path: String },
     /// The path has a part that begins with a dot.
     #[error("`{path}` is hidden: names that begin with a dot are not served")]
     Hidden { path: String },
@@ -51,6 +54,9 @@ pub(crate) enum SeedError {
     /// The folder holds too much.
     #[error("`{path}` holds more than {most} files; name a smaller folder")]
     TooMany { path: String, most: usize },
+    /// There is too much to look through, whether it is wanted or not.
+    #[error("there are more than {most} files and folders in `{path}`; name a smaller folder")]
+    TooMuch { path: String, most: usize },
     /// A root cannot be opened.
     #[error("the folder `{path}`, one of `roots` in the server's configuration, cannot be opened")]
     Root { path: String, source: std::io::Error },
@@ -67,7 +73,8 @@ impl From<SeedError> for ToolError {
             | SeedError::OutsideSession { .. }
             | SeedError::Hidden { .. }
             | SeedError::NotAFile { .. }
-            | SeedError::TooMany { .. } => Code::Refused,
+            | SeedError::TooMany { .. }
+            | SeedError::TooMuch { .. } => Code::Refused,
             SeedError::Missing { .. } => Code::NoResults,
             SeedError::Root { .. } => Code::ResourceFailed,
             SeedError::Unreadable { .. } => Code::ExecutionError,
@@ -133,8 +140,13 @@ impl Seeds {
 
 fn named(params: &Params) -> Result<Vec<String>, ToolError> {
     let mut named = arguments::list(params, &NAMES)?;
-    // Without this, no name would be one of the whole root.
-    named.retain(|path| !path.trim().is_empty());
+    let mut seen = HashSet::new();
+    // Without the first, no name would be one of the whole root.
+    named.retain(|path| !path.trim().is_empty() && seen.insert(path.clone()));
+    if named.len() > MOST_SEEDS {
+        let message = format!("{} files or folders are named; name {MOST_SEEDS} at most", named.len());
+        return Err(ToolError::new(Code::InvalidInput, message));
+    }
     Ok(named)
 }
 
@@ -142,6 +154,10 @@ fn named(params: &Params) -> Result<Vec<String>, ToolError> {
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
-        Err(failure) => std::panic::resume_unwind(failure.into_panic()),
+        Err(failure) => match failure.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only a runtime that comes to its end gives up what it was to do; nobody waits for it any more.
+            Err(_) => std::future::pending().await,
+        },
     }
 }

@@ -102,13 +102,7 @@ impl Roots {
         if missing && !outside {
             return Err(SeedError::Missing { path });
         }
-        let names: Vec<_> = self.roots.iter().map(|root| root.names[0].display().to_string()).collect();
-        let roots = names.join(", ");
-        Err(if self.narrowed {
-            SeedError::OutsideSession { path, roots }
-        } else {
-            SeedError::Outside { path, roots }
-        })
+        Err(if self.narrowed { SeedError::OutsideSession { path } } else { SeedError::Outside { path } })
     }
 }
 

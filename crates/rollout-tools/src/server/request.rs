@@ -6,6 +6,7 @@ use axum::{
     body::Body,
     extract::{FromRequest, Request},
     http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
 };
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
@@ -27,45 +28,63 @@ const MAX_ACTIONS: usize = 256;
 pub(super) struct Asked<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
-    type Rejection = Envelope;
+    type Rejection = Unreadable;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Envelope> {
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Unreadable> {
         let limit = service.config.max_body_bytes;
         let (parts, body) = request.into_parts();
         check_headers(&parts.headers, limit)?;
         let body = tokio::time::timeout(BODY_TIME, collect(body, limit)).await.unwrap_or_else(|_| {
-            let error = ToolError::new(Code::InvalidRequest, "the body of the request did not come in time");
-            Err(Envelope::from(error).with_status(StatusCode::REQUEST_TIMEOUT))
+            let text = "the body of the request did not come in time";
+            Err(Unreadable::new(StatusCode::REQUEST_TIMEOUT, Code::InvalidRequest, text))
         })?;
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
         serde_json::from_slice(body).map(Self).map_err(|error| {
             let text = format!("the request is not in the form of the protocol: {error}");
-            ToolError::new(Code::InvalidRequest, text).into()
+            Unreadable::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, text)
         })
     }
 }
 
+/// A request that cannot be read.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    status: StatusCode,
+    error: ToolError,
+}
+
+impl Unreadable {
+    fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
+        Self { status, error: ToolError::new(code, message) }
+    }
+}
+
+impl IntoResponse for Unreadable {
+    fn into_response(self) -> Response {
+        Envelope::from(self.error).with_status(self.status).into_response()
+    }
+}
+
 /// Refuses what is not JSON by its own word, which no web page of another origin can send unasked.
-fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), Envelope> {
+fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), Unreadable> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
         let text = "the body is not said to be JSON; send `Content-Type: application/json`";
-        let error = ToolError::new(Code::InvalidRequest, text);
-        return Err(Envelope::from(error).with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        return Err(Unreadable::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, text));
     }
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: u64| length > limit as u64) { Err(too_large(limit)) } else { Ok(()) }
 }
 
 /// Reads a body up to a limit.
-async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Envelope> {
+async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Unreadable> {
     let mut pieces = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {
             let text = format!("the body of the request broke off: {error}");
-            Envelope::from(ToolError::new(Code::InvalidRequest, text))
+            Unreadable::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, text)
         })?;
         if piece.len() > limit - whole.len() {
             return Err(too_large(limit));
@@ -75,9 +94,9 @@ async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Envelope> {
     Ok(whole)
 }
 
-fn too_large(limit: usize) -> Envelope {
+fn too_large(limit: usize) -> Unreadable {
     let text = format!("the body of the request has more than {limit} bytes");
-    Envelope::from(ToolError::new(Code::InvalidInput, text)).with_status(StatusCode::PAYLOAD_TOO_LARGE)
+    Unreadable::new(StatusCode::PAYLOAD_TOO_LARGE, Code::InvalidInput, text)
 }
 
 /// Who asks.
@@ -247,13 +266,14 @@ mod tests {
     #[tokio::test]
     async fn a_body_without_a_length_is_read_up_to_the_limit() {
         assert_eq!(collect(pieces(&[4, 6]), 10).await.unwrap().len(), 10);
-        assert_eq!(collect(pieces(&[4, 7]), 10).await.unwrap_err().code, 4000);
+        assert_eq!(collect(pieces(&[4, 7]), 10).await.unwrap_err().error.code, Code::InvalidInput);
     }
 
     #[tokio::test]
     async fn a_body_that_breaks_off_is_a_bad_request() {
         let pieces = [Ok(vec![b' ']), Err(std::io::Error::other("gone"))];
-        assert_eq!(collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err().code, 4002);
+        let refused = collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err();
+        assert_eq!(refused.error.code, Code::InvalidRequest);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Session for SqlSession {
 }
 
 impl SqlSession {
-    async fn ask<T: serde::de::DeserializeOwned>(
+    async fn ask<T: serde::de::DeserializeOwned + Send + 'static>(
         &self,
         database: &SeedFile,
         question: Question,

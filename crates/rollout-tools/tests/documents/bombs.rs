@@ -12,18 +12,14 @@ use super::{Place, call, helper, open, shown};
 
 /// Reads a document that nobody can read, and then one that everybody can, from the same server.
 async fn read(name: &str, bytes: Vec<u8>) -> String {
-    read_within(30, name, bytes).await
-}
-
-async fn read_within(timeout_seconds: u64, name: &str, bytes: Vec<u8>) -> String {
     let place = Place::new().with(name, bytes).with("good.md", "# Fine\nThe server is still here.");
     let roots = vec![place.path().to_owned()];
-    let config = DocConfig { roots, max_memory_bytes: 128 << 20, timeout_seconds, ..DocConfig::default() };
+    let config = DocConfig { roots, max_memory_bytes: 128 << 20, ..DocConfig::default() };
     let docs = Docs::new(config, helper());
     let bad = open(&docs, name).await;
     let answer = shown(&*bad, "read", json!({})).await;
     let again = shown(&*bad, "search", json!({"key_words": ["server"]})).await;
-    assert_eq!(again.split(' ').next(), answer.split(' ').next(), "{again}");
+    assert!(again.split(' ').next() == answer.split(' ').next() || answer.starts_with('['), "{again}");
     let good = open(&docs, ".").await;
     let both = shown(&*good, "search", json!({"key_words": ["server"]})).await;
     assert!(both.contains("The server is still here."), "{both}");
@@ -122,9 +118,8 @@ async fn entities_are_not_expanded() {
 
 #[tokio::test]
 async fn elements_within_elements_without_end_do_no_harm() {
-    let page = "<div>".repeat(20_000);
-    let answer = read_within(1, "a.html", page.into_bytes()).await;
-    assert!(answer.starts_with("5006 `a.html`") || answer.starts_with("5000 `a.html`"), "{answer}");
+    let page = format!("{}The bottom.", "<div>".repeat(200_000));
+    assert_eq!(read("a.html", page.into_bytes()).await, "[1] The bottom.\nThe bottom.");
     let body = "<w:tbl>".repeat(500_000);
     let answer = read("a.docx", docx(&body)).await;
     assert!(answer.starts_with("5000 `a.docx`"), "{answer}");

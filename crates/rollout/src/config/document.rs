@@ -13,6 +13,9 @@ use super::{
     yaml,
 };
 
+/// Knows the values of variables.
+type Vars<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
 /// A file, YAML or JSON, that is not a job's or a task's.
 pub struct Document {
     sources: Sources,
@@ -34,11 +37,7 @@ impl Document {
 
     /// Reads a text as if it were the content of the file at `path`, and expands each `${VAR}` in it if there are
     /// variables.
-    pub fn parse(
-        path: &Path,
-        text: &str,
-        vars: Option<&dyn Fn(&str) -> Option<String>>,
-    ) -> Result<Self, Problems> {
+    pub fn parse(path: &Path, text: &str, vars: Option<&Vars<'_>>) -> Result<Self, Problems> {
         let mut sources = Sources::default();
         let source = sources.add(&path.display().to_string(), text);
         let root = yaml::parse(text, source).map_err(|error| {
@@ -160,7 +159,7 @@ mod tests {
 
     #[test]
     fn problems_are_told_with_their_place() {
-        insta::assert_snapshot!(read("a: ${NO}\nb: {c: ${NEITHER}}\n").err().unwrap(), @"
+        insta::assert_snapshot!(read("a: ${NO}\nb:\n  c: ${NEITHER}\n").err().unwrap(), @"
         error: the variable `NO` is not set
          --> tools.yaml:1:4
           |
@@ -170,10 +169,10 @@ mod tests {
           = help: set it, or write `${NO:-default}`
 
         error: the variable `NEITHER` is not set
-         --> tools.yaml:2:8
+         --> tools.yaml:3:6
           |
-        2 | b: {c: ${NEITHER}}
-          |        ^^^^^^^^^^
+        3 |   c: ${NEITHER}
+          |      ^^^^^^^^^^
           |
           = help: set it, or write `${NEITHER:-default}`
         ");

@@ -1,17 +1,14 @@
 //! Pages: turned into Markdown first.
 
-use htmd::HtmlToMarkdown;
-
 use super::{ExtractError, Sections, markdown};
-
-/// What is on a page but not part of what it says.
-const NO_TEXT: [&str; 9] =
-    ["head", "iframe", "nav", "noscript", "script", "style", "svg", "template", "object"];
+use crate::web::html::to_markdown;
 
 pub(super) fn read(page: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
-    let converter = HtmlToMarkdown::builder().skip_tags(NO_TEXT.to_vec()).build();
-    let text = converter.convert(page).map_err(ExtractError::malformed)?;
-    markdown::read(&text, sections)
+    let page = to_markdown(page, None, || true);
+    if page.is_cut {
+        return Err(ExtractError::Text(page.markdown.len()));
+    }
+    markdown::read(&page.markdown, sections)
 }
 
 #[cfg(test)]

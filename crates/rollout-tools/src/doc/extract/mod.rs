@@ -23,6 +23,10 @@ use crate::helper::Failure;
 /// has to fit with its title.
 pub(super) const SECTION_CHARS: usize = 3000;
 
+/// Text up to this long, in bytes, is read in no time and in no space to speak of, whatever it says. Most documents
+/// are shorter, and starting a process takes longer than reading them.
+const SMALL: u64 = 64 << 10;
+
 /// What kind of document it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Format {
@@ -106,9 +110,10 @@ impl Format {
         })
     }
 
-    /// Whether its reader can be made to use up memory or to crash, and so needs a process of its own.
-    pub fn needs_a_process(self) -> bool {
-        matches!(self, Self::Html | Self::Pdf | Self::Docx | Self::Xlsx)
+    /// Whether a document of so many bytes can make its reader crash, use up memory or take long, so that it needs
+    /// a process of its own.
+    pub fn needs_a_process(self, bytes: u64) -> bool {
+        matches!(self, Self::Pdf | Self::Docx | Self::Xlsx) || bytes > SMALL
     }
 }
 

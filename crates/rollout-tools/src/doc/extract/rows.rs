@@ -2,7 +2,7 @@
 
 use super::{ExtractError, SECTION_CHARS, Sections};
 
-/// Headers longer than this are not repeated, in characters.
+/// Headers longer than this are not repeated but are a section of their own, in characters.
 const LONGEST_HEADER: usize = SECTION_CHARS / 4;
 
 pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
@@ -31,7 +31,9 @@ fn delimiter(text: &str) -> u8 {
 pub(super) struct Blocks<'a, 'b> {
     name: &'a str,
     sections: &'a mut Sections<'b>,
+    /// What every block begins with.
     header: Option<String>,
+    header_chars: usize,
     block: String,
     chars: usize,
     /// The number of the first row of the block, and of the last.
@@ -41,7 +43,7 @@ pub(super) struct Blocks<'a, 'b> {
 impl<'a, 'b> Blocks<'a, 'b> {
     /// Gathers the rows of the table with this name.
     pub(super) fn new(name: &'a str, sections: &'a mut Sections<'b>) -> Self {
-        Self { name, sections, header: None, block: String::new(), chars: 0, rows: (1, 0) }
+        Self { name, sections, header: None, header_chars: 0, block: String::new(), chars: 0, rows: (1, 0) }
     }
 
     /// Adds a row. The first one is the header.
@@ -52,11 +54,10 @@ impl<'a, 'b> Blocks<'a, 'b> {
             line.extend(cell.as_ref().trim().chars().map(|c| if c == '\n' { ' ' } else { c }));
         }
         if self.header.is_none() {
-            self.header = Some(line);
-            return Ok(());
+            return self.first(line);
         }
         let chars = line.chars().count() + 1;
-        if self.chars > 0 && self.chars + self.repeated().chars().count() + chars > SECTION_CHARS {
+        if self.chars > 0 && self.chars + self.header_chars + chars > SECTION_CHARS {
             self.flush()?;
         }
         self.rows.1 += 1;
@@ -64,6 +65,21 @@ impl<'a, 'b> Blocks<'a, 'b> {
         self.block.push_str(&line);
         self.block.push('\n');
         Ok(())
+    }
+
+    fn first(&mut self, header: String) -> Result<(), ExtractError> {
+        let chars = header.chars().count();
+        if chars > LONGEST_HEADER {
+            self.sections.push(&self.titled("header"), &header)?;
+            self.header = Some(String::new());
+        } else {
+            (self.header, self.header_chars) = (Some(header), chars);
+        }
+        Ok(())
+    }
+
+    fn titled(&self, part: &str) -> String {
+        if self.name.is_empty() { part.to_owned() } else { format!("{} ({part})", self.name) }
     }
 
     /// Adds what is left.
@@ -78,15 +94,11 @@ impl<'a, 'b> Blocks<'a, 'b> {
         }
     }
 
-    fn repeated(&self) -> &str {
-        self.header.as_deref().filter(|header| header.chars().count() <= LONGEST_HEADER).unwrap_or_default()
-    }
-
     fn flush(&mut self) -> Result<(), ExtractError> {
         let (first, last) = self.rows;
         let rows = if first == last { format!("row {first}") } else { format!("rows {first}–{last}") };
-        let title = if self.name.is_empty() { rows } else { format!("{} ({rows})", self.name) };
-        let text = format!("{}\n{}", self.repeated(), self.block);
+        let title = self.titled(&rows);
+        let text = format!("{}\n{}", self.header.as_deref().unwrap_or_default(), self.block);
         self.sections.push(&title, &text)?;
         self.block.clear();
         self.chars = 0;
@@ -119,6 +131,16 @@ mod tests {
     fn values_may_be_separated_by_other_marks() {
         assert_eq!(read("a;b\n1,5;2\n")[0].text, "a | b\n1,5 | 2");
         assert_eq!(read("a\tb\n1\t2\n")[0].text, "a | b\n1 | 2");
+    }
+
+    #[test]
+    fn a_long_header_is_given_once_and_looked_at_once() {
+        let header = "x".repeat(1 << 20);
+        let found = read(&format!("{header}\n{}", "a\n".repeat(1 << 20)));
+        let (of_header, rows): (Vec<_>, Vec<_>) =
+            found.iter().partition(|part| part.title.starts_with("header"));
+        assert_eq!(of_header.iter().map(|part| part.text.len()).sum::<usize>(), header.len());
+        assert!(rows[0].title == "rows 1–1500" && rows[0].text.starts_with("a\na\n"), "{}", rows[0].title);
     }
 
     #[test]

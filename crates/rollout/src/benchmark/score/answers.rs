@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(
             answer(row),
             Some(Answer {
+                place: Some((3, 2)),
                 task_id: "3__2".to_owned(),
                 question: "2+2?".to_owned(),
                 predicted: "4".to_owned(),

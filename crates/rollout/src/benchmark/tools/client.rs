@@ -229,7 +229,8 @@ impl ToolServer {
                 Value::Null
             }
         };
-        let failures = said["errors"].as_object();
+        // Some servers put it into the envelope of all other answers.
+        let failures = [&said, &said["data"]].into_iter().find_map(|said| said["errors"].as_object());
         let failure = |kind: &str| {
             failures?.get(kind).map(|why| why.as_str().map_or_else(|| why.to_string(), str::to_owned))
         };

@@ -10,6 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use rustix::io::Errno;
 use tokio::{
     net::unix::pipe::{self, Receiver},
     sync::oneshot,
@@ -100,13 +101,15 @@ async fn pump(
     }
     let mut drained = 0;
     while open && drained < MAX_PIPE_BYTES {
-        match pipe.try_read(&mut chunk) {
+        // The pipe itself is asked: the runtime may not have heard yet that there is something in it, and would say that
+        // there is nothing.
+        match rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut chunk[..])) {
             Ok(0) => open = false,
             Ok(count) => {
                 drained += count;
                 keep(&mut log, &chunk[..count]).await;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(Errno::AGAIN) => break,
             Err(_) => open = false,
         }
     }
@@ -129,4 +132,27 @@ async fn pump(
         }
     }
     let _ = log.finish().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, io::Write as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_command_wrote_is_there_when_it_has_ended() {
+        for _ in 0..100 {
+            let (outer, inner) = pipe().unwrap();
+            let (log, excerpt) = LogWriter::excerpt(100);
+            let pumps = Pumps::default();
+            let pump = pumps.start(outer, log);
+            // A service of the command's keeps the pipe open.
+            let mut inner = File::from(inner);
+            inner.write_all(b"last words").unwrap();
+            // The runtime has had no moment to hear of it.
+            pump.catch_up().await;
+            assert_eq!(excerpt.text().0, "last words");
+        }
+    }
 }
