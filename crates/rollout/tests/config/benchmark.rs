@@ -490,6 +490,7 @@ fn the_hash_is_of_what_changes_answers_and_scores() {
         ("evaluation_metric", json!("f1_score")),
         ("available_tools", json!(["web:search"])),
         ("save_trajectories", json!(false)),
+        ("benchmark_name", json!("other")),
     ] {
         assert_ne!(hash(key, value), same, "{key}");
     }
@@ -510,7 +511,8 @@ fn inputs_are_found_beside_the_file_and_else_where_the_command_works() {
     assert_eq!(load("Cargo.toml", &[]), dir.path().join("Cargo.toml"));
     assert_eq!(load("src/lib.rs", &[]), Path::new("src/lib.rs"));
     let typed = RolloutOverrides { data_path: Some("Cargo.toml".into()), ..RolloutOverrides::default() };
-    assert_eq!(load("absent", &typed.settings()), Path::new("Cargo.toml"));
+    let here = std::env::current_dir().unwrap().join("Cargo.toml");
+    assert_eq!(load("absent", &typed.settings().unwrap()), here, "so that a resume from elsewhere finds it");
 }
 
 #[test]
@@ -539,12 +541,12 @@ fn a_run_may_say_otherwise() {
         evaluate: Some(false),
         metric: Some(Metric::NumericMatch),
     };
-    let mut settings = overrides.settings();
+    let mut settings = overrides.settings().unwrap();
     settings.push("max_workers=16".parse().unwrap());
     let config = load_benchmark_text(Path::new("c.json"), &text, &settings, &vars).unwrap().config;
     let expected = RolloutConfig {
         base_url: "http://localhost".to_owned(),
-        data_path: Some("Cargo.toml".into()),
+        data_path: Some(std::path::absolute("Cargo.toml").unwrap()),
         output_dir: Some("o u t".into()),
         model_name: "yes: no".to_owned(),
         number_of_tasks: Some(2),
@@ -639,4 +641,25 @@ fn a_configuration_made_in_code_keeps_the_same_rules() {
     --> the configuration
      = help: 0 gives the steadiest judge
     ");
+}
+
+#[test]
+fn a_path_that_is_no_text_is_recorded_as_well_as_it_can_be_and_refused_as_a_setting() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+    let path = Path::new(OsStr::from_bytes(b"q\xff.jsonl"));
+    let config = RolloutConfig {
+        base_url: "http://localhost".to_owned(),
+        data_path: Some(path.to_owned()),
+        output_dir: Some(path.to_owned()),
+        ..RolloutConfig::default()
+    };
+    assert!(format!("{config:?}").contains("q\u{fffd}.jsonl"));
+    let loaded = LoadedBenchmark::new(config, &|_| None).unwrap();
+    assert_eq!(
+        (loaded.config.data_path.as_deref(), &loaded.record["output_dir"]),
+        (Some(path), &json!("q\u{fffd}.jsonl"))
+    );
+    let overrides = RolloutOverrides { output_dir: Some(path.to_owned()), ..RolloutOverrides::default() };
+    let refused = overrides.settings().unwrap_err().to_string();
+    assert!(refused.contains("is not UTF-8"), "{refused}");
 }

@@ -66,6 +66,7 @@ pub use self::{
     config::{ClientConfig, ClientError, Dialect, RateLimit},
     prices::{Price, Prices, PricesError},
 };
+pub(crate) use self::endpoint::shown as shown_url;
 use self::{
     endpoint::{Endpoint, Sessions},
     failure::{Asked, Failure},
