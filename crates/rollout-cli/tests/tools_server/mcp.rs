@@ -62,3 +62,30 @@ fn tools_of_a_server_are_called_and_one_that_is_missing_is_told() {
         finished.stderr()
     );
 }
+
+#[test]
+fn a_server_that_does_not_answer_holds_up_the_others_for_a_moment_only() {
+    let config = json!({
+        "resources": {"code": false, "doc": false, "rag": false, "sql": false, "vm": false, "web": false},
+        "mcp": {"servers": {
+            "sums": {"command": ["python3", "sums.py"]},
+            "mute": {"command": ["sleep", "987"]},
+            "late": {"command": ["sh", "-c", "test -e go && exec python3 sums.py; exit 1"]},
+        }},
+    });
+    let job = place(&config).file("sums.py", SERVER);
+    let server = Server::serving(job, &[]);
+    let (_, tools) = server.get("/api/v1/tools");
+    assert_eq!(tools["count"], 1, "{tools}");
+    assert_eq!(server.execute("w", "mcp:sums.add", &json!({"a": 1, "b": 2}))["data"]["result"], "3");
+    // One that was not there is started by the first call, and named from then on.
+    let late = || server.execute("w", "mcp:late.add", &json!({"a": 1, "b": 2}));
+    assert_eq!(late()["code"], 5012);
+    std::fs::write(server.job.root().join("go"), "").unwrap();
+    assert_eq!(late()["data"]["result"], "3");
+    assert_eq!(server.get("/api/v1/tools").1["count"], 2);
+    assert_eq!(server.execute("w", "mcp:late.sub", &json!({}))["code"], 4002);
+    server.signal("-TERM");
+    let finished = server.finish().expect(0);
+    assert!(finished.stderr().contains("not all servers answer yet"), "{}", finished.stderr());
+}

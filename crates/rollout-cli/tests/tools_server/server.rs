@@ -36,11 +36,16 @@ impl Server {
         Self::in_place(place(config), &[])
     }
 
-    pub(crate) fn in_place(job: TestJob, arguments: &[&str]) -> Self {
+    /// Serves as soon as it says that it does.
+    pub(crate) fn serving(job: TestJob, arguments: &[&str]) -> Self {
         let all = [&["tools", "serve", "--port", "0", "--config", "tools.json"], arguments].concat();
         let mut running = job.start_with(&all);
         let address = address(&job, || running.is_running());
-        let server = Self { address, job, running };
+        Self { address, job, running }
+    }
+
+    pub(crate) fn in_place(job: TestJob, arguments: &[&str]) -> Self {
+        let server = Self::serving(job, arguments);
         // What it tries out when it starts is not to be counted as a test's.
         until(|| {
             let (status, told) = server.get("/api/v1/warmup/status");
