@@ -28,6 +28,10 @@ use crate::{
 /// How long the end of a server waits for a beginning that is still under way.
 const WARM_UP_GRACE: Duration = Duration::from_secs(10);
 
+/// How many files a server may open. The limit can be a thousand million, and is passed on to programs, of which some
+/// close all that they could have.
+const OPEN_FILES: u64 = 1 << 16;
+
 /// How long the beginning of a server waits for MCP servers, whose tools it would name.
 const MCP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -115,14 +119,16 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     ended
 }
 
-/// Raises the number of files that this process may open as far as it can: every connection is one, and tools need
-/// some of their own.
+/// Raises the number of files that this process may open: every connection is one, and tools need some of their own.
 fn allow_connections() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Without it there is room for fewer clients.
-    let _ = setrlimit(Resource::Nofile, limit);
+    let enough = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    if limit.current.is_some_and(|now| now < enough) {
+        limit.current = Some(enough);
+        // Without it there is room for fewer clients.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
 }
 
 /// Listens as soon as the names of all tools are known: those of MCP servers come from the servers. One that takes

@@ -97,6 +97,13 @@ impl Server {
         until(|| self.sessions() == number);
     }
 
+    /// How many files it may open.
+    pub(crate) fn open_files(&self) -> u64 {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", self.running.child.id())).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     pub(crate) fn signal(&self, signal: &str) {
         self.running.signal(signal);
     }
