@@ -23,7 +23,13 @@ pub(crate) fn required_text<'p>(params: &'p Params, name: &str) -> Result<&'p st
 /// Some texts, as [`list`] reads them, of which there has to be one.
 pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
     let found = list(params, names)?;
-    if found.is_empty() { Err(missing(names[0])) } else { Ok(found) }
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    match names.iter().find(|name| given(params, name).is_some()) {
+        Some(name) => Err(ToolError::new(Code::InvalidInput, format!("the list {name:?} is empty"))),
+        None => Err(missing(names[0])),
+    }
 }
 
 /// Some texts or none. One alone may be written without a list, and a list as JSON in a text. The first of the
@@ -121,11 +127,12 @@ mod tests {
 
     #[test]
     fn one_text_stands_for_a_list_of_one() {
-        let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", {}]}));
+        let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", {}], "none": []}));
         assert_eq!(texts(&params, &["query"]), Ok(vec!["x".to_owned()]));
         assert_eq!(texts(&params, &["url", "urls"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(texts(&params, &["bad"]).unwrap_err().code, Code::InvalidType);
         assert_eq!(texts(&params, &["goal"]).unwrap_err().code, Code::MissingField);
+        assert_eq!(texts(&params, &["none"]).unwrap_err().code, Code::InvalidInput);
     }
 
     #[test]

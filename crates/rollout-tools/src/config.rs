@@ -26,7 +26,7 @@ const KEYS: [&str; 3] = ["server", "resources", "mcp"];
 const RESOURCES: [&str; 6] = ["code", "doc", "rag", "sql", "vm", "web"];
 
 /// Everything that can be said of a tool server.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ToolsConfig {
     /// The server itself.
     pub server: ServerConfig,

@@ -43,6 +43,11 @@ pub trait Resource: Send + Sync {
     /// Its tools.
     fn tools(&self) -> Vec<ToolSpec>;
 
+    /// Whether there may be a tool that [`tools`](Self::tools) does not name: what knows it was not reached so far.
+    fn may_have(&self, _tool: &str) -> bool {
+        false
+    }
+
     /// Does once what would hold up the first session: looks for programs, builds an index.
     async fn warm_up(&self) -> Result<(), ToolError> {
         Ok(())
@@ -50,6 +55,9 @@ pub trait Resource: Send + Sync {
 
     /// Opens a session with what the client wants it to have.
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError>;
+
+    /// Ends what is kept between sessions. The server is at its end.
+    async fn close(&self) {}
 }
 
 /// What stays between the calls of one client.

@@ -13,7 +13,7 @@ use rollout_tools::{
     Helper, Params, ToolsConfig,
     server::{Action, Registry, Service, serve},
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{guard::guard, load, run};
@@ -27,6 +27,16 @@ use crate::{
 
 /// How long the end of a server waits for a beginning that is still under way.
 const WARM_UP_GRACE: Duration = Duration::from_secs(10);
+
+/// How many files a server may open. The limit can be a thousand million, and is passed on to programs, of which some
+/// close all that they could have.
+const OPEN_FILES: u64 = 1 << 16;
+
+/// How long the beginning of a server waits for MCP servers, whose tools it would name.
+const MCP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The tools of MCP servers.
+const MCP: &str = "mcp";
 
 /// What is not tried before somebody asks for it: a whole desktop.
 const COSTLY: &str = "vm";
@@ -58,15 +68,21 @@ pub(crate) async fn run(what: ToolsCommand) -> Result<Exit, Failure> {
 
 async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
+    allow_connections();
     let danger = "anybody could run code and read files through the tools";
     let guard = guard(args.host, args.token_file.as_deref(), danger)?;
     let service = service(args.config.as_deref())?;
     let address = SocketAddr::new(args.host, args.port);
     let stop = cancel.graceful.clone();
+    let mut connecting = JoinSet::new();
     let listener = tokio::select! {
         biased;
-        () = stop.cancelled() => return Ok(Exit::Cancelled),
-        listener = listen(&service, address) => listener?,
+        () = stop.cancelled() => None,
+        listener = listen(&service, address, &mut connecting) => Some(listener?),
+    };
+    let Some(listener) = listener else {
+        connecting.shutdown().await;
+        return Ok(Exit::Cancelled);
     };
     let kinds: Vec<&str> = service.registry().resources().map(|(name, _)| name).collect();
     super::print(&format!(
@@ -84,7 +100,7 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     if args.until_stdin_closes {
         stop_with_stdin(stop.clone());
     }
-    let warming = tokio::spawn(warm_up(Arc::clone(&service)));
+    let warming = tokio::spawn(prepare(Arc::clone(&service)));
     let ended = tokio::select! {
         biased;
         () = cancel.now.cancelled() => Ok(Exit::Cancelled),
@@ -93,6 +109,8 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
             Err(error) => Err(error.into()),
         },
     };
+    // Nothing else ends the processes of MCP servers that do not answer.
+    connecting.shutdown().await;
     if matches!(ended, Ok(Exit::Cancelled)) {
         return ended;
     }
@@ -101,28 +119,51 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     ended
 }
 
-/// Listens as soon as the names of all tools are known: those of MCP servers come from the servers.
-async fn listen(service: &Service, address: SocketAddr) -> Result<TcpListener, Failure> {
+/// Raises the number of files that this process may open: every connection is one, and tools need some of their own.
+fn allow_connections() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let enough = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    if limit.current.is_some_and(|now| now < enough) {
+        limit.current = Some(enough);
+        // Without it there is room for fewer clients.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// Listens as soon as the names of all tools are known: those of MCP servers come from the servers. One that takes
+/// its time holds up nobody for long, and its tools are there when it is.
+async fn listen(
+    service: &Arc<Service>,
+    address: SocketAddr,
+    connecting: &mut JoinSet<()>,
+) -> Result<TcpListener, ToolsError> {
     // Before that, so that a port that is taken is told at once.
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| ToolsError::Listen { address, source })?;
-    connect(service).await?;
+    connecting.spawn(connect(Arc::clone(service)));
+    if tokio::time::timeout(MCP_PATIENCE, connecting.join_next()).await.is_err() {
+        // Nobody may be reading.
+        let _ = warn(MCP, "not all servers answer yet; the tools of those that do are served");
+        service.registry().refresh();
+    }
     Ok(listener)
 }
 
 /// Connects to the MCP servers, and tells which of them cannot be reached.
-async fn connect(service: &Service) -> Result<(), Failure> {
-    for (name, error) in service.warm_up(Some(&["mcp".to_owned()])).await {
-        warn(&name, &error)?;
-    }
-    Ok(())
+async fn connect(service: Arc<Service>) {
+    warm_up(&service, &[MCP.to_owned()]).await;
 }
 
-/// Looks for what the tools need, and tells what is missing.
-async fn warm_up(service: Arc<Service>) {
+/// Looks for what the other tools need, and tells what is missing.
+async fn prepare(service: Arc<Service>) {
     let names = service.registry().resources().map(|(name, _)| name.to_owned());
-    let names: Vec<String> = names.filter(|name| name != COSTLY).collect();
-    for (name, error) in service.warm_up(Some(&names)).await {
+    let names: Vec<String> = names.filter(|name| ![COSTLY, MCP].contains(&name.as_str())).collect();
+    warm_up(&service, &names).await;
+}
+
+async fn warm_up(service: &Service, names: &[String]) {
+    for (name, error) in service.warm_up(Some(names)).await {
         // Nobody may be reading.
         let _ = warn(&name, &error);
     }
@@ -141,7 +182,7 @@ fn stop_with_stdin(stop: CancellationToken) {
 
 async fn list(args: &ToolsList) -> Result<Exit, Failure> {
     let service = service(args.config.as_deref())?;
-    connect(&service).await?;
+    connect(Arc::clone(&service)).await;
     super::print(&listing(service.registry()))?;
     service.stop().await;
     Ok(Exit::Success)
@@ -165,7 +206,10 @@ async fn call(args: &ToolsCall) -> Result<Exit, Failure> {
     let config = args.session_config.as_deref().map(|text| object("--session-config", text)).transpose()?;
     let service = service(args.config.as_deref())?;
     let called = async {
-        connect(&service).await?;
+        // A name that is known already needs none of the MCP servers.
+        if service.registry().find(&args.tool).is_err() {
+            connect(Arc::clone(&service)).await;
+        }
         if let Some(config) = config {
             let found = service
                 .registry()

@@ -56,6 +56,7 @@ fn a_session_may_start_with_files_below_the_roots() {
     let job = place(&json!({"resources": {"code": {"roots": ["data"]}}}))
         .file("data/set/table.csv", "a,b\n1,2\n")
         .file("data/one.txt", "one")
+        .file("data/.env", "secret")
         .file("secret.txt", "secret");
     std::os::unix::fs::symlink("..", job.root().join("data/up")).unwrap();
     let server = Server::in_place(job, &[]);
@@ -74,6 +75,7 @@ fn a_session_may_start_with_files_below_the_roots() {
             // The root itself, whose link to the outside leads nowhere inside.
             assert_eq!(status, 200);
             assert_eq!(server.shell("outside", "cat up/secret.txt 2>/dev/null || echo nothing"), "nothing\n");
+            assert_eq!(server.shell("outside", "ls -A"), "one.txt\nset\n");
             continue;
         }
         assert_eq!((status, &answer["code"]), (500, &json!(4007)), "{outside}");
@@ -97,6 +99,14 @@ fn a_program_that_takes_too_long_is_killed_with_all_that_it_started() {
     );
     assert_eq!(data["result"], "half\n[killed: it still ran after 1 seconds]");
     assert_eq!(server.shell("w", "ps ax | grep -c '[s]leep 987' || true"), "0\n");
+    // The time of a call counts too, and what was printed by then is told.
+    let body = json!({
+        "worker_id": "w", "action": "code:shell", "params": {"command": "echo half; sleep 987", "timeout": 1000},
+        "timeout": 3,
+    });
+    let answer = server.post("/api/v1/execute", &body).1;
+    assert_eq!((&answer["code"], &answer["data"]["timed_out"]), (&json!(0), &json!(true)), "{answer}");
+    assert_eq!(answer["data"]["stdout"], "half\n");
     // The same when the server gives up on the call.
     let body = json!({"worker_id": "w", "action": "code:shell", "params": {"command": "setsid sleep 654 & sleep 654"}, "timeout": 0.5});
     assert_eq!(server.post("/api/v1/execute", &body).1["code"], 5006);

@@ -1,8 +1,9 @@
 //! `rollout tools` without a client.
 
+use rollout_testkit::TestJob;
 use serde_json::{Value, json};
 
-use crate::server::place;
+use crate::server::{Server, place};
 
 #[test]
 fn a_tool_can_be_tried_without_a_server() {
@@ -100,4 +101,17 @@ fn a_server_is_never_open_to_others_by_mistake() {
     error: the token in short is not one line of at least 16 visible ASCII characters
     hint: make one with `openssl rand -hex 32`
     ");
+}
+
+#[test]
+fn a_server_may_open_more_files_than_programs_usually_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("rollout");
+    let text = format!("#!/bin/sh\nulimit -S -n 256\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_rollout"));
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let off = json!({"resources": {"code": false}});
+    let server = Server::in_place(TestJob::new(&script).file("tools.json", &off.to_string()), &[]);
+    assert!(server.open_files() > 256, "{}", server.open_files());
+    server.stop();
 }

@@ -195,6 +195,13 @@ fn resources_are_initialised_one_by_one_together_or_from_a_file() {
     assert_eq!(gist, json!([207, 5010, 2, 1]));
     assert_eq!(answer["data"]["results"]["tea"]["status"], "error");
     assert_eq!(batch(json!({"tea": {}})).0, json!([500, 5009, 1, 0]));
+    for wrong in [json!(3), json!({"content": "x"})] {
+        let (gist, answer) = batch(json!({"sql": wrong}));
+        assert_eq!(
+            (gist, &answer["data"]["results"]["sql"]["code"]),
+            (json!([500, 5009, 1, 0]), &json!(4002))
+        );
+    }
 
     let from = |path: &str| {
         let body =

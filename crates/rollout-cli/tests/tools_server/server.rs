@@ -36,11 +36,16 @@ impl Server {
         Self::in_place(place(config), &[])
     }
 
-    pub(crate) fn in_place(job: TestJob, arguments: &[&str]) -> Self {
+    /// Serves as soon as it says that it does.
+    pub(crate) fn serving(job: TestJob, arguments: &[&str]) -> Self {
         let all = [&["tools", "serve", "--port", "0", "--config", "tools.json"], arguments].concat();
         let mut running = job.start_with(&all);
         let address = address(&job, || running.is_running());
-        let server = Self { address, job, running };
+        Self { address, job, running }
+    }
+
+    pub(crate) fn in_place(job: TestJob, arguments: &[&str]) -> Self {
+        let server = Self::serving(job, arguments);
         // What it tries out when it starts is not to be counted as a test's.
         until(|| {
             let (status, told) = server.get("/api/v1/warmup/status");
@@ -90,6 +95,13 @@ impl Server {
     #[track_caller]
     pub(crate) fn until_sessions(&self, number: u64) {
         until(|| self.sessions() == number);
+    }
+
+    /// How many files it may open.
+    pub(crate) fn open_files(&self) -> u64 {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", self.running.child.id())).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
     pub(crate) fn signal(&self, signal: &str) {

@@ -115,7 +115,7 @@ impl Resource for Code {
         };
         let seed = match config.get("seed_path") {
             None | Some(Value::Null) => None,
-            Some(Value::String(path)) => Some(Seed::find(path.clone(), self.0.config.roots.clone()).await?),
+            Some(Value::String(path)) => Some(Seed::find(path.clone(), &self.0.config.roots).await?),
             Some(_) => return Err(ToolError::new(FailureCode::InvalidType, "`seed_path` is a path")),
         };
         Ok(Box::new(CodeSession::new(Arc::clone(&self.0), image.to_owned(), seed)))

@@ -1,142 +1,165 @@
 //! Files that a session starts with.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
-use crate::{Code, ToolError};
+use tempfile::TempDir;
+
+use crate::{
+    Code, Params, ToolError,
+    seed::{SeedFile, Seeds, blocking},
+};
 
 /// What is copied into one environment at most.
 const MAX_BYTES: u64 = 256 << 20;
-const MAX_ENTRIES: usize = 10_000;
 
-/// A file or a directory of this machine, below a directory from which sessions may have files.
-pub(super) struct Seed(PathBuf);
+/// A file or a folder of this machine, below a folder from which sessions may have files.
+pub(super) struct Seed {
+    path: String,
+    seeds: Seeds,
+}
+
+/// Copies of the files, from which an environment gets its own.
+pub(super) struct Staged(TempDir);
+
+impl Staged {
+    /// The folder that holds them, readable for everybody as an environment's is.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.0.path().join("files")
+    }
+}
 
 impl Seed {
     /// Finds what a client names, if it may have it.
-    pub(super) async fn find(path: String, roots: Vec<PathBuf>) -> Result<Self, ToolError> {
-        let found = tokio::task::spawn_blocking(move || find(&path, &roots));
-        found
-            .await
-            .unwrap_or_else(|_| Err(ToolError::new(Code::Unexpected, "the files could not be looked at")))
+    pub(super) async fn find(path: String, roots: &[PathBuf]) -> Result<Self, ToolError> {
+        let seed = Self { seeds: Seeds::of(roots, vec![path.clone()]).await?, path };
+        let bytes = seed.files().await?.iter().map(|file| file.stamp.size).fold(0, u64::saturating_add);
+        if bytes > MAX_BYTES { Err(seed.too_large()) } else { Ok(seed) }
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.0
+    async fn files(&self) -> Result<Vec<SeedFile>, ToolError> {
+        self.seeds.files(&Params::new(), |_| true).await
     }
 
-    /// Its own name, if it is a file.
-    pub(super) fn file_name(&self) -> Option<String> {
-        if !self.0.is_file() {
-            return None;
-        }
-        self.0.file_name().map(|name| name.to_string_lossy().into_owned())
+    /// Copies the files as they are now. An environment copies by path, and what a path leads to can change at any
+    /// time; these are read beneath the roots, without hidden ones and within the bound.
+    pub(super) async fn stage(&self) -> Result<Staged, ToolError> {
+        let files = self.files().await?;
+        blocking(move || stage(&files)).await?.ok_or_else(|| self.too_large())
     }
-}
 
-fn find(path: &str, roots: &[PathBuf]) -> Result<Seed, ToolError> {
-    if roots.is_empty() {
-        let text = "sessions cannot start with files: `resources.code.roots` names no directory for them";
-        return Err(ToolError::new(Code::Refused, text));
-    }
-    // What is not there and what may not be seen look the same from outside.
-    let refused = || {
-        let text = format!("{path:?} is not below a directory of `resources.code.roots`");
+    fn too_large(&self) -> ToolError {
+        let text =
+            format!("the files of {:?} are more than a session may have: {} MiB", self.path, MAX_BYTES >> 20);
         ToolError::new(Code::Refused, text)
-    };
-    let roots = roots.iter().filter_map(|root| root.canonicalize().ok()).collect::<Vec<_>>();
-    let wanted = Path::new(path);
-    let candidates = match wanted.is_absolute() {
-        true => vec![wanted.to_owned()],
-        false => roots.iter().map(|root| root.join(wanted)).collect(),
-    };
-    let found = candidates.iter().filter_map(|candidate| candidate.canonicalize().ok());
-    let found = found.into_iter().find(|found| roots.iter().any(|root| found.starts_with(root)));
-    let found = found.ok_or_else(refused)?;
-    let size = measure(&found).map_err(|error| {
-        ToolError::new(Code::ResourceFailed, format!("the files of {path:?} cannot be read: {error}"))
-    })?;
-    match size {
-        Some(()) => Ok(Seed(found)),
-        None => {
-            let text = format!(
-                "the files of {path:?} are more than a session may have: {} MiB in {MAX_ENTRIES} files",
-                MAX_BYTES >> 20
-            );
-            Err(ToolError::new(Code::Refused, text))
-        }
     }
 }
 
-/// Nothing if there is too much. Links are not followed: they are copied as links, and lead nowhere outside.
-fn measure(path: &Path) -> io::Result<Option<()>> {
-    let (mut bytes, mut entries) = (0, 0);
-    let mut left = vec![path.to_owned()];
-    while let Some(path) = left.pop() {
-        let metadata = fs::symlink_metadata(&path)?;
-        entries += 1;
-        if metadata.is_dir() {
-            for entry in fs::read_dir(&path)? {
-                left.push(entry?.path());
-                if left.len() > MAX_ENTRIES {
-                    return Ok(None);
-                }
-            }
-        } else if metadata.is_file() {
-            bytes += metadata.len();
-        }
-        if bytes > MAX_BYTES || entries > MAX_ENTRIES {
-            return Ok(None);
+/// Nothing if there is too much.
+fn stage(files: &[SeedFile]) -> Result<Option<Staged>, ToolError> {
+    let failed = |error: io::Error| {
+        let text = format!("the files of the session cannot be copied: {error}");
+        ToolError::new(Code::ResourceFailed, text)
+    };
+    let staged = Staged(TempDir::new().map_err(failed)?);
+    let folder = staged.folder();
+    fs::create_dir(&folder).map_err(failed)?;
+    let mut left = MAX_BYTES;
+    for file in files {
+        let (from, _) = file.open()?;
+        let copied = copy(from, &folder.join(&file.path), left).map_err(failed)?;
+        match left.checked_sub(copied) {
+            Some(rest) => left = rest,
+            None => return Ok(None),
         }
     }
-    Ok(Some(()))
+    Ok(Some(staged))
+}
+
+/// Copies a file with its permissions, and little more of it than `most`; says how much that is.
+fn copy(from: File, to: &Path, most: u64) -> io::Result<u64> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let permissions = from.metadata()?.permissions();
+    let mut target = File::create_new(to)?;
+    let copied = io::copy(&mut from.take(most + 1), &mut target)?;
+    target.set_permissions(permissions)?;
+    Ok(copied)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refusal(path: &str, roots: &[PathBuf]) -> Option<String> {
-        find(path, roots).err().map(|error| {
-            assert_eq!(error.code, Code::Refused);
-            error.message
-        })
+    async fn refusal(path: &str, roots: &[PathBuf]) -> Option<ToolError> {
+        Seed::find(path.to_owned(), roots).await.err()
     }
 
-    #[test]
-    fn only_what_lies_below_a_root_is_found() {
+    #[tokio::test]
+    async fn only_what_lies_below_a_root_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("data")).unwrap();
         fs::write(root.join("data/a.txt"), "a").unwrap();
+        fs::write(root.join(".env"), "s").unwrap();
         fs::write(dir.path().join("secret.txt"), "s").unwrap();
         std::os::unix::fs::symlink(dir.path(), root.join("out")).unwrap();
         let roots = [root.clone()];
         let path = |text: &str| root.join(text).display().to_string();
 
-        assert_eq!(refusal("data", &roots), None);
-        assert_eq!(refusal("data/a.txt", &roots), None);
-        assert_eq!(refusal(&path("data"), &roots), None);
-        for outside in
-            ["../secret.txt", "data/../../secret.txt", "out/secret.txt", "/etc/passwd", "missing", "\0"]
-        {
-            assert!(
-                refusal(outside, &roots).is_some_and(|text| text.contains("is not below")),
-                "{outside:?}"
-            );
+        for inside in ["data", "data/a.txt", "", ".", &path("data")] {
+            assert_eq!(refusal(inside, &roots).await, None, "{inside:?}");
         }
-        assert!(refusal(&path("../secret.txt"), &roots).is_some());
-        assert!(refusal("data", &[]).is_some_and(|text| text.contains("roots")));
+        for outside in ["../secret.txt", "data/../../secret.txt", "out/secret.txt", "/etc/passwd", ".env"] {
+            let error = refusal(outside, &roots).await.unwrap();
+            assert_eq!(error.code, Code::Refused, "{outside:?}: {error}");
+        }
+        for absent in ["missing", "\0", &path("../secret.txt")] {
+            assert!(refusal(absent, &roots).await.is_some(), "{absent:?}");
+        }
+        assert_eq!(refusal("data", &[]).await.unwrap().code, Code::Refused);
     }
 
-    #[test]
-    fn more_than_a_session_may_have_is_refused() {
+    #[tokio::test]
+    async fn more_than_a_session_may_have_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        fs::File::create(dir.path().join("large")).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        let large = File::create(dir.path().join("large")).unwrap();
         let roots = [dir.path().to_owned()];
-        assert!(refusal("large", &roots).is_some_and(|text| text.contains("more than a session may have")));
-        assert!(refusal(".", &roots).is_some());
+        let grows = Seed::find("large".to_owned(), &roots).await.unwrap();
+        large.set_len(MAX_BYTES + 1).unwrap();
+        for path in ["large", "."] {
+            let error = refusal(path, &roots).await.unwrap();
+            assert!(error.message.contains("more than a session may have"), "{error}");
+        }
+        assert_eq!(grows.stage().await.err().unwrap().code, Code::Refused);
+    }
+
+    #[tokio::test]
+    async fn files_are_staged_as_they_are_then_without_hidden_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("data/.git")).unwrap();
+        for hidden in [".env", "data/.git/config"] {
+            fs::write(root.join(hidden), "secret").unwrap();
+        }
+        fs::write(root.join("data/a.txt"), "a").unwrap();
+        fs::write(root.join("data/b.txt"), "b").unwrap();
+        fs::write(dir.path().join("secret.txt"), "secret").unwrap();
+        let seed = Seed::find(".".to_owned(), std::slice::from_ref(&root)).await.unwrap();
+        // Exchanged for a way out after it was found.
+        fs::remove_file(root.join("data/b.txt")).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret.txt"), root.join("data/b.txt")).unwrap();
+
+        let staged = seed.stage().await.unwrap();
+        assert_eq!(fs::read_to_string(staged.folder().join("data/a.txt")).unwrap(), "a");
+        let names = |path: &str| {
+            let entries = fs::read_dir(staged.folder().join(path)).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((names("."), names("data")), (vec!["data".to_owned()], vec!["a.txt".to_owned()]));
     }
 }

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -34,6 +34,9 @@ case "$2" in
 python) exec python3 "$3" ;;
 *) if command -v bash >/dev/null 2>&1; then exec bash "$3"; else exec sh "$3"; fi ;;
 esac"#;
+
+/// What is kept of the time of a call to stop its program and to tell what it printed.
+const TIME_TO_TELL: Duration = Duration::from_secs(1);
 
 /// What a shell says of a program that is not there, among other things.
 const NOT_FOUND: i32 = 127;
@@ -64,11 +67,8 @@ impl CodeSession {
         let started = self.environment.get_or_try_init(|| async {
             let environment = self.environments.start(name, &self.image).await?;
             if let Some(seed) = &self.seed {
-                let target = match seed.file_name() {
-                    Some(name) => format!("{WORK_DIR}/{name}"),
-                    None => WORK_DIR.to_owned(),
-                };
-                let copied = environment.copy_to(seed.path(), &target, CopyMode::Merge).await;
+                let staged = seed.stage().await?;
+                let copied = environment.copy_to(&staged.folder(), WORK_DIR, CopyMode::Merge).await;
                 copied.map_err(|error| failed(&error))?;
             }
             Ok::<_, ToolError>(environment)
@@ -115,9 +115,11 @@ impl CodeSession {
 #[async_trait]
 impl Session for CodeSession {
     async fn call(&self, tool: &str, params: Params, call: &Call) -> Result<Value, ToolError> {
+        let started = Instant::now();
         let (language, key) = match tool {
             "python" => (Language::Python, "code"),
-            _ => (Language::Shell, "command"),
+            "shell" => (Language::Shell, "command"),
+            _ => return Err(ToolError::new(Code::InvalidRequest, format!("code has no tool {tool:?}"))),
         };
         let program = match params.get(key) {
             Some(Value::String(program)) => program,
@@ -126,7 +128,8 @@ impl Session for CodeSession {
         };
         let deadline = deadline(&params)?.unwrap_or(self.environments.config.timeout_sec);
         let environment = self.environment(&call.session_id).await?;
-        self.run(environment, language, program, deadline).await
+        let left = call.timeout.saturating_sub(started.elapsed());
+        self.run(environment, language, program, within(left, deadline)).await
     }
 
     async fn close(self: Box<Self>) {
@@ -137,6 +140,15 @@ impl Session for CodeSession {
             Ok(Err(error)) => tracing::warn!("the environment {id} of a session was not removed: {error}"),
             Err(_) => tracing::warn!("the environment {id} of a session was not removed in time"),
         }
+    }
+}
+
+/// The deadline of a program whose call has this long left, so that the call can still tell what was printed. In a
+/// call that is too short for that, the server gives up on both.
+fn within(left: Duration, deadline: Duration) -> Duration {
+    match left.checked_sub(TIME_TO_TELL) {
+        Some(left) if !left.is_zero() => deadline.min(left),
+        _ => deadline,
     }
 }
 
@@ -182,7 +194,8 @@ fn told(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duration)
             (Some(128 + signal), false)
         }
         Outcome::TimedOut => {
-            add(&format!("[killed: it still ran after {} seconds]", deadline.as_secs_f64()));
+            let seconds = (deadline.as_secs_f64() * 100.0).round() / 100.0;
+            add(&format!("[killed: it still ran after {seconds} seconds]"));
             (None, true)
         }
     };
@@ -237,6 +250,14 @@ mod tests {
         assert_eq!(result(Outcome::Code(1), "a", "Traceback\n"), "a\nTraceback\n[exit code 1]");
         assert_eq!(result(Outcome::Signal(9), "", ""), "[killed by signal 9]");
         assert_eq!(result(Outcome::TimedOut, "half", ""), "half\n[killed: it still ran after 1.5 seconds]");
+    }
+
+    #[test]
+    fn a_program_ends_before_its_call_does() {
+        let seconds = Duration::from_secs;
+        assert_eq!(within(seconds(60), seconds(10)), seconds(10));
+        assert_eq!(within(seconds(60), seconds(1000)), seconds(59));
+        assert_eq!(within(seconds(1), seconds(10)), seconds(10));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Mcp(Arc<IndexMap<String, Server>>);
 struct Server {
     transport: McpTransport,
     /// None until it has been reached, and after it was lost.
-    connection: Mutex<Option<McpServer>>,
+    connection: Mutex<Option<Arc<McpServer>>>,
     /// What it last said of its tools.
     tools: RwLock<Vec<ToolDef>>,
 }
@@ -48,10 +48,10 @@ impl Mcp {
 
 impl Server {
     /// The connection, made if there is none.
-    async fn connect(&self) -> Result<McpServer, ToolError> {
+    async fn connect(&self) -> Result<Arc<McpServer>, ToolError> {
         let mut connection = self.connection.lock().await;
         if let Some(server) = &*connection {
-            return Ok(server.clone());
+            return Ok(Arc::clone(server));
         }
         let server = McpServer::connect(&self.transport).await.map_err(|error| {
             // The failure has the causes in its text.
@@ -59,8 +59,17 @@ impl Server {
             ToolError::new(code, ToolFailure::from(error).message)
         })?;
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = server.definitions();
-        *connection = Some(server.clone());
+        let server = Arc::new(server);
+        *connection = Some(Arc::clone(&server));
         Ok(server)
+    }
+
+    /// Forgets a connection that was lost, unless another call has made a new one meanwhile.
+    async fn forget(&self, lost: &Arc<McpServer>) {
+        let mut connection = self.connection.lock().await;
+        if connection.as_ref().is_some_and(|server| Arc::ptr_eq(server, lost)) {
+            *connection = None;
+        }
     }
 
     async fn call(&self, tool: &str, params: Params) -> Result<Value, ToolError> {
@@ -71,7 +80,7 @@ impl Server {
                 let lost = failure.name == ErrorKind::Infra.as_str();
                 if lost {
                     // The next call starts it anew.
-                    *self.connection.lock().await = None;
+                    self.forget(&server).await;
                     server.close().await;
                 }
                 let code = match failure.name.as_str() {
@@ -115,6 +124,11 @@ impl Resource for Mcp {
         self.0.iter().flat_map(of).collect()
     }
 
+    fn may_have(&self, tool: &str) -> bool {
+        let server = tool.split_once('.').and_then(|(server, _)| self.0.get(server));
+        server.is_some_and(|server| server.tools.read().unwrap_or_else(PoisonError::into_inner).is_empty())
+    }
+
     async fn warm_up(&self) -> Result<(), ToolError> {
         let connected = self.0.iter().map(async |(name, server)| {
             server.connect().await.err().map(|error| format!("{name}: {}", error.message))
@@ -124,6 +138,17 @@ impl Resource for Mcp {
             true => Ok(()),
             false => Err(ToolError::new(Code::DependencyMissing, failed.join("; "))),
         }
+    }
+
+    async fn close(&self) {
+        let closed = self.0.values().map(async |server| {
+            // Whoever holds it for longer is just connecting: there is nothing to close yet.
+            let connection = server.connection.try_lock().ok().and_then(|mut connection| connection.take());
+            if let Some(connection) = connection {
+                connection.close().await;
+            }
+        });
+        join_all(closed).await;
     }
 
     async fn open(&self, _: &Params) -> Result<Box<dyn Session>, ToolError> {

@@ -94,7 +94,12 @@ pub(crate) struct Seeds {
 impl Seeds {
     /// Reads the seeds of a session, each of which has to be there.
     pub(crate) async fn open(roots: &[PathBuf], config: &Params) -> Result<Self, ToolError> {
-        let seeds = Self { roots: roots.to_vec(), session: named(config)? };
+        Self::of(roots, named(config)?).await
+    }
+
+    /// The seeds of a session, each of which has to be there.
+    pub(crate) async fn of(roots: &[PathBuf], session: Vec<String>) -> Result<Self, ToolError> {
+        let seeds = Self { roots: roots.to_vec(), session };
         let checked = seeds.clone();
         blocking(move || {
             let roots = Roots::open(&checked.roots)?;

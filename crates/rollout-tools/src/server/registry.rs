@@ -32,6 +32,8 @@ pub struct Found {
     pub tool: String,
     /// Its name with the prefix.
     pub full_name: String,
+    /// Its resource names it.
+    pub is_known: bool,
 }
 
 /// The tools at one moment.
@@ -106,10 +108,17 @@ impl Registry {
     /// A full name counts first, then a name with another separator behind a known prefix, then the name of a tool
     /// without any prefix, if only one tool has it.
     pub fn find(&self, name: &str) -> Result<Found, ToolError> {
-        let full_name = self.table().find(name, &self.resources)?;
+        let found = self.table().find(name, &self.resources);
+        let is_known = found.is_ok();
+        let full_name = found.or_else(|unknown| match name.split_once(':') {
+            Some((prefix, tool)) if self.resources.get(prefix).is_some_and(|all| all.may_have(tool)) => {
+                Ok(name.to_owned())
+            }
+            _ => Err(unknown),
+        })?;
         let (prefix, tool) = full_name.split_once(':').unwrap_or((&full_name, ""));
         let resource = Arc::clone(self.resource(prefix)?);
-        Ok(Found { resource, tool: tool.to_owned(), full_name: full_name.clone() })
+        Ok(Found { resource, tool: tool.to_owned(), full_name: full_name.clone(), is_known })
     }
 
     /// All tools as clients are told of them.

@@ -106,7 +106,11 @@ impl Service {
                 meta.tool = Some(found.full_name.clone());
                 meta.resource_type = Some(found.resource.name().to_owned());
                 let timeout = self.timeout(action.timeout);
-                self.call(worker, &found, action.params, timeout, &mut meta).await
+                let outcome = self.call(worker, &found, action.params, timeout, &mut meta).await;
+                if !found.is_known {
+                    self.registry.refresh();
+                }
+                outcome
             }
             Err(error) => {
                 meta.tool = Some(action.action.chars().take(64).collect());
@@ -186,19 +190,9 @@ impl Service {
 
     /// Opens the sessions that a client describes, by type.
     pub async fn open_all(&self, worker: &str, configs: &Params) -> Envelope {
-        let opened = join_all(configs.iter().map(async |(kind, config)| {
-            let config = match config {
-                Value::Object(config) => match config.get("content") {
-                    Some(Value::Object(content)) => content.clone(),
-                    _ => config.clone(),
-                },
-                Value::Null => Params::new(),
-                _ => {
-                    let text = format!("the configuration of `{kind}` is not an object");
-                    return (kind, Err(ToolError::new(Code::InvalidRequest, text)));
-                }
-            };
-            (kind, self.open(worker, kind, &config, None).await)
+        let opened = join_all(configs.iter().map(async |(kind, config)| match content_of(kind, config) {
+            Ok(config) => (kind, self.open(worker, kind, &config, None).await),
+            Err(error) => (kind, Err(error)),
         }))
         .await;
         let total = opened.len();
@@ -238,8 +232,23 @@ impl Service {
         self.sessions.expire().await;
     }
 
-    /// Closes all sessions and lets no new ones in; says how many were closed.
+    /// Closes all sessions and lets no new ones in, then what the resources keep between sessions; says how many
+    /// sessions were closed.
     pub async fn stop(&self) -> usize {
-        self.sessions.stop().await
+        let closed = self.sessions.stop().await;
+        join_all(self.registry.resources().map(|(_, resource)| resource.close())).await;
+        closed
+    }
+}
+
+/// What a client wants a session to have: what its description holds under `content`, or all of it.
+pub(super) fn content_of(kind: &str, described: &Value) -> Result<Params, ToolError> {
+    match described.get("content").unwrap_or(described) {
+        Value::Object(content) => Ok(content.clone()),
+        Value::Null => Ok(Params::new()),
+        _ => {
+            let text = format!("the configuration of `{}` is not an object", kind.escape_debug());
+            Err(ToolError::new(Code::InvalidRequest, text))
+        }
     }
 }

@@ -104,7 +104,7 @@ impl VmConfig {
             None | Some(Value::Null) => self.start.clone(),
             // One text is a program and its arguments, without quotes.
             Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
-            Some(_) => arguments::texts(session, &["start"])?,
+            Some(_) => arguments::list(session, &["start"])?,
         };
         Ok(Wanted {
             image: self.image_for(arguments::text(session, "image")?)?,

@@ -49,7 +49,7 @@ struct Part {
 /// Reads pages from where the parameters say.
 pub(super) async fn browse(fetcher: &Fetcher, max_chars: usize, params: &Params) -> Result<Value, ToolError> {
     let urls = arguments::texts(params, &["urls", "url"])?;
-    if urls.is_empty() || urls.len() > MAX_URLS {
+    if urls.len() > MAX_URLS {
         let message = format!("there are {} addresses; give 1 to {MAX_URLS}", urls.len());
         return Err(ToolError::new(Code::InvalidInput, message));
     }

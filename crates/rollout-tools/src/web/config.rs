@@ -19,7 +19,7 @@ pub struct WebConfig {
     pub ports: Vec<u16>,
     /// The proxy that pages are fetched through: `http://proxy.example.com:3128`. It resolves names, so it has to refuse
     /// names of private addresses itself. Proxies that the environment names are not used.
-    pub proxy: Option<String>,
+    pub proxy: Option<Key>,
     /// What pages are told about who reads them.
     pub user_agent: String,
     /// How long fetching a page may take in all.
@@ -104,7 +104,7 @@ impl Backend {
     }
 }
 
-/// A key, which is not shown where the configuration is printed.
+/// A key, or an address with a password, which is not shown where the configuration is printed.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Key(String);
@@ -135,14 +135,9 @@ pub enum WebConfigError {
     /// `search.url` is missing.
     #[error("search.url is missing; {} has no address of its own", .0.name())]
     NoSearchUrl(Backend),
-    /// An address is none.
-    #[error("{field}: {value:?} is no http or https address")]
-    Url {
-        /// Which one.
-        field: &'static str,
-        /// What is written there.
-        value: String,
-    },
+    /// An address is none. What is written there is not told: it may have a password in it.
+    #[error("{0} is no http or https address")]
+    Url(&'static str),
     /// A number is too small to work with.
     #[error("{0} must be above 0")]
     Zero(&'static str),
@@ -157,7 +152,8 @@ mod tests {
 
     #[test]
     fn a_key_is_not_printed_with_its_settings() {
-        let text = r#"{"search": {"backend": "brave", "api_key": "BSA-secret"}}"#;
+        let text =
+            r#"{"proxy": "http://me:secret@proxy", "search": {"backend": "brave", "api_key": "BSA-secret"}}"#;
         let config: WebConfig = serde_json::from_str(text).unwrap();
         assert!(!format!("{config:?}").contains("secret"));
         assert_eq!(config.search.unwrap().api_key.unwrap().reveal(), "BSA-secret");

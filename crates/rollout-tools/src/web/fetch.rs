@@ -66,8 +66,8 @@ impl Fetcher {
                 .connect_timeout(CONNECT_TIMEOUT)
                 .user_agent(&config.user_agent);
             let Some(proxy) = &config.proxy else { return Ok(builder) };
-            let bad = |_| WebConfigError::Url { field: "proxy", value: proxy.clone() };
-            Ok(builder.proxy(reqwest::Proxy::all(proxy).map_err(bad)?))
+            let bad = |_| WebConfigError::Url("proxy");
+            Ok(builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(bad)?))
         };
         let public = client()?;
         // Through a proxy, the only name that is resolved here is the proxy's own.

@@ -55,6 +55,10 @@ impl Guard {
             let message = format!("the address has {} bytes; at most {MAX_URL_BYTES} are taken", text.len());
             return Err(ToolError::new(Code::InvalidUrl, message));
         }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let message = format!("{text:?} is no address of a page; write it as https://host/path");
+            return Err(ToolError::new(Code::InvalidUrl, message));
+        }
         let parsed = match Url::parse(text) {
             // `example.com/page` is what people write.
             Err(url::ParseError::RelativeUrlWithoutBase) => Url::parse(&format!("https://{text}")),

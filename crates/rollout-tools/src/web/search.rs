@@ -66,7 +66,7 @@ impl Search {
         let mut url = Url::parse(written)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https"))
-            .ok_or_else(|| WebConfigError::Url { field: "search.url", value: written.to_owned() })?;
+            .ok_or(WebConfigError::Url("search.url"))?;
         if config.backend == Backend::Searxng && !url.path().ends_with("/search") {
             let path = format!("{}/search", url.path().trim_end_matches('/'));
             url.set_path(&path);

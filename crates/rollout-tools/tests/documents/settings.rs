@@ -50,7 +50,7 @@ fn bounds_are_neither_nothing_nor_absurd() {
         ("rag: {index_bytes: 0}", 1 << 40),
         ("sql: {timeout_seconds: 1.5}", 86_400),
     ] {
-        let error = load(&format!("resources: {{{setting}}}")).unwrap_err();
+        let error = load(&format!("resources: {{{setting}}}")).err().unwrap();
         assert!(error.contains(&format!("is not a whole number between 1 and {most}")), "{setting}: {error}");
     }
     let rag = load("resources: {rag: {index_bytes: 4294967296, timeout_seconds: 60}}").unwrap().rag.unwrap();

@@ -400,8 +400,13 @@ async fn answers_that_are_none_are_told() {
 
 #[tokio::test]
 async fn what_is_no_address_is_told() {
-    let error = call(json!({}), "browse", json!({"url": "http://exa mple"})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidUrl);
-    let error = call(json!({}), "browse", json!({"url": 7})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidType);
+    for (url, code) in [
+        (json!("http://exa mple"), Code::InvalidUrl),
+        (json!(7), Code::InvalidUrl),
+        (json!(""), Code::InvalidUrl),
+        (json!(true), Code::InvalidType),
+    ] {
+        let error = call(json!({}), "browse", json!({"url": url.clone()})).await.unwrap_err();
+        assert_eq!(error.code, code, "{url}: {error}");
+    }
 }

@@ -271,8 +271,9 @@ async fn wrong_parameters_are_told() {
     let config = || json!({"search": {"backend": "custom", "url": "http://127.0.0.1:1/"}});
     for (params, code) in [
         (json!({}), Code::MissingField),
-        (json!({"query": 1}), Code::InvalidType),
-        (json!({"query": ["x", 1]}), Code::InvalidType),
+        (json!({"query": true}), Code::InvalidType),
+        (json!({"query": ["x", {}]}), Code::InvalidType),
+        (json!({"query": []}), Code::InvalidInput),
         (json!({"query": "  "}), Code::InvalidInput),
         (json!({"query": vec!["x"; 11]}), Code::InvalidInput),
         (json!({"query": "x".repeat(1001)}), Code::InvalidInput),
