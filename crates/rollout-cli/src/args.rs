@@ -96,7 +96,7 @@ pub(crate) enum Command {
     Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
-    /// Check a job, a task or a dataset without running anything
+    /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task
     Shell(Shell),
