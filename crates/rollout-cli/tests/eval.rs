@@ -69,7 +69,7 @@ fn a_run_shows_the_running_score_and_where_everything_is() {
     [3/3] ✓ 问题  answered  …s
 
     agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    m      questions       3          3       0      33.3%         33.3%          0.5    $0  …s
+    m      questions       3          3       0      50.0%         50.0%          0.5    $0  …s
 
     3 questions in …s: 3 completed, 0 failed
     benchmark   questions
@@ -92,6 +92,70 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
     let shown = shown(&finished);
     assert!(shown.contains("failure  q2  agent_execution_failed"), "{shown}");
     assert!(shown.contains("questions   2: 1 answered, 1 failed"), "{shown}");
+    assert!(shown.contains("again       rollout resume jobs/job --rerun error"), "{shown}");
+}
+
+#[test]
+fn what_failed_or_is_wrong_is_asked_again_and_what_has_no_right_answer_is_not() {
+    let broken = std::sync::atomic::AtomicBool::new(true);
+    let server = ModelServer::scripted(move |request| match request.last_text().contains("2+2") {
+        true if broken.swap(false, std::sync::atomic::Ordering::Relaxed) => Reply::error(400, "not now"),
+        _ => Reply::text("4"),
+    });
+    let job = benchmark(&server, &sums(), json!({}));
+    job.rollout(&["eval", "config.json"]).expect(1);
+    assert_eq!(server.served(), 3);
+    let again = job.rollout(&["resume", "jobs/job", "--rerun", "error", "--output", "json"]).expect(0);
+    assert_eq!((server.served(), &again.events()[0]["resumed_trials"]), (4, &json!(2)));
+    let again = job.rollout(&["resume", "jobs/job", "--rerun", "unsolved", "--output", "json"]).expect(0);
+    assert_eq!((server.served(), &again.events()[0]["resumed_trials"]), (5, &json!(2)));
+    assert_eq!(again.file("results.jsonl").lines().count(), 3);
+}
+
+#[test]
+fn where_nothing_was_evaluated_there_is_no_score() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &[json!({"id": "q", "question": "What is 1+1?"})], json!({}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(0);
+    let shown = shown(&finished);
+    assert!(shown.contains("score       —, nothing was evaluated"), "{shown}");
+    assert!(
+        shown.contains("m      questions       1          1       0          —             —            —"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_judge_that_fails_is_an_exit_status_of_1_and_is_told() {
+    let server = ModelServer::arithmetic();
+    let judge = ModelServer::always(Reply::error(400, "no"));
+    let config = json!({
+        "evaluation_metric": "llm_judgement", "evaluator_base_url": judge.url(), "evaluator_max_retries": 0,
+    });
+    let job = benchmark(&server, &sums(), config);
+    let finished = job.rollout(&["eval", "config.json"]).expect(1);
+    let shown = shown(&finished);
+    assert!(
+        shown.contains("failed for 2 answers, which count as 0; `rollout score jobs/job --config FILE`"),
+        "{shown}"
+    );
+    job.rollout(&["resume", "jobs/job"]).expect(1);
+}
+
+#[test]
+fn a_password_in_an_address_is_in_no_output() {
+    const PASSWORD: &str = "hunter22hunter";
+    let server = ModelServer::arithmetic();
+    let url = format!("http://u:{PASSWORD}@127.0.0.1:9/");
+    let job =
+        benchmark(&server, &sums(), json!({"sandbox_server_url": url, "available_tools": ["web:search"]}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(2);
+    assert!(finished.stderr().contains("http://127.0.0.1:9 does not answer"), "{}", finished.stderr());
+    assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
+    let elsewhere = format!("https://u:{PASSWORD}@127.example.org/v1");
+    let finished = job.rollout(&["ask", "Well?", "--base-url", &elsewhere]).expect(2);
+    assert!(finished.stderr().contains("there is no key"), "{}", finished.stderr());
+    assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
 }
 
 #[test]
@@ -188,6 +252,13 @@ fn a_benchmark_is_resumed_from_its_own_copy_where_the_configuration_is_gone_and_
     let refused = job.file("config.json", &json!({"base_url": server.url(), "data_path": "questions.jsonl", "output_dir": "jobs/job", "model_name": "other"}).to_string());
     let finished = refused.rollout(&["resume", "jobs/job"]).expect(2);
     assert!(finished.stderr().contains("model_name: was \"m\", is \"other\""), "{}", finished.stderr());
+    let renamed = ["eval", "config.json", "--output-dir", "jobs/named", "--set", "benchmark_name=one"];
+    refused.rollout(&renamed).expect(0);
+    let journal = refused.root().join("jobs/named/journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    fs::write(&journal, text.replace("benchmark_name=one", "benchmark_name=two")).unwrap();
+    let finished = refused.rollout(&["resume", "jobs/named"]).expect(2);
+    assert!(finished.stderr().contains("benchmark_name: was \"one\", is \"two\""), "{}", finished.stderr());
     fs::remove_file(refused.root().join("config.json")).unwrap();
     refused.rollout(&["resume", "jobs/job"]).expect(0);
 }
@@ -299,4 +370,56 @@ fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
         assert!(said.contains("42"), "files are kept between the calls of a question: {said}");
     }
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the tool server is gone");
+}
+
+/// Ends the process that listens at a port of this machine.
+fn kill_listener(port: u16) {
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let listens = format!("0100007F:{port:04X} 00000000:0000 0A");
+    let socket = sockets.lines().find(|line| line.contains(&listens)).unwrap();
+    let inode = socket.split_whitespace().nth(9).unwrap();
+    let wanted = format!("socket:[{inode}]");
+    let holds = |process: &std::path::Path| {
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        files
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|link| link.as_os_str() == wanted.as_str())
+    };
+    let process = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find(|path| holds(path));
+    let process = process.unwrap();
+    let status = std::process::Command::new("kill").arg("-9").arg(process.file_name().unwrap()).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let hold = Hold::new();
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |_| Reply::text("42").held(&held));
+    let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
+    let config = json!({
+        "available_tools": ["sql:*"], "resource_types": ["sql"], "sandbox_auto_start": true,
+        "sandbox_server_url": format!("http://127.0.0.1:{port}"),
+    });
+    let job = benchmark(&server, &questions, config);
+    let mut running = job.start_with(&["eval", "config.json", "--output", "json"]);
+    hold.pass(1);
+    running.until("an answer and the next question", |events| {
+        events.iter().filter(|event| event["event"] == "trial_started").count() == 2
+    });
+    kill_listener(port);
+    let finished = running.finish().expect(1);
+    let said = finished.stderr();
+    assert!(said.contains("the tool server of this run ended in the middle of it (signal: 9"), "{said}");
+    assert!(said.contains("`rollout resume jobs/job` goes on"), "{said}");
+    assert_eq!(finished.file("results.jsonl").lines().count(), 1);
+
+    hold.open();
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+    // Everything is answered, so that nothing is started to write what it came to.
+    fs::remove_file(job.dir().join("evaluation.json")).unwrap();
+    let _port_is_taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+    assert!(job.dir().join("evaluation.json").exists());
 }

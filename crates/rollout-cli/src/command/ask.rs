@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use rollout::{
     benchmark::{QuickError, QuickOptions, QuickResult, Trajectory, quick_rollout},
+    config::is_loopback,
     model::RolloutError,
     record::redact::Redactor,
 };
@@ -27,9 +28,9 @@ pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
         Failure::from("nobody said where the model's server is").hint(Some(hint))
     })?;
     let api_key = load::variable("OPENAI_API_KEY").unwrap_or_default();
-    if api_key.is_empty() && !is_local(&base_url) {
+    if api_key.is_empty() && !is_loopback(&base_url) {
         let hint = "set OPENAI_API_KEY to the key of the server";
-        return Err(Failure::from(format!("there is no key for {base_url}")).hint(Some(hint)));
+        return Err(Failure::from("there is no key for the server of the model").hint(Some(hint)));
     }
     let redactor = Redactor::new([api_key.as_str()]);
     let options = QuickOptions {
@@ -98,11 +99,6 @@ fn conversation(trajectory: &Trajectory) -> String {
     }
     lines.pop();
     lines.join("\n")
-}
-
-/// Whether a server is on this machine, and so may want no key.
-fn is_local(url: &str) -> bool {
-    ["://127.", "://localhost", "://[::1]"].iter().any(|host| url.contains(host))
 }
 
 fn failure(error: QuickError) -> Failure {

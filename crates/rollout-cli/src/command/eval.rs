@@ -72,7 +72,12 @@ async fn carry_out(mut run: Run, form: Form, log: &LogFile, cancel: Cancel) -> R
     execute::begin(run.job(), log)?;
     let run = |events, cancel| async { run.run(events, cancel).await.map_err(failure) };
     let (outcome, _) = execute::watch(form, None, cancel, run).await?;
-    Ok(execute::judge(&outcome.result, &[]))
+    // Zeros of a judge that failed only look like scores.
+    let unjudged = outcome.summary.is_some_and(|summary| summary.judge_failures > 0);
+    Ok(match execute::judge(&outcome.result, &[]) {
+        Exit::Success if unjudged => Exit::Unmet,
+        exit => exit,
+    })
 }
 
 fn configuration(path: &Path, overrides: &[Override]) -> Result<LoadedBenchmark, Failure> {
@@ -95,7 +100,7 @@ fn overrides(args: &Eval) -> Result<Vec<Override>, Failure> {
         evaluate: args.no_evaluate.then_some(false),
         metric: args.metric,
     };
-    overrides.extend(given.settings());
+    overrides.extend(given.settings()?);
     Ok(overrides)
 }
 

@@ -1,5 +1,7 @@
 //! One line of text for one event.
 
+use std::path::Path;
+
 use rollout::{
     benchmark::RolloutSummary,
     event::{Event, JobKind, TrialIndex},
@@ -8,7 +10,7 @@ use rollout::{
 
 use super::{
     board::{Board, shown, trial_of, unit},
-    summary::columns,
+    summary::{columns, quoted},
     text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, number, paint, span},
 };
 
@@ -84,7 +86,13 @@ fn benchmark(summary: &RolloutSummary) -> String {
     let answered = format!("{total_tasks}: {successful_tasks} answered, {failed_tasks} failed");
     let mut lines = vec![("benchmark", summary.benchmark_name.clone()), ("questions", answered)];
     if let (Some(metric), Some(score)) = (&summary.metric, summary.average_score) {
-        lines.push(("score", format!("{} on average, by {metric}", number(score))));
+        lines.push((
+            "score",
+            match summary.evaluated_tasks {
+                0 => "—, nothing was evaluated".to_owned(),
+                _ => format!("{} on average, by {metric}", number(score)),
+            },
+        ));
     }
     let files = [
         ("results", &summary.results_file),
@@ -93,6 +101,16 @@ fn benchmark(summary: &RolloutSummary) -> String {
     ];
     let told = files.into_iter().filter_map(|(what, file)| Some((what, file.as_deref()?)));
     lines.extend(told.map(|(what, file)| (what, shown(file).display().to_string())));
+    let dir = summary.results_file.as_deref().and_then(Path::parent).map(|dir| quoted(&shown(dir)));
+    if summary.judge_failures > 0 {
+        let answers = count(summary.judge_failures, "answer");
+        let again =
+            dir.as_ref().map(|dir| format!("; `rollout score {dir} --config FILE` judges them again"));
+        lines.push(("judge", format!("failed for {answers}, which count as 0{}", again.unwrap_or_default())));
+    }
+    if let (Some(dir), 1..) = (&dir, summary.failed_tasks) {
+        lines.push(("again", format!("rollout resume {dir} --rerun error")));
+    }
     columns(&lines).join("\n")
 }
 

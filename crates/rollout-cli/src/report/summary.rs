@@ -31,7 +31,7 @@ const COLUMNS: [(&str, Align); 10] = [
 /// The table of results, what failed, where everything lies and what to do next.
 pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     let mut lines = vec![String::new()];
-    lines.extend(results(result));
+    lines.extend(results(result, board.kind));
     lines.extend(metrics(result, &board.metrics));
     lines.extend(failures(result));
     lines.push(String::new());
@@ -40,21 +40,27 @@ pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     lines.join("\n")
 }
 
-fn results(result: &JobResult) -> Vec<String> {
+fn results(result: &JobResult, kind: JobKind) -> Vec<String> {
     let mut rows = vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec()];
     for (agent, dataset, totals) in &result.groups {
-        rows.push(row(agent.as_str(), dataset.as_str(), totals));
+        rows.push(row(agent.as_str(), dataset.as_str(), totals, kind));
     }
     if result.groups.len() > 1 {
-        rows.push(row("all", "", &result.totals));
+        rows.push(row("all", "", &result.totals, kind));
     }
     let mut lines = table::lines(&COLUMNS.map(|(_, align)| align), &rows);
     lines[0] = paint(BOLD, &lines[0]);
     lines
 }
 
-fn row(agent: &str, dataset: &str, totals: &Totals) -> Vec<String> {
-    let finished = totals.completed_trials + totals.failed_trials;
+fn row(agent: &str, dataset: &str, totals: &Totals, kind: JobKind) -> Vec<String> {
+    // A question without a right answer is neither passed nor missed.
+    let judged = match kind {
+        JobKind::Job => totals.completed_trials,
+        JobKind::Benchmark => totals.rewarded_trials,
+    };
+    let finished = judged + totals.failed_trials;
+    let share = |all: u64| percent(totals.passed_trials as f64 / all.max(1) as f64);
     let over = |there: bool, text: String| if there { text } else { NOTHING.to_owned() };
     vec![
         agent.to_owned(),
@@ -62,8 +68,8 @@ fn row(agent: &str, dataset: &str, totals: &Totals) -> Vec<String> {
         totals.total_trials.to_string(),
         totals.completed_trials.to_string(),
         totals.failed_trials.to_string(),
-        over(totals.completed_trials > 0, percent(totals.pass_rate())),
-        over(finished > 0, percent(totals.pass_rate_with_failures())),
+        over(judged > 0, share(judged)),
+        over(finished > 0, share(finished)),
         over(totals.rewarded_trials > 0, number(totals.mean_reward())),
         dollars(totals.total_cost),
         span(totals.trial_seconds),
@@ -166,7 +172,7 @@ pub(crate) fn columns(lines: &[(&str, String)]) -> Vec<String> {
 }
 
 /// A path as a word of a shell command.
-fn quoted(path: &std::path::Path) -> String {
+pub(crate) fn quoted(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);
     if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }

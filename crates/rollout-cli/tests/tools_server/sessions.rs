@@ -164,6 +164,20 @@ fn a_server_can_end_with_its_standard_input() {
 }
 
 #[test]
+fn a_signal_ends_calls_without_a_session_too() {
+    let server = Server::start();
+    let hang = json!({"worker_id": "w", "action": "code:shell", "params": {"command": "sleep 1000"}});
+    let answer: Value = std::thread::scope(|scope| {
+        let call = scope.spawn(|| server.post("/api/v1/execute", &hang).1);
+        until(|| server.get("/ready").1["total_sessions"] == 1);
+        server.signal("-INT");
+        call.join().unwrap()
+    });
+    assert_eq!(answer["code"], 4007, "{answer}");
+    server.finish().expect(0);
+}
+
+#[test]
 fn a_signal_ends_calls_and_sessions_in_good_order() {
     let server = Server::start();
     server.open("w", "code");

@@ -84,7 +84,7 @@ impl Library {
         let make = async || match self.reader.sections(file).await {
             Ok(sections) => {
                 let _indexing = self.indexing.acquire().await;
-                let document = seed::blocking(move || Document::of(sections)).await;
+                let document = seed::blocking(move || Document::of(sections, MOST_BYTES)).await;
                 Ok(match document {
                     Some(document) => {
                         let bytes = document.bytes;
@@ -115,17 +115,33 @@ fn too_large(file: &SeedFile) -> ToolError {
 
 impl Document {
     /// Indexes a document, unless that takes too much memory.
-    fn of(sections: Vec<Section>) -> Option<Self> {
+    fn of(sections: Vec<Section>, most: usize) -> Option<Self> {
         let size = |section: &Section| size_of::<Section>() + section.title.len() + section.text.len();
         let text_bytes: usize = sections.iter().map(size).sum();
         let mut index = Index::default();
         for section in &sections {
             index.add(&format!("{}\n{}", section.title, section.text));
-            if text_bytes + index.bytes() > MOST_BYTES {
+            if text_bytes + index.bytes() > most {
                 return None;
             }
         }
         let bytes = text_bytes + index.bytes();
         Some(Self { sections, index, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_nothing_but_different_words_is_refused() {
+        let words = |each: &dyn Fn(usize) -> String| {
+            let text = (0..1000).map(each).collect::<Vec<_>>().join(" ");
+            vec![Section { title: String::new(), text }]
+        };
+        let same = words(&|_| "word".to_owned());
+        assert!(Document::of(same, 20_000).is_some_and(|document| document.bytes > 5000));
+        assert!(Document::of(words(&|nth| format!("{nth:04}")), 20_000).is_none());
     }
 }

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::helper::bounds;
 use crate::seed::{self, Seeds};
 use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 use extract::Limits;
@@ -32,12 +33,16 @@ pub struct DocConfig {
     /// The folders that documents may be in. The folder that the server was started in unless told otherwise.
     pub roots: Vec<PathBuf>,
     /// The most bytes of a document.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub max_file_bytes: u64,
     /// The most bytes of a document's text.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub max_text_bytes: usize,
     /// How many bytes of memory the process that reads a document may take.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub max_memory_bytes: u64,
     /// How many seconds of a processor it may take to read a document.
+    #[serde(deserialize_with = "bounds::seconds")]
     pub timeout_seconds: u64,
     /// About how many bytes of memory are used to keep documents that were read.
     pub cache_bytes: usize,

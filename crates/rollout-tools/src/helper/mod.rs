@@ -5,6 +5,7 @@
 //! whatever the file does. The file is the child's standard input, the request its argument, and one JSON value
 //! on its standard output the answer.
 
+pub(crate) mod bounds;
 mod child;
 
 use std::fs::File;

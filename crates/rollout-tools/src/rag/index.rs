@@ -194,9 +194,66 @@ fn chunks(text: &str, chunk: usize, overlap: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::Duration;
+
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
+    use crate::Helper;
+    use crate::doc::extract::Limits;
+
+    #[tokio::test]
+    async fn an_index_is_built_as_long_as_somebody_waits() {
+        let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(folder.path().join("a.pdf"), "").unwrap();
+        let (program, at) = (beside.path().join("helper"), beside.path().display());
+        let script = format!(
+            "#!/bin/sh\necho >> '{at}/log'\nwhile [ ! -e '{at}/gate' ]; do /bin/sleep 0.01; done
+            echo '{{\"Ok\": [{{\"title\": \"\", \"text\": \"needle\"}}]}}'\n"
+        );
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let reader = Reader::new(Helper::new(program), Limits::default(), 1 << 30, 60);
+        let indexes = Indexes::new(reader, 100, 0, 1 << 30);
+        let here = Params::from_iter([("folder".to_owned(), json!("."))]);
+        let seeds = Seeds::open(&[folder.path().to_owned()], &here).await.unwrap();
+        let nothing = Params::new();
+        let waiting = |wanted: usize| {
+            let indexes = &indexes;
+            async move {
+                let waiting = || {
+                    let builds = indexes.builds.lock().unwrap();
+                    builds.values().find_map(WeakShared::upgrade).map_or(0, |build| {
+                        // This one does not wait.
+                        build.strong_count().unwrap_or_default() - 1
+                    })
+                };
+                while waiting() < wanted {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        };
+        let mut first = Box::pin(indexes.of(&seeds, &nothing));
+        let mut second = Box::pin(indexes.of(&seeds, &nothing));
+        let logged = || std::fs::read_to_string(beside.path().join("log")).map_or(0, |log| log.len());
+        let both = async {
+            waiting(2).await;
+            while logged() == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            _ = &mut first => panic!("there was nothing to build it from"),
+            _ = &mut second => panic!("there was nothing to build it from"),
+            () = both => {}
+        }
+        drop(first);
+        std::fs::write(beside.path().join("gate"), "").unwrap();
+        assert_eq!(second.await.unwrap().passages[0].text, "needle");
+        assert_eq!(logged(), 1);
+    }
 
     #[test]
     fn passages_begin_with_the_end_of_the_one_before() {

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::doc::extract::Limits;
 use crate::doc::reader::Reader;
+use crate::helper::bounds;
 use crate::seed::{self, Seeds};
 use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 use index::Indexes;
@@ -30,12 +31,16 @@ pub struct RagConfig {
     /// How many characters of a passage are repeated in the next.
     pub overlap_chars: usize,
     /// The most bytes of a document.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub max_file_bytes: u64,
     /// How many bytes of memory the process that reads a document may take.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub max_memory_bytes: u64,
     /// How many seconds of a processor it may take to read a document.
+    #[serde(deserialize_with = "bounds::seconds")]
     pub timeout_seconds: u64,
     /// About how many bytes of memory an index, and all that are kept, may take.
+    #[serde(deserialize_with = "bounds::bytes")]
     pub index_bytes: usize,
 }
 

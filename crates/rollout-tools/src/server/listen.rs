@@ -69,6 +69,8 @@ pub async fn serve(
     // Closing the sessions ends the calls in them, and so the answers.
     let stopped = async { tokio::join!(service.stop(), tokio::time::timeout(GRACE, connections.wait())) };
     let _ = stopped.await;
+    // Sessions of the last calls are closed when those have ended.
+    service.stop().await;
     ended
 }
 

@@ -282,8 +282,9 @@ async fn shutdown(
     Asked(asked): Asked<Shutdown>,
     stop: CancellationToken,
 ) -> Json<Value> {
+    // Once begun, the server stops, though the client may not wait for the answer.
+    let _stops = stop.drop_guard();
     let cleaned = if asked.cleanup_sessions || asked.force { service.stop().await } else { 0 };
-    stop.cancel();
     Json(json!({"status": "success", "message": "the server is stopping", "sessions_cleaned": cleaned}))
 }
 

@@ -7,11 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::join_all};
 use indexmap::IndexMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tokio::sync::{RwLock, watch};
+use tokio::{
+    sync::{RwLock, watch},
+    task::JoinHandle,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Call, Code, Params, Resource, Session, ToolError};
@@ -39,8 +42,10 @@ pub(super) struct SessionLimits {
 pub(super) struct Sessions {
     limits: SessionLimits,
     state: Mutex<State>,
-    /// What closes sessions after whoever used them is gone.
+    /// What closes sessions, though whoever used them or wanted them closed is gone.
     closing: TaskTracker,
+    /// Ends the calls of all sessions, temporary ones included.
+    ended: CancellationToken,
 }
 
 #[derive(Default)]
@@ -151,8 +156,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        let opened = Arc::clone(&self.opened);
-        self.sessions.closing.spawn(async move { opened.close().await });
+        drop(self.sessions.end(Arc::clone(&self.opened)));
     }
 }
 
@@ -194,7 +198,7 @@ impl Opened {
             worker: worker.to_owned(),
             created_at: now,
             phase: watch::Sender::new(Phase::Opening),
-            ended: CancellationToken::new(),
+            ended: place.sessions.ended.child_token(),
             session: RwLock::new(None),
             activity: Mutex::new(Activity { last: Instant::now(), last_at: now, running: 0 }),
             place: Mutex::new(Some(place)),
@@ -272,7 +276,12 @@ async fn unpanicked<T>(future: impl Future<Output = Result<T, ToolError>>) -> Re
 
 impl Sessions {
     pub(super) fn new(limits: SessionLimits) -> Arc<Self> {
-        Arc::new(Self { limits, state: Mutex::default(), closing: TaskTracker::new() })
+        Arc::new(Self {
+            limits,
+            state: Mutex::default(),
+            closing: TaskTracker::new(),
+            ended: CancellationToken::new(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -431,27 +440,37 @@ impl Sessions {
             Arc::clone(state.kept.get(worker)?.get(kind)?)
         };
         self.forget(&opened);
-        opened.close().await;
+        self.end_all([Arc::clone(&opened)]).await;
         Some(opened)
+    }
+
+    /// Closes a session, whether or not somebody waits for it.
+    fn end(&self, opened: Arc<Opened>) -> JoinHandle<()> {
+        self.closing.spawn(async move { opened.close().await })
+    }
+
+    async fn end_all(&self, sessions: impl IntoIterator<Item = Arc<Opened>>) -> usize {
+        join_all(sessions.into_iter().map(|opened| self.end(opened))).await.len()
     }
 
     /// Closes all sessions of a worker, and says how many those were.
     pub(super) async fn disconnect(&self, worker: &str) -> usize {
         let sessions = self.state().kept.remove(worker).unwrap_or_default();
-        futures_util::future::join_all(sessions.values().map(|opened| opened.close())).await.len()
+        self.end_all(sessions.into_values()).await
     }
 
-    /// Closes everything and lets nothing new in; says how many sessions were closed.
+    /// Ends every call, closes everything and lets nothing new in; says how many sessions were closed.
     pub(super) async fn stop(&self) -> usize {
         let sessions: Vec<_> = {
             let mut state = self.state();
             state.stopping = true;
             state.kept.drain().flat_map(|(_, sessions)| sessions.into_values()).collect()
         };
-        futures_util::future::join_all(sessions.iter().map(|opened| opened.close())).await;
+        self.ended.cancel();
+        let closed = self.end_all(sessions).await;
         self.closing.close();
         self.closing.wait().await;
-        sessions.len()
+        closed
     }
 
     /// Closes sessions that nobody uses, for ever.
@@ -461,7 +480,7 @@ impl Sessions {
             tokio::time::sleep(pause).await;
             for opened in self.expired() {
                 tracing::info!("the session {} has expired", opened.id);
-                self.closing.spawn(async move { opened.close().await });
+                drop(self.end(opened));
             }
         }
     }

@@ -8,11 +8,15 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, future::join_all};
+use indexmap::IndexSet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Registry;
 use crate::{Code, Resource, ToolError};
+
+/// How many names of resources are taken from a request.
+const MAX_NAMES: usize = 64;
 
 /// How far resources are.
 #[derive(Default)]
@@ -31,15 +35,16 @@ impl WarmUp {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), status);
     }
 
-    /// Warms up these resources, or all of them, and says what became of each.
+    /// Warms up these resources, or all of them, and says what became of each. More names than a server can have
+    /// resources are not looked at.
     pub(super) async fn run(
         &self,
         registry: &Registry,
         names: Option<&[String]>,
         limit: Duration,
     ) -> Vec<(String, Result<(), String>)> {
-        let wanted: Vec<&str> = match names {
-            Some(names) => names.iter().map(String::as_str).collect(),
+        let wanted: IndexSet<&str> = match names {
+            Some(names) => names.iter().take(MAX_NAMES).map(String::as_str).collect(),
             None => registry.resources().map(|(name, _)| name).collect(),
         };
         let outcomes = join_all(wanted.into_iter().map(async |name| {

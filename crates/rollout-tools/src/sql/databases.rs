@@ -1,10 +1,15 @@
 //! Databases by name.
 
+use std::collections::HashMap;
+
 use crate::seed::SeedFile;
 use crate::{Code, ToolError};
 
 /// What the names of databases end with.
 const ENDINGS: [&str; 3] = [".db", ".sqlite", ".sqlite3"];
+
+/// How many databases are named to who asked for none of them.
+const MOST_NAMED: usize = 20;
 
 /// Whether a file with this name may be a database.
 pub(super) fn is_database(name: &str) -> bool {
@@ -13,13 +18,26 @@ pub(super) fn is_database(name: &str) -> bool {
 
 /// What a database is called: its path without the ending, unless another is called so, too.
 pub(super) fn names(files: &[SeedFile]) -> Vec<String> {
-    let short: Vec<_> = files.iter().map(|file| stem(&file.path)).collect();
-    let is_unique = |name: &str| short.iter().filter(|other| **other == name).count() == 1;
-    files
-        .iter()
-        .zip(&short)
-        .map(|(file, short)| if is_unique(short) { (*short).to_owned() } else { file.path.clone() })
-        .collect()
+    let mut called: HashMap<&str, usize> = HashMap::new();
+    for file in files {
+        *called.entry(stem(&file.path)).or_default() += 1;
+    }
+    let name = |file: &SeedFile| match stem(&file.path) {
+        short if called[short] == 1 => short.to_owned(),
+        _ => file.path.clone(),
+    };
+    files.iter().map(name).collect()
+}
+
+/// The names of some of the databases.
+fn some(files: &[SeedFile]) -> String {
+    let names = names(files);
+    match names.len().saturating_sub(MOST_NAMED) {
+        0 => names.join(", "),
+        more => {
+            format!("{} and {more} more, which sql:list_databases lists", names[..MOST_NAMED].join(", "))
+        }
+    }
 }
 
 /// The database that is meant by this name, or the only one.
@@ -35,7 +53,7 @@ pub(super) fn choose<'a>(files: &'a [SeedFile], wanted: Option<&str>) -> Result<
             if exact.is_empty() { loose().collect() } else { exact }
         }
     };
-    let all = || names(files).join(", ");
+    let all = || some(files);
     match (fitting.as_slice(), wanted) {
         ([one], _) => Ok(one),
         (_, _) if files.is_empty() => Err(ToolError::new(

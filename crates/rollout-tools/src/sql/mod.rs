@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::helper::bounds;
 use crate::seed::{self, Seeds};
 use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 
@@ -22,6 +23,7 @@ pub struct SqlConfig {
     /// The folders that databases may be in. The folder that the server was started in unless told otherwise.
     pub roots: Vec<PathBuf>,
     /// How many seconds a query may take.
+    #[serde(deserialize_with = "bounds::seconds")]
     pub timeout_seconds: u64,
 }
 

@@ -68,20 +68,13 @@ fn table(connection: &Connection, name: String, kind: String) -> rusqlite::Resul
     let columns = columns(connection, &name)?;
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
     let count = format!("SELECT count(*) FROM (SELECT 1 FROM {quoted} LIMIT {})", MOST_COUNTED + 1);
-    let counted: Option<i64> = match connection.query_row(&count, [], |row| row.get(0)) {
-        Ok(counted) => Some(counted),
-        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {
-            return Err(error);
-        }
-        // A view over something that is gone, or a virtual table of a module that is not there.
-        Err(_) => None,
-    };
+    let counted: Option<i64> = forgiven(connection.query_row(&count, [], |row| row.get(0)))?;
     let sample = match counted {
         Some(_) => {
-            Table::of(connection, &format!("SELECT * FROM {quoted} LIMIT {SAMPLE}"), SAMPLE, LONGEST_CELL)?
-                .rows
+            let sql = format!("SELECT * FROM {quoted} LIMIT {SAMPLE}");
+            forgiven(Table::of(connection, &sql, SAMPLE, LONGEST_CELL))?
         }
-        None => Vec::new(),
+        None => None,
     };
     Ok(TableInfo {
         name,
@@ -89,8 +82,20 @@ fn table(connection: &Connection, name: String, kind: String) -> rusqlite::Resul
         columns,
         rows: counted.map(|counted| counted.min(MOST_COUNTED)),
         more_rows: counted.is_some_and(|counted| counted > MOST_COUNTED),
-        sample,
+        sample: sample.map(|sample| sample.rows).unwrap_or_default(),
     })
+}
+
+/// What a table gave, or nothing if it cannot be read: a view over something that is gone or whose values cannot be
+/// worked out, or a virtual table of a module that is not there. It does not hide the other tables.
+fn forgiven<T>(given: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match given {
+        Ok(given) => Ok(Some(given)),
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {
+            Err(error)
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>> {

@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rollout_tools::Code;
 use rollout_tools::doc::{DocConfig, Docs};
@@ -48,6 +49,8 @@ async fn no_path_leads_out_of_the_roots() {
         let error = try_open(&docs, path).await.err().unwrap_or_else(|| panic!("{path} was opened"));
         assert_eq!(error.code, Code::Refused, "{path}: {error}");
         assert!(error.message.contains("add the folder to `roots`"), "{path}: {error}");
+        let root = inside.path().to_str().unwrap();
+        assert!(path.contains(root) || !error.message.contains(root), "{path}: {error}");
         // The same with a call, in a session that was opened with nothing.
         let session = open(&docs, Value::Null).await;
         let error = call(&*session, "read", json!({"seed_path": path})).await.unwrap_err();
@@ -136,6 +139,35 @@ async fn what_is_missing_is_said_to_be_missing() {
     }
 }
 
+#[tokio::test]
+async fn no_more_paths_can_be_named_than_can_be_looked_for() {
+    let place = Place::new().with("a.db", "").with("a.txt", "a");
+    let many: Vec<_> = (0..101).map(|nth| format!("{}a.txt", "./".repeat(nth))).collect();
+    let error = try_open(&place.docs(), many.clone()).await.err().unwrap();
+    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.message, "101 files or folders are named; name 100 at most");
+    let session = open(&place.sql(), Value::Null).await;
+    let error = call(&*session, "list_databases", json!({"seed_path": many})).await.unwrap_err();
+    assert_eq!(error.code, Code::InvalidInput);
+    // The same path again and again is one path.
+    let same = json!({"seed_path": vec!["."; 100_000]});
+    assert_eq!(shown(&*session, "list_databases", same).await, "a");
+}
+
+#[tokio::test]
+async fn a_folder_without_end_is_not_walked_to_its_end() {
+    let place = Place::new();
+    for nth in 0..2100 {
+        std::fs::write(place.path().join(format!("{nth}.png")), "").unwrap();
+    }
+    let session = open(&place.docs(), Value::Null).await;
+    // Each of these is another way to write the same folder.
+    let often: Vec<_> = (0..96).map(|nth| format!("./{}", "./".repeat(nth))).collect();
+    let error = call(&*session, "read", json!({"seed_path": often})).await.unwrap_err();
+    assert_eq!(error.code, Code::Refused);
+    assert!(error.message.starts_with("there are more than 200000 files and folders in"), "{error}");
+}
+
 /// Exchanges a file for a link to the secret and back, again and again, until it is dropped.
 struct Swapping {
     end: Arc<AtomicBool>,
@@ -152,9 +184,12 @@ impl Swapping {
                 if until.load(Ordering::Relaxed) {
                     break;
                 }
-                if nth % 2 == 0 { std::fs::copy(&good, &next).map(drop) } else { symlink(&secret, &next) }
+                let is_good = nth % 2 == 0;
+                if is_good { std::fs::copy(&good, &next).map(drop) } else { symlink(&secret, &next) }
                     .unwrap();
                 std::fs::rename(&next, &path).unwrap();
+                // The file itself is there long enough to be read, now and then.
+                std::thread::sleep(Duration::from_millis(if is_good { nth % 50 } else { 0 }));
             }
         });
         Self { end, thread: Some(thread) }
@@ -176,14 +211,15 @@ async fn a_link_put_in_place_of_a_file_in_between_leads_nowhere() {
     std::fs::write(&good, "welcome").unwrap();
     let session = open(&inside.docs(), "docs").await;
     let swapping = Swapping::new(path, good, outside.path().join("secret.txt"));
-    let mut seen = 0;
-    for _ in 0..300 {
+    let (mut asked, mut seen) = (0, 0);
+    while asked < 300 || seen == 0 {
+        assert!(asked < 10_000, "the file itself was never read");
+        asked += 1;
         let answer = shown(&*session, "read", json!({"seed_path": "open.txt"})).await;
         assert!(!answer.contains(SECRET), "{answer}");
         seen += usize::from(answer.contains("welcome"));
     }
     drop(swapping);
-    assert!(seen > 0, "the file itself was never read");
 }
 
 #[tokio::test]
@@ -200,9 +236,13 @@ async fn a_database_exchanged_for_a_link_in_between_is_not_asked() {
     std::fs::copy(&good, &path).unwrap();
     let session = open(&inside.sql(), ".").await;
     let swapping = Swapping::new(path, good, outside.path().join("secret.db"));
-    for _ in 0..40 {
+    let (mut asked, mut seen) = (0, 0);
+    while asked < 40 || seen == 0 {
+        assert!(asked < 1000, "the database itself was never asked");
+        asked += 1;
         let answer = shown(&*session, "execute", json!({"sql": "SELECT name FROM teams"})).await;
         assert!(!answer.contains("blue"), "{answer}");
+        seen += usize::from(answer.contains("public"));
     }
     drop(swapping);
 }

@@ -126,6 +126,16 @@ async fn elements_within_elements_without_end_do_no_harm() {
 }
 
 #[tokio::test]
+async fn text_that_takes_long_to_read_is_given_up() {
+    let attributes: String = (0..400_000).map(|nth| format!(" a{nth:x}")).collect();
+    let place = Place::new().with("a.html", format!("<p{attributes}>The end."));
+    let roots = vec![place.path().to_owned()];
+    let docs = Docs::new(DocConfig { roots, timeout_seconds: 1, ..DocConfig::default() }, helper());
+    let answer = shown(&*open(&docs, "a.html").await, "read", json!({})).await;
+    assert!(answer.starts_with("5006 `a.html`: "), "{answer}");
+}
+
+#[tokio::test]
 async fn a_cell_far_away_does_not_make_a_sheet_large() {
     let rows = r#"<row r="1"><c r="A1" t="inlineStr"><is><t>near</t></is></c></row>
         <row r="1048576"><c r="XFD1048576"><v>7</v></c></row>"#;

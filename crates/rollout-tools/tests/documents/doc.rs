@@ -43,6 +43,30 @@ async fn a_long_document_is_given_by_section() {
 }
 
 #[tokio::test]
+async fn a_section_is_read_once_however_often_it_is_asked_for() {
+    let place = Place::new().with("a.md", GUIDE);
+    let session = open(&place.docs(), "a.md").await;
+    let data = call(&*session, "read", json!({"section_ids": "1,".repeat(1_000_000)})).await.unwrap();
+    assert_eq!(data["result"], "[1] Guide\nHow to travel.");
+    assert_eq!(data["sections"].as_array().unwrap().len(), 1);
+    let many: Vec<_> = (1..202).collect();
+    let answer = shown(&*session, "read", json!({"section_ids": many})).await;
+    assert_eq!(answer, "4000 201 sections are asked for; give 200 ids at most");
+}
+
+#[tokio::test]
+async fn a_query_without_end_is_refused() {
+    let place = Place::new().with("a.md", GUIDE);
+    let words = "word ".repeat(201);
+    let want = "4000 a query has at most 1000 characters";
+    let docs = open(&place.docs(), "a.md").await;
+    assert_eq!(shown(&*docs, "search", json!({"key_words": [words]})).await, want);
+    assert_eq!(shown(&*docs, "search", json!({"key_words": vec!["word"; 201]})).await, want);
+    let rag = open(&place.rag(), "a.md").await;
+    assert_eq!(shown(&*rag, "search", json!({"query": words})).await, want);
+}
+
+#[tokio::test]
 async fn what_does_not_fit_is_read_on_from_where_it_was_cut() {
     let place = Place::new().with("long.md", format!("# One\n{}", "word ".repeat(500)));
     let session = open(&place.docs(), "long.md").await;

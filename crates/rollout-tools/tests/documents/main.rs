@@ -7,6 +7,7 @@ mod doc;
 mod fixtures;
 mod load;
 mod rag;
+mod settings;
 mod sql;
 
 use std::path::Path;

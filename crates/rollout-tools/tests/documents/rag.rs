@@ -1,10 +1,15 @@
 //! The `rag` tools.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
 use rollout_tools::rag::{Rag, RagConfig};
-use rollout_tools::{Code, Params, Resource as _};
+use rollout_tools::{Code, Helper, Params, Resource as _};
 use serde_json::json;
 
-use super::{Place, call, helper, open, shown};
+use super::fixtures::pdf;
+use super::{Place, call, helper, open, shown, try_open};
 
 fn place() -> Place {
     Place::new()
@@ -71,7 +76,7 @@ async fn a_folder_beyond_the_bound_is_refused() {
     let place = Place::new().with("a.txt", "word ".repeat(100_000));
     let config =
         RagConfig { roots: vec![place.path().to_owned()], index_bytes: 1 << 18, ..RagConfig::default() };
-    let error = super::try_open(&Rag::new(config, helper()), ".").await.err().unwrap();
+    let error = try_open(&Rag::new(config, helper()), ".").await.err().unwrap();
     assert_eq!(error.code, Code::Refused);
 }
 
@@ -85,4 +90,90 @@ async fn sessions_that_come_at_once_share_one_index() {
             shown(&**session, "search", json!({"query": "Seine"})).await.starts_with("[1] cities/paris.md")
         );
     }
+}
+
+/// A helper that notes its process in `log`, and reads nothing before there is a file `gate`.
+fn gated(beside: &Path) -> Helper {
+    let (program, real) = (beside.join("helper"), env!("CARGO_BIN_EXE_rollout-tools-helper"));
+    let (log, gate) = (beside.join("log"), beside.join("gate"));
+    let script = format!(
+        "#!/bin/sh\necho $$ >> '{}'\nwhile [ ! -e '{}' ]; do /bin/sleep 0.01; done\nexec '{real}' \"$@\"\n",
+        log.display(),
+        gate.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Helper::new(program)
+}
+
+/// The processes that were started to read documents.
+fn started(beside: &Path) -> Vec<u32> {
+    let log = std::fs::read_to_string(beside.join("log")).unwrap_or_default();
+    log.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// A place with these documents, beside which the helper waits.
+fn gated_place(documents: &[(&str, &str)], index_bytes: usize) -> (Place, Place, Rag) {
+    let (mut place, beside) = (Place::new(), Place::new());
+    for (name, text) in documents {
+        place = place.with(name, pdf(&[text]));
+    }
+    let config = RagConfig { roots: vec![place.path().to_owned()], index_bytes, ..RagConfig::default() };
+    let rag = Rag::new(config, gated(beside.path()));
+    (place, beside, rag)
+}
+
+#[tokio::test]
+async fn an_index_that_nobody_waits_for_is_not_built() {
+    let (_place, beside, rag) = gated_place(&[("a.pdf", "The needle.")], 1 << 30);
+    {
+        let mut opening = std::pin::pin!(open(&rag, "."));
+        tokio::select! {
+            _ = &mut opening => panic!("it was built without its documents"),
+            () = until("the document is being read", || started(beside.path()).len() == 1) => {}
+        }
+    }
+    let process = started(beside.path())[0];
+    // A process that ended and that nobody has asked about yet has no program any more.
+    let is_gone = || std::fs::read_link(format!("/proc/{process}/exe")).is_err();
+    until("the reader has ended", is_gone).await;
+    std::fs::write(beside.path().join("gate"), "").unwrap();
+    let session = open(&rag, ".").await;
+    assert!(shown(&*session, "search", json!({"query": "needle"})).await.starts_with("[1] a.pdf"));
+    assert_eq!(started(beside.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn a_folder_that_was_refused_is_not_read_again() {
+    let words: Vec<_> = (0..300).map(|nth| format!("word{nth}")).collect();
+    let (_place, beside, rag) = gated_place(&[("a.pdf", &words.join(" "))], 8 << 10);
+    std::fs::write(beside.path().join("gate"), "").unwrap();
+    for _ in 0..3 {
+        assert_eq!(try_open(&rag, ".").await.err().unwrap().code, Code::Refused);
+    }
+    assert_eq!(started(beside.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn sessions_do_not_keep_indexes_that_were_given_up() {
+    let text = |word: &str| format!("{word} {}", "hay ".repeat(2000));
+    let place = Place::new().with("a/a.txt", text("old")).with("b/b.txt", text("other"));
+    let roots = vec![place.path().to_owned()];
+    // Room for one of the two.
+    let rag = Rag::new(RagConfig { roots, index_bytes: 16 << 10, ..RagConfig::default() }, helper());
+    let first = open(&rag, "a").await;
+    let _second = open(&rag, "b").await;
+    std::fs::write(place.path().join("a/a.txt"), text("newer")).unwrap();
+    let found = shown(&*first, "search", json!({"query": "newer"})).await;
+    assert!(found.starts_with("[1] a.txt"), "{found}");
 }

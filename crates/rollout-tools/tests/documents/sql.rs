@@ -72,6 +72,37 @@ async fn a_schema_tells_what_a_query_needs_to_know() {
 }
 
 #[tokio::test]
+async fn a_view_that_fails_when_it_is_read_does_not_hide_the_tables() {
+    let place = Place::new();
+    Connection::open(place.path().join("a.db"))
+        .unwrap()
+        .execute_batch(
+            "CREATE TABLE words (word); INSERT INTO words VALUES ('{');
+             CREATE VIEW parsed AS SELECT json(word) AS word FROM words;",
+        )
+        .unwrap();
+    let session = open(&place.sql(), "a.db").await;
+    insta::assert_snapshot!(shown(&*session, "get_schema", json!({})).await, @r"
+    view parsed (1 row)
+      word 
+
+    table words (1 row)
+      word 
+      row: {
+    ");
+}
+
+#[tokio::test]
+async fn of_many_databases_some_are_named() {
+    let mut place = Place::new();
+    for nth in 10..35 {
+        place = place.with(&format!("{nth}.db"), "");
+    }
+    let session = open(&place.sql(), ".").await;
+    insta::assert_snapshot!(shown(&*session, "get_schema", json!({"database": "x"})).await, @"4006 there is no database `x`; there are: 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29 and 5 more, which sql:list_databases lists");
+}
+
+#[tokio::test]
 async fn a_query_gives_its_rows() {
     let place = place();
     let session = open(&place.sql(), ".").await;

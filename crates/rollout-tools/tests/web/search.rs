@@ -257,7 +257,10 @@ async fn what_is_missing_is_told_with_what_to_write() {
     let error =
         call(json!({"search": {"backend": "serper"}}), "search", json!({"query": "x"})).await.unwrap_err();
     assert_eq!(error.code, Code::KeyMissing);
-    assert!(error.message.contains("https://serper.dev and writes it as resources.web.search.api_key"), "{error}");
+    assert!(
+        error.message.contains("https://serper.dev and writes it as resources.web.search.api_key"),
+        "{error}"
+    );
     let config: WebConfig = serde_json::from_value(json!({"search": {"backend": "searxng"}})).unwrap();
     let error = Web::new(config).unwrap_err();
     assert_eq!(error.to_string(), "search.url is missing; searxng has no address of its own");

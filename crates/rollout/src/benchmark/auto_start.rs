@@ -10,18 +10,20 @@ use std::{
 
 use tokio::{
     io::AsyncReadExt as _,
-    process::{Child, ChildStderr, Command},
+    process::{Child, ChildStderr, ChildStdin, Command},
+    task::JoinHandle,
     time::Instant,
 };
 
 use super::tools::{ToolServer, ToolServerError};
+use crate::config::is_loopback;
 
 /// How long the server may take until it answers.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How often it is asked.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long it may take to close what is open.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long it may take to close what is open. Longer than it takes itself to give up on that.
+const FAREWELL: Duration = Duration::from_secs(30);
 /// How much of its last words is kept.
 const LAST_WORDS: usize = 4096;
 
@@ -31,6 +33,9 @@ pub enum AutoStartError {
     /// It is not on this machine.
     #[error("the tool server at {0} does not answer, and only one on this machine can be started")]
     Elsewhere(String),
+    /// It is to be reached in a way that it does not offer.
+    #[error("the tool server at {0} does not answer, and one that is started here speaks no `https`")]
+    Encrypted(String),
     /// There is no such program.
     #[error("cannot start the tool server with `{}`", program.display())]
     Program {
@@ -42,6 +47,14 @@ pub enum AutoStartError {
     /// It ended at once.
     #[error("the tool server ended before it answered ({status}){}", said(.words))]
     Ended {
+        /// How.
+        status: ExitStatus,
+        /// What it said last.
+        words: String,
+    },
+    /// It ended while it was needed.
+    #[error("the tool server of this run ended in the middle of it ({status}){}", said(.words))]
+    Died {
         /// How.
         status: ExitStatus,
         /// What it said last.
@@ -67,6 +80,38 @@ fn said(words: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct OwnServer {
     child: Child,
+    /// The server lives as long as this is open.
+    stdin: Option<ChildStdin>,
+    words: LastWords,
+}
+
+/// The end of what a server says.
+#[derive(Debug, Default)]
+struct LastWords {
+    text: Arc<Mutex<Vec<u8>>>,
+    listening: Option<JoinHandle<()>>,
+}
+
+impl LastWords {
+    fn of(stderr: Option<ChildStderr>) -> Self {
+        let text = Arc::default();
+        let listening = stderr.map(|stderr| tokio::spawn(listen(stderr, Arc::clone(&text))));
+        Self { text, listening }
+    }
+
+    fn so_far(&self) -> String {
+        let words = self.text.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&words).trim().to_owned()
+    }
+
+    /// All of them, of a server that has ended.
+    async fn all(&mut self) -> String {
+        if let Some(listening) = self.listening.take() {
+            // What it started may hold its output open.
+            let _ = tokio::time::timeout(Duration::from_secs(1), listening).await;
+        }
+        self.so_far()
+    }
 }
 
 impl OwnServer {
@@ -76,10 +121,13 @@ impl OwnServer {
         config: Option<&Path>,
         server: &ToolServer,
     ) -> Result<Self, AutoStartError> {
-        let port =
-            server.loopback_port().ok_or_else(|| AutoStartError::Elsewhere(server.url().to_owned()))?;
+        let (host, port) = server.loopback().ok_or_else(|| {
+            let url = server.url().to_owned();
+            if is_loopback(&url) { AutoStartError::Encrypted(url) } else { AutoStartError::Elsewhere(url) }
+        })?;
         let mut command = Command::new(program);
-        command.args(["tools", "serve", "--until-stdin-closes", "--port"]).arg(port.to_string());
+        command.args(["tools", "serve", "--until-stdin-closes"]);
+        command.args(["--host", &host.to_string(), "--port", &port.to_string()]);
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
@@ -92,26 +140,18 @@ impl OwnServer {
             .kill_on_drop(true);
         let failed = |source| AutoStartError::Program { program: program.to_owned(), source };
         let mut child = command.spawn().map_err(failed)?;
-        let words = Arc::new(Mutex::new(Vec::new()));
-        let listening = child.stderr.take().map(|stderr| tokio::spawn(listen(stderr, Arc::clone(&words))));
-        let last_words = || {
-            let words = words.lock().unwrap_or_else(PoisonError::into_inner);
-            String::from_utf8_lossy(&words).trim().to_owned()
-        };
+        let stdin = child.stdin.take();
+        let mut words = LastWords::of(child.stderr.take());
         let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
-                if let Some(listening) = listening {
-                    // What it started may hold its output open.
-                    let _ = tokio::time::timeout(Duration::from_secs(1), listening).await;
-                }
-                return Err(AutoStartError::Ended { status, words: last_words() });
+                return Err(AutoStartError::Ended { status, words: words.all().await });
             }
             match server.health().await {
-                Ok(()) => return Ok(Self { child }),
+                Ok(()) => return Ok(Self { child, stdin, words }),
                 Err(ToolServerError::Unreachable { .. }) if Instant::now() < deadline => {}
                 Err(ToolServerError::Unreachable { .. }) => {
-                    return Err(AutoStartError::Silent { words: last_words() });
+                    return Err(AutoStartError::Silent { words: words.so_far() });
                 }
                 Err(other) => return Err(other.into()),
             }
@@ -119,9 +159,18 @@ impl OwnServer {
         }
     }
 
+    /// Waits until the server ends, which it should not before it is told to.
+    pub(crate) async fn died(&mut self) -> AutoStartError {
+        match self.child.wait().await {
+            Ok(status) => AutoStartError::Died { status, words: self.words.all().await },
+            // Nobody can say how it is.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
     /// Has the server close what is open and end.
     pub(crate) async fn stop(mut self) {
-        drop(self.child.stdin.take());
+        drop(self.stdin.take());
         if tokio::time::timeout(FAREWELL, self.child.wait()).await.is_err() {
             tracing::warn!("the tool server did not end by itself");
         }

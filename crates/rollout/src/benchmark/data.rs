@@ -286,7 +286,11 @@ pub fn select(
         items.iter().for_each(|item| _ = missing.remove(item.id.as_str()));
         if !missing.is_empty() {
             let unknown = ids.iter().filter(|id| missing.remove(id.as_str()));
-            let unknown = unknown.map(|id| UnknownId { nearest: nearest(id, &items), id: id.clone() });
+            // Which one was meant takes a while to find out, and nobody reads a thousand of them.
+            let unknown = unknown.enumerate().map(|(place, id)| UnknownId {
+                nearest: if place < TOLD { nearest(id, &items) } else { None },
+                id: id.clone(),
+            });
             return Err(DataError::UnknownIds(unknown.collect()));
         }
         items.retain(|item| wanted.contains(item.id.as_str()));

@@ -50,7 +50,7 @@ type OnEvent = Box<dyn FnMut(Event) + Send>;
 /// An error of a question is in its result, not here.
 pub async fn rollout(eval: impl Into<Eval>) -> Result<RolloutSummary, EvalError> {
     let Eval { source, overrides, vars, program, cancel, on_event } = eval.into();
-    let settings = overrides.settings();
+    let settings = overrides.settings()?;
     let loaded = match source {
         Source::File(path) => load_benchmark(&path, &settings, &vars)?,
         Source::Config(config) => LoadedBenchmark::new(overridden(*config, overrides), &vars)?,

@@ -42,12 +42,19 @@ struct Place {
     offset: u64,
     length: u64,
     score: Option<f64>,
+    judge_failed: bool,
 }
 
 /// Writes the evaluation of all answers in a file, in the order of their questions.
 ///
-/// What is kept in memory of an answer is four numbers, however long its conversation is. Blocks while it works.
-pub(crate) fn write(results: &Path, metric: Metric, target: &Path) -> Result<(), WriteError> {
+/// There are so many questions, each of which should have its line. Returns the number of answers whose judge failed.
+/// What is kept in memory of an answer is a few numbers, however long its conversation is. Blocks while it works.
+pub(crate) fn write(
+    results: &Path,
+    metric: Metric,
+    total_tasks: u64,
+    target: &Path,
+) -> Result<u64, WriteError> {
     let failed = |source| WriteError { path: target.to_owned(), source };
     let mut reader = BufReader::with_capacity(1 << 18, File::open(results).map_err(failed)?);
     let places = places(&mut reader).map_err(failed)?;
@@ -56,14 +63,15 @@ pub(crate) fn write(results: &Path, metric: Metric, target: &Path) -> Result<(),
     let mean = |sum: f64, count: usize| if count == 0 { 0.0 } else { sum / count as f64 };
     let file = EvaluationFile {
         metric,
-        total_tasks: places.len(),
+        total_tasks,
         evaluated_tasks: scores.len(),
         average_score: mean(scores.iter().sum(), scores.len()),
         perfect_matches: scores.iter().filter(|score| **score >= PERFECT).count(),
-        success_rate: mean(scores.len() as f64, places.len()),
+        success_rate: mean(scores.len() as f64, total_tasks as usize),
         evaluations: Evaluations { metric, places: &places, reader: RefCell::new((reader, 0)) },
     };
-    atomic::write_json(target, &file)
+    atomic::write_json(target, &file)?;
+    Ok(places.iter().filter(|place| place.judge_failed).count() as u64)
 }
 
 /// The lines of a file by the number of their question. A line that is no answer is left out.
@@ -77,8 +85,9 @@ fn places(reader: &mut BufReader<File>) -> io::Result<Vec<Place>> {
         if length == 0 {
             break;
         }
-        if let Ok(Line { example_id, score, .. }) = serde_json::from_slice(&line) {
-            places.push(Place { example_id, offset, length, score });
+        if let Ok(Line { example_id, score, details, .. }) = serde_json::from_slice(&line) {
+            let judge_failed = score.is_some() && details.contains_key("error");
+            places.push(Place { example_id, offset, length, score, judge_failed });
         }
         offset += length;
     }
@@ -93,7 +102,7 @@ fn places(reader: &mut BufReader<File>) -> io::Result<Vec<Place>> {
 #[derive(Serialize)]
 struct EvaluationFile<'a> {
     metric: Metric,
-    total_tasks: usize,
+    total_tasks: u64,
     evaluated_tasks: usize,
     average_score: f64,
     perfect_matches: usize,

@@ -55,6 +55,7 @@ mod data;
 mod eval;
 mod evaluation;
 mod question;
+mod record;
 mod row;
 mod run;
 mod runner;
@@ -70,7 +71,7 @@ pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, 
 pub use eval::{Eval, rollout};
 pub(crate) use row::ResultForm;
 pub use row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
-pub use run::{EVALUATION, EvalError, Outcome, Run};
+pub use run::{EVALUATION, EvalError, LostServer, Outcome, Run};
 pub use runner::{AgentRunner, QuickError, QuickOptions, QuickResult, StartedRunner, quick_rollout};
 pub use setup::SetupError;
 pub use summary::RolloutSummary;

@@ -1,22 +1,29 @@
 //! How a model is led through one question: it calls tools of the tool server until it answers.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
 
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::{
-    ToolCallRecord, text,
+    ToolCallRecord, record, text,
     tools::{Answer, Session, Toolbox},
 };
 use crate::model::{
-    Cleanup, Content, Error, ErrorKind, Interaction, Message, Messages, Role, RolloutInput, State, Stop,
-    ToolCall, ToolDef,
+    Cleanup, Content, Error, ErrorKind, Interaction, Message, Messages, Response, Role, RolloutInput, State,
+    Stop, ToolCall, ToolDef,
     metric::{PREDICTED_ANSWER, extract_final_answer},
+    next_prompt,
 };
 
 /// What stands for the answer of a model that only ever called tools.
 const NO_ANSWER: &str = "Max turns reached without answer";
+
+/// The most calls of one turn that are done. Nobody who looks at what tools give asks for more at once.
+const MAX_CALLS: usize = 128;
 
 const ID: &str = "id";
 const KWARGS: &str = "kwargs";
@@ -44,8 +51,8 @@ pub(crate) struct Calls(pub(crate) Vec<Arc<ToolCallRecord>>);
 /// Leads a model through questions.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
-    /// None if nothing needs the tool server.
-    pub(crate) toolbox: Option<Arc<Toolbox>>,
+    /// Empty if nothing needs the tool server, and until it is ready.
+    pub(crate) toolbox: Arc<OnceLock<Arc<Toolbox>>>,
     pub(crate) max_turns: u32,
     /// Stands before the id of a rollout in that of its worker.
     pub(crate) worker_id: Option<String>,
@@ -66,12 +73,13 @@ impl Question {
         let parameters: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let clock = Instant::now();
         let (tool_name, mut answer) =
-            match self.toolbox.as_deref().map(|toolbox| (toolbox, toolbox.find(&call.name))) {
+            match self.toolbox.get().map(|toolbox| (toolbox, toolbox.find(&call.name))) {
                 Some((toolbox, Some(name))) => {
                     let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
-                    let mut all = parameters.clone();
+                    let mut all = toolbox.offered(name, parameters.clone());
                     all.extend(kwargs.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
                     let answer = toolbox.server.execute(&self.worker(state), name, all).await;
+                    toolbox.note(state.input.example_id, &answer);
                     (
                         name,
                         answer.map_err(|error| {
@@ -89,10 +97,10 @@ impl Question {
         let told = text::told(&answer);
         let record = ToolCallRecord {
             tool_name: tool_name.to_owned(),
-            parameters,
+            parameters: record::parameters(parameters),
             success: answer.code == 0,
             error: (answer.code != 0).then_some(answer.message),
-            result: answer.data,
+            result: record::result(answer.data),
             execution_time_ms: clock.elapsed().as_millis() as u64,
         };
         if state.resources.get::<Calls>().is_none() {
@@ -108,17 +116,17 @@ impl Question {
 #[async_trait]
 impl Interaction for Question {
     fn tool_defs(&self) -> Vec<ToolDef> {
-        self.toolbox.as_ref().map(|toolbox| toolbox.defs()).unwrap_or_default()
-    }
-
-    fn max_turns(&self) -> Option<u32> {
-        Some(self.max_turns)
+        self.toolbox.get().map(|toolbox| toolbox.defs()).unwrap_or_default()
     }
 
     fn stops(&self) -> Vec<Stop> {
-        vec![Stop::new("no_tools_called", |state| {
-            last_words(state).is_some_and(|last| last.tool_calls.is_empty())
-        })]
+        vec![
+            Stop::new("no_tools_called", |state| {
+                last_words(state).is_some_and(|last| last.tool_calls.is_empty())
+            }),
+            // Before the condition that every conversation ends by which somebody else has the last word in.
+            Stop::new("max_turns_reached", |state| state.final_env_response.is_some()).priority(1),
+        ]
     }
 
     fn cleanups(&self) -> Vec<Cleanup> {
@@ -133,21 +141,59 @@ impl Interaction for Question {
     }
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
-        if let Some(toolbox) = &self.toolbox {
-            let (session, opened) = Session::open(toolbox, self.worker(state)).await;
-            // Even if one of several could not be opened, the others have to be closed.
-            state.resources.insert(session);
-            opened?;
+        if let Some(toolbox) = self.toolbox.get() {
+            let (worker, example) = (self.worker(state), state.input.example_id);
+            // Whatever ends this before all of them are open, those that are have to be closed.
+            state.resources.insert(Session::new(Arc::clone(toolbox), worker));
+            if let Some(session) = state.resources.get_mut::<Session>() {
+                session.open(example).await?;
+            }
         }
         Ok(())
+    }
+
+    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
+        let mut messages = next_prompt(self, state).await?;
+        if state.trajectory.len() >= self.max_turns as usize {
+            // What the last turn asked for was done, and is on record; nobody looks at it any more.
+            let said: usize =
+                state.trajectory.last().map_or(0, |last| last.prompt.len() + last.completion.len());
+            state.final_env_response = Some(messages.split_off(said.min(messages.len())));
+        }
+        Ok(messages)
+    }
+
+    async fn get_model_response(
+        &self,
+        state: &mut State,
+        prompt: &[Arc<Message>],
+    ) -> Result<Response, Error> {
+        let model = Arc::clone(&state.model);
+        match model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await {
+            // Who says nothing has answered, with nothing.
+            Err(error) if error.is(ErrorKind::EmptyModelResponse) => Ok(Response {
+                id: String::new(),
+                created: jiff::Timestamp::now().as_second(),
+                model: model.name.clone(),
+                usage: None,
+                message: Message::assistant(""),
+                finish_reason: None,
+                tokens: None,
+                extra: Map::new(),
+            }),
+            said => said,
+        }
     }
 
     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
         let Some(last) = messages.last() else { return Ok(Messages::new()) };
         let mut answers = Messages::with_capacity(last.tool_calls.len());
         let mut pictures = Vec::new();
-        for call in &last.tool_calls {
-            let (told, picture) = self.call(call, state).await?;
+        for (place, call) in last.tool_calls.iter().enumerate() {
+            let (told, picture) = match place < MAX_CALLS {
+                true => self.call(call, state).await?,
+                false => (format!("not done: a turn has at most {MAX_CALLS} calls"), None),
+            };
             answers.push(Arc::new(Message::tool(&call.id, told)));
             pictures.extend(picture);
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
+use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeMap as _};
 use serde_json::{Map, Value, json};
 
 use super::question::{self, Calls};
@@ -75,7 +75,8 @@ pub struct TaskResult {
 }
 
 /// The conversation about one question.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Trajectory {
     /// Names the question.
     pub task_id: String,
@@ -93,15 +94,18 @@ pub struct Trajectory {
     /// Whether the model came to an end.
     pub success: bool,
     /// When it began.
+    #[serde(deserialize_with = "time")]
     pub start_time: Timestamp,
     /// When it ended.
+    #[serde(deserialize_with = "time")]
     pub end_time: Timestamp,
     /// From the one to the other.
     pub execution_time_ms: u64,
 }
 
 /// One call of a tool.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ToolCallRecord {
     /// The tool, by the server's name for it.
     pub tool_name: String,
@@ -241,6 +245,13 @@ impl Serialize for Line<'_> {
         }
         map.end()
     }
+}
+
+/// A moment. Other programs write the clock's time without saying where the clock is; it is taken for UTC.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let naive = || text.parse::<civil::DateTime>()?.to_zoned(TimeZone::UTC).map(|time| time.timestamp());
+    text.parse().or_else(|_| naive()).map_err(D::Error::custom)
 }
 
 /// A line of `results.jsonl` does not tell which question it is of.

@@ -2,23 +2,28 @@
 
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
 };
 
+use futures_util::future;
 use jiff::Zoned;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::{
-    BenchmarkItem, DataError, RolloutSummary,
+    AutoStartError, BenchmarkItem, DataError, RolloutSummary,
     auto_start::OwnServer,
     evaluation, load_questions, question,
-    setup::{Setup, SetupError},
+    setup::{Setup, SetupError, Tools},
+    tools::{MOST_MISSED, Toolbox},
 };
 use crate::{
     blocking::blocking,
-    config::{LoadedBenchmark, Metric, Problems, RolloutConfig},
+    config::{LoadedBenchmark, Metric, NotText, Problems, RolloutConfig},
     event::Event,
-    job::{Cancel, ExampleSet, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError},
+    job::{
+        Cancel, ExampleSet, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError,
+    },
     record::{atomic::WriteError, rows},
     result::JobResult,
 };
@@ -32,6 +37,9 @@ pub enum EvalError {
     /// The configuration is not as it has to be.
     #[error(transparent)]
     Config(#[from] Problems),
+    /// A path that was given beside the configuration cannot be kept.
+    #[error(transparent)]
+    Path(#[from] NotText),
     /// The questions are not as they have to be.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -50,6 +58,9 @@ pub enum EvalError {
     /// What the answers came to cannot be written. The answers themselves are there.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// The tool server was lost in the middle of the run, which was stopped.
+    #[error(transparent)]
+    ToolServer(Box<LostServer>),
     /// Somebody cut the run short.
     #[error("the benchmark was cancelled")]
     Cancelled(PathBuf),
@@ -64,11 +75,54 @@ impl EvalError {
             Self::Job(JobError::Exists(dir)) => {
                 Some(format!("{}; give another output_dir for a new run", resume(dir)))
             }
+            Self::Job(JobError::Unauthorized { who, .. }) if who == JUDGE => Some(
+                "set `evaluator_api_key` to the key of the judge, then `rollout resume` the run: every answer that was scored is kept"
+                    .to_owned(),
+            ),
             Self::Job(error) => error.hint(),
             Self::Resume(error) => error.hint(),
+            Self::ToolServer(lost) => lost.hint(),
             Self::Cancelled(dir) if !dir.as_os_str().is_empty() => Some(resume(dir)),
-            Self::Cancelled(_) | Self::Config(_) | Self::Data(_) | Self::Plan(_) | Self::Write(_) => None,
+            Self::Cancelled(_)
+            | Self::Config(_)
+            | Self::Path(_)
+            | Self::Data(_)
+            | Self::Plan(_)
+            | Self::Write(_) => None,
         }
+    }
+}
+
+/// A tool server that was lost in the middle of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum LostServer {
+    /// It was started for the run, and ended.
+    #[error("the tools were lost, so the run was stopped")]
+    Own {
+        /// Where the results of the run are; empty if they are not saved.
+        dir: PathBuf,
+        /// How it ended.
+        source: AutoStartError,
+    },
+    /// It is somebody else's, and is not to be reached any more.
+    #[error(
+        "the tool server at {url} could not be reached for {MOST_MISSED} questions in a row, so the run was stopped"
+    )]
+    Unreachable {
+        /// Where the results of the run are; empty if they are not saved.
+        dir: PathBuf,
+        /// Its address.
+        url: String,
+    },
+}
+
+impl LostServer {
+    fn hint(&self) -> Option<String> {
+        let (dir, how) = match self {
+            Self::Own { dir, .. } => (dir, "`rollout resume"),
+            Self::Unreachable { dir, .. } => (dir, "start it again; `rollout resume --rerun error"),
+        };
+        (!dir.as_os_str().is_empty()).then(|| format!("{how} {}` goes on", dir.display()))
     }
 }
 
@@ -76,7 +130,7 @@ impl EvalError {
 pub struct Run {
     job: Job,
     config: RolloutConfig,
-    server: Option<OwnServer>,
+    tools: Tools,
 }
 
 /// What a run came to.
@@ -103,14 +157,14 @@ impl Run {
             // Before anything else: it is the most common slip, and costs nothing to see.
             Job::check_place(config.results_dir())?;
         }
-        let (plan, setup) = plan(loaded, overrides, program).await?;
-        let (server, warnings) = (setup.server, setup.warnings);
+        let (plan, setup) = plan(loaded, overrides).await?;
+        let mut tools = setup.tools(&config, program).await?;
         let mut job = match config.save_results {
             true => Job::create_at(plan, config.results_dir().to_owned()).await?,
             false => Job::unrecorded(plan),
         };
-        warnings.into_iter().for_each(|warning| job.warn(warning));
-        Ok(Self { job, config, server })
+        tools.warnings.drain(..).for_each(|warning| job.warn(warning));
+        Ok(Self { job, config, tools })
     }
 
     /// Opens a benchmark again that was cut short, with the same configuration.
@@ -125,11 +179,15 @@ impl Run {
         // Wherever it was moved to since.
         let directory = resumable.directory().to_owned();
         let config = RolloutConfig { output_dir: Some(directory), ..loaded.config.clone() };
-        let (plan, setup) = plan(loaded, overrides, program).await?;
-        let (server, warnings) = (setup.server, setup.warnings);
+        let (plan, setup) = plan(loaded, overrides).await?;
         let mut job = resumable.resume(plan, Arc::new(NoProvider), rerun).await?;
-        warnings.into_iter().for_each(|warning| job.warn(warning));
-        Ok(Self { job, config, server })
+        let mut tools = match job.remaining() {
+            // Nobody is asked any more, so that no tools are needed to write what the answers came to.
+            0 => Tools::default(),
+            _ => setup.tools(&config, program).await?,
+        };
+        tools.warnings.drain(..).for_each(|warning| job.warn(warning));
+        Ok(Self { job, config, tools })
     }
 
     /// The job that it is.
@@ -139,25 +197,74 @@ impl Run {
 
     /// Asks all questions, telling `events` what happens, and writes what they came to.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<Outcome, EvalError> {
-        let Self { job, config, server } = self;
-        let result = job.run(events.clone(), cancel).await;
+        let Self { job, config, tools: Tools { toolbox, mut server, .. } } = self;
+        let dir = job.directory().to_owned();
+        let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
+        let (told, heard) = mpsc::unbounded_channel();
+        let mut result = pin!(future::join(job.run(told, stop.clone()), pass_on(heard, &events)));
+        let ((result, judge_failures), lost) = tokio::select! {
+            ended = &mut result => (ended, None),
+            lost = lost(toolbox.as_deref(), server.as_mut(), dir) => {
+                stop.graceful.cancel();
+                (result.await, Some(lost))
+            }
+        };
         if let Some(server) = server {
             server.stop().await;
         }
         let result = result?;
+        if let Some(lost) = lost {
+            return Err(EvalError::ToolServer(Box::new(lost)));
+        }
         if result.cancelled {
             return Ok(Outcome { result, summary: None });
         }
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
             let now = Zoned::now();
-            let summary = RolloutSummary::new(&config, &totals, seconds, &now);
+            let summary =
+                RolloutSummary { judge_failures, ..RolloutSummary::new(&config, &totals, seconds, &now) };
             finish(&config, summary, &now)
         })
         .await
         .map_err(|error| JobError::Tasks(std::io::Error::other(error)))??;
         let _ = events.send(Event::BenchmarkFinished { summary: Arc::new(summary.clone()) });
         Ok(Outcome { result, summary: Some(summary) })
+    }
+}
+
+/// Passes events on, and counts the answers whose judge failed.
+async fn pass_on(mut heard: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
+    let mut failures = 0;
+    while let Some(event) = heard.recv().await {
+        failures +=
+            u64::from(matches!(&event, Event::TrialFinished { result, .. } if !result.notes.is_empty()));
+        // A reader that went away is no reason to stop.
+        let _ = events.send(event);
+    }
+    failures
+}
+
+/// Waits until the tool server is lost, if there is one.
+async fn lost(toolbox: Option<&Toolbox>, server: Option<&mut OwnServer>, dir: PathBuf) -> LostServer {
+    let missed = async {
+        match toolbox {
+            Some(toolbox) => {
+                toolbox.lost().await;
+                toolbox.server.url().to_owned()
+            }
+            None => std::future::pending().await,
+        }
+    };
+    let died = async {
+        match server {
+            Some(server) => server.died().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        url = missed => LostServer::Unreachable { dir, url },
+        source = died => LostServer::Own { dir, source },
     }
 }
 
@@ -172,7 +279,8 @@ fn finish(
         let results = dir.join(rows::RESULTS);
         if config.evaluate_results {
             let target = dir.join(EVALUATION);
-            evaluation::write(&results, config.evaluation_metric, &target)?;
+            let total = summary.total_tasks;
+            summary.judge_failures = evaluation::write(&results, config.evaluation_metric, total, &target)?;
             summary.evaluation_file = Some(target);
         }
         summary.results_file = Some(results);
@@ -183,15 +291,10 @@ fn finish(
     Ok(summary)
 }
 
-async fn plan(
-    loaded: &LoadedBenchmark,
-    overrides: Vec<String>,
-    program: &Path,
-) -> Result<(Plan, Setup), EvalError> {
+async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan, Setup), EvalError> {
     let config = loaded.config.clone();
-    let items =
-        blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
-    let setup = Setup::new(&loaded.config, program, None).await?;
+    let items = blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
+    let setup = Setup::new(&loaded.config, None)?;
     let examples = examples(&loaded.config, items, &setup);
     let mut job = loaded.job();
     job.config.metrics = vec![Metric::Mean];

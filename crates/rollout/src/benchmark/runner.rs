@@ -9,11 +9,12 @@ use super::{
     auto_start::OwnServer,
     question,
     row::{Kept, ResultForm, TaskResult},
-    setup::{Setup, SetupError},
+    setup::{Setup, SetupError, Tools},
 };
 use crate::{
-    config::RolloutConfig,
+    config::{LoadedBenchmark, RetryConfig, RolloutConfig},
     model::{Halt, Message, Model, RolloutError, Rollouts, RubricError, rollout},
+    trial::retry_delay,
 };
 
 /// Asks questions one by one, or several at a time.
@@ -48,6 +49,7 @@ pub struct StartedRunner {
     model: Arc<Model>,
     system: Arc<Message>,
     task: String,
+    retry: RetryConfig,
     server: Option<OwnServer>,
     cancel: CancellationToken,
 }
@@ -79,13 +81,16 @@ impl AgentRunner {
     /// Makes everything ready that questions need: the model, the metric, and the tools.
     pub async fn start(self) -> Result<StartedRunner, SetupError> {
         let Self { config, worker_id, program, cancel } = self;
-        let Setup { rollouts, model, server, warnings } =
-            Setup::new(&config, &program, Some(worker_id)).await?;
+        let loaded = LoadedBenchmark::new(config, &|_| None)?;
+        let (config, retry) = (&loaded.config, loaded.job().config.retry.clone());
+        let setup = Setup::new(config, Some(worker_id))?;
+        let Tools { server, warnings, .. } = setup.tools(config, &program).await?;
+        let Setup { rollouts, model, .. } = setup;
         for warning in warnings {
             tracing::warn!("{warning}");
         }
         let (system, task) = (question::system_message(&config.system_prompt), config.name());
-        Ok(StartedRunner { rollouts, model, system, task, server, cancel })
+        Ok(StartedRunner { rollouts, model, system, task, retry, server, cancel })
     }
 }
 
@@ -96,10 +101,19 @@ impl StartedRunner {
     pub async fn run_task(&self, item: &BenchmarkItem) -> Result<TaskResult, RolloutError> {
         let input = item.clone().input(0, Arc::clone(&self.system), &self.task);
         let Rollouts { interaction, limits, .. } = &self.rollouts;
-        let model = Arc::clone(&self.model);
-        let mut state = match rollout(&**interaction, limits, input, model, &self.cancel).await {
-            Ok(state) => state,
-            Err(halt @ (Halt::Unauthorized(_) | Halt::Cancelled)) => return Err(halt.into()),
+        let mut tries = 1;
+        let mut state = loop {
+            let model = Arc::clone(&self.model);
+            let state = match rollout(&**interaction, limits, input.clone(), model, &self.cancel).await {
+                Ok(state) => state,
+                Err(halt @ (Halt::Unauthorized(_) | Halt::Cancelled)) => return Err(halt.into()),
+            };
+            let retried = state.error.as_ref().is_some_and(|error| error.kind.is_retried());
+            let Some(delay) = retry_delay(&self.retry, tries).filter(|_| retried) else { break state };
+            tokio::select! {
+                () = tokio::time::sleep(delay) => tries += 1,
+                () = self.cancel.cancelled() => return Err(Halt::Cancelled.into()),
+            }
         };
         if self.rollouts.scores(&state) {
             let scored: Result<(), RubricError> = self.rollouts.rubric.score_rollout(&mut state).await;

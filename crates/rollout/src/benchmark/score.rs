@@ -70,7 +70,7 @@ pub struct Evaluation {
     pub perfect_matches: u64,
     /// The share of those with a score among all.
     pub success_rate: f64,
-    /// Every question, in the order of the file.
+    /// Every question, in the order of their numbers, or of the file if it has none.
     pub evaluations: Vec<TaskEvaluation>,
 }
 
@@ -204,7 +204,7 @@ fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where the evaluation of a file of answers belongs: beside it.
 pub fn evaluation_file(rows: &Path) -> PathBuf {
-    rows.with_file_name("evaluation.json")
+    rows.with_file_name(super::EVALUATION)
 }
 
 /// Scores every answer of a file: lines of a benchmark's `results.jsonl`, also of other programs, or rows of a model's
@@ -218,7 +218,6 @@ pub async fn score(
     concurrency: NonZeroUsize,
     mut progress: impl FnMut(u64),
 ) -> Result<Scored, ScoreError> {
-    let mut tally = Tally::default();
     let fates = answers::read(rows).map(|line| async move {
         match line.map_err(ScoreError::read(rows))? {
             Line::Foreign => Ok(None),
@@ -229,17 +228,22 @@ pub async fn score(
         }
     });
     let mut fates = pin!(fates.buffered(concurrency.get()));
+    let (mut answers, mut foreign_lines) = (Vec::new(), 0);
     while let Some(fate) = fates.next().await {
         match fate? {
-            None => tally.foreign_lines += 1,
-            Some((answer, fate)) => tally.add(answer, fate, scorer.metric()),
+            None => foreign_lines += 1,
+            Some(answered) => answers.push(answered),
         }
-        progress(tally.evaluations.len() as u64);
+        progress(answers.len() as u64);
     }
-    if tally.evaluations.is_empty() {
+    if answers.is_empty() {
         return Err(ScoreError::NoRows(rows.to_owned()));
     }
-    Ok(tally.finish(scorer.metric()))
+    let mut tally = Tally::default();
+    for (answer, fate) in in_order(answers) {
+        tally.add(answer, fate, scorer.metric());
+    }
+    Ok(tally.finish(scorer.metric(), foreign_lines))
 }
 
 /// What became of an answer.
@@ -265,7 +269,7 @@ impl Fate {
     }
 }
 
-/// What is counted while answers are scored.
+/// What is counted of scored answers.
 #[derive(Default)]
 struct Tally {
     evaluations: Vec<TaskEvaluation>,
@@ -276,7 +280,16 @@ struct Tally {
     failed: u64,
     without_truth: u64,
     judge_failures: u64,
-    foreign_lines: u64,
+}
+
+/// Brings answers into the order of their questions. Where two lines are of the same attempt, the later one counts, as
+/// it does for the run itself; what does not say what it is of stays where it is, after the others.
+fn in_order(mut answers: Vec<(Answer, Fate)>) -> Vec<(Answer, Fate)> {
+    answers.sort_by_key(|(answer, _)| (answer.place.is_none(), answer.place));
+    answers.reverse();
+    answers.dedup_by(|(later, _), (earlier, _)| later.place.is_some() && later.place == earlier.place);
+    answers.reverse();
+    answers
 }
 
 impl Tally {
@@ -334,7 +347,7 @@ impl Tally {
         all.average_now += now;
     }
 
-    fn finish(self, metric: Metric) -> Scored {
+    fn finish(self, metric: Metric, foreign_lines: u64) -> Scored {
         let total = self.evaluations.len() as u64;
         Scored {
             evaluation: Evaluation {
@@ -354,7 +367,7 @@ impl Tally {
             failed: self.failed,
             without_truth: self.without_truth,
             judge_failures: self.judge_failures,
-            foreign_lines: self.foreign_lines,
+            foreign_lines,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What the questions of a benchmark need before the first one is asked: model, metric and tools.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
 
 use secrecy::SecretString;
 
@@ -11,27 +14,26 @@ use super::{
     tools::{ToolServer, ToolServerError, Toolbox},
 };
 use crate::{
-    config::RolloutConfig,
+    config::{Problems, RolloutConfig},
     model::{
         Model, Rollouts, Rubric,
         build::{self, BuildError},
-        client::ClientError,
-        metric::{JudgeMissing, LlmJudge, Metric, Scorer},
+        metric::{LlmJudge, Metric, Scorer},
     },
 };
 
 /// Why a benchmark cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
+    /// The configuration is not as it has to be.
+    #[error(transparent)]
+    Config(#[from] Problems),
     /// The model cannot be asked.
     #[error(transparent)]
     Model(#[from] BuildError),
     /// The judge cannot be asked.
     #[error("the model that judges cannot be used")]
-    Judge(#[from] ClientError),
-    /// There is no judge.
-    #[error(transparent)]
-    NoJudge(#[from] JudgeMissing),
+    Judge(#[source] BuildError),
     /// The tool server cannot be used.
     #[error(transparent)]
     Tools(#[from] ToolServerError),
@@ -48,7 +50,8 @@ impl SetupError {
             Self::AutoStart(AutoStartError::Elsewhere(_)) => Some(
                 "start it there with `rollout tools serve`, or set `sandbox_server_url` to an address of this machine",
             ),
-            Self::Model(_) | Self::Judge(_) | Self::NoJudge(_) | Self::AutoStart(_) => None,
+            Self::AutoStart(AutoStartError::Encrypted(_)) => Some("write it with `http`"),
+            Self::Config(_) | Self::Model(_) | Self::Judge(_) | Self::AutoStart(_) => None,
         }
     }
 }
@@ -58,6 +61,14 @@ impl SetupError {
 pub(crate) struct Setup {
     pub(crate) rollouts: Rollouts,
     pub(crate) model: Arc<Model>,
+    toolbox: Arc<OnceLock<Arc<Toolbox>>>,
+}
+
+/// The tools of questions that are ready.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// None if nothing needs the tool server.
+    pub(crate) toolbox: Option<Arc<Toolbox>>,
     /// The tool server, if it was started for these questions.
     pub(crate) server: Option<OwnServer>,
     /// What a reader should know.
@@ -65,24 +76,13 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Makes everything ready. `program` is what starts a tool server.
-    pub(crate) async fn new(
-        config: &RolloutConfig,
-        program: &Path,
-        worker_id: Option<String>,
-    ) -> Result<Self, SetupError> {
+    /// Makes everything ready but the tools. Nobody is asked for anything yet.
+    pub(crate) fn new(config: &RolloutConfig, worker_id: Option<String>) -> Result<Self, SetupError> {
         let model = Arc::new(build::model(&config.model())?);
         let rubric = rubric(config)?;
-        let mut warnings = Vec::new();
-        let needs_tools = !config.available_tools.is_empty() || !config.resource_types.is_empty();
-        let (toolbox, server) = match needs_tools {
-            true => {
-                let (toolbox, server) = tools(config, program, &mut warnings).await?;
-                (Some(Arc::new(toolbox)), server)
-            }
-            false => (None, None),
-        };
-        let question = Question { toolbox, max_turns: config.max_turns.get(), worker_id };
+        let toolbox = Arc::new(OnceLock::new());
+        let question =
+            Question { toolbox: Arc::clone(&toolbox), max_turns: config.max_turns.get(), worker_id };
         let mut rollouts = Rollouts::new(question, rubric).env_id(config.name()).independent_scoring(true);
         rollouts.results = Some(ResultForm {
             metric: config.evaluate_results.then_some(config.evaluation_metric),
@@ -92,7 +92,17 @@ impl Setup {
                 _ => Kept::Everything,
             },
         });
-        Ok(Self { rollouts, model, server, warnings })
+        Ok(Self { rollouts, model, toolbox })
+    }
+
+    /// Makes the tools ready that questions use. `program` is what starts a tool server.
+    pub(crate) async fn tools(&self, config: &RolloutConfig, program: &Path) -> Result<Tools, SetupError> {
+        if config.available_tools.is_empty() && config.resource_types.is_empty() {
+            return Ok(Tools::default());
+        }
+        let (toolbox, server, warnings) = tools(config, program).await?;
+        let toolbox = Arc::clone(self.toolbox.get_or_init(|| Arc::new(toolbox)));
+        Ok(Tools { toolbox: Some(toolbox), server, warnings })
     }
 }
 
@@ -101,17 +111,17 @@ fn rubric(config: &RolloutConfig) -> Result<Rubric, SetupError> {
         return Ok(Rubric::new());
     }
     let judge = match config.evaluation_metric {
-        Metric::LlmJudgement => Some(LlmJudge::configured(config)?),
+        Metric::LlmJudgement => Some(LlmJudge::configured(config).map_err(SetupError::Judge)?),
         _ => None,
     };
-    Ok(Scorer::new(config.evaluation_metric, judge)?.rubric().without_monitors())
+    let scorer = Scorer::new(config.evaluation_metric, judge).expect("the metric that needs a judge has one");
+    Ok(scorer.rubric().without_monitors())
 }
 
 async fn tools(
     config: &RolloutConfig,
     program: &Path,
-    warnings: &mut Vec<String>,
-) -> Result<(Toolbox, Option<OwnServer>), SetupError> {
+) -> Result<(Toolbox, Option<OwnServer>, Vec<String>), SetupError> {
     let token = config.sandbox_token.as_ref().map(|token| SecretString::from(token.value.as_str()));
     let server = ToolServer::new(&config.sandbox_server_url, token, config.sandbox_timeout)?;
     let own = match server.health().await {
@@ -121,19 +131,12 @@ async fn tools(
         }
         Err(error) => return Err(error.into()),
     };
-    let tools = match config.available_tools.as_slice() {
+    let all = server.tools().await?;
+    let warnings = match config.resource_types.as_slice() {
         [] => Vec::new(),
-        wanted => server.tools(wanted).await?,
+        kinds => server.warm_up(kinds, &all).await?,
     };
-    if !config.resource_types.is_empty() {
-        match server.warm_up(&config.resource_types).await {
-            Ok(missing) => {
-                warnings
-                    .extend(missing.iter().map(|kind| format!("the tool server is not ready for {kind}")));
-            }
-            // Not every server has this; a session that cannot be opened is told where it is missed.
-            Err(error) => tracing::debug!(%error, "the tool server was not warmed up"),
-        }
-    }
-    Ok((Toolbox::new(server, tools, &config.resource_types, &config.resource_init_configs), own))
+    let tools = server.chosen(&config.available_tools, all)?;
+    let toolbox = Toolbox::new(server, tools, &config.resource_types, &config.resource_init_configs);
+    Ok((toolbox, own, warnings))
 }

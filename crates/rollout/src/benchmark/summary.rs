@@ -6,7 +6,7 @@ use std::{
 };
 
 use jiff::Zoned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     config::RolloutConfig,
@@ -27,18 +27,26 @@ pub struct RolloutSummary {
     pub failed_tasks: u64,
     /// The mean over the scored questions, 0 if there are none; none if scoring is off.
     pub average_score: Option<f64>,
+    /// The scored questions. Not in the file: the evaluation has it.
+    #[serde(skip)]
+    pub evaluated_tasks: u64,
+    /// Answers whose judge failed. They count as 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub judge_failures: u64,
     /// How answers were scored; none if scoring is off.
     pub metric: Option<String>,
     /// How long it took, over all runs.
     pub total_time_seconds: f64,
     /// The answers, if they were saved.
+    #[serde(serialize_with = "as_text")]
     pub results_file: Option<PathBuf>,
     /// What they are worth, one by one, if they were scored and saved.
+    #[serde(serialize_with = "as_text")]
     pub evaluation_file: Option<PathBuf>,
     /// When it ended, by the clock on the wall.
     pub timestamp: String,
     /// Where this summary was saved. Not in the file itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub summary_file: Option<PathBuf>,
 }
 
@@ -52,6 +60,8 @@ impl RolloutSummary {
             successful_tasks: totals.completed_trials,
             failed_tasks: totals.failed_trials,
             average_score: metric.map(|_| totals.mean_reward()),
+            evaluated_tasks: metric.map_or(0, |_| totals.rewarded_trials),
+            judge_failures: 0,
             metric: metric.map(|metric| metric.as_str().to_owned()),
             total_time_seconds: seconds,
             results_file: None,
@@ -80,4 +90,14 @@ impl RolloutSummary {
         }
         Ok(())
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A path as a file of JSON can have it: one that is no text is told as well as it can be.
+fn as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    path.as_deref().map(Path::to_string_lossy).serialize(serializer)
 }

@@ -165,10 +165,14 @@ pub struct RolloutOverrides {
 
 impl RolloutOverrides {
     /// The same as settings of the file.
-    pub fn settings(&self) -> Vec<Override> {
+    pub fn settings(&self) -> Result<Vec<Override>, NotText> {
+        let text =
+            |path: &PathBuf| path.to_str().map(|text| json!(text)).ok_or_else(|| NotText(path.clone()));
+        // Whoever resumes the run may be elsewhere.
+        let data_path = self.data_path.as_ref().map(|path| std::path::absolute(path).unwrap_or(path.clone()));
         let settings = [
-            ("data_path", self.data_path.as_ref().map(|path| json!(path.to_string_lossy()))),
-            ("output_dir", self.output_dir.as_ref().map(|path| json!(path.to_string_lossy()))),
+            ("data_path", data_path.as_ref().map(text).transpose()?),
+            ("output_dir", self.output_dir.as_ref().map(text).transpose()?),
             ("model_name", self.model_name.as_ref().map(|name| json!(name))),
             ("number_of_tasks", self.max_tasks.map(|number| json!(number))),
             ("task_ids", self.task_ids.as_ref().map(|ids| json!(ids))),
@@ -178,9 +182,14 @@ impl RolloutOverrides {
         let setting = |(key, value): (&str, Option<Value>)| {
             Some(Override { key: key.to_owned(), value: value?.to_string() })
         };
-        settings.into_iter().filter_map(setting).collect()
+        Ok(settings.into_iter().filter_map(setting).collect())
     }
 }
+
+/// A path that cannot stand in a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the path {} is not UTF-8, and so cannot stand in a configuration; give it another name", .0.display())]
+pub struct NotText(pub PathBuf);
 
 /// A rule that a configuration breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -369,7 +378,7 @@ fn is_url(text: &str) -> bool {
 }
 
 /// Whether a URL leads to this machine and nowhere else.
-pub(crate) fn is_loopback(url: &str) -> bool {
+pub fn is_loopback(url: &str) -> bool {
     let Ok(url) = reqwest::Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

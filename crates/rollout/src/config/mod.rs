@@ -40,7 +40,9 @@ pub use document::Document;
 pub use expand::{ExpandError, Expanded, env_value, expand};
 pub use interaction::*;
 pub use job::*;
-pub use load_benchmark::{LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config};
+pub use load_benchmark::{
+    LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config,
+};
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
 pub use load_task::load_task_config;
 pub use model_agent::*;

@@ -1,5 +1,10 @@
 //! A benchmark as config.json keeps it, and its hash.
 
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
+
 use serde_json::{Map, Value as Json, json};
 
 use super::{
@@ -13,7 +18,7 @@ use super::{
 use crate::record::redact::Redactor;
 
 /// Where things are reached and how fast they are worked through: what gives no other answers.
-const NOT_HASHED: [&str; 15] = [
+const NOT_HASHED: [&str; 14] = [
     "output_dir",
     "api_key",
     "base_url",
@@ -28,7 +33,6 @@ const NOT_HASHED: [&str; 15] = [
     "sandbox_auto_start",
     "sandbox_config_path",
     "save_summary",
-    "benchmark_name",
 ];
 
 /// All settings of a configuration that was made in code, secrets masked wherever they stand.
@@ -46,9 +50,11 @@ fn values(config: &RolloutConfig) -> Json {
         values
     };
     let init = config.resource_init_configs.iter().map(|(kind, values)| (kind.clone(), masked(values)));
+    // A path need not be text, and a record is.
+    let path = |path: &Option<PathBuf>| path.as_deref().map(Path::to_string_lossy).map(Cow::into_owned);
     json!({
-        "data_path": config.data_path,
-        "output_dir": config.output_dir,
+        "data_path": path(&config.data_path),
+        "output_dir": path(&config.output_dir),
         "model_name": config.model_name,
         "api_key": key(&config.api_key),
         "base_url": recorded("", &config.base_url),
@@ -57,7 +63,7 @@ fn values(config: &RolloutConfig) -> Json {
         "max_workers": config.max_workers,
         "available_tools": config.available_tools,
         "system_prompt": config.system_prompt,
-        "system_prompt_file": config.system_prompt_file,
+        "system_prompt_file": path(&config.system_prompt_file),
         "evaluate_results": config.evaluate_results,
         "evaluation_metric": config.evaluation_metric.as_str(),
         "evaluator_model_name": config.evaluator_model_name,
@@ -72,7 +78,7 @@ fn values(config: &RolloutConfig) -> Json {
         "sandbox_server_url": recorded("", &config.sandbox_server_url),
         "sandbox_token": key(&config.sandbox_token),
         "sandbox_auto_start": config.sandbox_auto_start,
-        "sandbox_config_path": config.sandbox_config_path,
+        "sandbox_config_path": path(&config.sandbox_config_path),
         "sandbox_timeout": config.sandbox_timeout.as_secs_f64(),
         "benchmark_name": config.benchmark_name,
         "number_of_tasks": config.number_of_tasks,

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Cancel, Collector, History, Job, JobError, Plan, Store,
+    Cancel, Collector, History, JUDGE, Job, JobError, Plan, Store,
     plan::Work,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     environment::Provider,
-    event::{Event, Phase, TrialIndex},
+    event::{Event, JobKind, Phase, TrialIndex},
     model,
     record::{
         atomic,
@@ -367,7 +367,11 @@ impl Dispatcher {
                     (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
                     (Fate::Unscored(error), Some(index)) => {
                         self.tell(Event::TrialSkipped { index });
-                        self.refused("a model of the rubric".to_owned(), error);
+                        let who = match self.plan.kind() {
+                            JobKind::Benchmark => JUDGE,
+                            JobKind::Job => "a model of the rubric",
+                        };
+                        self.refused(who.to_owned(), error);
                     }
                     _ => {}
                 }

@@ -31,6 +31,7 @@ pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{sections::Sections, summary::Rows};
 use crate::{
+    benchmark,
     blocking::blocking,
     environment::Provider,
     model::{self, metadata::GenerateMetadata, output::RolloutOutput},
@@ -41,6 +42,9 @@ use crate::{
         rows,
     },
 };
+
+/// Whose key is refused, where it is the judge's of a benchmark.
+pub(crate) const JUDGE: &str = "the model that judges";
 
 /// A plan with a directory and an open journal, ready to run.
 pub struct Job {
@@ -219,8 +223,9 @@ impl Job {
         if dir.journal().exists() {
             return Err(JobError::Exists(path.to_owned()));
         }
-        let written = [path.join(rows::RESULTS), dir.config(), dir.result()];
-        match written.into_iter().find(|file| file.exists()) {
+        let rows = [path.join(rows::RESULTS), path.join(rows::OUTPUTS)];
+        let others = [path.join(benchmark::EVALUATION), dir.config(), dir.result()];
+        match rows.into_iter().chain(others).find(|file| file.exists()) {
             Some(file) => Err(JobError::InTheWay(file)),
             None => Ok(()),
         }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     config::LoadedJob,
     environment::Provider,
-    event::TrialIndex,
+    event::{JobKind, TrialIndex},
     record::{
         journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
         layout::{JobDir, TrialDir},
@@ -30,16 +30,21 @@ pub enum Rerun {
     Missing,
     /// Those with an error and no reward. A rollout is scored whatever happened, so of those: all with an error.
     Error,
-    /// Those without a reward of 1.
+    /// Those without a reward of 1. Of a benchmark: those that failed, or whose answer is not right.
     Unsolved,
 }
 
 impl Rerun {
-    fn wants(self, row: TrialSummary, is_rollout: bool) -> bool {
+    fn wants(self, row: TrialSummary, is_rollout: bool, kind: JobKind) -> bool {
         match self {
             Self::Missing => false,
             Self::Error => row.error.is_some() && (is_rollout || row.reward.is_none()),
-            Self::Unsolved => row.reward.is_none_or(|reward| reward < 1.0),
+            Self::Unsolved => match (row.reward, kind) {
+                (Some(reward), _) => reward < 1.0,
+                (None, JobKind::Job) => true,
+                // No right answer is known, or nobody was to look.
+                (None, JobKind::Benchmark) => row.error.is_some(),
+            },
         }
     }
 }
@@ -217,7 +222,7 @@ impl Resumable {
             journal.sync().map_err(JobError::from)?;
             let wanted = |index: &TrialIndex| {
                 let is_rollout = sections.of(*index).is_some();
-                let again = |row| rerun.iter().any(|rerun| rerun.wants(row, is_rollout));
+                let again = |row| rerun.iter().any(|rerun| rerun.wants(row, is_rollout, plan.kind()));
                 rows.get(*index).is_none_or(again)
             };
             let todo = plan.indexes().filter(wanted).collect();

@@ -26,8 +26,30 @@ async fn the_answer_is_found_in_the_last_words() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_has_answered_with_nothing_and_is_not_asked_again() {
+    let server = ModelServer::scripted(|request| match &*request.last_text() {
+        "silent" => Reply::empty(),
+        other => Reply::text(other),
+    });
+    let questions = [
+        json!({"id": "a", "question": "42", "answer": "42"}),
+        json!({"id": "b", "question": "silent", "answer": "42"}),
+    ];
+    let bench = Bench::new(&server, &questions);
+    let summary = bench.run().await.unwrap();
+    assert_eq!((summary.successful_tasks, summary.failed_tasks, summary.average_score), (2, 0, Some(0.5)));
+    assert_eq!(server.served(), 2);
+    let row = &bench.rows()[1];
+    assert_eq!(
+        json!([row["predicted_answer"], row["success"], row["score"], row.get("error")]),
+        json!(["", true, 0.0, null])
+    );
+    assert_eq!(row["trajectory"]["total_turns"], 1);
+}
+
+#[tokio::test]
 async fn at_the_last_turn_the_last_words_are_the_answer() {
-    let (_, url) = Tools::willing().await;
+    let (tools, url) = Tools::willing().await;
     let call = |words: Option<&str>| {
         let reply = words.map_or_else(Reply::empty, Reply::text);
         reply.call("web-search", &json!({"query": "x"}))
@@ -42,12 +64,17 @@ async fn at_the_last_turn_the_last_words_are_the_answer() {
             config.available_tools = vec!["web:search".to_owned()];
             config.sandbox_server_url.clone_from(&url);
         });
+        let before = tools.calls().len();
         let summary = bench.run().await.unwrap();
         assert_eq!((summary.successful_tasks, server.served()), (1, 3));
+        assert_eq!(tools.calls().len() - before, 3, "the calls of the last turn are done too");
         let row = &bench.rows()[0];
         assert_eq!(row["predicted_answer"], answer);
         assert_eq!(row["trajectory"]["total_turns"], 3);
         assert_eq!(row["stop_condition"], "max_turns_reached");
+        assert_eq!(row["trajectory"]["tool_calls"].as_array().unwrap().len(), 3);
+        let messages = row["trajectory"]["messages"].as_array().unwrap();
+        assert_eq!((messages.len(), &messages[7]["role"]), (8, &json!("tool")), "no call is left unanswered");
     }
 }
 
@@ -111,4 +138,37 @@ async fn a_judge_scores_with_its_own_model_and_its_words_are_kept() {
     assert_eq!(bench.rows()[0]["details"]["reasoning"], "the same number");
     let evaluation = bench.json("out/evaluation.json");
     assert_eq!(evaluation["evaluations"][0]["details"]["correct"], true);
+}
+
+#[tokio::test]
+async fn answers_whose_judge_failed_are_counted_with_and_without_files() {
+    let server = ModelServer::always(Reply::text("42"));
+    let judge = ModelServer::always(Reply::error(400, "no"));
+    for save in [true, false] {
+        let bench = Bench::new(&server, &question()).with(|config| {
+            config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
+            config.evaluator_base_url = Some(judge.url());
+            config.evaluator_max_retries = 0;
+            config.save_results = save;
+        });
+        let summary = bench.run().await.unwrap();
+        assert_eq!((summary.judge_failures, summary.average_score), (1, Some(0.0)), "saved: {save}");
+        if save {
+            let evaluation = bench.json("out/evaluation.json");
+            assert!(evaluation["evaluations"][0]["details"]["error"].is_string(), "{evaluation:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_judge_whose_key_is_refused_ends_the_run_and_is_named() {
+    let server = ModelServer::always(Reply::text("42"));
+    let judge = ModelServer::always(Reply::unauthorized());
+    let bench = Bench::new(&server, &question()).with(|config| {
+        config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
+        config.evaluator_base_url = Some(judge.url());
+    });
+    let error = bench.run().await.unwrap_err();
+    assert!(error.to_string().contains("the key of the model that judges"), "{error}");
+    assert!(error.hint().unwrap().contains("evaluator_api_key"));
 }

@@ -1,12 +1,12 @@
 //! What is written, and with which numbers.
 
-use std::fs;
+use std::{fs, num::NonZeroUsize, os::unix::ffi::OsStrExt as _};
 
 use rollout::{
-    benchmark::{EvalError, load_config, load_tasks, rollout},
+    benchmark::{EvalError, TaskResult, load_config, load_tasks, rollout, score},
     event::Event,
     job::JobError,
-    model::metric::Metric,
+    model::metric::{Metric, Scorer},
     record::rows,
 };
 use rollout_testkit::{ModelServer, Reply};
@@ -268,6 +268,15 @@ async fn a_directory_with_a_job_in_it_is_refused_and_any_other_is_not() {
     assert_eq!(fs::read_to_string(bench.path("out/config.json")).unwrap(), "{}");
 
     fs::remove_file(bench.path("out/config.json")).unwrap();
+    for name in ["outputs.jsonl", "evaluation.json"] {
+        fs::write(bench.path("out").join(name), "mine").unwrap();
+        let refused = bench.run().await.unwrap_err();
+        assert!(
+            matches!(&refused, EvalError::Job(JobError::InTheWay(file)) if file.ends_with(name)),
+            "{refused}"
+        );
+        fs::remove_file(bench.path("out").join(name)).unwrap();
+    }
     bench.run().await.unwrap();
     let before = server.served();
     let refused = bench.run().await.unwrap_err();
@@ -335,4 +344,56 @@ async fn without_parallel_one_question_is_asked_at_a_time_whatever_the_workers()
     let events: Vec<Event> = heard.iter().collect();
     assert!(matches!(&events[0], Event::JobStarted { concurrency: 1, total_trials: 3, .. }));
     assert!(matches!(events.last(), Some(Event::BenchmarkFinished { summary }) if summary.total_tasks == 3));
+}
+
+#[tokio::test]
+async fn a_path_that_is_no_text_is_written_to() {
+    let server = ModelServer::arithmetic();
+    let bench = Bench::new(&server, &questions());
+    let out = bench.path("").join(std::ffi::OsStr::from_bytes(b"o\xfft"));
+    let bench = bench.with(|config| config.output_dir = Some(out.clone()));
+    let summary = bench.run().await.unwrap();
+    assert!(summary.summary_file.unwrap().starts_with(&out) && out.join("results.jsonl").exists());
+}
+
+#[tokio::test]
+async fn scoring_again_by_the_same_metric_gives_the_same_bytes_whatever_the_order_of_the_lines() {
+    let server = ModelServer::scripted(|request| Reply::text(request.last_text()));
+    let asked: Vec<_> = (0..30)
+        .map(
+            |n| json!({"id": format!("q{n}"), "question": format!("a b c{n}"), "answer": "a ".repeat(n + 1)}),
+        )
+        .collect();
+    let bench = Bench::new(&server, &asked).with(|config| config.evaluation_metric = Metric::F1Score);
+    bench.run().await.unwrap();
+    let results = bench.path("out/results.jsonl");
+    let evaluation = fs::read_to_string(bench.path("out/evaluation.json")).unwrap();
+    let text = fs::read_to_string(&results).unwrap();
+    let mut lines: Vec<_> = text.lines().rev().collect();
+    // A run that was killed while it asked again has two lines for a question, of which the later one counts.
+    let old = lines[0].replace("\"predicted_answer\":\"a b c29\"", "\"predicted_answer\":\"old\"");
+    lines.insert(0, &old);
+    fs::write(&results, lines.join("\n")).unwrap();
+    let scorer = Scorer::new(Metric::F1Score, None).unwrap();
+    let scored = score::score(&results, &scorer, NonZeroUsize::MIN, |_| ()).await.unwrap();
+    scored.evaluation.save(&bench.path("again.json")).await.unwrap();
+    assert_eq!(fs::read_to_string(bench.path("again.json")).unwrap(), evaluation);
+}
+
+#[test]
+fn a_line_of_the_document_is_read() {
+    let line = json!({
+        "task_id": "task_001", "question": "What is 2+2?", "predicted_answer": "4", "success": true,
+        "ground_truth": "4", "score": 1.0,
+        "trajectory": {
+            "task_id": "task_001", "messages": [{"role": "user", "content": "What is 2+2?"}],
+            "tool_calls": [{"tool_name": "code:python", "parameters": {"code": "2+2"}, "success": true}],
+            "final_answer": "4", "start_time": "2025-02-04T10:00:00", "end_time": "2025-02-04T10:00:05.250",
+        },
+    });
+    let read: TaskResult = serde_json::from_value(line).unwrap();
+    let trajectory = read.trajectory.unwrap();
+    assert_eq!(trajectory.start_time.to_string(), "2025-02-04T10:00:00Z");
+    assert_eq!(trajectory.end_time.to_string(), "2025-02-04T10:00:05.25Z");
+    assert_eq!((trajectory.tool_calls.len(), trajectory.total_turns, read.example_id), (1, 0, None));
 }

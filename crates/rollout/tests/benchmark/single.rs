@@ -47,8 +47,8 @@ async fn the_sessions_of_a_runner_have_its_name() {
     let runner = AgentRunner::new(config, "mine").start().await.unwrap();
     runner.run_task(&item("well?", None)).await.unwrap();
     runner.stop().await;
-    assert_eq!(tools.paths(), ["warmup", "session/create", "worker/disconnect"]);
-    let worker = tools.heard()[1].1["worker_id"].as_str().unwrap().to_owned();
+    assert_eq!(tools.paths(), ["tools", "warmup", "session/create", "worker/disconnect"]);
+    let worker = tools.heard()[2].1["worker_id"].as_str().unwrap().to_owned();
     assert!(worker.starts_with("mine-") && worker.len() == "mine-".len() + 32, "{worker}");
 }
 
@@ -90,4 +90,35 @@ async fn a_quick_question_that_fails_says_why() {
     let refusing = ModelServer::always(Reply::unauthorized());
     let refused = quick_rollout("Well?", QuickOptions { base_url: refusing.url(), ..options }).await;
     assert!(matches!(refused, Err(QuickError::Rollout(_))));
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_work_is_told_of_before_anything_is_asked() {
+    let error = quick_rollout("Well?", QuickOptions::default()).await.unwrap_err().to_string();
+    assert!(error.contains("`base_url` is missing"), "{error}");
+    let server = ModelServer::arithmetic();
+    let config = RolloutConfig { base_url: server.url(), trajectory_only: true, ..RolloutConfig::default() };
+    let runner = AgentRunner::new(config, "custom_runner").start().await.unwrap();
+    let result = runner.run_task(&item("What is 1+1?", Some("2"))).await.unwrap();
+    assert_eq!((result.predicted_answer.as_str(), result.score), ("2", None));
+}
+
+#[tokio::test]
+async fn a_runner_tries_again_what_broke_around_a_question() {
+    let calls = std::sync::atomic::AtomicUsize::new(0);
+    let (_, sandbox_server_url) =
+        Tools::start(move |_, _| match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => json!("no envelope"),
+            _ => json!({"code": 0, "data": "well"}),
+        })
+        .await;
+    let server = ModelServer::turns([Reply::tool_call("web-search", &json!({})), Reply::text("42")]);
+    let config = RolloutConfig {
+        base_url: server.url(),
+        sandbox_server_url,
+        available_tools: vec!["web:search".to_owned()],
+        ..RolloutConfig::default()
+    };
+    let runner = AgentRunner::new(config, "mine").start().await.unwrap();
+    assert!(runner.run_task(&item("Well?", None)).await.unwrap().success);
 }

@@ -136,18 +136,45 @@ impl Tools {
             "/api/v1/execute" => (tools.handler)(body["action"].as_str().unwrap(), &body["params"]),
             "/api/v1/session/create" => match (tools.handler)("session", &body["session_config"]) {
                 refused if refused["code"] == 4007 => refused,
+                hangs if hangs == "hang" => hangs,
                 _ => json!({"code": 0, "message": "success", "data": {"session_status": "active"}}),
             },
-            "/api/v1/warmup" => (tools.handler)("warmup", &body),
+            "/api/v1/warmup" => tools.warmed_up(&body["backends"]),
             _ => json!({"code": 0, "message": "success", "data": {}}),
         };
         tools.hear(uri.path(), body);
+        if answer == "hang" {
+            std::future::pending::<()>().await;
+        }
         let status = match answer["code"].as_i64() {
-            Some(0) => StatusCode::OK,
+            None | Some(0) if answer.is_object() => StatusCode::OK,
             Some(code) if code < 5000 => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         (status, Json(answer))
+    }
+
+    /// What the server says to a warm-up: a line for each kind, and no envelope.
+    fn warmed_up(&self, kinds: &Value) -> Value {
+        let kinds: Vec<_> = kinds.as_array().unwrap().iter().map(|kind| kind.as_str().unwrap()).collect();
+        let mut errors = serde_json::Map::new();
+        for kind in &kinds {
+            let refused = (self.handler)("warmup", &json!(kind));
+            if !["web", "doc"].contains(kind) {
+                errors.insert((*kind).to_owned(), json!(format!("no resource is called '{kind}'")));
+            } else if let Some(error) = refused["not ready"].as_str() {
+                errors.insert((*kind).to_owned(), json!(error));
+            }
+        }
+        let results: serde_json::Map<_, _> =
+            kinds.iter().map(|kind| ((*kind).to_owned(), json!(!errors.contains_key(*kind)))).collect();
+        let summary = json!({"total": kinds.len(), "failed": errors.len()});
+        match errors.is_empty() {
+            true => json!({"status": "success", "results": results, "summary": summary}),
+            false => {
+                json!({"status": "partial_error", "results": results, "errors": errors, "summary": summary})
+            }
+        }
     }
 
     fn hear(&self, path: &str, body: Value) {

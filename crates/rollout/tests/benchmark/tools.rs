@@ -1,6 +1,13 @@
 //! What the tool server hears, and what models are told of its answers.
 
-use rollout::benchmark::{EvalError, SetupError, ToolServerError, load_tasks};
+use std::time::Duration;
+
+use rollout::{
+    benchmark::{EvalError, SetupError, ToolServerError, load_tasks, rollout},
+    event::Event,
+    job::Cancel,
+    record::rows,
+};
 use rollout_testkit::{ModelServer, Reply};
 use serde_json::{Value, json};
 
@@ -65,7 +72,7 @@ async fn every_call_of_a_turn_is_done_in_order_and_put_on_record() {
 #[tokio::test]
 async fn parameters_of_the_question_go_over_those_of_the_model() {
     let (tools, url) = Tools::willing().await;
-    let call = Reply::tool_call("doc-read", &json!({"query": "a", "seed_path": "/etc"}));
+    let call = Reply::tool_call("doc-read", &json!({"query": "a", "seed_path": "/etc", "folder": "answers"}));
     let server = ModelServer::turns([call, Reply::text("42")]);
     let asked =
         json!({"id": "q", "question": "Well?", "answer": "42", "kwargs": {"seed_path": "/data/a.pdf"}});
@@ -73,7 +80,11 @@ async fn parameters_of_the_question_go_over_those_of_the_model() {
     bench.run().await.unwrap();
     assert_eq!(tools.calls(), [json!(["doc:read", {"query": "a", "seed_path": "/data/a.pdf"}])]);
     let recorded = &bench.rows()[0]["trajectory"]["tool_calls"][0]["parameters"];
-    assert_eq!(*recorded, json!({"query": "a", "seed_path": "/etc"}));
+    assert_eq!(
+        *recorded,
+        json!({"query": "a", "seed_path": "/etc", "folder": "answers"}),
+        "a tool is given only what it offers, and the record has what the model said"
+    );
     assert_eq!(
         load_tasks(bench.config.data_path.as_ref().unwrap()).unwrap()[0].kwargs["seed_path"],
         "/data/a.pdf"
@@ -214,12 +225,26 @@ async fn a_program_that_starts_no_tool_server_is_told_with_its_last_words() {
     let script = bench.path("program");
     std::fs::write(&script, "#!/bin/sh\necho \"got $*\" >&2\nexit 3\n").unwrap();
     std::process::Command::new("chmod").args(["755".as_ref(), script.as_os_str()]).status().unwrap();
-    let error = rollout::benchmark::rollout(bench.eval().program(&script)).await.unwrap_err().to_string();
+    let error = rollout(bench.eval().program(&script)).await.unwrap_err().to_string();
     assert!(error.contains("exit status: 3") && error.contains("got tools serve"), "{error}");
-    let error = rollout::benchmark::rollout(bench.eval().program("/no/such/program")).await.unwrap_err();
+    let error = rollout(bench.eval().program("/no/such/program")).await.unwrap_err();
     assert!(error.to_string().contains("/no/such/program"), "{error}");
+    for (url, host) in
+        [("http://localhost:9", "127.0.0.1"), ("http://127.0.0.2:9", "127.0.0.2"), ("http://[::1]:9", "::1")]
+    {
+        let other = Bench::new(&server, &question()).with(|config| {
+            config.resource_types = vec!["doc".to_owned()];
+            config.sandbox_auto_start = true;
+            config.sandbox_server_url = url.to_owned();
+        });
+        let error = rollout(other.eval().program(&script)).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("--host {host} --port 9")), "{error}");
+    }
+    let bench = bench.with(|config| config.sandbox_server_url = "https://localhost:9".to_owned());
+    let error = rollout(bench.eval().program(&script)).await.unwrap_err().to_string();
+    assert!(error.contains("speaks no `https`"), "{error}");
     let far = bench.with(|config| config.sandbox_server_url = "http://0.0.0.0:9".to_owned());
-    let error = rollout::benchmark::rollout(far.eval().program(&script)).await.unwrap_err();
+    let error = rollout(far.eval().program(&script)).await.unwrap_err();
     assert!(error.hint().unwrap().contains("rollout tools serve"), "{error}");
 }
 
@@ -246,23 +271,105 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
 }
 
 #[tokio::test]
-async fn what_the_tool_server_is_not_ready_for_is_told_once() {
-    let (_, url) = Tools::start(|tool, _| match tool {
-        "warmup" => json!({"status": "partial_error", "errors": {"vm": "install xvfb"}}),
-        _ => json!({"code": 0, "data": null}),
+async fn kinds_of_tools_that_the_server_does_not_have_are_told_before_anything_is_asked() {
+    let (_, url) = Tools::willing().await;
+    let server = ModelServer::always(Reply::text("42"));
+    let bench = bench(&server, &url, &question())
+        .with(|config| config.resource_types = vec!["doc".to_owned(), "coffee".to_owned()]);
+    let error = bench.run().await.unwrap_err();
+    assert!(
+        matches!(&error, EvalError::Setup(SetupError::Tools(ToolServerError::NoSuchKind { kind, .. })) if kind == "coffee"),
+        "{error}"
+    );
+    let said = error.to_string();
+    assert!(said.contains("which has doc, web; it says: no resource is called 'coffee'"), "{said}");
+    assert_eq!(server.served(), 0);
+    assert!(!bench.path("out").exists());
+}
+
+#[tokio::test]
+async fn tools_that_are_not_ready_are_told_of() {
+    let (_, url) = Tools::start(|tool, params| match tool {
+        "warmup" if params == "doc" => json!({"not ready": "pdf reader is missing"}),
+        _ => json!({"code": 0}),
     })
     .await;
     let server = ModelServer::always(Reply::text("42"));
-    let bench =
-        bench(&server, &url, &question()).with(|config| config.resource_types = vec!["vm".to_owned()]);
+    let bench = bench(&server, &url, &question())
+        .with(|config| config.resource_types = vec!["web".to_owned(), "doc".to_owned()]);
     let (told, heard) = std::sync::mpsc::channel();
-    rollout::benchmark::rollout(bench.eval().on_event(move |event| _ = told.send(event))).await.unwrap();
-    let warnings: Vec<String> = heard
+    rollout(bench.eval().on_event(move |event| _ = told.send(event))).await.unwrap();
+    let warnings: Vec<_> = heard
         .iter()
         .filter_map(|event| match event {
-            rollout::event::Event::Warning { message } => Some(message),
+            Event::Warning { message } => Some(message),
             _ => None,
         })
         .collect();
-    assert_eq!(warnings, ["the tool server is not ready for vm: install xvfb"]);
+    assert_eq!(warnings, ["the tool server is not ready for `doc`: pdf reader is missing"]);
+}
+
+#[tokio::test]
+async fn sessions_are_closed_though_the_run_is_cancelled_while_they_are_opened() {
+    let (tools, url) = Tools::start(|tool, params| match tool {
+        "session" if params["hangs"] == true => json!("hang"),
+        _ => json!({"code": 0}),
+    })
+    .await;
+    let server = ModelServer::always(Reply::text("42"));
+    let bench = bench(&server, &url, &question()).with(|config| {
+        config.resource_types = vec!["web".to_owned(), "doc".to_owned()];
+        let hangs = json!({"hangs": true});
+        config.resource_init_configs.insert("doc".to_owned(), hangs.as_object().unwrap().clone());
+    });
+    let cancel = Cancel::default();
+    let running = tokio::spawn(rollout(bench.eval().cancel(cancel.clone())));
+    while tools.paths().iter().filter(|path| *path == "session/create").count() < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    cancel.graceful.cancel();
+    assert!(matches!(running.await.unwrap(), Err(EvalError::Cancelled(_))));
+    let (path, body) = tools.heard().pop().unwrap();
+    assert_eq!(path, "worker/disconnect");
+    assert!(body["worker_id"].as_str().is_some_and(|worker| !worker.is_empty()));
+}
+
+#[tokio::test]
+async fn a_row_is_read_again_however_deep_the_arguments_and_the_results_are() {
+    let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let (_, url) = Tools::start(move |_, _| json!({"code": 0, "message": "ok", "data": nested(120)})).await;
+    let server =
+        ModelServer::turns([Reply::tool_call("doc-read", &json!({"query": nested(120)})), Reply::text("42")]);
+    let bench = bench(&server, &url, &question());
+    bench.run().await.unwrap();
+    let mut read = 0;
+    let foreign = rows::read(&bench.path("out/results.jsonl"), |_, _| read += 1).unwrap();
+    assert_eq!((read, foreign), (1, 0));
+}
+
+#[tokio::test]
+async fn of_a_flood_of_calls_only_so_many_are_done_and_all_are_answered() {
+    let (tools, url) = Tools::willing().await;
+    let flood = (0..200).fold(Reply::empty(), |reply, n| reply.call("doc-read", &json!({"query": n})));
+    let server = ModelServer::turns([flood, Reply::text("42")]);
+    bench(&server, &url, &question()).run().await.unwrap();
+    assert!(server.refusals().is_empty(), "{:?}", server.refusals());
+    assert_eq!((tools.calls().len(), told(&server).len()), (128, 200));
+    assert_eq!(told(&server)[128], "not done: a turn has at most 128 calls");
+}
+
+#[tokio::test]
+async fn the_password_in_the_address_of_a_tool_server_is_not_told() {
+    const PASSWORD: &str = "hunter22hunter";
+    let server = ModelServer::always(Reply::text("42"));
+    for address in ["127.0.0.1:9", "127.0.0.1:9/", "LOCALHOST:9", "0.0.0.0:80"] {
+        let url = format!("http://u:{PASSWORD}@{address}");
+        for auto_start in [false, true] {
+            let bench =
+                bench(&server, &url, &question()).with(|config| config.sandbox_auto_start = auto_start);
+            let error = rollout(bench.eval().program("/no/such/program")).await.unwrap_err();
+            let said = format!("{error} {error:?}");
+            assert!(!said.contains(PASSWORD), "{said}");
+        }
+    }
 }

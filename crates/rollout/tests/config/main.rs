@@ -3,6 +3,7 @@
 
 mod any_input;
 mod benchmark;
+mod benchmark_problems;
 mod diagnostics;
 mod interaction_problems;
 mod interactions;

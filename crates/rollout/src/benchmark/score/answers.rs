@@ -31,6 +31,8 @@ pub(super) enum Line {
 /// A saved answer.
 #[derive(Debug, PartialEq)]
 pub(super) struct Answer {
+    /// Tells attempts of questions apart, where the line says what it is of.
+    pub(super) place: Option<(u64, u64)>,
     pub(super) task_id: String,
     pub(super) question: String,
     pub(super) predicted: String,
@@ -92,11 +94,14 @@ impl Answer {
     fn read(line: &[u8]) -> Option<Self> {
         let row: Row = serde_json::from_slice(line).ok()?;
         let metric = row.metric.and_then(text);
+        let number = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
+        let place = number(&row.example_id).zip(number(&row.attempt));
         if let (Some(task_id), true) =
             (row.task_id.and_then(text), row.predicted_answer.is_some() || row.success.is_some())
         {
             let failed = row.success.as_ref().and_then(Value::as_bool) == Some(false);
             return Some(Self {
+                place,
                 task_id,
                 question: row.question.and_then(text).unwrap_or_default(),
                 predicted: row.predicted_answer.and_then(text).unwrap_or_default(),
@@ -116,6 +121,7 @@ impl Answer {
             _ => text(error).unwrap_or_default(),
         });
         Some(Self {
+            place,
             task_id: match row.attempt.and_then(text) {
                 Some(attempt) => format!("{example}__{attempt}"),
                 None => example,
@@ -163,6 +169,7 @@ mod tests {
         assert_eq!(
             answer(row),
             Some(Answer {
+                place: Some((3, 2)),
                 task_id: "3__2".to_owned(),
                 question: "2+2?".to_owned(),
                 predicted: "4".to_owned(),

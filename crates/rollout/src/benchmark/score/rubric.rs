@@ -265,6 +265,7 @@ struct Place {
     line: u64,
     offset: u64,
     length: u64,
+    attempt: Option<u64>,
 }
 
 /// What tells rows apart.
@@ -272,6 +273,7 @@ struct Place {
 struct Key {
     example_id: Option<u64>,
     task_id: Option<String>,
+    attempt: Option<u64>,
 }
 
 impl Index {
@@ -287,10 +289,18 @@ impl Index {
                 break;
             }
             match serde_json::from_slice(&bytes) {
-                Ok(Key { example_id: None, task_id: None }) => foreign += 1,
-                Ok(Key { example_id, task_id }) => {
-                    total += 1;
-                    groups.entry((example_id, task_id)).or_default().push(Place { line, offset, length });
+                Ok(Key { example_id: None, task_id: None, .. }) => foreign += 1,
+                Ok(Key { example_id, task_id, attempt }) => {
+                    let place = Place { line, offset, length, attempt };
+                    let group = groups.entry((example_id, task_id)).or_default();
+                    // Of two lines of the same attempt the later one counts.
+                    match group.iter_mut().find(|other| attempt.is_some() && other.attempt == attempt) {
+                        Some(earlier) => *earlier = place,
+                        None => {
+                            total += 1;
+                            group.push(place);
+                        }
+                    }
                 }
                 Err(_) if bytes.trim_ascii().is_empty() => {}
                 Err(_) => foreign += 1,

@@ -1,6 +1,11 @@
 //! The client of a tool server.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use reqwest::{Method, RequestBuilder, StatusCode, Url, redirect};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -12,7 +17,10 @@ use super::{
     names::{self, NoSuchTool},
     schema::WireTool,
 };
-use crate::model::{Cause, Error, ErrorKind};
+use crate::{
+    config::is_loopback,
+    model::{Cause, Error, ErrorKind, client::shown_url},
+};
 
 /// How often a request is sent, if the server cannot be reached.
 const ATTEMPTS: u32 = 3;
@@ -75,6 +83,18 @@ pub enum ToolServerError {
         /// The tool whose name is most like it.
         nearest: Option<String>,
     },
+    /// It has no tools of a kind in `resource_types`.
+    #[error("`{kind}` in resource_types is no kind of tools of the server at {url}, which has {known}{}", said.as_ref().map(|said| format!("; it says: {said}")).unwrap_or_default())]
+    NoSuchKind {
+        /// Its address.
+        url: String,
+        /// The kind.
+        kind: String,
+        /// The kinds that there are, for a sentence.
+        known: String,
+        /// What it said when it was to make this kind ready.
+        said: Option<String>,
+    },
     /// This machine cannot make requests at all.
     #[error("no HTTP client can be set up on this machine")]
     Setup(#[source] reqwest::Error),
@@ -88,7 +108,9 @@ impl ToolServerError {
                 "start it with `rollout tools serve`, or set `sandbox_auto_start: true`; `sandbox_server_url` is its address",
             ),
             Self::Unauthorized { .. } => Some("set `sandbox_token` to the token of the server"),
-            Self::NoSuchTool { .. } => Some("`rollout tools list` shows the tools that there are"),
+            Self::NoSuchTool { .. } | Self::NoSuchKind { .. } => {
+                Some("`rollout tools list` shows the tools that there are")
+            }
             Self::Url(_) | Self::Unreadable { .. } => {
                 Some("set `sandbox_server_url` to the address of the server")
             }
@@ -110,6 +132,8 @@ pub(crate) struct ToolServer(Arc<Inner>);
 struct Inner {
     http: reqwest::Client,
     base: Url,
+    /// Its address as it may be shown: without a password.
+    shown: String,
     token: Option<SecretString>,
     /// How long one call of a tool may take.
     timeout: Duration,
@@ -122,7 +146,8 @@ impl ToolServer {
         token: Option<SecretString>,
         timeout: Duration,
     ) -> Result<Self, ToolServerError> {
-        let wrong = || ToolServerError::Url(url.to_owned());
+        let shown = shown_url(url).trim_end_matches('/').to_owned();
+        let wrong = || ToolServerError::Url(shown.clone());
         let base = Url::parse(url.trim_end_matches('/')).map_err(|_| wrong())?;
         if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
             return Err(wrong());
@@ -131,21 +156,25 @@ impl ToolServer {
             .connect_timeout(CONNECT)
             // A redirect would take the token to a host that nobody named.
             .redirect(redirect::Policy::none());
-        if is_loopback(&base) {
+        if is_loopback(base.as_str()) {
             http = http.no_proxy();
         }
         let http = http.build().map_err(ToolServerError::Setup)?;
-        Ok(Self(Arc::new(Inner { http, base, token, timeout })))
+        Ok(Self(Arc::new(Inner { http, base, shown, token, timeout })))
     }
 
-    /// Its address.
+    /// Its address, for a reader: without a password.
     pub(crate) fn url(&self) -> &str {
-        self.0.base.as_str().trim_end_matches('/')
+        &self.0.shown
     }
 
-    /// The port that it listens at, if it is on this machine.
-    pub(crate) fn loopback_port(&self) -> Option<u16> {
-        self.0.base.port_or_known_default().filter(|_| is_loopback(&self.0.base))
+    /// The address and port that it listens at, if it is on this machine and such as can be started.
+    pub(crate) fn loopback(&self) -> Option<(IpAddr, u16)> {
+        let base = &self.0.base;
+        let port =
+            base.port_or_known_default().filter(|_| base.scheme() == "http" && is_loopback(base.as_str()))?;
+        let host = base.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        Some((host.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()), port))
     }
 
     /// Whether it answers, asked once.
@@ -159,8 +188,8 @@ impl ToolServer {
         }
     }
 
-    /// The tools that are wanted, as it describes them.
-    pub(crate) async fn tools(&self, wanted: &[String]) -> Result<Vec<ServerTool>, ToolServerError> {
+    /// All of its tools, as it describes them.
+    pub(crate) async fn tools(&self) -> Result<Vec<ServerTool>, ToolServerError> {
         #[derive(Deserialize)]
         struct Tools {
             tools: Vec<WireTool>,
@@ -170,21 +199,62 @@ impl ToolServer {
         let listed = if said.get("tools").is_some() { said } else { said["data"].clone() };
         let listed: Tools = serde_json::from_value(listed)
             .map_err(|error| self.unreadable(format!("its list of tools: {error}")))?;
-        let tools: Vec<ServerTool> = listed.tools.into_iter().map(ServerTool::from).collect();
+        Ok(listed.tools.into_iter().map(ServerTool::from).collect())
+    }
+
+    /// Those of its tools that are wanted.
+    pub(crate) fn chosen(
+        &self,
+        wanted: &[String],
+        tools: Vec<ServerTool>,
+    ) -> Result<Vec<ServerTool>, ToolServerError> {
         names::chosen(wanted, tools, |tool| &tool.name).map_err(|NoSuchTool { pattern, nearest }| {
             ToolServerError::NoSuchTool { url: self.url().to_owned(), pattern, nearest }
         })
     }
 
-    /// Has it prepare kinds of tools, so that the first question does not wait for that. Returns what is not ready, and
-    /// why.
-    pub(crate) async fn warm_up(&self, kinds: &[String]) -> Result<Vec<String>, ToolServerError> {
-        let said = self.send("/api/v1/warmup", &json!({"backends": kinds}), self.0.timeout + GRACE).await?;
-        let errors =
-            said.get("errors").or_else(|| said.get("data")?.get("errors")).and_then(Value::as_object);
-        let told =
-            |(kind, error): (&String, &Value)| format!("{kind}: {}", error.as_str().unwrap_or_default());
-        Ok(errors.into_iter().flatten().map(told).collect())
+    /// Has it prepare kinds of tools, so that the first question does not wait for that. Returns what a reader should
+    /// know; a kind that it does not have is an error.
+    pub(crate) async fn warm_up(
+        &self,
+        kinds: &[String],
+        tools: &[ServerTool],
+    ) -> Result<Vec<String>, ToolServerError> {
+        let body = json!({"backends": kinds});
+        let said = match self.send("/api/v1/warmup", &body, self.0.timeout + GRACE).await {
+            Ok(said) => said,
+            // Not every server has this; a session that cannot be opened is told where it is missed.
+            Err(error) => {
+                tracing::debug!(%error, "the tool server was not warmed up");
+                Value::Null
+            }
+        };
+        // Some servers put it into the envelope of all other answers.
+        let failures = [&said, &said["data"]].into_iter().find_map(|said| said["errors"].as_object());
+        let failure = |kind: &str| {
+            failures?.get(kind).map(|why| why.as_str().map_or_else(|| why.to_string(), str::to_owned))
+        };
+        let known: BTreeSet<&str> = tools.iter().map(|tool| tool.kind.as_str()).collect();
+        let strange = kinds.iter().find(|kind| {
+            !known.is_empty() && !known.contains(kind.as_str()) && said["results"][kind.as_str()] != true
+        });
+        if let Some(kind) = strange {
+            return Err(ToolServerError::NoSuchKind {
+                url: self.url().to_owned(),
+                kind: kind.clone(),
+                known: known.into_iter().collect::<Vec<_>>().join(", "),
+                said: failure(kind),
+            });
+        }
+        let not_ready =
+            |kind: &String| Some(format!("the tool server is not ready for `{kind}`: {}", failure(kind)?));
+        let mut warnings: Vec<String> = kinds.iter().filter_map(not_ready).collect();
+        if let (true, Some(1..), Some(message)) =
+            (warnings.is_empty(), said["code"].as_i64(), said["message"].as_str())
+        {
+            warnings.push(format!("the tool server is not ready for all of its tools: {message}"));
+        }
+        Ok(warnings)
     }
 
     pub(crate) async fn create_session(
@@ -225,20 +295,21 @@ impl ToolServer {
     }
 
     async fn send(&self, path: &str, body: &Value, timeout: Duration) -> Result<Value, ToolServerError> {
-        let worker = body["worker_id"].as_str().unwrap_or_default();
-        let bytes = bytes::Bytes::from(body.to_string());
+        let worker = body["worker_id"].as_str().unwrap_or_default().to_owned();
+        let body = bytes::Bytes::from(body.to_string());
         self.exchange(|| {
             self.request(Method::POST, path, timeout)
                 .header("content-type", "application/json")
-                .header("x-worker-id", worker)
-                .body(bytes.clone())
+                .header("x-worker-id", worker.as_str())
+                .body(body.clone())
         })
         .await
     }
 
     fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
-        let Inner { http, token, .. } = &*self.0;
-        let request = http.request(method, format!("{}{path}", self.url())).timeout(timeout);
+        let Inner { http, base, token, .. } = &*self.0;
+        let base = base.as_str().trim_end_matches('/');
+        let request = http.request(method, format!("{base}{path}")).timeout(timeout);
         match token {
             Some(token) => request.bearer_auth(token.expose_secret()),
             None => request,
@@ -286,9 +357,4 @@ impl ToolServer {
     fn unreadable(&self, said: String) -> ToolServerError {
         ToolServerError::Unreadable { url: self.url().to_owned(), said }
     }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -5,10 +5,15 @@ mod names;
 mod schema;
 mod session;
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
 
 pub use client::ToolServerError;
 pub(crate) use client::{Answer, ToolServer};
@@ -22,6 +27,8 @@ use crate::model::ToolDef;
 pub(crate) struct ServerTool {
     /// The server's name for it: `web:search`.
     pub(crate) name: String,
+    /// What it belongs to: `web`.
+    pub(crate) kind: String,
     pub(crate) description: String,
     /// The JSON Schema of its parameters.
     pub(crate) parameters: Value,
@@ -36,7 +43,14 @@ pub(crate) struct Toolbox {
     /// The server's names of tools, by those that the model is shown.
     names: IndexMap<String, String>,
     defs: Vec<ToolDef>,
+    /// The questions that the server could not be reached for since it last answered one.
+    missed: Mutex<HashSet<u64>>,
+    /// Cancelled when it is not to be expected that the server comes back.
+    lost: CancellationToken,
 }
+
+/// So many questions in a row without the server, and it is lost.
+pub(crate) const MOST_MISSED: usize = 20;
 
 /// How often a session is told to be in use, well below the 300 seconds after which servers close it.
 const HEARTBEAT: Duration = Duration::from_secs(30);
@@ -69,7 +83,40 @@ impl Toolbox {
             sessions: resource_types.iter().map(session).collect(),
             names: shown.into_iter().zip(tools.into_iter().map(|tool| tool.name)).collect(),
             defs,
+            missed: Mutex::default(),
+            lost: CancellationToken::new(),
         }
+    }
+
+    /// Takes note of whether the server could be reached for a question.
+    pub(crate) fn note<T>(&self, example: u64, answer: &Result<T, ToolServerError>) {
+        let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(_) => missed.clear(),
+            Err(ToolServerError::Unreachable { .. }) => {
+                missed.insert(example);
+                if missed.len() >= MOST_MISSED {
+                    self.lost.cancel();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Waits until the server is lost.
+    pub(crate) async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+
+    /// What of a model's arguments a tool is given: those that it says it takes. Others may be known to the tool too, but
+    /// are for whoever asks the question to say.
+    pub(crate) fn offered(&self, tool: &str, mut arguments: Map<String, Value>) -> Map<String, Value> {
+        let place = self.names.values().position(|name| name == tool);
+        let schema = place.and_then(|place| self.defs.get(place)).map_or(&Value::Null, |def| &def.parameters);
+        if let Some(offered) = schema::properties(schema) {
+            arguments.retain(|name, _| offered.contains_key(name));
+        }
+        arguments
     }
 
     /// The server's name of the tool that a model calls so. Models write the separator as they like.
@@ -86,5 +133,63 @@ impl Toolbox {
     /// The names that the model is shown, for a sentence.
     pub(crate) fn names(&self) -> String {
         self.names.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toolbox(schema: Value) -> Toolbox {
+        let server = ToolServer::new("http://127.0.0.1:9", None, Duration::from_secs(1)).unwrap();
+        let tool = ServerTool {
+            name: "doc:read".to_owned(),
+            kind: "doc".to_owned(),
+            description: String::new(),
+            parameters: schema,
+        };
+        Toolbox::new(server, vec![tool], &[], &IndexMap::new())
+    }
+
+    fn unreachable() -> Result<(), ToolServerError> {
+        let source = reqwest::Client::new().get("no url").build().unwrap_err();
+        Err(ToolServerError::Unreachable { url: "x".to_owned(), source })
+    }
+
+    #[test]
+    fn a_server_that_many_questions_in_a_row_miss_is_lost() {
+        let toolbox = toolbox(Value::Null);
+        for question in 0..MOST_MISSED as u64 - 1 {
+            // Each question is tried twice.
+            toolbox.note(question, &unreachable());
+            toolbox.note(question, &unreachable());
+        }
+        toolbox.note(99, &Ok(()));
+        assert!(!toolbox.lost.is_cancelled());
+        for question in 0..MOST_MISSED as u64 {
+            assert!(!toolbox.lost.is_cancelled());
+            toolbox.note(question, &unreachable());
+        }
+        assert!(toolbox.lost.is_cancelled());
+    }
+
+    #[test]
+    fn a_tool_is_given_what_its_schema_offers() {
+        let given = |schema: Value| {
+            let arguments = serde_json::json!({"query": "x", "seed_path": "answers.jsonl"});
+            let given = toolbox(schema).offered("doc:read", arguments.as_object().unwrap().clone());
+            given.keys().cloned().collect::<Vec<_>>()
+        };
+        let query = serde_json::json!({"query": {"type": "string"}});
+        assert_eq!(given(serde_json::json!({"type": "object", "properties": query})), ["query"]);
+        for open in [
+            serde_json::json!({"properties": query, "additionalProperties": true}),
+            serde_json::json!({"properties": query, "additionalProperties": {"type": "string"}}),
+            serde_json::json!({"properties": query, "patternProperties": {"^s": {}}}),
+            serde_json::json!({"properties": query, "anyOf": [{"properties": {"seed_path": {}}}]}),
+            serde_json::json!({"type": "object"}),
+        ] {
+            assert_eq!(given(open.clone()), ["query", "seed_path"], "{open}");
+        }
     }
 }

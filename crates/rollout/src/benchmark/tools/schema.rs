@@ -10,6 +10,8 @@ use super::ServerTool;
 pub(super) struct WireTool {
     name: String,
     #[serde(default)]
+    resource_type: Option<String>,
+    #[serde(default)]
     description: Option<String>,
     #[serde(default)]
     parameters: Option<Value>,
@@ -41,8 +43,22 @@ impl From<WireTool> for ServerTool {
             (_, Some(Value::Array(list))) => schema(list),
             _ => schema(Vec::new()),
         };
-        Self { name: tool.name, description: tool.description.unwrap_or_default(), parameters }
+        let kind = tool.resource_type.or_else(|| tool.name.split_once(':').map(|(kind, _)| kind.to_owned()));
+        Self {
+            kind: kind.unwrap_or_default(),
+            name: tool.name,
+            description: tool.description.unwrap_or_default(),
+            parameters,
+        }
     }
+}
+
+/// The parameters that a schema names, if there are no others.
+pub(super) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
+    let open =
+        ["patternProperties", "$ref", "allOf", "anyOf", "oneOf"].iter().any(|key| schema.get(key).is_some());
+    let others = schema.get("additionalProperties").is_some_and(|others| *others != false);
+    schema.get("properties")?.as_object().filter(|_| !open && !others)
 }
 
 fn schema(list: Vec<Value>) -> Value {

@@ -2,36 +2,33 @@
 
 use std::sync::Arc;
 
-use tokio::task::JoinHandle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{HEARTBEAT, Toolbox};
 use crate::model::{Error, ErrorKind};
 
-/// What one question has open at the tool server.
+/// What one question has open at the tool server. Whoever drops it unclosed leaves the closing to the background.
 #[derive(Debug)]
 pub(crate) struct Session {
     toolbox: Arc<Toolbox>,
     worker_id: String,
     /// Keeps the sessions alive while the model thinks.
     heartbeat: Option<JoinHandle<()>>,
+    is_closed: bool,
 }
 
 impl Session {
-    /// Opens all sessions that questions get. What was opened before one failed is in the session, to be closed.
-    pub(crate) async fn open(toolbox: &Arc<Toolbox>, worker_id: String) -> (Self, Result<(), Error>) {
-        let mut session = Self { toolbox: Arc::clone(toolbox), worker_id, heartbeat: None };
-        let opened = session.open_all().await;
-        if opened.is_ok() && !toolbox.sessions.is_empty() {
-            session.heartbeat =
-                Some(tokio::spawn(keep_alive(Arc::clone(toolbox), session.worker_id.clone())));
-        }
-        (session, opened)
+    /// A session in which nothing is open yet.
+    pub(crate) fn new(toolbox: Arc<Toolbox>, worker_id: String) -> Self {
+        Self { toolbox, worker_id, heartbeat: None, is_closed: false }
     }
 
-    async fn open_all(&self) -> Result<(), Error> {
+    /// Opens all sessions that questions get. What was opened before one failed is to be closed too.
+    pub(crate) async fn open(&mut self, example: u64) -> Result<(), Error> {
         for (kind, config) in &self.toolbox.sessions {
             let what = format!("no session for `{kind}` could be opened");
             let opened = self.toolbox.server.create_session(&self.worker_id, kind, config).await;
+            self.toolbox.note(example, &opened);
             let answer = opened.map_err(|error| error.into_error(&what))?;
             if answer.code != 0 {
                 // What the server refuses it refuses again; what broke may work the next time.
@@ -39,14 +36,17 @@ impl Session {
                 return Err(Error::new(kind, format!("{what}: {}", answer.message)));
             }
         }
+        if !self.toolbox.sessions.is_empty() {
+            let beats = keep_alive(Arc::clone(&self.toolbox), self.worker_id.clone());
+            self.heartbeat = Some(tokio::spawn(beats));
+        }
         Ok(())
     }
 
     /// Has the server close everything. That it cannot be reached is only logged: it closes what nobody uses.
-    pub(crate) async fn close(self) {
-        if let Err(error) = self.toolbox.server.disconnect(&self.worker_id).await {
-            tracing::warn!(worker = self.worker_id, %error, "sessions were left to the tool server");
-        }
+    pub(crate) async fn close(mut self) {
+        disconnect(&self.toolbox, &self.worker_id).await;
+        self.is_closed = true;
     }
 }
 
@@ -55,6 +55,16 @@ impl Drop for Session {
         if let Some(heartbeat) = &self.heartbeat {
             heartbeat.abort();
         }
+        if let (false, Ok(runtime)) = (self.is_closed, Handle::try_current()) {
+            let (toolbox, worker_id) = (Arc::clone(&self.toolbox), std::mem::take(&mut self.worker_id));
+            runtime.spawn(async move { disconnect(&toolbox, &worker_id).await });
+        }
+    }
+}
+
+async fn disconnect(toolbox: &Toolbox, worker_id: &str) {
+    if let Err(error) = toolbox.server.disconnect(worker_id).await {
+        tracing::warn!(worker = worker_id, %error, "sessions were left to the tool server");
     }
 }
 

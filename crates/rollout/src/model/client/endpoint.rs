@@ -37,7 +37,7 @@ impl Endpoint {
 }
 
 /// A URL as it may be shown.
-pub(super) fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     match Url::parse(url.trim()) {
         Ok(url) if url.has_host() => without_secrets(url),
         // What is no URL may still hold a password.
