@@ -1,6 +1,6 @@
 //! The configuration of a tool server: which tools there are, and what they may use.
 
-use std::{path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use rollout::{
     config::{Code, Diagnostic, Document, Problems},
@@ -46,6 +46,13 @@ pub struct ToolsConfig {
     pub mcp: Vec<(String, McpTransport)>,
     /// Values that must not appear in any output.
     pub secrets: Vec<String>,
+}
+
+impl fmt::Debug for ToolsConfig {
+    /// Tells nothing of the values: any of them may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolsConfig").finish_non_exhaustive()
+    }
 }
 
 impl Default for ToolsConfig {

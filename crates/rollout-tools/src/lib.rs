@@ -8,6 +8,7 @@ mod arguments;
 pub mod code;
 pub mod config;
 pub mod doc;
+mod environments;
 mod failure;
 mod helper;
 pub mod mcp;

@@ -1,14 +1,13 @@
 //! The settings of `code`.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use rollout::config::{Bytes, Cpus};
-use serde::{Deserialize, Deserializer, de};
-use serde_json::Value;
+use serde::Deserialize;
 
-use super::HOST;
 use crate::{
     Code, ToolError,
+    environments::{EnvironmentType, HOST, Settings, quantity},
     server::{at_least_one, seconds},
 };
 
@@ -47,16 +46,6 @@ pub struct CodeConfig {
     pub roots: Vec<PathBuf>,
 }
 
-/// What makes environments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EnvironmentType {
-    /// The embedded engine, with this machine's own system inside.
-    Native,
-    /// A Docker engine.
-    Docker,
-}
-
 impl Default for CodeConfig {
     fn default() -> Self {
         Self {
@@ -75,6 +64,12 @@ impl Default for CodeConfig {
 }
 
 impl CodeConfig {
+    /// What environments are made with.
+    pub(super) fn settings(&self) -> Settings {
+        let Self { environment, cpus, memory, pids, .. } = *self;
+        Settings { environment, network: self.network.clone(), cpus, memory, pids }
+    }
+
     /// The image of sessions that ask for none.
     pub(super) fn image(&self) -> &str {
         let default = match self.environment {
@@ -95,14 +90,4 @@ impl CodeConfig {
         );
         Err(ToolError::new(Code::Refused, text))
     }
-}
-
-/// Reads an amount, written as a number or as a text such as `512Mi`.
-fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<T, D::Error> {
-    let text = match Value::deserialize(from)? {
-        Value::String(text) => text,
-        Value::Number(number) => number.to_string(),
-        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
-    };
-    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
 }

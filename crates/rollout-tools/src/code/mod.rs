@@ -10,48 +10,35 @@ mod session;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout::{
-    config::{EnvironmentConfig, EnvironmentKind, TaskConfig, load_task_config},
-    environment::{
-        ConnectError, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Place,
-        PreparedImage, Provider, connect,
-    },
-    name::TaskName,
-    task::Task,
-};
+use rollout::environment::{Environment, Place};
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, Semaphore};
 
-pub use config::{CodeConfig, EnvironmentType};
+pub use crate::environments::EnvironmentType;
+pub use config::CodeConfig;
 
 use self::{seed::Seed, session::CodeSession};
-use crate::{Code as FailureCode, Params, Resource, Session, ToolError, ToolSpec};
+use crate::{
+    Code as FailureCode, Params, Resource, Session, ToolError, ToolSpec,
+    environments::{Environments, failed},
+};
 
 /// How many environments start at the same time: more of them would only be slower.
 const MAX_STARTS: usize = 8;
 
-/// What the provider's labels say of environments of this kind.
-const JOB: &str = "tools";
-
-/// The image of native environments: this machine's own system.
-const HOST: &str = "host";
-
 /// Runs code.
-pub struct Code(Arc<Environments>);
+pub struct Code(Arc<Shared>);
 
-/// Makes the environments of sessions.
-struct Environments {
+/// What all sessions use.
+struct Shared {
     config: CodeConfig,
-    place: Place,
-    provider: OnceCell<Arc<dyn Provider>>,
-    starts: Semaphore,
+    environments: Environments,
 }
 
 impl Code {
     /// Runs code as configured, with what providers need of this machine. Nothing is started yet.
     pub fn new(config: CodeConfig, place: Place) -> Self {
-        let starts = Semaphore::new(MAX_STARTS);
-        Self(Arc::new(Environments { config, place, provider: OnceCell::new(), starts }))
+        let environments = Environments::new("code", config.settings(), place, MAX_STARTS);
+        Self(Arc::new(Shared { config, environments }))
     }
 }
 
@@ -122,99 +109,11 @@ impl Resource for Code {
     }
 }
 
-impl Environments {
-    /// The provider, connected once.
-    async fn provider(&self) -> Result<&Arc<dyn Provider>, ToolError> {
-        let connected = self.provider.get_or_try_init(|| async {
-            let config = self.environment_config();
-            connect(&config, &self.place).await.map_err(|error| not_connected(&error))
-        });
-        connected.await
-    }
-
-    fn environment_config(&self) -> EnvironmentConfig {
-        let (kind, mut settings) = match self.config.environment {
-            EnvironmentType::Native => (EnvironmentKind::Native, json!({"images": {HOST: "host"}})),
-            EnvironmentType::Docker => (EnvironmentKind::Docker, json!({})),
-        };
-        settings["network"] = self.config.network.as_str().into();
-        settings["pids"] = self.config.pids.into();
-        let provider_config = settings.as_object().cloned().unwrap_or_default();
-        EnvironmentConfig { kind: Some(kind), provider_config, ..EnvironmentConfig::default() }
-    }
-
+impl Shared {
     /// Starts an environment of this name.
     async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
-        let provider = self.provider().await?;
-        let _turn = self.starts.acquire().await;
-        let task = task(image);
-        let origin = Origin { job: JOB, trial: name };
-        let image = prepare(&**provider, &task, origin).await?;
-        let spec = EnvironmentSpec {
-            origin,
-            image: &image,
-            name,
-            cpus: self.config.cpus,
-            memory: self.config.memory,
-            storage: task.config.storage,
-        };
-        let environment = provider.create(spec).await.map_err(|error| failed(&error))?;
+        let environment = self.environments.start(name, image).await?;
         environment.make_dirs(&[session::WORK_DIR], false).await.map_err(|error| failed(&error))?;
         Ok(environment)
     }
-}
-
-async fn prepare(
-    provider: &dyn Provider,
-    task: &Task,
-    origin: Origin<'_>,
-) -> Result<PreparedImage, ToolError> {
-    // Nothing is built, so nothing is logged; the provider wants to know where it would be.
-    let log = std::env::temp_dir().join("rollout-tools-build.txt");
-    let request = ImageRequest { origin, task, force_build: false, log: &log };
-    provider.prepare(request).await.map_err(|error| failed(&error))
-}
-
-/// What providers need to know of an image: a task with nothing but that.
-fn task(image: &str) -> Task {
-    let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
-    Task {
-        name: TaskName::new("code").expect("it is a name"),
-        // Providers prepare the image of a directory once, so each needs a key of its own.
-        dir: image.into(),
-        context: std::path::PathBuf::new(),
-        config: TaskConfig { docker_image: Some(image.to_owned()), ..defaults },
-        git_commit_id: None,
-        has_solution: false,
-        has_config: false,
-    }
-}
-
-fn not_connected(error: &ConnectError) -> ToolError {
-    let mut text = format!("code cannot run: {}", chain(error));
-    if let Some(hint) = error.hint() {
-        text = format!("{text}; {hint}");
-    }
-    ToolError::new(FailureCode::DependencyMissing, text)
-}
-
-/// What an environment that fails means for a call.
-fn failed(error: &EnvironmentError) -> ToolError {
-    let code = match error {
-        EnvironmentError::Command(_) => FailureCode::ExecutionError,
-        EnvironmentError::Pull(_) | EnvironmentError::NoImage(_) => FailureCode::DependencyMissing,
-        _ => FailureCode::ResourceFailed,
-    };
-    ToolError::new(code, error.to_string())
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

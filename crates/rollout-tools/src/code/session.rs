@@ -16,17 +16,17 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::{Environments, Seed, failed};
-use crate::{Call, Code, Params, Session, ToolError};
+use super::{Seed, Shared};
+use crate::{
+    Call, Code, Params, Session, ToolError,
+    environments::{end, failed},
+};
 
 /// Where programs run, and where files stay.
 pub(super) const WORK_DIR: &str = "/work";
 
 /// Where programs are written to.
 const PROGRAM_DIR: &str = "/tmp/.rollout";
-
-/// How long an environment may take to go away.
-const DESTROY_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// Finds what runs a file: a minimal image may have no bash.
 const IN_WORK_DIR: &str = r#"cd "$1" || exit 126
@@ -43,7 +43,7 @@ const NOT_FOUND: i32 = 127;
 
 /// A session of `code`.
 pub(super) struct CodeSession {
-    environments: Arc<Environments>,
+    shared: Arc<Shared>,
     image: String,
     seed: Option<Seed>,
     environment: OnceCell<Box<dyn Environment>>,
@@ -57,15 +57,15 @@ enum Language {
 }
 
 impl CodeSession {
-    pub(super) fn new(environments: Arc<Environments>, image: String, seed: Option<Seed>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, image: String, seed: Option<Seed>) -> Self {
         let environment = OnceCell::new();
-        Self { environments, image, seed, environment, programs: AtomicU64::new(0) }
+        Self { shared, image, seed, environment, programs: AtomicU64::new(0) }
     }
 
     /// The environment, started once.
     async fn environment(&self, name: &str) -> Result<&dyn Environment, ToolError> {
         let started = self.environment.get_or_try_init(|| async {
-            let environment = self.environments.start(name, &self.image).await?;
+            let environment = self.shared.start(name, &self.image).await?;
             if let Some(seed) = &self.seed {
                 let staged = seed.stage().await?;
                 let copied = environment.copy_to(&staged.folder(), WORK_DIR, CopyMode::Merge).await;
@@ -90,7 +90,7 @@ impl CodeSession {
         };
         let path = format!("{PROGRAM_DIR}/{number}.{suffix}");
         environment.write_file(&path, program.as_bytes()).await.map_err(|error| failed(&error))?;
-        let part = self.environments.config.max_output_bytes.div_ceil(2);
+        let part = self.shared.config.max_output_bytes.div_ceil(2);
         let ((stdout, out), (stderr, err)) = (LogWriter::excerpt(part), LogWriter::excerpt(part));
         let env = [("LANG", "C.UTF-8"), ("PYTHONPATH", WORK_DIR), ("PYTHONUNBUFFERED", "1")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -126,19 +126,15 @@ impl Session for CodeSession {
             None => return Err(ToolError::new(Code::MissingField, format!("`{key}` is missing"))),
             Some(_) => return Err(ToolError::new(Code::InvalidType, format!("`{key}` is not a text"))),
         };
-        let deadline = deadline(&params)?.unwrap_or(self.environments.config.timeout_sec);
+        let deadline = deadline(&params)?.unwrap_or(self.shared.config.timeout_sec);
         let environment = self.environment(&call.session_id).await?;
         let left = call.timeout.saturating_sub(started.elapsed());
         self.run(environment, language, program, within(left, deadline)).await
     }
 
     async fn close(self: Box<Self>) {
-        let Some(environment) = self.environment.into_inner() else { return };
-        let id = environment.id().to_owned();
-        match tokio::time::timeout(DESTROY_TIMEOUT, environment.destroy()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the environment {id} of a session was not removed: {error}"),
-            Err(_) => tracing::warn!("the environment {id} of a session was not removed in time"),
+        if let Some(environment) = self.environment.into_inner() {
+            end(environment).await;
         }
     }
 }

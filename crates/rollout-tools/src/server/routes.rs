@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Envelope, Guard, Refused, Service,
     request::{Asked, Batch, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker},
+    service::content_of,
     warmup::WarmUp,
 };
 use crate::{Code, Params, ToolError};
@@ -110,7 +111,10 @@ async fn create(State(service): Server, Asked(asked): Asked<Create>) -> Envelope
 
 async fn init_resource(State(service): Server, Asked(asked): Asked<Create>) -> Envelope {
     let Create { worker_id, resource_type, session_config, .. } = asked;
-    let config = content_of(&Value::Object(session_config));
+    let config = match content_of(&resource_type, &Value::Object(session_config)) {
+        Ok(config) => config,
+        Err(error) => return error.into(),
+    };
     let outcome = service.open(&worker_id, &resource_type, &config, None).await;
     opened(outcome.map(|mut data| {
         data["session_status"] = "active".into();
@@ -209,9 +213,15 @@ async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromCo
         Err(_) => return ToolError::new(Code::Unexpected, "the file could not be read").into(),
     };
     for (kind, over) in asked.override_params {
-        let mut config = configs.get(&kind).map(content_of).unwrap_or_default();
-        config.extend(content_of(&over));
-        configs.insert(kind, config.into());
+        let described = content_of(&kind, configs.get(&kind).unwrap_or_default());
+        let merged = described.and_then(|mut config| {
+            config.extend(content_of(&kind, &over)?);
+            Ok(config)
+        });
+        match merged {
+            Ok(config) => configs.insert(kind, config.into()),
+            Err(error) => return error.into(),
+        };
     }
     service.open_all(&asked.worker_id, &configs).await
 }
@@ -246,12 +256,6 @@ fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
             Err(ToolError::new(Code::InvalidInput, format!("the file {path:?} does not describe resources")))
         }
     }
-}
-
-/// What a configuration holds under `content`, or itself.
-fn content_of(config: &Value) -> Params {
-    let content = config.get("content").unwrap_or(config);
-    content.as_object().cloned().unwrap_or_default()
 }
 
 async fn tools(State(service): Server) -> Json<Value> {

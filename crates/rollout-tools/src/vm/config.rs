@@ -1,15 +1,16 @@
 //! The settings of desktops.
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 use rollout::config::{Bytes, Cpus};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-use crate::{Code, Params, ToolError, arguments};
-
-/// The image of native environments: this machine's own system.
-pub(super) const HOST: &str = "host";
+use crate::{
+    Code, Params, ToolError, arguments,
+    environments::{EnvironmentType, HOST, Settings, quantity},
+    server::{at_least_one, seconds},
+};
 
 /// The widest and highest screen, in pixels.
 const MAX_SIDE: u16 = 4096;
@@ -20,7 +21,7 @@ const MIN_SIDE: u16 = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct VmConfig {
     /// What makes the environments of desktops.
-    pub environment: VmEnvironment,
+    pub environment: EnvironmentType,
     /// What they are made of: `host` for native ones; an image with Xvfb and xdotool for docker.
     pub image: Option<String>,
     /// Other images that a session may ask for.
@@ -34,7 +35,8 @@ pub struct VmConfig {
     #[serde(deserialize_with = "quantity")]
     pub memory: Bytes,
     /// Processes in each.
-    pub pids: u64,
+    #[serde(deserialize_with = "at_least_one")]
+    pub pids: usize,
     /// Pixels of the screen from left to right.
     #[serde(deserialize_with = "side")]
     pub width: u16,
@@ -48,20 +50,10 @@ pub struct VmConfig {
     pub start_timeout_sec: Duration,
 }
 
-/// What makes the environments of desktops.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum VmEnvironment {
-    /// The embedded engine, with this machine's own system inside.
-    Native,
-    /// A Docker engine.
-    Docker,
-}
-
 impl Default for VmConfig {
     fn default() -> Self {
         Self {
-            environment: VmEnvironment::Native,
+            environment: EnvironmentType::Native,
             image: None,
             images: Vec::new(),
             network: "none".to_owned(),
@@ -86,6 +78,12 @@ pub(super) struct Wanted {
 }
 
 impl VmConfig {
+    /// What environments are made with.
+    pub(super) fn settings(&self) -> Settings {
+        let Self { environment, cpus, memory, pids, .. } = *self;
+        Settings { environment, network: self.network.clone(), cpus, memory, pids }
+    }
+
     /// What a session gets that asks for this.
     pub(super) fn wanted(&self, session: &Params) -> Result<Wanted, ToolError> {
         const KNOWN: [&str; 4] = ["image", "width", "height", "start"];
@@ -117,8 +115,8 @@ impl VmConfig {
     fn image_for(&self, asked: Option<&str>) -> Result<String, ToolError> {
         let default = match (&self.image, self.environment) {
             (Some(image), _) => Some(image.as_str()),
-            (None, VmEnvironment::Native) => Some(HOST),
-            (None, VmEnvironment::Docker) => None,
+            (None, EnvironmentType::Native) => Some(HOST),
+            (None, EnvironmentType::Docker) => None,
         };
         match asked.or(default) {
             None => Err(ToolError::new(Code::DependencyMissing, NO_IMAGE)),
@@ -150,22 +148,6 @@ fn side<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
         return Ok(pixels);
     }
     Err(de::Error::custom(format!("{pixels} is not between {MIN_SIDE} and {MAX_SIDE}")))
-}
-
-fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let seconds = f64::deserialize(from)?;
-    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
-    time.ok_or_else(|| de::Error::custom(format!("{seconds} is not a number of seconds above 0")))
-}
-
-/// Reads an amount, written as a number or as a text such as `512Mi`.
-fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<T, D::Error> {
-    let text = match Value::deserialize(from)? {
-        Value::String(text) => text,
-        Value::Number(number) => number.to_string(),
-        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
-    };
-    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout::{
-    environment::{Environment, EnvironmentError, Exec, FileRead, Outcome},
+    environment::{Environment, Exec, FileRead, Outcome},
     record::log::LogWriter,
 };
 use serde_json::{Value, json};
@@ -15,16 +15,16 @@ use super::{
     config::Wanted,
     xwd,
 };
-use crate::{Call, Code, Params, Session, ToolError};
+use crate::{
+    Call, Code, Params, Session, ToolError,
+    environments::{end, failed},
+};
 
 /// The number of the screen. Nobody else uses it, so on a shared network no other screen is reached by mistake.
 const DISPLAY: &str = ":873";
 
 /// Where the memory of the screen is.
 const SCREEN_DIR: &str = "/tmp/.rollout-screen";
-
-/// How long an environment may take to go away.
-const DESTROY_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What the script says where a program is missing, and where the screen ends before it is there.
 const MISSING: i32 = 90;
@@ -84,7 +84,7 @@ impl Desktop {
         match desktop.set_up(wanted, limit).await {
             Ok(()) => Ok(desktop),
             Err(error) => {
-                desktop.destroy().await;
+                end(desktop.environment).await;
                 Err(error)
             }
         }
@@ -162,15 +162,6 @@ impl Desktop {
             "image": picture, "format": "png", "width": screen.width, "height": screen.height,
         }))
     }
-
-    async fn destroy(self) {
-        let id = self.environment.id().to_owned();
-        match tokio::time::timeout(DESTROY_TIMEOUT, self.environment.destroy()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the environment {id} of a desktop was not removed: {error}"),
-            Err(_) => tracing::warn!("the environment {id} of a desktop was not removed in time"),
-        }
-    }
 }
 
 #[async_trait]
@@ -187,7 +178,7 @@ impl Session for Desktop {
     }
 
     async fn close(self: Box<Self>) {
-        self.destroy().await;
+        end(self.environment).await;
     }
 }
 
@@ -206,14 +197,4 @@ fn missing(program: &str, image: &str) -> ToolError {
          {package}){more}"
     );
     ToolError::new(Code::DependencyMissing, message)
-}
-
-/// What an environment that fails means for a call.
-pub(super) fn failed(error: &EnvironmentError) -> ToolError {
-    let code = match error {
-        EnvironmentError::Command(_) => Code::ExecutionError,
-        EnvironmentError::Pull(_) | EnvironmentError::NoImage(_) => Code::DependencyMissing,
-        _ => Code::ResourceFailed,
-    };
-    ToolError::new(code, error.to_string())
 }

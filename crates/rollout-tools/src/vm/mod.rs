@@ -6,39 +6,21 @@ mod desktop;
 mod key;
 mod xwd;
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use rollout::{
-    config::{EnvironmentConfig, EnvironmentKind, TaskConfig, load_task_config},
-    environment::{
-        ConnectError, Environment, EnvironmentSpec, ImageRequest, Origin, Place, Provider, connect,
-    },
-    name::TaskName,
-    task::Task,
-};
+use rollout::environment::Place;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
-pub use config::{VmConfig, VmEnvironment};
+pub use crate::environments::EnvironmentType;
+pub use config::VmConfig;
 
-use self::{
-    config::HOST,
-    desktop::{Desktop, failed},
-};
-use crate::{Code, Params, Resource, Session, ToolError, ToolSpec};
+use self::desktop::Desktop;
+use crate::{Params, Resource, Session, ToolError, ToolSpec, environments::Environments};
 
 /// How many desktops start at the same time: more of them would only be slower.
 const MAX_STARTS: usize = 4;
-
-/// What the provider's labels say of environments of this kind.
-const JOB: &str = "tools";
 
 /// Names environments apart: no two that run in this process may have the same name.
 static STARTED: AtomicU64 = AtomicU64::new(0);
@@ -46,58 +28,22 @@ static STARTED: AtomicU64 = AtomicU64::new(0);
 /// Desktops.
 pub struct Desktops {
     config: VmConfig,
-    place: Place,
-    provider: OnceCell<Arc<dyn Provider>>,
+    environments: Environments,
     starts: Semaphore,
 }
 
 impl Desktops {
     /// Makes desktops as configured, with what providers need of this machine. Nothing is started yet.
     pub fn new(config: VmConfig, place: Place) -> Self {
-        Self { config, place, provider: OnceCell::new(), starts: Semaphore::new(MAX_STARTS) }
-    }
-
-    /// The provider, connected once.
-    async fn provider(&self) -> Result<&Arc<dyn Provider>, ToolError> {
-        let connected = self.provider.get_or_try_init(|| async {
-            let (kind, mut settings) = match self.config.environment {
-                VmEnvironment::Native => (EnvironmentKind::Native, json!({"images": {HOST: "host"}})),
-                VmEnvironment::Docker => (EnvironmentKind::Docker, json!({})),
-            };
-            settings["network"] = self.config.network.as_str().into();
-            settings["pids"] = self.config.pids.into();
-            let provider_config = settings.as_object().cloned().unwrap_or_default();
-            let config =
-                EnvironmentConfig { kind: Some(kind), provider_config, ..EnvironmentConfig::default() };
-            connect(&config, &self.place).await.map_err(|error| not_connected(&error))
-        });
-        connected.await
-    }
-
-    async fn environment(&self, image: &str) -> Result<Box<dyn Environment>, ToolError> {
-        let provider = self.provider().await?;
-        let name = format!("vm-{}", STARTED.fetch_add(1, Ordering::Relaxed));
-        let origin = Origin { job: JOB, trial: &name };
-        let task = task(image);
-        // Nothing is built, so nothing is logged; the provider wants to know where it would be.
-        let log = std::env::temp_dir().join("rollout-tools-build.txt");
-        let request = ImageRequest { origin, task: &task, force_build: false, log: &log };
-        let image = provider.prepare(request).await.map_err(|error| failed(&error))?;
-        let spec = EnvironmentSpec {
-            origin,
-            image: &image,
-            name: &name,
-            cpus: self.config.cpus,
-            memory: self.config.memory,
-            storage: task.config.storage,
-        };
-        provider.create(spec).await.map_err(|error| failed(&error))
+        let environments = Environments::new("vm", config.settings(), place, MAX_STARTS);
+        Self { config, environments, starts: Semaphore::new(MAX_STARTS) }
     }
 
     async fn start(&self, config: &Params) -> Result<Desktop, ToolError> {
         let wanted = self.config.wanted(config)?;
         let _turn = self.starts.acquire().await;
-        let environment = self.environment(&wanted.image).await?;
+        let name = format!("vm-{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        let environment = self.environments.start(&name, &wanted.image).await?;
         Desktop::start(environment, &wanted, self.config.start_timeout_sec).await
     }
 }
@@ -196,32 +142,4 @@ fn tools() -> Vec<ToolSpec> {
             &[],
         ),
     ]
-}
-
-/// What providers need to know of an image: a task with nothing but that.
-fn task(image: &str) -> Task {
-    let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
-    Task {
-        name: TaskName::new("vm").expect("it is a name"),
-        // Providers prepare the image of a directory once, so each needs a key of its own.
-        dir: image.into(),
-        context: PathBuf::new(),
-        config: TaskConfig { docker_image: Some(image.to_owned()), ..defaults },
-        git_commit_id: None,
-        has_solution: false,
-        has_config: false,
-    }
-}
-
-fn not_connected(error: &ConnectError) -> ToolError {
-    let mut text = format!("desktops cannot run: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    if let Some(hint) = error.hint() {
-        text = format!("{text}; {hint}");
-    }
-    ToolError::new(Code::DependencyMissing, text)
 }

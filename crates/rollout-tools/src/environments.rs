@@ -1,0 +1,168 @@
+//! Environments for the sessions of tools that run something.
+
+use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+
+use rollout::{
+    config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, TaskConfig, load_task_config},
+    environment::{
+        ConnectError, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Place, Provider,
+        connect,
+    },
+    name::TaskName,
+    task::Task,
+};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, Semaphore};
+
+use crate::{Code, ToolError};
+
+/// The image of native environments: this machine's own system.
+pub(crate) const HOST: &str = "host";
+
+/// What the provider's labels say of environments of this kind.
+const JOB: &str = "tools";
+
+/// How long an environment may take to go away.
+const DESTROY_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// What makes environments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvironmentType {
+    /// The embedded engine, with this machine's own system inside.
+    Native,
+    /// A Docker engine.
+    Docker,
+}
+
+/// What makes the environments of one kind of tools, and what each of them may use.
+pub(crate) struct Settings {
+    pub(crate) environment: EnvironmentType,
+    pub(crate) network: String,
+    pub(crate) cpus: Cpus,
+    pub(crate) memory: Bytes,
+    pub(crate) pids: usize,
+}
+
+/// Makes environments for one kind of tools.
+pub(crate) struct Environments {
+    /// The name of the kind.
+    kind: &'static str,
+    settings: Settings,
+    place: Place,
+    provider: OnceCell<Arc<dyn Provider>>,
+    starts: Semaphore,
+}
+
+impl Environments {
+    /// Makes environments for this kind of tools, so many at the same time. Nothing is started yet.
+    pub(crate) fn new(kind: &'static str, settings: Settings, place: Place, most: usize) -> Self {
+        Self { kind, settings, place, provider: OnceCell::new(), starts: Semaphore::new(most) }
+    }
+
+    /// The provider, connected once.
+    async fn provider(&self) -> Result<&Arc<dyn Provider>, ToolError> {
+        let connected = self.provider.get_or_try_init(|| async {
+            let config = self.settings.environment_config();
+            connect(&config, &self.place).await.map_err(|error| self.not_connected(&error))
+        });
+        connected.await
+    }
+
+    /// Starts an environment, by a name that no other has.
+    pub(crate) async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
+        let provider = self.provider().await?;
+        let _turn = self.starts.acquire().await;
+        let task = self.task(image);
+        let origin = Origin { job: JOB, trial: name };
+        // Nothing is built, so nothing is logged; the provider wants to know where it would be.
+        let log = std::env::temp_dir().join("rollout-tools-build.txt");
+        let request = ImageRequest { origin, task: &task, force_build: false, log: &log };
+        let image = provider.prepare(request).await.map_err(|error| failed(&error))?;
+        let spec = EnvironmentSpec {
+            origin,
+            image: &image,
+            name,
+            cpus: self.settings.cpus,
+            memory: self.settings.memory,
+            storage: task.config.storage,
+        };
+        provider.create(spec).await.map_err(|error| failed(&error))
+    }
+
+    /// What providers need to know of an image: a task with nothing but that.
+    fn task(&self, image: &str) -> Task {
+        let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
+        Task {
+            name: TaskName::new(self.kind).expect("the kinds of tools have names that tasks can have"),
+            // Providers prepare the image of a directory once, so each needs a key of its own.
+            dir: image.into(),
+            context: PathBuf::new(),
+            config: TaskConfig { docker_image: Some(image.to_owned()), ..defaults },
+            git_commit_id: None,
+            has_solution: false,
+            has_config: false,
+        }
+    }
+
+    fn not_connected(&self, error: &ConnectError) -> ToolError {
+        let mut text = format!("{} cannot run: {error}", self.kind);
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        if let Some(hint) = error.hint() {
+            text = format!("{text}; {hint}");
+        }
+        ToolError::new(Code::DependencyMissing, text)
+    }
+}
+
+impl Settings {
+    fn environment_config(&self) -> EnvironmentConfig {
+        let (kind, mut settings) = match self.environment {
+            EnvironmentType::Native => (EnvironmentKind::Native, json!({"images": {HOST: "host"}})),
+            EnvironmentType::Docker => (EnvironmentKind::Docker, json!({})),
+        };
+        settings["network"] = self.network.as_str().into();
+        settings["pids"] = self.pids.into();
+        let provider_config = settings.as_object().cloned().unwrap_or_default();
+        EnvironmentConfig { kind: Some(kind), provider_config, ..EnvironmentConfig::default() }
+    }
+}
+
+/// Ends an environment and all that runs in it.
+pub(crate) async fn end(environment: Box<dyn Environment>) {
+    let id = environment.id().to_owned();
+    match tokio::time::timeout(DESTROY_TIMEOUT, environment.destroy()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("the environment {id} of a session was not removed: {error}"),
+        Err(_) => tracing::warn!("the environment {id} of a session was not removed in time"),
+    }
+}
+
+/// What an environment that fails means for a call.
+pub(crate) fn failed(error: &EnvironmentError) -> ToolError {
+    let code = match error {
+        EnvironmentError::Command(_) => Code::ExecutionError,
+        EnvironmentError::Pull(_) | EnvironmentError::NoImage(_) => Code::DependencyMissing,
+        _ => Code::ResourceFailed,
+    };
+    ToolError::new(code, error.to_string())
+}
+
+/// Reads an amount, written as a number or as a text such as `512Mi`.
+pub(crate) fn quantity<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: std::fmt::Display>,
+{
+    let text = match Value::deserialize(from)? {
+        Value::String(text) => text,
+        Value::Number(number) => number.to_string(),
+        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
+    };
+    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
+}
