@@ -2,14 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::{
-    collections::BTreeSet,
     fs,
     io::{BufRead as _, BufReader},
     path::PathBuf,
     process::{Child, Stdio},
 };
 
-use rollout_testkit::{Hold, ModelRequest, ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelRequest, ModelServer, Reply, TestJob, finished_trials};
 use serde_json::{Value, json};
 
 /// Replies of the model for one question: three calls, and the answer.
@@ -132,10 +131,6 @@ fn summary(job: &TestJob) -> Value {
     document(job, summaries[0])
 }
 
-fn finished(events: &[Value]) -> usize {
-    events.iter().filter(|event| event["event"] == "trial_finished").count()
-}
-
 #[test]
 fn a_benchmark_killed_five_times_has_each_answer_once_and_the_same_summary() {
     let questions = if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 5000 } else { 120 };
@@ -148,26 +143,17 @@ fn a_benchmark_killed_five_times_has_each_answer_once_and_the_same_summary() {
     let tools = Tools::start(&home);
 
     let killed = benchmark(&model, &tools, questions);
-    let mut told = BTreeSet::new();
-    let mut arguments = ["eval", "config.json", "--output", "json"];
-    for percent in KILLED_AT {
-        hold.pass(replies);
-        let mut running = killed.start_with(&arguments);
-        running.until("answers", |events| finished(events) >= (replies / TURNS * percent / 100).max(1));
-        running.signal("-KILL");
-        for event in running.finish().events() {
-            let index = event["index"].as_u64();
-            assert!(event["event"] != "trial_finished" || told.insert(index), "done twice: {event}");
-        }
-        arguments = ["resume", "results", "--output", "json"];
-    }
-    assert!(told.len() < questions, "the last run has nothing to do");
+    let resume = ["resume", "results", "--output", "json"];
+    let kills = KILLED_AT.map(|percent| (replies / TURNS * percent / 100).max(1));
+    let eval = ["eval", "config.json", "--output", "json"];
+    let told = killed.kill_at(&eval, &resume, kills, || hold.pass(replies));
+    assert!(told < questions, "the last run has nothing to do");
     hold.open();
-    let end = killed.rollout(&arguments).expect(1);
-    assert!(finished(&end.events()) > 0);
+    let end = killed.rollout(&resume).expect(1);
+    assert!(finished_trials(&end.events()) > 0);
 
     let whole = benchmark(&model, &tools, questions);
-    whole.rollout(&["eval", "config.json", "--output", "json"]).expect(1);
+    whole.rollout(&eval).expect(1);
 
     let rows = rows(&killed);
     assert_eq!(rows.len(), questions);

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob, finished_trials};
 use serde_json::{Value, json};
 
 /// Rollouts of each example.
@@ -71,10 +71,6 @@ fn document(job: &TestJob, file: &str) -> Value {
     without_times(serde_json::from_slice(&fs::read(job.dir().join(file)).unwrap()).unwrap())
 }
 
-fn finished(events: &[Value]) -> usize {
-    events.iter().filter(|event| event["event"] == "trial_finished").count()
-}
-
 #[test]
 fn a_run_killed_five_times_has_each_row_once_and_comes_to_the_same_to_the_last_bit() {
     let rollouts = if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 2000 } else { 300 };
@@ -84,23 +80,14 @@ fn a_run_killed_five_times_has_each_row_once_and_comes_to_the_same_to_the_last_b
     let held = hold.clone();
     let server = ModelServer::scripted(move |request| Reply::text(answer(&request.last_text())).held(&held));
     let killed = job(&server, rollouts / ATTEMPTS);
-    let mut told = BTreeSet::new();
-    let mut arguments = ["run", "job.yaml", "--output", "json"];
-    for percent in KILLED_AT {
-        hold.pass(replies);
-        let mut running = killed.start_with(&arguments);
-        running.until("rows", |events| finished(events) >= (replies * percent / 100).max(1));
-        running.signal("-KILL");
-        for event in running.finish().events() {
-            let index = event["index"].as_u64();
-            assert!(event["event"] != "trial_finished" || told.insert(index), "done twice: {event}");
-        }
-        arguments = ["resume", "jobs/job", "--output", "json"];
-    }
-    assert!(told.len() < rollouts, "the last run has nothing to do");
+    let resume = ["resume", "jobs/job", "--output", "json"];
+    let kills = KILLED_AT.map(|percent| (replies * percent / 100).max(1));
+    let run = ["run", "job.yaml", "--output", "json"];
+    let told = killed.kill_at(&run, &resume, kills, || hold.pass(replies));
+    assert!(told < rollouts, "the last run has nothing to do");
     hold.open();
-    let end = killed.rollout(&arguments).expect(0);
-    assert!(finished(&end.events()) > 0);
+    let end = killed.rollout(&resume).expect(0);
+    assert!(finished_trials(&end.events()) > 0);
 
     let place = |row: &Value| (row["example_id"].as_u64().unwrap(), row["attempt"].as_u64().unwrap());
     let mut rows = lines(&killed, "outputs.jsonl");

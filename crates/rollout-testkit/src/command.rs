@@ -1,6 +1,7 @@
 //! Jobs run by the real command.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -15,6 +16,11 @@ use crate::{
     Finished, TestJob, TestTask,
     job::{PATIENCE, whole_lines},
 };
+
+/// How many trials are told to be finished.
+pub fn finished_trials(events: &[Value]) -> usize {
+    events.iter().filter(|event| event["event"] == "trial_finished").count()
+}
 
 /// Runs jobs by the command.
 pub struct Binary(PathBuf);
@@ -36,6 +42,32 @@ impl TestJob {
             .expect("link the command");
         let environment = json!({"type": "native", "provider_config": {"images": {"*": "host"}}});
         Self::empty(Binary(link), "job".to_owned(), root, environment)
+    }
+
+    /// Runs a command and kills it once it has told of so many finished trials; then the other command, likewise, for
+    /// each further number. Returns how many trials were told to be finished in all, none of them twice.
+    #[track_caller]
+    pub fn kill_at(
+        &self,
+        first: &[&str],
+        resume: &[&str],
+        finished: impl IntoIterator<Item = usize>,
+        mut before_each: impl FnMut(),
+    ) -> usize {
+        let mut told = BTreeSet::new();
+        let mut arguments = first;
+        for finished in finished {
+            before_each();
+            let mut running = self.start_with(arguments);
+            running.until("finished trials", |events| finished_trials(events) >= finished);
+            running.signal("-KILL");
+            for event in running.finish().events() {
+                let index = event["index"].as_u64();
+                assert!(event["event"] != "trial_finished" || told.insert(index), "done twice: {event}");
+            }
+            arguments = resume;
+        }
+        told.len()
     }
 
     /// Adds a task to the dataset `set`.

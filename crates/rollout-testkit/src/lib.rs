@@ -19,7 +19,7 @@ mod task;
 mod timed;
 mod user;
 
-pub use command::{Binary, Running};
+pub use command::{Binary, Running, finished_trials};
 pub use docker::{Engine, Holdings, OwnEngine};
 pub use gate::{Arrival, Gate};
 pub use idle::{IdleProvider, SilentProvider};

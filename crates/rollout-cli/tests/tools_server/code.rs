@@ -44,7 +44,10 @@ fn files_stay_between_calls_and_no_other_session_sees_them() {
     python(&server, "a", "open('notes.txt', 'w').write('of a'); open('helper.py', 'w').write('VALUE = 42')");
     assert_eq!(server.shell("a", "cat notes.txt"), "of a");
     assert_eq!(python(&server, "a", "import helper; print(helper.VALUE)")["result"], "42\n");
-    assert_eq!(server.shell("b", "ls /work; cat /work/notes.txt 2>/dev/null || echo none"), "none\n");
+    assert_eq!(
+        server.shell("b", "ls /workspace; cat /workspace/notes.txt 2>/dev/null || echo none"),
+        "none\n"
+    );
     // Neither the other's processes nor this machine's.
     server.shell("a", "sleep 987 & echo on");
     assert_eq!(server.shell("b", "ps ax | grep -c '[s]leep 987' || true"), "0\n");

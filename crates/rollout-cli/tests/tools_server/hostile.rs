@@ -106,7 +106,7 @@ fn names_and_headers_of_any_bytes_do_no_harm() {
         let opened = server.open(worker, "code");
         let name = opened["session_name"].as_str().unwrap();
         assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte)), "{name}");
-        assert_eq!(server.shell(worker, "pwd"), "/work\n");
+        assert_eq!(server.shell(worker, "pwd"), "/workspace\n");
     }
     server.until_sessions(6);
     let raw = |bytes: &[u8]| {

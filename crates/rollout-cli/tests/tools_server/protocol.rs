@@ -123,7 +123,7 @@ fn a_call_without_a_session_has_one_of_its_own() {
     let called = server.execute("w", "code:shell", &json!({"command": "pwd"}));
     assert_eq!(
         (&called["data"]["result"], &called["meta"]["temporary_session"]),
-        (&json!("/work\n"), &json!(true))
+        (&json!("/workspace\n"), &json!(true))
     );
     server.until_sessions(0);
     let cleaned = server.post("/api/v1/worker/disconnect", &json!({"worker_id": "w"})).1;

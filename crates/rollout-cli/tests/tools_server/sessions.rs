@@ -23,7 +23,7 @@ fn two_hundred_sessions_at_the_same_time_have_an_environment_each() {
     };
     each(&|number, worker| {
         server.open(worker, "code");
-        assert_eq!(server.shell(worker, &format!("echo {number} > mine; ls /work")), "mine\n");
+        assert_eq!(server.shell(worker, &format!("echo {number} > mine; ls /workspace")), "mine\n");
     });
     let ready = server.get("/ready").1;
     assert_eq!((&ready["active_workers"], &ready["total_sessions"]), (&json!(SESSIONS), &json!(SESSIONS)));
@@ -76,7 +76,7 @@ fn a_client_that_is_killed_takes_its_call_and_its_temporary_session_with_it() {
     let server = Server::start();
     server.open("kept", "code");
     let hang = |worker: &str| {
-        let command = "touch /work/running; exec sleep 1000";
+        let command = "touch /workspace/running; exec sleep 1000";
         let body = json!({"worker_id": worker, "action": "code:shell", "params": {"command": command, "timeout": 1000}});
         let body = body.to_string();
         let length = body.len().to_string();

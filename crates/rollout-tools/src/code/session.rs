@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Where programs run, and where files stay.
-pub(super) const WORK_DIR: &str = "/work";
+pub(super) const WORK_DIR: &str = "/workspace";
 
 /// Where programs are written to.
 const PROGRAM_DIR: &str = "/tmp/.rollout";

@@ -3,6 +3,7 @@
 //! [`Registry`] knows the tools and [`Service`] uses them; [`serve`] lets clients ask, as far as the [`Guard`] lets
 //! them in.
 
+mod body;
 mod config;
 mod envelope;
 mod guard;
@@ -14,6 +15,7 @@ mod service;
 mod sessions;
 mod warmup;
 
+pub use body::{BodyError, read_body};
 pub use config::ServerConfig;
 pub(crate) use config::{at_least_one, seconds};
 pub use envelope::{Envelope, Meta};

@@ -3,20 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    body::Body,
     extract::{FromRequest, Request},
-    http::{HeaderMap, StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
-use futures_util::StreamExt as _;
 use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Action, Envelope, Service, config::duration};
+use super::{Action, BodyError, Envelope, Service, config::duration, read_body};
 use crate::{Code, Params, ToolError};
-
-/// How long a client may take to send a body.
-const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// The longest name of a worker.
 const MAX_WORKER_BYTES: usize = 256;
@@ -31,13 +26,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
     type Rejection = Unreadable;
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Unreadable> {
-        let limit = service.config.max_body_bytes;
-        let (parts, body) = request.into_parts();
-        check_headers(&parts.headers, limit)?;
-        let body = tokio::time::timeout(BODY_TIME, collect(body, limit)).await.unwrap_or_else(|_| {
-            let text = "the body of the request did not come in time";
-            Err(Unreadable::new(StatusCode::REQUEST_TIMEOUT, Code::InvalidRequest, text))
-        })?;
+        let body = read_body(request, service.config.max_body_bytes).await?;
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
         serde_json::from_slice(body).map(Self).map_err(|error| {
             let text = format!("the request is not in the form of the protocol: {error}");
@@ -59,44 +48,21 @@ impl Unreadable {
     }
 }
 
+impl From<BodyError> for Unreadable {
+    fn from(error: BodyError) -> Self {
+        let (code, next) = match error {
+            BodyError::NotJson => (Code::InvalidRequest, "; send `Content-Type: application/json`"),
+            BodyError::TooLarge(_) => (Code::InvalidInput, ""),
+            BodyError::Late | BodyError::Broken(_) => (Code::InvalidRequest, ""),
+        };
+        Self::new(error.status(), code, format!("{error}{next}"))
+    }
+}
+
 impl IntoResponse for Unreadable {
     fn into_response(self) -> Response {
         Envelope::from(self.error).with_status(self.status).into_response()
     }
-}
-
-/// Refuses what is not JSON by its own word, which no web page of another origin can send unasked.
-fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), Unreadable> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !kind.eq_ignore_ascii_case("application/json") {
-        let text = "the body is not said to be JSON; send `Content-Type: application/json`";
-        return Err(Unreadable::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::InvalidRequest, text));
-    }
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: u64| length > limit as u64) { Err(too_large(limit)) } else { Ok(()) }
-}
-
-/// Reads a body up to a limit.
-async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Unreadable> {
-    let mut pieces = body.into_data_stream();
-    let mut whole = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
-            let text = format!("the body of the request broke off: {error}");
-            Unreadable::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, text)
-        })?;
-        if piece.len() > limit - whole.len() {
-            return Err(too_large(limit));
-        }
-        whole.extend_from_slice(&piece);
-    }
-    Ok(whole)
-}
-
-fn too_large(limit: usize) -> Unreadable {
-    let text = format!("the body of the request has more than {limit} bytes");
-    Unreadable::new(StatusCode::PAYLOAD_TOO_LARGE, Code::InvalidInput, text)
 }
 
 /// Who asks.
@@ -254,27 +220,7 @@ fn or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Params, D::Error> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
-
     use super::*;
-
-    fn pieces(sizes: &[usize]) -> Body {
-        let pieces: Vec<_> = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b' '; *size])).collect();
-        Body::from_stream(stream::iter(pieces))
-    }
-
-    #[tokio::test]
-    async fn a_body_without_a_length_is_read_up_to_the_limit() {
-        assert_eq!(collect(pieces(&[4, 6]), 10).await.unwrap().len(), 10);
-        assert_eq!(collect(pieces(&[4, 7]), 10).await.unwrap_err().error.code, Code::InvalidInput);
-    }
-
-    #[tokio::test]
-    async fn a_body_that_breaks_off_is_a_bad_request() {
-        let pieces = [Ok(vec![b' ']), Err(std::io::Error::other("gone"))];
-        let refused = collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err();
-        assert_eq!(refused.error.code, Code::InvalidRequest);
-    }
 
     #[test]
     fn a_call_is_read_with_its_defaults() {

@@ -6,26 +6,23 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use axum::{
     Json, Router,
-    body::Body,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use futures_util::StreamExt as _;
 use rollout::{
     config::{InteractionConfig, LoadedJob, ModelConfig, RetryConfig},
     job::{Cancel, ExampleSet},
     model::{Limits, Places, Rollouts, build, dataset::Format},
     record::redact::Redactor,
 };
-use rollout_tools::server::{Guard, Refused};
+use rollout_tools::server::{BodyError, Guard, Refused, read_body};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -38,9 +35,6 @@ const MAX_REQUESTS: u32 = 64;
 
 /// The largest body of a request, in bytes.
 const MAX_BODY: usize = 16 << 20;
-
-/// How long a client may take to send a request.
-const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// Everything that requests share.
 pub(super) struct Service {
@@ -217,11 +211,7 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
             format!("ask again later; {MAX_REQUESTS} are served at a time, and each may have many inputs");
         return Err(problem.hint(hint).retry_after(1));
     };
-    let (parts, body) = request.into_parts();
-    check_headers(&parts.headers)?;
-    let body = tokio::time::timeout(BODY_TIME, collect(body, MAX_BODY)).await.unwrap_or_else(|_| {
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "the body of the request did not come in time"))
-    })?;
+    let body = read_body(request, MAX_BODY).await.map_err(unread)?;
     let asked = service.offer.read(&body).map_err(|problems| {
         let problem = Problem::new(StatusCode::BAD_REQUEST, problems.join("\n"));
         problem.hint("docs/training.md describes the request")
@@ -231,64 +221,11 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], lines).into_response())
 }
 
-/// Refuses what is not JSON by its own word, which no web page of another origin can send unasked.
-fn check_headers(headers: &HeaderMap) -> Result<(), Problem> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim();
-    if !kind.eq_ignore_ascii_case("application/json") {
-        let problem = Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body is not said to be JSON");
-        return Err(problem.hint("send `Content-Type: application/json`"));
-    }
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if length.is_some_and(|length: u64| length > MAX_BODY as u64) { Err(too_large(MAX_BODY)) } else { Ok(()) }
-}
-
-/// Reads a body up to a limit.
-async fn collect(body: Body, limit: usize) -> Result<Vec<u8>, Problem> {
-    let mut pieces = body.into_data_stream();
-    let mut whole = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
-            Problem::new(StatusCode::BAD_REQUEST, format!("the body of the request broke off: {error}"))
-        })?;
-        if piece.len() > limit - whole.len() {
-            return Err(too_large(limit));
-        }
-        whole.extend_from_slice(&piece);
-    }
-    Ok(whole)
-}
-
-fn too_large(limit: usize) -> Problem {
-    let problem = Problem::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        format!("the body of the request has more than {limit} bytes"),
-    );
-    problem.hint("ask for fewer inputs at a time, or for `example_ids`")
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::stream;
-
-    use super::*;
-
-    fn pieces(sizes: &[usize]) -> Body {
-        let pieces: Vec<_> = sizes.iter().map(|size| Ok::<_, std::io::Error>(vec![b' '; *size])).collect();
-        Body::from_stream(stream::iter(pieces))
-    }
-
-    #[tokio::test]
-    async fn a_body_without_a_length_is_read_up_to_the_limit() {
-        assert_eq!(collect(pieces(&[4, 6]), 10).await.unwrap().len(), 10);
-        let problem = collect(pieces(&[4, 7]), 10).await.unwrap_err();
-        assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
-    }
-
-    #[tokio::test]
-    async fn a_body_that_breaks_off_is_a_bad_request() {
-        let pieces = [Ok(vec![b' ']), Err(std::io::Error::other("gone"))];
-        let problem = collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err();
-        assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+fn unread(error: BodyError) -> Problem {
+    let problem = Problem::new(error.status(), error.to_string());
+    match error {
+        BodyError::NotJson => problem.hint("send `Content-Type: application/json`"),
+        BodyError::TooLarge(_) => problem.hint("ask for fewer inputs at a time, or for `example_ids`"),
+        BodyError::Late | BodyError::Broken(_) => problem,
     }
 }
