@@ -1,6 +1,6 @@
 //! The few distributions that intervals and tests need, to about twelve digits.
 
-use std::f64::consts::{FRAC_2_PI, LN_2, PI, SQRT_2};
+use std::f64::consts::{FRAC_2_PI, PI, SQRT_2};
 
 /// The z that the absolute value of a standard normal variable exceeds with this probability.
 pub(super) fn normal_critical(probability: f64) -> f64 {
@@ -81,9 +81,17 @@ pub(super) fn heads_at_most(most: u64, throws: u64) -> f64 {
             break;
         }
     }
+    // C(throws, most) / 2^throws. Halving on the way is exact, and keeps the product from growing beyond any number.
     let few = most.min(throws - most);
-    let ways: f64 = (1..=few).map(|i| ((throws - few + i) as f64 / i as f64).ln()).sum();
-    (sum * (ways - throws as f64 * LN_2).exp()).min(1.0)
+    let mut halvings = throws;
+    for i in 1..=few {
+        sum *= (throws - few + i) as f64 / i as f64;
+        while sum > 1.0 && halvings > 0 {
+            sum /= 2.0;
+            halvings -= 1;
+        }
+    }
+    (sum * (-(halvings as f64)).exp2()).min(1.0)
 }
 
 /// Where a function that falls from 1 at zero comes down to a value between 0 and 1, to the last bit.
