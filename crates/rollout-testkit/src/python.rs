@@ -22,9 +22,12 @@ impl Python {
     #[expect(clippy::new_without_default, reason = "it runs a program")]
     pub fn new() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/python-env");
-        let output = Command::new(&script).stderr(Stdio::inherit()).output().unwrap();
+        let output = Command::new(&script)
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("a script of the repository starts");
         assert!(output.status.success(), "{} failed: {}", script.display(), output.status);
-        let path = String::from_utf8(output.stdout).unwrap();
+        let path = String::from_utf8(output.stdout).expect("the script prints a path");
         Self { interpreter: path.trim_end().into() }
     }
 
@@ -40,14 +43,15 @@ impl Python {
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
+            .expect("the interpreter starts");
+        let mut stdin = child.stdin.take().expect("it is piped");
         let output = thread::scope(|scope| {
-            // Both sides would wait for one another if the program printed while it reads.
-            scope.spawn(move || stdin.write_all(input.as_bytes()).unwrap());
-            child.wait_with_output().unwrap()
+            // Both sides would wait for one another if the program printed while it reads. A program that ends before
+            // it has read everything tells so by its status.
+            scope.spawn(move || stdin.write_all(input.as_bytes()));
+            child.wait_with_output().expect("the output can be read")
         });
         assert!(output.status.success(), "the Python program failed: {}", output.status);
-        String::from_utf8(output.stdout).unwrap()
+        String::from_utf8(output.stdout).expect("the program prints UTF-8")
     }
 }

@@ -1,11 +1,11 @@
 //! Intervals, how sure they are, and the one of a share.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::distribution::normal_critical;
 
 /// Two numbers between which another lies, as far as the data tells.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The smaller number.
     pub low: f64,

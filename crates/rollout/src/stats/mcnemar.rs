@@ -1,5 +1,7 @@
 //! McNemar's test: whether two agents pass the same tasks equally often.
 
+use serde::{Deserialize, Serialize};
+
 use super::distribution::{erfc, heads_at_most};
 
 /// The tasks that only one of two agents passed: all that tells them apart.
@@ -10,7 +12,7 @@ use super::distribution::{erfc, heads_at_most};
 /// assert_eq!((flipped.only_first, flipped.only_second), (1, 2));
 /// assert_eq!(flipped.exact_p(), 1.0);
 /// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct McNemar {
     /// Tasks that the first passed and the second did not.
     pub only_first: u64,
@@ -19,7 +21,7 @@ pub struct McNemar {
 }
 
 /// The test by the chi-square distribution, which holds for many tasks.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ChiSquare {
     /// The squared difference over its expectation, with one degree of freedom.
     pub statistic: f64,

@@ -1,5 +1,7 @@
 //! Two agents on the same tasks: how far they are apart, and whether that can be chance.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Clusters, Confidence, Interval, Sample, finite};
 
 /// What two agents got on the same tasks: a pair of values for each task.
@@ -7,7 +9,7 @@ use super::{Clusters, Confidence, Interval, Sample, finite};
 pub struct Pairs(Vec<(f64, f64)>);
 
 /// How much more the second agent got, in the mean over the tasks.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeanDifference {
     /// The second less the first.
     pub mean: f64,
@@ -18,7 +20,7 @@ pub struct MeanDifference {
 }
 
 /// How likely a difference as large as the one seen is, if it does not matter which agent is which.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SignFlip {
     /// The probability of a mean difference as far from zero, on either side.
     pub p: f64,

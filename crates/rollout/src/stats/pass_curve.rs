@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// Gathers successes by task and tells pass@k and pass^k for every k that a task was tried often enough for.
 ///
 /// Tasks may have been tried differently often: each k takes the tasks with as many tries. The order in which tries
@@ -22,7 +24,7 @@ pub struct PassCurve<K> {
 }
 
 /// The chances with one number of tries.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PassPoint {
     /// The number of tries.
     pub k: u64,

@@ -25,7 +25,7 @@ impl Sorted {
     /// A share below 0, or that is no number, is taken as 0, and one above 1 as 1.
     pub fn quantile(&self, share: f64) -> f64 {
         let last = self.0.len() - 1;
-        let place = share.max(0.0).min(1.0) * last as f64;
+        let place = if share > 0.0 { share.min(1.0) } else { 0.0 } * last as f64;
         let below = place as usize;
         let part = place - below as f64;
         let (low, high) = (self.0[below], self.0[(below + 1).min(last)]);

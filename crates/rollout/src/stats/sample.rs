@@ -47,7 +47,8 @@ impl Sample {
 
     /// The interval of the mean by Student's distribution, of two values or more that do not depend on one another.
     pub fn interval(&self, confidence: Confidence) -> Option<Interval> {
-        let reach = t_critical(self.count.checked_sub(1)?, confidence.miss()) * self.standard_error()?;
+        let error = self.standard_error()?;
+        let reach = t_critical(self.count - 1, confidence.miss()) * error;
         Interval::finite(self.mean - reach, self.mean + reach)
     }
 }

@@ -62,7 +62,7 @@ fn values() -> impl Strategy<Value = Value> {
 fn any_value_is_written_as_python_writes_it() {
     let mut runner = TestRunner::new_with_rng(Config::default(), TestRunner::deterministic().rng().clone());
     let strategy = values();
-    let values: Vec<Value> = (0..3_000).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
+    let values: Vec<Value> = (0..1_000).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
     let input: String = values.iter().map(|value| format!("{value}\n")).collect();
     let output = Python::new().run(PROGRAM, &input);
     assert_eq!(output.lines().count(), values.len());
