@@ -1,5 +1,9 @@
 //! What can be written after `rollout`.
 
+mod eval;
+mod score;
+mod tools;
+
 use std::{
     ffi::OsString,
     net::IpAddr,
@@ -8,6 +12,10 @@ use std::{
 };
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+
+pub(crate) use eval::{Ask, Eval};
+pub(crate) use score::Score;
+pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
 const USAGE: &str = "\
 rollout <JOB> [OPTIONS]
@@ -39,6 +47,22 @@ Examples:
   rollout job.yaml --output json | jq -c 'select(.event == \"trial_finished\")'
                                          Follow it with a program";
 
+const EVAL_EXAMPLES: &str = "\
+Examples:
+  rollout eval config.json                 Ask all questions, and score the answers
+  rollout eval config.json --max-tasks 10 --output-dir results/try
+                                           Try it with a few
+  rollout eval config.json --metric f1_score --set max_workers=16 --set parallel=true
+                                           Score otherwise, and ask 16 questions at a time
+  rollout resume results/my_eval           Go on after Ctrl-C or a crash";
+
+const ASK_EXAMPLES: &str = "\
+Examples:
+  rollout ask 'What is the capital of France?'
+                                           Ask the model at OPENAI_BASE_URL, with the key in OPENAI_API_KEY
+  rollout ask 'What is new in Rust?' --tools web:search,web:browse
+                                           Let it use tools of `rollout tools serve`";
+
 /// Run agents against tasks in isolated environments, and score them
 ///
 /// `rollout job.yaml` is short for `rollout run job.yaml`.
@@ -56,10 +80,20 @@ pub(crate) enum Command {
     /// Run a job
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Continue a job that was cut short
+    /// Ask the questions of a benchmark, and score the answers
+    #[command(after_help = EVAL_EXAMPLES)]
+    Eval(Eval),
+    /// Ask one question
+    #[command(after_help = ASK_EXAMPLES)]
+    Ask(Ask),
+    /// Continue a job or a benchmark that was cut short
     Resume(Resume),
+    /// Score saved answers by another metric, another judge or a rubric
+    Score(Score),
     /// Run rollouts of a model for a training loop, over HTTP
     Serve(Serve),
+    /// Serve tools for models over HTTP: code, documents, databases, the web
+    Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
     /// Check a job, a task or a dataset without running anything
@@ -242,7 +276,7 @@ pub(crate) enum ExportFormat {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, a task directory, or a directory of tasks
+    /// A job file, the configuration of a benchmark, a task directory, or a directory of tasks
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
@@ -320,6 +354,8 @@ pub(crate) enum SchemaOf {
     Task,
     /// A file that `interaction:` of a dataset names
     Interaction,
+    /// The configuration of a benchmark
+    Benchmark,
 }
 
 /// Arguments of `clean`.

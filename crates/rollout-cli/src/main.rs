@@ -23,6 +23,9 @@ fn main() -> ExitCode {
     if args.get(1).is_some_and(|first| first == rollout_sandbox::HELPER_ARG) {
         rollout_sandbox::helper_main();
     }
+    if args.get(1).is_some_and(|first| first == rollout_tools::HELPER_ARG) {
+        return rollout_tools::helper_main(args);
+    }
     let cli = Cli::parse_from(args::with_default_command(args));
     run(cli.command).unwrap_or_else(|failure| failure.report()).into()
 }
@@ -30,8 +33,12 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Exit, Failure> {
     match command {
         Command::Run(args) => on_runtime(command::run::run(args)),
+        Command::Eval(args) => on_runtime(command::eval::run(args)),
+        Command::Ask(args) => on_runtime(command::ask::run(args)),
         Command::Resume(args) => on_runtime(command::resume::run(args)),
+        Command::Score(args) => on_runtime(command::score::run(&args)),
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
+        Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),

@@ -423,13 +423,79 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
 
 #[test]
 fn schemas_are_those_that_are_checked_in() {
-    for (of, file) in [("job", "job.schema.json"), ("task", "task.schema.json")] {
+    for of in ["benchmark", "interaction", "job", "task"] {
+        let file = format!("{of}.schema.json");
         let output = rollout(temporary().path(), &["schema", of]);
         let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas").join(&file);
         let kept: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         assert_eq!(printed, kept, "{file}");
     }
+}
+
+#[test]
+fn validate_knows_a_benchmark_and_looks_at_its_questions() {
+    let dir = temporary();
+    let config = r#"{"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}"#;
+    fs::write(dir.path().join("config.json"), config).unwrap();
+    fs::write(dir.path().join("q.jsonl"), "{\"id\": 1, \"question\": \"一加一?\"}\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json"]), @r#"
+    warning: `max_turn` is not known here, and has no effect
+     --> config.json:1:63
+      |
+    1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
+      |                                                               ^^^^^^^^^^
+      |
+      = help: did you mean `max_turns`?
+
+    ✓ config.json (1 question): 1 warning
+    --- exit 0
+    "#);
+    fs::write(dir.path().join("q.jsonl"), "{\"id\": 1}\n?\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json", "--strict"]), @r#"
+    error: q.jsonl has 2 bad questions:
+      line 1: there is no `question`
+      line 2: not JSON: expected value at column 1
+
+    warning: `max_turn` is not known here, and has no effect
+     --> config.json:1:63
+      |
+    1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
+      |                                                               ^^^^^^^^^^
+      |
+      = help: did you mean `max_turns`?
+
+    ✗ config.json: 1 problem, 1 warning
+    --- exit 2
+    "#);
+    fs::write(dir.path().join("config.json"), r#"{"max_turns": 0, "data_path": "absent"}"#).unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json"]), @r#"
+    --- stderr
+    error: `base_url` is missing
+     --> config.json:1:1
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      | ^
+      |
+      = help: write where the model's server answers, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
+
+    error: `max_turns` must be at least 1, not 0
+     --> config.json:1:15
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      |               ^
+
+    error: `data_path`: there is no such file
+     --> config.json:1:31
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      |                               ^^^^^^^^
+      |
+      = help: the path is relative to this file, else to the working directory
+
+    error: config.json has 3 problems
+    --- exit 2
+    "#);
 }
 
 #[test]

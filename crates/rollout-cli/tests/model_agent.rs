@@ -3,14 +3,13 @@
 
 use std::{
     fs,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, TestTask, TokenCounts, files_holding};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-model-0123456789abcdef";
@@ -37,24 +36,6 @@ fn trajectory(finished: &Finished) -> Value {
 #[track_caller]
 fn contains(value: &Value, words: &str) {
     assert!(value.as_str().is_some_and(|text| text.contains(words)), "{words:?} is not in {value}");
-}
-
-/// Every file below a directory that holds these bytes.
-fn holding(dir: &Path, needle: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut pending = vec![dir.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(dir).unwrap().flatten() {
-            if entry.file_type().unwrap().is_dir() {
-                pending.push(entry.path());
-            } else if let Ok(bytes) = fs::read(entry.path())
-                && bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
-            {
-                found.push(entry.path().display().to_string());
-            }
-        }
-    }
-    found
 }
 
 #[test]
@@ -382,7 +363,7 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     {
         assert!(stderr.contains(words), "{words:?} is not in: {stderr}");
     }
-    assert_eq!(holding(&job.dir(), KEY), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());
     assert!(!finished.stdout().contains(KEY) && !stderr.contains(KEY), "{stderr}");
     assert!(!job.dir().join("model/set/one__1/result.json").exists());
     let refused: Value = finished.file("model/set/one__1/trajectory.json").parse().unwrap();
@@ -409,7 +390,7 @@ fn secrets_in_what_the_model_and_its_tools_say_are_redacted() {
     let finished = job.run().expect(0);
     let told = server.requests()[1].messages().to_vec();
     contains(&told[3]["content"], KEY);
-    assert_eq!(holding(&job.dir(), KEY), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());
     let trajectory = trajectory(&finished);
     let turns = &trajectory["turns"];
     assert_eq!(turns[0]["answers"][0]["content"], "PASSWORD=[redacted]\n[exit code 0]");

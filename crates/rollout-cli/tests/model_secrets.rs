@@ -1,34 +1,13 @@
 //! Keys of models and tools are in no file and in no output, whoever says them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path};
+use std::fs;
 
-use rollout_testkit::{Finished, ModelServer, Reasoning, Reply, TestJob};
+use rollout_testkit::{Finished, ModelServer, Reasoning, Reply, TestJob, files_holding};
 use serde_json::{Value, json};
 
 /// The part of every key that is looked for, however the rest of it is escaped.
 const TAIL: &str = "0123456789abcdef";
-
-/// Every file below a directory that holds these bytes.
-fn holding(dir: &Path, needle: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut pending = vec![dir.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(dir).unwrap().flatten() {
-            if entry.file_type().unwrap().is_dir() {
-                pending.push(entry.path());
-            } else if let Ok(text) =
-                fs::read(entry.path()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-                && let Some(place) = text.find(needle)
-            {
-                let line = text[..place].rfind('\n').map_or(0, |end| end + 1);
-                let line = text[line..].lines().next().unwrap();
-                found.push(format!("{}: {line}", entry.path().display()));
-            }
-        }
-    }
-    found
-}
 
 fn job(server: &ModelServer, key: &str, interaction: Value) -> TestJob {
     let model = json!({
@@ -44,7 +23,7 @@ fn job(server: &ModelServer, key: &str, interaction: Value) -> TestJob {
 
 #[track_caller]
 fn shown_nowhere(job: &TestJob, finished: &Finished) {
-    assert_eq!(holding(&job.dir(), TAIL), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), TAIL), Vec::<String>::new());
     for said in [finished.stdout(), finished.stderr()] {
         assert!(!said.contains(TAIL), "{said}");
     }
@@ -91,7 +70,7 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
         fs::create_dir(job.root().join("jobs")).unwrap();
         let finished = job.rollout(&junit).expect(0);
         shown_nowhere(&job, &finished);
-        assert_eq!(holding(&job.root().join("jobs"), TAIL), Vec::<String>::new());
+        assert_eq!(files_holding(&job.root().join("jobs"), TAIL), Vec::<String>::new());
         let rows = rows(&job);
         assert_eq!(rows.len(), 3);
         let row = |id: u64| rows.iter().find(|row| row["example_id"] == id).unwrap();

@@ -1,30 +1,12 @@
 //! Secrets reach the scripts they are meant for, and no file or output.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{fs, path::Path};
+use std::fs;
 
-use rollout_testkit::{TestJob, TestTask};
+use rollout_testkit::{TestJob, TestTask, files_holding};
 use serde_json::json;
 
 const SECRET: &str = "sk-test-0123456789abcdef";
-
-/// Every file below a directory that holds these bytes.
-fn holding(dir: &Path, needle: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut pending = vec![dir.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(dir).unwrap().flatten() {
-            if entry.file_type().unwrap().is_dir() {
-                pending.push(entry.path());
-            } else if let Ok(bytes) = fs::read(entry.path())
-                && bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
-            {
-                found.push(entry.path().display().to_string());
-            }
-        }
-    }
-    found
-}
 
 #[test]
 fn a_secret_is_in_no_file_of_the_job_and_in_no_output() {
@@ -45,7 +27,7 @@ fn a_secret_is_in_no_file_of_the_job_and_in_no_output() {
         .env("THE_KEY", SECRET)
         .env("THE_MODEL", "a-model-of-some-name");
     let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(1);
-    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
     assert!(!finished.stdout().contains(SECRET) && !finished.stderr().contains(SECRET));
     assert_eq!(finished.file("agent/set/task__1/setup/stdout.txt"), "installing with [redacted]\n");
     assert_eq!(finished.file("agent/set/task__1/logs/agent/trace.txt"), "key=[redacted]\n");
@@ -61,7 +43,7 @@ fn a_key_written_into_the_job_file_is_masked_in_the_record_and_redacted() {
         json!({"name": "agent", "execute": "echo $OPENAI_API_KEY", "env": {"OPENAI_API_KEY": SECRET}}),
     );
     let finished = job.run().expect(0);
-    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "[redacted]\n");
 }
 
@@ -82,7 +64,7 @@ fn a_secret_given_on_the_command_line_is_not_recorded_and_resume_says_so() {
         .agent(json!({"name": "agent", "execute": "true", "env": {"API_KEY": "x"}}));
     let set = format!("agents.0.env.API_KEY={SECRET}");
     job.rollout(&["run", "job.yaml", "--set", &set]).expect(0);
-    assert_eq!(holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
     let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
     assert!(refused.stderr().contains("agents.0.env.API_KEY"), "{}", refused.stderr());
 }

@@ -194,6 +194,7 @@ impl Process {
             tty: command.tty,
         };
         let request = Request::Exec(request);
+        let unheld = Unheld(Some((control.clone(), id)));
         {
             use std::os::fd::AsFd;
             let mut fds = vec![answer.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
@@ -202,7 +203,9 @@ impl Process {
         }
         // Only the command may hold these now: its readers wait for their end.
         drop((answer, stdin, command.stdout, command.stderr));
-        match answers.expect().await.map_err(ExecError::Gone)? {
+        let answer = answers.expect().await;
+        unheld.release();
+        match answer.map_err(ExecError::Gone)? {
             ExecAnswer::Started => Ok(Process { id, control: control.clone(), answers, exit: None }),
             ExecAnswer::Exited { status, oom_killed } => {
                 let exit = Some(Exit { status: status.into(), oom_killed });
@@ -242,6 +245,28 @@ impl Process {
     pub async fn kill_tree(&self) -> Result<(), ExecError> {
         let Done = call(&self.control, &Request::KillTree(self.id)).await.map_err(ExecError::Gone)?;
         Ok(())
+    }
+}
+
+/// A command that may have started and that nobody could wait for or kill: it is killed when whoever asked for it
+/// goes away.
+struct Unheld(Option<(RequestSocket, u64)>);
+
+impl Unheld {
+    fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unheld {
+    fn drop(&mut self) {
+        let Some((control, id)) = self.0.take() else { return };
+        // Without a runtime everything ends with the engine.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _: io::Result<Done> = call(&control, &Request::KillTree(id)).await;
+            });
+        }
     }
 }
 

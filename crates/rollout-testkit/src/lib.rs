@@ -13,6 +13,7 @@ mod library;
 mod model;
 mod python;
 mod repo;
+mod search;
 mod server;
 mod services;
 mod task;
@@ -31,6 +32,7 @@ pub use model::{
 };
 pub use python::Python;
 pub use repo::TestRepo;
+pub use search::files_holding;
 pub use server::FileServer;
 pub use services::Registry;
 pub use task::TestTask;

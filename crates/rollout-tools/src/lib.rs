@@ -4,8 +4,23 @@
 //! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
+mod args;
+mod arguments;
+pub mod code;
+pub mod config;
+pub mod doc;
 mod failure;
+mod helper;
+pub mod mcp;
+pub mod rag;
 mod resource;
+mod seed;
+pub mod server;
+pub mod sql;
+pub mod vm;
+pub mod web;
 
+pub use config::ToolsConfig;
 pub use failure::{Code, ToolError};
+pub use helper::{HELPER_ARG, Helper, helper_main};
 pub use resource::{Call, Params, Resource, Session, ToolSpec};

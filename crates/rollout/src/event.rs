@@ -9,6 +9,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    benchmark::RolloutSummary,
     config::Metric,
     name::{AgentName, DatasetName, TaskName},
     result::{JobResult, Totals, TrialError, TrialResult},
@@ -37,6 +38,17 @@ impl std::fmt::Display for TrialId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}/{}__{}", self.agent, self.dataset, self.task, self.attempt)
     }
+}
+
+/// What the trials of a job are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// What the agents and datasets of a job file ask for.
+    #[default]
+    Job,
+    /// The questions of a [benchmark](crate::benchmark).
+    Benchmark,
 }
 
 /// The phases of a trial, in order.
@@ -82,7 +94,10 @@ pub enum Event {
     JobStarted {
         /// The job's name.
         job: String,
-        /// Its directory.
+        /// What its trials are.
+        #[serde(default)]
+        kind: JobKind,
+        /// Its directory; empty if nothing is kept.
         directory: PathBuf,
         /// The provider of its environments, with the choices that were made.
         provider: String,
@@ -145,5 +160,10 @@ pub enum Event {
     JobFinished {
         /// The aggregate.
         result: Arc<JobResult>,
+    },
+    /// The files of a benchmark are there. Nothing comes after it.
+    BenchmarkFinished {
+        /// What it came to.
+        summary: Arc<RolloutSummary>,
     },
 }

@@ -27,6 +27,17 @@ pub(crate) fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String
     }
 }
 
+/// An error with its causes, as one sentence.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

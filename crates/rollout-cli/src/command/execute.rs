@@ -7,9 +7,11 @@ use std::{
 };
 
 use rollout::{
+    event::Event,
     job::{Cancel, Job, JobError},
     result::JobResult,
 };
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{
     args::{FailUnder, Output, Rate},
@@ -71,12 +73,37 @@ pub(crate) async fn execute(
     log: &LogFile,
     cancel: Cancel,
 ) -> Result<Exit, Failure> {
-    let log_path = job.directory().join("rollout.log");
-    log.open(&log_path).map_err(|source| ExecuteError::Write { path: log_path, source })?;
-    for shortage in disk::shortages(&[&state_dir()?, job.directory()]) {
-        job.warn(shortage);
+    begin(&mut job, log)?;
+    let report = junit.is_some().then(Junit::default);
+    let run = |events, cancel| async { job.run(events, cancel).await.map_err(job_failure) };
+    let (result, report) = watch(form, report, cancel, run).await?;
+    if let (Some(file), Some(report)) = (junit, &report) {
+        file.write(report).map_err(Failure::while_running)?;
     }
-    let reporter = Reporter::new(form, junit.is_some().then(Junit::default));
+    Ok(judge(&result, gates))
+}
+
+/// Opens the log of a job and looks whether the disk has room for it. A job of which nothing is kept has neither.
+pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
+    let directory = job.directory().to_owned();
+    if !directory.as_os_str().is_empty() {
+        let path = directory.join("rollout.log");
+        log.open(&path).map_err(|source| ExecuteError::Write { path, source })?;
+        for shortage in disk::shortages(&[&state_dir()?, &directory]) {
+            job.warn(shortage);
+        }
+    }
+    Ok(())
+}
+
+/// Shows what runs until it ends.
+pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
+    form: Form,
+    junit: Option<Junit>,
+    cancel: Cancel,
+    run: impl FnOnce(UnboundedSender<Event>, Cancel) -> F,
+) -> Result<(T, Option<Junit>), Failure> {
+    let reporter = Reporter::new(form, junit);
     let (events, shown) = tokio::sync::mpsc::unbounded_channel();
     let runtime = tokio::runtime::Handle::current();
     let stop = cancel.graceful.clone();
@@ -88,17 +115,14 @@ pub(crate) async fn execute(
         }
         report
     });
-    let result = job.run(events, cancel).await;
+    let result = run(events, cancel).await;
     let report = reporter.await.map_err(Failure::from)?;
-    let result = result.map_err(|error| job_failure(error).while_running())?;
+    let result = result.map_err(Failure::while_running)?;
     let report = match report {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
         report => report.map_err(|error| Failure::from(ExecuteError::Show(error)).while_running())?,
     };
-    if let (Some(file), Some(report)) = (junit, &report) {
-        file.write(report).map_err(Failure::while_running)?;
-    }
-    Ok(judge(&result, gates))
+    Ok((result, report))
 }
 
 /// A job's error with its hint.
@@ -108,7 +132,7 @@ pub(crate) fn job_failure(error: JobError) -> Failure {
 }
 
 /// Says which bounds were not met, and how the command ends.
-fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
+pub(crate) fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
     let missed: Vec<String> = gates.iter().filter_map(|gate| missed(result, gate)).collect();
     for line in &missed {
         // The exit status says it too.

@@ -179,6 +179,7 @@ impl Writer {
 /// Why a row gave no samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lack {
+    Benchmark,
     Trajectory,
     Tokens,
     Alignment,
@@ -188,6 +189,7 @@ enum Lack {
 impl Lack {
     fn of(error: &ReadError) -> Self {
         match error {
+            ReadError::Benchmark { .. } => Self::Benchmark,
             ReadError::NoTrajectory { .. } => Self::Trajectory,
             ReadError::NoSamples { source: SampleError::NoTokens, .. } => Self::Tokens,
             ReadError::NoSamples { source: SampleError::Misaligned { .. }, .. } => Self::Alignment,
@@ -197,6 +199,7 @@ impl Lack {
 
     fn told(self, number: u64) -> String {
         match self {
+            Self::Benchmark => format!("{} of a benchmark, without tokens", count(number, "answer")),
             Self::Trajectory => format!("{} saved without `trajectory`", count(number, "rollout")),
             Self::Tokens => format!("{} without token ids", count(number, "rollout")),
             Self::Alignment => {
@@ -208,6 +211,10 @@ impl Lack {
 
     fn hint(self) -> &'static str {
         match self {
+            Self::Benchmark => {
+                "run the questions as the interaction of a job, with `state_columns: [trajectory]` and \
+                 `token_ids: true` for the model: benchmarks keep conversations, not tokens"
+            }
             Self::Trajectory => {
                 "set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were \
                  not saved cannot be made up"

@@ -1,17 +1,22 @@
 //! The commands, one module each.
 
+pub(crate) mod ask;
 pub(crate) mod clean;
 pub(crate) mod doctor;
+pub(crate) mod eval;
 mod execute;
 pub(crate) mod export;
+mod guard;
 pub(crate) mod init;
 mod load;
 mod plan;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod schema;
+pub(crate) mod score;
 pub(crate) mod serve;
 pub(crate) mod shell;
+pub(crate) mod tools;
 pub(crate) mod validate;
 
 use std::io::{self, Write as _};

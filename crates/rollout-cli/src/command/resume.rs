@@ -5,10 +5,11 @@ use std::{fs, sync::Arc};
 use rollout::{
     config::{LoadedJob, Override, load_job_record},
     environment::Provider,
+    event::JobKind,
     job::{Job, NoProvider, Plan, Rerun, Resumable, ResumeError, Selection},
 };
 
-use super::{execute, load, run};
+use super::{eval, execute, load, run};
 use crate::{
     args::{RerunWhich, Resume},
     exit::{Exit, Failure},
@@ -22,12 +23,16 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
     let resumable = Resumable::open(&args.directory).map_err(failure)?;
+    let rerun = rerun(&args.rerun);
+    if resumable.header().kind == JobKind::Benchmark {
+        return eval::resume(resumable, &rerun, form, cancel).await;
+    }
     let loaded = configuration(&resumable)?;
     let log = logging::start(loaded.config.log_level, &loaded.secrets, form != Form::Live);
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        job = open(resumable, loaded, &args.rerun) => job?,
+        job = open(resumable, loaded, &rerun) => job?,
     };
     execute::execute(job, form, None, &[], &log, cancel).await
 }
@@ -46,7 +51,7 @@ fn configuration(resumable: &Resumable) -> Result<LoadedJob, Failure> {
         .map_err(|problems| load::refused(&resumable.config_copy(), &problems))
 }
 
-async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[RerunWhich]) -> Result<Job, Failure> {
+async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[Rerun]) -> Result<Job, Failure> {
     let header = resumable.header();
     let pins = header.pins.clone();
     let overrides = header.overrides.clone();
@@ -60,15 +65,16 @@ async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[RerunWhich]) -> 
     let models = load::models(&loaded)?;
     let plan =
         Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?.with_models(models);
-    let rerun: Vec<Rerun> = rerun
-        .iter()
-        .map(|which| match which {
-            RerunWhich::Missing => Rerun::Missing,
-            RerunWhich::Error => Rerun::Error,
-            RerunWhich::Unsolved => Rerun::Unsolved,
-        })
-        .collect();
-    resumable.resume(plan, provider, &rerun).await.map_err(failure)
+    resumable.resume(plan, provider, rerun).await.map_err(failure)
+}
+
+fn rerun(which: &[RerunWhich]) -> Vec<Rerun> {
+    let rerun = which.iter().map(|which| match which {
+        RerunWhich::Missing => Rerun::Missing,
+        RerunWhich::Error => Rerun::Error,
+        RerunWhich::Unsolved => Rerun::Unsolved,
+    });
+    rerun.collect()
 }
 
 fn failure(error: ResumeError) -> Failure {

@@ -132,12 +132,16 @@ async fn create(plan: Plan, surroundings: Option<Surroundings>) -> Result<Job, F
 
 /// Starts the provider that an `environment` section asks for.
 pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
-    // For those who wrap the command in another program.
-    let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
-    let helper = helper.map_or_else(std::env::current_exe, Ok)?;
-    let place = Place { state_dir: state_dir()?, helper, docker: engine::place() };
-    connect(config, &place).await.map_err(|error| {
+    connect(config, &place()?).await.map_err(|error| {
         let hint = error.hint();
         Failure::from(error).hint(hint)
     })
+}
+
+/// What providers need of this machine.
+pub(crate) fn place() -> Result<Place, Failure> {
+    // For those who wrap the command in another program.
+    let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
+    let helper = helper.map_or_else(std::env::current_exe, Ok)?;
+    Ok(Place { state_dir: state_dir()?, helper, docker: engine::place() })
 }

@@ -1,6 +1,6 @@
 //! `rollout schema`: JSON Schemas, for editors.
 
-use rollout::config::{interaction_schema, job_schema, task_schema};
+use rollout::config::{benchmark_schema, interaction_schema, job_schema, task_schema};
 
 use crate::{
     args::{Schema, SchemaOf},
@@ -10,6 +10,7 @@ use crate::{
 /// Prints a schema.
 pub(crate) fn run(args: &Schema) -> Result<Exit, Failure> {
     let schema = match args.of {
+        SchemaOf::Benchmark => benchmark_schema(),
         SchemaOf::Interaction => interaction_schema(),
         SchemaOf::Job => job_schema(),
         SchemaOf::Task => task_schema(),

@@ -1,15 +1,13 @@
 //! `rollout serve`: rollouts of a model for a training loop, over HTTP.
 
-mod guard;
 mod problem;
 mod request;
 mod service;
 mod stream;
 
 use std::{
-    fs,
     io::{self, Write as _},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,8 +19,8 @@ use rollout::{
 };
 use tokio::net::TcpListener;
 
-use self::{guard::Guard, service::Service};
-use super::{load, run};
+use self::service::Service;
+use super::{guard::guard, load, run};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
@@ -36,12 +34,6 @@ use crate::{
 enum ServeError {
     #[error("a service has one model and one interaction, and {} has {models} and {interactions}", path.display())]
     NotOne { path: PathBuf, models: String, interactions: String },
-    #[error("other machines can reach {0}, and without a token anybody could spend the model's budget")]
-    Open(IpAddr),
-    #[error("cannot read the token in {}", path.display())]
-    TokenFile { path: PathBuf, source: io::Error },
-    #[error("the token in {} is not one line of at least 16 visible ASCII characters", .0.display())]
-    Token(PathBuf),
     #[error("cannot listen at {address}")]
     Listen { address: SocketAddr, source: io::Error },
 }
@@ -49,7 +41,8 @@ enum ServeError {
 /// Serves a job until it is stopped.
 pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let guard = guard(args)?;
+    let danger = "anybody could spend the model's budget";
+    let guard = guard(args.host, args.token_file.as_deref(), danger)?;
     let loaded = load::job(&args.job, &[])?;
     for warning in &loaded.warnings {
         writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
@@ -123,23 +116,4 @@ fn parts<'a>(
             Err(Failure::from(error).hint(Some(hint)))
         }
     }
-}
-
-/// Who is let in. Read before anything else, so that a service is never open by mistake.
-fn guard(args: &Serve) -> Result<Guard, Failure> {
-    let Some(path) = &args.token_file else {
-        if args.host.is_loopback() {
-            return Ok(Guard::new(args.host, None));
-        }
-        let hint = "give --token-file FILE; clients send what is in it as `Authorization: Bearer …`";
-        return Err(Failure::from(ServeError::Open(args.host)).hint(Some(hint)));
-    };
-    let text =
-        fs::read_to_string(path).map_err(|source| ServeError::TokenFile { path: path.clone(), source })?;
-    let token = text.trim();
-    if token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let hint = "make one with `openssl rand -hex 32`";
-        return Err(Failure::from(ServeError::Token(path.clone())).hint(Some(hint)));
-    }
-    Ok(Guard::new(args.host, Some(token.to_owned())))
 }

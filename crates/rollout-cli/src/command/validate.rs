@@ -1,9 +1,10 @@
-//! `rollout validate`: what is wrong with a job, a task or a dataset, without running anything.
+//! `rollout validate`: what is wrong with a job, a benchmark, a task or a dataset, without running anything.
 
-use std::path::Path;
+use std::{error::Error, path::Path};
 
 use rollout::{
-    config::{AgentKind, LoadedJob},
+    benchmark,
+    config::{AgentKind, LoadedJob, is_benchmark, load_benchmark},
     job::{Plan, PlanDataset, Selection},
     task::{GitCommits, Pins, TaskEntry, load_dataset_dir},
 };
@@ -26,7 +27,12 @@ struct Findings {
 
 /// Looks at everything and prints all that is wrong.
 pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
-    let found = if args.path.is_dir() { directory(&args.path)? } else { job(&args.path).await? };
+    let path = args.path.as_path();
+    let found = match path {
+        path if path.is_dir() => directory(path)?,
+        path if is_benchmark(path) => questions(path)?,
+        path => job(path).await?,
+    };
     let refused = !found.problems.is_empty() || args.strict && !found.warnings.is_empty();
     super::print(&found.render(refused))?;
     Ok(if refused { Exit::Wrong } else { Exit::Success })
@@ -72,6 +78,22 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     for task in plan.tasks().iter().filter(|_| oracle) {
         if task.container().is_some_and(|task| !task.has_solution) {
             found.no_solution(&format!("{}/{}", task.dataset, task.name));
+        }
+    }
+    Ok(found)
+}
+
+/// Looks at the configuration of a benchmark, and at its questions.
+fn questions(path: &Path) -> Result<Findings, Failure> {
+    let loaded =
+        load_benchmark(path, &[], &load::variable).map_err(|problems| load::refused(path, &problems))?;
+    let mut found = Findings { subject: path.display().to_string(), ..Findings::default() };
+    found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
+    match benchmark::load_questions(&loaded.config) {
+        Ok(items) => found.subject += &format!(" ({})", count(items.len() as u64, "question")),
+        Err(error) => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            found.problems.push(format!("{} {error}{cause}", paint(BAD, "error:")));
         }
     }
     Ok(found)

@@ -10,7 +10,7 @@ use std::{
 
 use rollout::{
     config::{EnvironmentKind, Metric},
-    event::{Event, Phase, TrialId, TrialIndex},
+    event::{Event, JobKind, Phase, TrialId, TrialIndex},
     name::AgentName,
     result::{ErrorType, Standing, Totals, TrialResult},
 };
@@ -23,7 +23,9 @@ const POINTED_FAILURES: usize = 3;
 /// The state of a job as its events tell it.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    /// The job's directory.
+    /// What the trials are.
+    pub kind: JobKind,
+    /// The job's directory; empty if nothing is kept.
     pub directory: PathBuf,
     /// Trials in the plan.
     pub total: u64,
@@ -73,7 +75,8 @@ impl Board {
     /// Takes an event into account. `now` counts from the start of the reporter.
     pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
         match event {
-            Event::JobStarted { directory, total_trials, resumed_trials, metrics, earlier, .. } => {
+            Event::JobStarted { kind, directory, total_trials, resumed_trials, metrics, earlier, .. } => {
+                self.kind = *kind;
                 self.directory.clone_from(directory);
                 self.total = *total_trials;
                 self.resumed = *resumed_trials;
@@ -101,7 +104,8 @@ impl Board {
             Event::Warning { .. }
             | Event::TrialRetried { .. }
             | Event::Cancelling
-            | Event::JobFinished { .. } => {}
+            | Event::JobFinished { .. }
+            | Event::BenchmarkFinished { .. } => {}
         }
     }
 
@@ -143,6 +147,14 @@ impl Board {
         self.resumed + self.completed + self.failed
     }
 
+    /// The name of a trial for people. The questions of a benchmark have one model and one attempt each.
+    pub(crate) fn name(&self, trial: &TrialId) -> String {
+        match self.kind {
+            JobKind::Job => trial.to_string(),
+            JobKind::Benchmark => trial.task.to_string(),
+        }
+    }
+
     /// The directory of a trial.
     pub(crate) fn trial_dir(&self, trial: &TrialId) -> PathBuf {
         shown(&self.directory).join(trial.to_string())
@@ -159,6 +171,14 @@ fn last_line(path: &Path) -> Option<String> {
     file.take(LONGEST_LINE).read_to_end(&mut end).ok()?;
     let end = String::from_utf8_lossy(&end);
     end.lines().rev().map(first_line).find(|line| !line.is_empty())
+}
+
+/// The word for one trial.
+pub(crate) fn unit(kind: JobKind) -> &'static str {
+    match kind {
+        JobKind::Job => "trial",
+        JobKind::Benchmark => "question",
+    }
 }
 
 /// Which trial a result belongs to.

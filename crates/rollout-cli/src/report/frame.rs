@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rollout::event::JobKind;
+
 use super::{
     board::{Board, Running},
     text::{BAD, DIM, GOOD, ODD, clock, fit, number, paint},
@@ -37,7 +39,11 @@ fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<Strin
         .take(shown)
         .map(|running| {
             let trial = &running.trial;
-            (format!("{} · {} · attempt {}", trial.agent, trial.task, trial.attempt), running)
+            let name = match board.kind {
+                JobKind::Job => format!("{} · {} · attempt {}", trial.agent, trial.task, trial.attempt),
+                JobKind::Benchmark => trial.task.to_string(),
+            };
+            (name, running)
         })
         .collect();
     // Spinner, gaps, phase and time leave this much for names.

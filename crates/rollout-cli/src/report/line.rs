@@ -1,12 +1,14 @@
 //! One line of text for one event.
 
 use rollout::{
-    event::{Event, TrialIndex},
+    benchmark::RolloutSummary,
+    event::{Event, JobKind, TrialIndex},
     result::{Standing, TrialError, TrialResult},
 };
 
 use super::{
-    board::{Board, shown, trial_of},
+    board::{Board, shown, trial_of, unit},
+    summary::columns,
     text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, number, paint, span},
 };
 
@@ -25,18 +27,31 @@ pub(crate) enum Detail {
 /// The line for an event, given the state before it. None where the event has nothing to say.
 pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<String> {
     match event {
-        Event::JobStarted { job, directory, provider, total_trials, resumed_trials, concurrency, .. } => {
-            let trials = count(*total_trials, "trial");
+        Event::JobStarted {
+            job,
+            kind,
+            directory,
+            provider,
+            total_trials,
+            resumed_trials,
+            concurrency,
+            ..
+        } => {
+            let trials = count(*total_trials, unit(*kind));
             let earlier = match resumed_trials {
                 0 => String::new(),
                 earlier => format!(" ({earlier} finished earlier)"),
             };
             // A job whose models need no containers runs nowhere in particular.
             let place = if provider == "none" { String::new() } else { format!(", on {provider}") };
+            let kept = match directory.as_os_str().is_empty() {
+                true => "nothing is kept".to_owned(),
+                false => format!("results in {}", shown(directory).display()),
+            };
             Some(format!(
                 "{}: {trials}{earlier}, {concurrency} at a time{place}\n{}",
                 paint(BOLD, job),
-                paint(DIM, &format!("results in {}", shown(directory).display())),
+                paint(DIM, &kept),
             ))
         }
         Event::Warning { message } => Some(format!("{} {}", paint(ODD, "warning:"), clean(message))),
@@ -54,16 +69,36 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
         Event::TrialSkipped { index } => (detail == Detail::Every)
             .then(|| format!("{} {}  skipped", paint(DIM, "–"), name(*index, before))),
         Event::Cancelling => Some(format!(
-            "{} running trials are torn down; press Ctrl-C again to stop at once",
-            paint(ODD, "stopping:")
+            "{} running {}s are torn down; press Ctrl-C again to stop at once",
+            paint(ODD, "stopping:"),
+            unit(before.kind),
         )),
         Event::TrialStarted { .. } | Event::PhaseStarted { .. } | Event::JobFinished { .. } => None,
+        Event::BenchmarkFinished { summary } => Some(benchmark(summary)),
     }
+}
+
+/// What a benchmark came to, and where it is.
+fn benchmark(summary: &RolloutSummary) -> String {
+    let RolloutSummary { total_tasks, successful_tasks, failed_tasks, .. } = summary;
+    let answered = format!("{total_tasks}: {successful_tasks} answered, {failed_tasks} failed");
+    let mut lines = vec![("benchmark", summary.benchmark_name.clone()), ("questions", answered)];
+    if let (Some(metric), Some(score)) = (&summary.metric, summary.average_score) {
+        lines.push(("score", format!("{} on average, by {metric}", number(score))));
+    }
+    let files = [
+        ("results", &summary.results_file),
+        ("evaluation", &summary.evaluation_file),
+        ("summary", &summary.summary_file),
+    ];
+    let told = files.into_iter().filter_map(|(what, file)| Some((what, file.as_deref()?)));
+    lines.extend(told.map(|(what, file)| (what, shown(file).display().to_string())));
+    columns(&lines).join("\n")
 }
 
 fn finished(result: &TrialResult, before: &Board) -> String {
     let place = format!("[{}/{}]", before.finished() + 1, before.total);
-    let trial = trial_of(result);
+    let trial = before.name(&trial_of(result));
     let time = span(result.durations.total_sec);
     let outcome = match (result.standing(), result.reward, &result.error) {
         (Standing::Failed, _, Some(error)) => {
@@ -71,9 +106,17 @@ fn finished(result: &TrialResult, before: &Board) -> String {
         }
         (_, Some(reward), error) => {
             let aside = error.as_ref().map(|error| format!(" ({})", error.kind)).unwrap_or_default();
-            format!("reward {}{aside}", number(reward))
+            match before.kind {
+                JobKind::Job => format!("reward {}{aside}", number(reward)),
+                JobKind::Benchmark => {
+                    let mut totals = before.agents.get(&result.agent_name).cloned().unwrap_or_default();
+                    totals.add(result.into());
+                    format!("score {}, {} on average{aside}", number(reward), number(totals.mean_reward()))
+                }
+            }
         }
         (_, None, Some(error)) => format!("no reward ({})", error.kind),
+        (_, None, None) if before.kind == JobKind::Benchmark => "answered".to_owned(),
         (_, None, None) => "no reward".to_owned(),
     };
     let mark = match result.reward {
@@ -85,8 +128,8 @@ fn finished(result: &TrialResult, before: &Board) -> String {
 
 fn name(index: TrialIndex, board: &Board) -> String {
     match board.running.get(&index) {
-        Some(running) => running.trial.to_string(),
-        None => format!("trial {}", index.0),
+        Some(running) => board.name(&running.trial),
+        None => format!("{} {}", unit(board.kind), index.0),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use rollout::{
     config::Metric,
+    event::JobKind,
     result::{JobResult, Totals},
 };
 
 use super::{
-    board::{Board, shown},
+    board::{Board, shown, unit},
     table::{self, Align},
     text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span},
 };
@@ -34,7 +35,7 @@ pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     lines.extend(metrics(result, &board.metrics));
     lines.extend(failures(result));
     lines.push(String::new());
-    lines.push(outcome(result));
+    lines.push(outcome(result, board));
     lines.extend(pointers(result, board));
     lines.join("\n")
 }
@@ -107,11 +108,11 @@ fn failures(result: &JobResult) -> Vec<String> {
     lines
 }
 
-fn outcome(result: &JobResult) -> String {
+fn outcome(result: &JobResult, board: &Board) -> String {
     let totals = &result.totals;
     let mut text = format!(
         "{} in {}: {} completed, {} failed",
-        count(totals.total_trials, "trial"),
+        count(totals.total_trials, unit(board.kind)),
         span(result.total_duration_sec),
         totals.completed_trials,
         totals.failed_trials,
@@ -127,14 +128,24 @@ fn outcome(result: &JobResult) -> String {
 
 fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
     let directory = shown(&board.directory);
-    let mut pointers = vec![("results", directory.join("result.json").display().to_string())];
+    let mut pointers = Vec::new();
+    if board.kind == JobKind::Job {
+        pointers.push(("results", directory.join("result.json").display().to_string()));
+    }
     for (trial, kind) in &board.failures {
-        let path = board.trial_dir(trial).join("error.txt");
-        pointers.push(("failure", format!("{}  {}", path.display(), paint(DIM, kind.as_str()))));
+        let place = match board.kind {
+            JobKind::Job => board.trial_dir(trial).join("error.txt").display().to_string(),
+            JobKind::Benchmark => board.name(trial),
+        };
+        pointers.push(("failure", format!("{place}  {}", paint(DIM, kind.as_str()))));
     }
     let more = board.failed.saturating_sub(board.failures.len() as u64);
     if more > 0 {
-        pointers.push(("", format!("and {more} more, each with its error.txt")));
+        let whose = match board.kind {
+            JobKind::Job => "each with its error.txt",
+            JobKind::Benchmark => "each with its `error` in the results",
+        };
+        pointers.push(("", format!("and {more} more, {whose}")));
     }
     if let Some(kept) = &board.preserved {
         pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(&kept.trial)))));
@@ -142,14 +153,16 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
             pointers.push(("", format!("docker exec -it {container} bash")));
         }
     }
-    if result.cancelled {
+    if result.cancelled && !board.directory.as_os_str().is_empty() {
         pointers.push(("go on", format!("rollout resume {}", quoted(&directory))));
     }
-    let width = pointers.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
-    pointers
-        .into_iter()
-        .map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<width$}"))))
-        .collect()
+    columns(&pointers)
+}
+
+/// Lines of a word and what is to be said of it.
+pub(crate) fn columns(lines: &[(&str, String)]) -> Vec<String> {
+    let width = lines.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+    lines.iter().map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<width$}")))).collect()
 }
 
 /// A path as a word of a shell command.

@@ -9,7 +9,7 @@ use std::{
 
 use rollout::{
     config::Metric,
-    event::{Event, Phase, TrialId, TrialIndex},
+    event::{Event, JobKind, Phase, TrialId, TrialIndex},
     name::{AgentName, DatasetName, TaskName},
     result::{
         Durations, EnvironmentRecord, ErrorType, JobResult, Timestamps, Totals, TrialError, TrialResult,
@@ -99,6 +99,7 @@ fn a_job() -> Vec<Event> {
     vec![
         Event::JobStarted {
             job: "my-eval".into(),
+            kind: JobKind::Job,
             directory: PathBuf::from("jobs/my-eval"),
             provider: "native".into(),
             total_trials: 5,

@@ -1,6 +1,7 @@
 //! A scripted model server on loopback that keeps to the protocol, in OpenAI's dialect and Anthropic's.
 
 mod anthropic;
+mod benchmark;
 mod body;
 mod chat;
 mod fixed;

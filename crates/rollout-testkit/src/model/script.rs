@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{ModelRequest, Reply, fixed::Fixed, request::text_of};
+use super::{ModelRequest, Reply, benchmark, fixed::Fixed, request::text_of};
 
 /// What a [`ModelServer`](super::ModelServer) plays.
 pub struct Script(pub(super) Kind);
@@ -79,15 +79,17 @@ impl Script {
         Self::by(|request| Reply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
     }
 
-    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, judges, and knows two
-    /// tricks with a shell.
+    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, judges, knows two tricks
+    /// with a shell, and looks things up with the tools of benchmarks.
     pub fn examples() -> Self {
         Self::by(|request| {
             let asked = request.messages().iter().find(|message| message["role"] == "user");
             let asked = asked.map(|message| text_of(&message["content"])).unwrap_or_default();
             match judged(request) {
                 Some(right) => Reply::text(if right { "yes" } else { "no" }),
-                None if request.body["tools"].is_array() => shell(request, &asked),
+                None if request.body["tools"].is_array() => {
+                    benchmark::reply(request, &asked).unwrap_or_else(|| shell(request, &asked))
+                }
                 None if asked.contains("guess") => guess(request),
                 None => arithmetic(request),
             }

@@ -136,7 +136,8 @@ pub trait Environment: Send + Sync {
     /// Makes a link inside, unless a file or directory is there already.
     async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError>;
 
-    /// Runs a command to its end or its deadline, at which every process it started is killed.
+    /// Runs a command to its end or its deadline, at which every process it started is killed. So they are when the
+    /// future is dropped.
     ///
     /// Output streams into the writers; processes that outlive the command keep writing there.
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError>;

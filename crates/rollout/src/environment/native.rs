@@ -25,7 +25,7 @@ use super::{
     FileRead, ImageRequest, Outcome, Place, PreparedImage, Provider, preparations::Preparations,
     trouble::is_network_trouble,
 };
-use crate::{blocking::blocking, config::EnvironmentConfig};
+use crate::{blocking::blocking, config::EnvironmentConfig, text::chain};
 
 /// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
 const DEFAULT_PIDS: u64 = 4096;
@@ -406,14 +406,15 @@ impl Environment for NativeEnvironment {
 }
 
 /// Waits for a command, or for its deadline and the end of everything it started.
-async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
+async fn wait(process: Process, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
+    let mut awaited = Awaited(Some(process));
     let in_time = match deadline {
-        Some(deadline) => tokio::time::timeout(deadline, process.wait()).await.ok(),
-        None => Some(process.wait().await),
+        Some(deadline) => tokio::time::timeout(deadline, awaited.wait()).await.ok(),
+        None => Some(awaited.wait().await),
     };
     let Some(exit) = in_time else {
-        process.kill_tree().await.map_err(exec_error)?;
-        let exit = tokio::time::timeout(KILL_TIMEOUT, process.wait()).await;
+        awaited.kill().await?;
+        let exit = tokio::time::timeout(KILL_TIMEOUT, awaited.wait()).await;
         return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.is_ok_and(|exit| exit.oom_killed) });
     };
     let outcome = match exit.status {
@@ -421,6 +422,35 @@ async fn wait(mut process: Process, deadline: Option<Duration>) -> Result<Exit, 
         ExitStatus::Signal(signal) => Outcome::Signal(signal),
     };
     Ok(Exit { outcome, oom_killed: exit.oom_killed })
+}
+
+/// A command that is killed, with all that it started, when nobody waits for it any more.
+struct Awaited(Option<Process>);
+
+impl Awaited {
+    async fn wait(&mut self) -> rollout_sandbox::Exit {
+        let Some(process) = &mut self.0 else { return std::future::pending().await };
+        let exit = process.wait().await;
+        self.0 = None;
+        exit
+    }
+
+    async fn kill(&self) -> Result<(), EnvironmentError> {
+        match &self.0 {
+            Some(process) => process.kill_tree().await.map_err(exec_error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let Some(process) = self.0.take() else { return };
+        // Without a runtime everything ends with the engine.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { process.kill_tree().await });
+        }
+    }
 }
 
 /// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
@@ -457,16 +487,4 @@ fn exec_error(error: ExecError) -> EnvironmentError {
         ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
         _ => EnvironmentError::Command(chain(&error)),
     }
-}
-
-/// An error with its causes, as one sentence.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

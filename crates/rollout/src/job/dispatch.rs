@@ -70,6 +70,7 @@ impl Job {
         };
         let _ = events.send(Event::JobStarted {
             job: name.to_string(),
+            kind: plan.kind(),
             directory: dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default(),
             provider: provider.description(),
             total_trials: plan.len(),

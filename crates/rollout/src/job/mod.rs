@@ -38,6 +38,7 @@ use crate::{
         atomic::{self, WriteError},
         journal::{self, Header, Journal, JournalError, PlannedTask},
         layout::JobDir,
+        rows,
     },
 };
 
@@ -96,6 +97,9 @@ pub enum JobError {
     /// There is a job of this name.
     #[error("the job directory {} exists, and results are never overwritten", .0.display())]
     Exists(PathBuf),
+    /// A file is where one of the job's would be.
+    #[error("{} is in the way, and nothing is overwritten", .0.display())]
+    InTheWay(PathBuf),
     /// The directory cannot be made.
     #[error("cannot make the job directory {}", path.display())]
     Directory {
@@ -138,6 +142,7 @@ impl JobError {
             Self::Exists(dir) => {
                 Some(format!("continue it with `rollout resume {}`, or give the new job another name", dir.display()))
             }
+            Self::InTheWay(_) => Some("give the results another directory".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it; its results are kept".to_owned())
             }
@@ -197,6 +202,30 @@ impl Job {
         })
     }
 
+    /// Makes a job without containers in a directory that the caller names. It may be there, with other things in it.
+    pub(crate) async fn create_at(plan: Plan, path: PathBuf) -> Result<Self, JobError> {
+        let make = move |_: &Plan| {
+            Self::check_place(&path)?;
+            let made = fs::create_dir_all(&path);
+            made.map_err(|source| JobError::Directory { path: path.clone(), source })?;
+            Ok(JobDir::new(path))
+        };
+        Self::create_in(plan, Arc::new(NoProvider), make).await
+    }
+
+    /// Refuses a directory in which a job is, or something that one would overwrite.
+    pub(crate) fn check_place(path: &Path) -> Result<(), JobError> {
+        let dir = JobDir::new(path);
+        if dir.journal().exists() {
+            return Err(JobError::Exists(path.to_owned()));
+        }
+        let written = [path.join(rows::RESULTS), dir.config(), dir.result()];
+        match written.into_iter().find(|file| file.exists()) {
+            Some(file) => Err(JobError::InTheWay(file)),
+            None => Ok(()),
+        }
+    }
+
     /// A job without containers of which nothing is kept.
     pub(crate) fn unrecorded(plan: Plan) -> Self {
         let plan = Arc::new(plan);
@@ -246,6 +275,7 @@ fn header(plan: &Plan, name: &str, provider: String, tasks: Vec<PlannedTask>) ->
     let redacted = |text: &String| plan.redactor().text(text).into_owned();
     Header {
         version: journal::VERSION,
+        kind: plan.kind(),
         job_name: name.to_owned(),
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),

@@ -11,7 +11,7 @@ use indexmap::IndexMap;
 
 use crate::{
     config::{AgentConfig, Env, JobConfig, LoadedJob, env_value},
-    event::{TrialId, TrialIndex},
+    event::{JobKind, TrialId, TrialIndex},
     model::{Model, RolloutInput, Rollouts, dataset},
     name::{AgentName, DatasetName, TaskName},
     record::{journal::PlannedTask, redact::Redactor},
@@ -101,6 +101,8 @@ pub struct ExampleSet {
     /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
     /// attempt each time instead.
     pub inputs: Vec<RolloutInput>,
+    /// What their tasks are called, one name for each example. Without any, numbers name them.
+    pub names: Vec<TaskName>,
 }
 
 /// The trials of a job. A trial is its place in the enumeration: agents, then datasets and their
@@ -265,6 +267,7 @@ impl Plan {
     /// A plan without a job file: one model, one set of examples.
     pub(crate) fn of_examples(
         loaded: LoadedJob,
+        overrides: Vec<String>,
         agent: AgentName,
         model: Arc<Model>,
         examples: ExampleSet,
@@ -275,15 +278,16 @@ impl Plan {
             return Err(PlanError::Empty { available: "none".to_owned() });
         }
         let offsets = offsets(&tasks);
+        let redactor = Arc::new(redactor(&loaded, &tasks));
         Ok(Self {
             loaded,
-            overrides: Vec::new(),
+            overrides,
             config,
             agents: vec![PlanAgent { name: agent, config: None, model: Some(model) }],
             tasks,
             offsets,
             pins: Pins::new(),
-            redactor: Arc::default(),
+            redactor,
         })
     }
 
@@ -291,6 +295,15 @@ impl Plan {
     pub(crate) fn describe(&mut self, record: serde_json::Value) {
         self.loaded.hash = dataset::hash(&record);
         self.loaded.record = record;
+    }
+
+    /// What its trials are.
+    pub(super) fn kind(&self) -> JobKind {
+        let first = self.tasks.first().map(|task| &task.work);
+        match first {
+            Some(Work::Example { rollouts, .. }) if rollouts.results.is_some() => JobKind::Benchmark,
+            _ => JobKind::Job,
+        }
     }
 
     /// The same plan with the models of those of its agents that are models.
@@ -430,12 +443,13 @@ fn planned(
 
 /// A task for each example, in the order in which they first come.
 fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
-    let ExampleSet { name, rollouts, inputs } = examples;
+    let ExampleSet { name, rollouts, inputs, names } = examples;
     let mut by_id: IndexMap<u64, Vec<RolloutInput>> = IndexMap::with_capacity(inputs.len());
     for input in inputs {
         by_id.entry(input.example_id).or_default().push(input);
     }
     let repeated = by_id.values().any(|inputs| inputs.len() > 1);
+    let mut names = names.into_iter();
     let task = |(id, mut inputs): (u64, Vec<RolloutInput>)| {
         let attempts = if repeated { inputs.len() as u32 } else { config.n_attempts.get() };
         if inputs.iter().all(|input| *input == inputs[0]) {
@@ -443,7 +457,7 @@ fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
         }
         PlanTask {
             dataset: name.clone(),
-            name: TaskName::new(id.to_string()).expect("a number is a name"),
+            name: names.next().unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
             attempts,
             work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
         }

@@ -119,6 +119,11 @@ impl Resumable {
         &self.header
     }
 
+    /// Where its results are.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// The copy of the configuration in the job's directory.
     pub fn config_copy(&self) -> PathBuf {
         self.dir.config()

@@ -11,10 +11,12 @@ use std::{
 
 use futures_util::FutureExt as _;
 use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{Plan, dispatch::crashed};
 use crate::{
+    benchmark::TaskResult,
     config::RetryConfig,
     event::{TrialId, TrialIndex},
     model::{
@@ -257,7 +259,7 @@ impl Group {
         }
         let rubric = &self.rollouts.rubric;
         if self.rollouts.independent_scoring {
-            for state in &mut states {
+            for state in states.iter_mut().filter(|state| self.rollouts.scores(state)) {
                 if let Err(error) = rubric.score_rollout(state).await {
                     let error = Error::new(ErrorKind::Any, error.to_string());
                     state.error.get_or_insert(error);
@@ -276,9 +278,21 @@ impl Group {
     fn finish(&self, index: TrialIndex, tries: u32, state: &State) -> Finished {
         let (_, _, attempt) = self.plan.parts(index);
         let trial = self.plan.trial(index);
-        let mut output = state_to_output(state, &self.rollouts.state_columns)
-            .expect("the columns were checked before the run");
-        output.attempt = Some(attempt);
+        let answered = self.rollouts.results.map(|form| {
+            let told = TaskResult::new(state, form);
+            (form, TaskResult { attempt: Some(attempt), ..told })
+        });
+        let output = match &answered {
+            Some((_, answered)) => {
+                answered.clone().try_into().expect("the result of a rollout has the number of its example")
+            }
+            None => {
+                let mut output = state_to_output(state, &self.rollouts.state_columns)
+                    .expect("the columns were checked before the run");
+                output.attempt = Some(attempt);
+                output
+            }
+        };
         let mut result = trial_result(&trial, &output);
         result.tries = tries;
         let redact =
@@ -287,18 +301,24 @@ impl Group {
         if let Some(error) = &mut result.error {
             error.message = self.plan.redactor().text(&error.message).into_owned();
         }
-        let row = self.keep.rows.then(|| {
-            let mut row = serde_json::to_vec(&output).expect("a row is data with text for keys");
-            let redactor = self.plan.redactor();
-            if redactor.finds(&row) {
-                let told = serde_json::to_value(&output).expect("a row is data with text for keys");
-                row = redactor.json(told).to_string().into_bytes();
-            }
-            row.push(b'\n');
-            row
+        let row = self.keep.rows.then(|| match &answered {
+            Some((form, answered)) => self.line(&answered.kept(*form)),
+            None => self.line(&output),
         });
         let output = self.keep.outputs.then_some(output);
         Finished { index, result: Arc::new(result), row, output }
+    }
+
+    /// A row as its line in a file, without secrets.
+    fn line(&self, row: &impl Serialize) -> Vec<u8> {
+        let mut line = serde_json::to_vec(row).expect("a row is data with text for keys");
+        let redactor = self.plan.redactor();
+        if redactor.finds(&line) {
+            let told = serde_json::to_value(row).expect("a row is data with text for keys");
+            line = redactor.json(told).to_string().into_bytes();
+        }
+        line.push(b'\n');
+        line
     }
 }
 
@@ -324,7 +344,7 @@ pub(super) fn trial_result(trial: &TrialId, output: &RolloutOutput) -> TrialResu
     let started_at = moment(timing.start_time);
     let after = |millis: f64| started_at.saturating_add(SignedDuration::from_micros((millis * 1e3) as i64));
     let mut result = TrialResult::empty(trial, started_at);
-    result.reward = Some(output.reward);
+    result.reward = (!output.is_unscored).then_some(output.reward);
     result.rewards = output.metrics.clone();
     if let Some(usage) = output.token_usage {
         result.usage = Some(Usage {

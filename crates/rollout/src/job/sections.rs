@@ -147,12 +147,16 @@ impl Sections {
 impl Section {
     /// Where its rows go.
     pub(super) fn rows(&self) -> Option<PathBuf> {
-        self.dir.as_deref().map(rows::file_in)
+        let dir = self.dir.as_deref()?;
+        Some(match self.rollouts.results {
+            Some(_) => dir.join(rows::RESULTS),
+            None => rows::file_in(dir),
+        })
     }
 
-    /// Where its averages go.
+    /// Where its averages go. A benchmark has files of its own for them.
     pub(super) fn metadata_file(&self) -> Option<PathBuf> {
-        self.dir.as_ref().map(|dir| dir.join(rows::METADATA))
+        self.dir.as_ref().filter(|_| self.rollouts.results.is_none()).map(|dir| dir.join(rows::METADATA))
     }
 
     /// The places of its trials.

@@ -151,7 +151,7 @@ pub async fn examples(
         };
         BuildError::Dataset { place, source }
     })?;
-    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs })
+    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs, names: Vec::new() })
 }
 
 async fn inputs(
@@ -287,7 +287,8 @@ fn container_task(name: &DatasetName, container: &ContainerConfig) -> Task {
     }
 }
 
-fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
+/// The rubric that an interaction describes.
+pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
     let shared = config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain));
     let mut rubric = Rubric::new().shared_parser(Arc::clone(&shared));
     for RubricEntry { name, weight, score } in &config.rubric {

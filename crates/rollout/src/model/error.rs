@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::chain;
+
 /// The kinds of errors. [`ErrorKind::is`] knows which is a special case of which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
@@ -123,10 +125,9 @@ impl Cause {
         Self { name: name.into(), message: message.into(), cause: None }
     }
 
-    /// An error of the standard kind with all its sources. Rust has no names for those, so the first one gives its own.
+    /// An error of the standard kind. Rust has no names for its sources, so they are one cause with it.
     pub fn of(name: impl Into<String>, error: &dyn std::error::Error) -> Self {
-        let cause = error.source().map(|source| Box::new(Self::of("Error", source)));
-        Self { name: name.into(), message: error.to_string(), cause }
+        Self::new(name, chain(error))
     }
 }
 

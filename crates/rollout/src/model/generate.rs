@@ -306,14 +306,17 @@ impl Rollouts {
             name: DatasetName::new(flat(&env_id)).unwrap_or_else(|_| default_name()),
             rollouts: Arc::new(self),
             inputs,
+            names: Vec::new(),
         };
         let agent = AgentName::new(flat(&model.name))
             .unwrap_or_else(|_| AgentName::new("model").expect("a word is a name"));
         let (name, total) = (model.name.clone(), examples.inputs.len());
         let mut plan =
-            Plan::of_examples(unwritten(config), agent, model, examples).map_err(|error| match error {
-                PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
-                    GenerateError::NoExamples
+            Plan::of_examples(unwritten(config), Vec::new(), agent, model, examples).map_err(|error| {
+                match error {
+                    PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
+                        GenerateError::NoExamples
+                    }
                 }
             })?;
         let num_examples = plan.tasks().len();

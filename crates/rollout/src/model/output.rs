@@ -9,6 +9,7 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::{Error, Message, Messages, Role, State, Timing, ToolDef};
+use crate::benchmark::TaskResult;
 
 /// The keys of a row that are not the user's to choose.
 const KEYS: [&str; 19] = [
@@ -57,6 +58,9 @@ pub struct RolloutOutput {
     pub info: Option<Map<String, Value>>,
     /// The score; 0 if it has none.
     pub reward: f64,
+    /// Whether nobody scored it, so that the reward says nothing: a question of a benchmark that failed, or one without
+    /// an answer. Not in rows of `outputs.jsonl`.
+    pub is_unscored: bool,
     /// What went wrong.
     pub error: Option<OutputError>,
     /// How long it took.
@@ -215,6 +219,7 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
         answer: state.input.answer.clone().filter(|answer| !answer.is_empty()),
         info: state.input.info.clone().filter(|info| !info.is_empty()),
         reward: state.reward.unwrap_or_default(),
+        is_unscored: false,
         error: state.error.as_ref().map(OutputError::from),
         timing: state.timing,
         is_completed: state.is_completed,
@@ -280,9 +285,14 @@ impl Serialize for RolloutOutput {
 }
 
 impl<'de> Deserialize<'de> for RolloutOutput {
-    /// Reads a row of this or a similar program. Only an `example_id` has to be there.
+    /// Reads a row of this or a similar program, or a line of a benchmark's `results.jsonl`. Only an `example_id` has
+    /// to be there.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut columns = Map::deserialize(deserializer)?;
+        if TaskResult::is_in(&columns) {
+            let result = TaskResult::deserialize(Value::Object(columns)).map_err(D::Error::custom)?;
+            return Self::try_from(result).map_err(D::Error::custom);
+        }
         let mut take = |key: &str| columns.remove(key).filter(|value| !value.is_null());
         let example_id = match take("example_id").and_then(|id| id.as_u64()) {
             Some(id) => id,
@@ -304,6 +314,7 @@ impl<'de> Deserialize<'de> for RolloutOutput {
             answer: read(take("answer")),
             info: read(take("info")),
             reward: read(take("reward")),
+            is_unscored: false,
             error: read(take("error")),
             timing: read(take("timing")),
             is_completed: read(take("is_completed")),

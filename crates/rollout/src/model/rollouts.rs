@@ -11,7 +11,7 @@ use super::{
     drive,
     output::{self, ColumnError},
 };
-use crate::stats::PassK;
+use crate::{benchmark::ResultForm, stats::PassK};
 
 /// An interaction with its dataset and its rubric: what models are trained and evaluated on. Cheap to clone.
 ///
@@ -57,6 +57,8 @@ pub struct Rollouts {
     pub(crate) independent_scoring: bool,
     /// Whether and how the dataset was brought into a random order, for the record.
     pub(crate) shuffled: Option<Option<u64>>,
+    /// What is kept of them, if they are answers to the questions of a benchmark.
+    pub(crate) results: Option<ResultForm>,
     /// Where rollouts take their places, if other runs take some too.
     pub(crate) share: Option<Share>,
 }
@@ -113,6 +115,7 @@ impl Rollouts {
             pass_threshold: PassK::THRESHOLD,
             independent_scoring: false,
             shuffled: None,
+            results: None,
             share: None,
         }
     }
@@ -192,6 +195,13 @@ impl Rollouts {
             self.rubric.check_alone()?;
         }
         Ok(())
+    }
+
+    /// Whether a rollout that is over is scored. A question that failed has no answer to be scored, and without the
+    /// right answer nobody can.
+    pub(crate) fn scores(&self, state: &State) -> bool {
+        self.results
+            .is_none_or(|form| form.metric.is_some() && state.error.is_none() && state.input.answer.is_some())
     }
 
     /// Waits for a place, where they are shared with other runs.

@@ -15,7 +15,10 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{event::TrialIndex, result::TrialResult};
+use crate::{
+    event::{JobKind, TrialIndex},
+    result::TrialResult,
+};
 
 /// The version of the format that this build writes.
 pub const VERSION: u32 = 1;
@@ -52,6 +55,9 @@ pub enum Entry {
 pub struct Header {
     /// The version of the format.
     pub version: u32,
+    /// What its trials are.
+    #[serde(default)]
+    pub kind: JobKind,
     /// The job's name.
     pub job_name: String,
     /// The job file, as an absolute path.
@@ -249,6 +255,7 @@ mod tests {
     fn header() -> Header {
         Header {
             version: VERSION,
+            kind: JobKind::Job,
             job_name: "job".to_owned(),
             job_file: PathBuf::from("/job.yaml"),
             overrides: Vec::new(),

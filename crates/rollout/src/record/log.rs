@@ -30,6 +30,7 @@ pub struct LogWriter {
     written: u64,
     discarded: u64,
     tail: LogTail,
+    excerpt: Option<LogExcerpt>,
 }
 
 impl LogWriter {
@@ -43,6 +44,13 @@ impl LogWriter {
         Self::over(None, &Redactor::default())
     }
 
+    /// Keeps so many bytes of the start and of the end, in memory.
+    pub fn excerpt(part: usize) -> (Self, LogExcerpt) {
+        let excerpt = LogExcerpt::new(part);
+        let writer = Self { excerpt: Some(excerpt.clone()), ..Self::discard() };
+        (writer, excerpt)
+    }
+
     fn over(file: Option<File>, redactor: &Redactor) -> Self {
         Self {
             file,
@@ -51,6 +59,7 @@ impl LogWriter {
             written: 0,
             discarded: 0,
             tail: LogTail::default(),
+            excerpt: None,
         }
     }
 
@@ -99,6 +108,9 @@ impl LogWriter {
             return Ok(());
         }
         self.tail.push(&self.clean);
+        if let Some(excerpt) = &self.excerpt {
+            excerpt.push(&self.clean);
+        }
         let room = MAX_LOG_BYTES.saturating_sub(self.written);
         let kept = room.min(self.clean.len() as u64) as usize;
         self.discarded += (self.clean.len() - kept) as u64;
@@ -134,6 +146,64 @@ impl LogTail {
     }
 }
 
+/// The start and the end of a captured stream.
+#[derive(Debug, Clone)]
+pub struct LogExcerpt(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    /// How many bytes of each are kept.
+    part: usize,
+    start: Vec<u8>,
+    end: VecDeque<u8>,
+    all: u64,
+}
+
+impl LogExcerpt {
+    fn new(part: usize) -> Self {
+        Self(Arc::new(Mutex::new(Kept { part, start: Vec::new(), end: VecDeque::new(), all: 0 })))
+    }
+
+    fn push(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.all += bytes.len() as u64;
+        let room = kept.part - kept.start.len();
+        let (start, rest) = bytes.split_at(room.min(bytes.len()));
+        kept.start.extend_from_slice(start);
+        let rest = &rest[rest.len().saturating_sub(kept.part)..];
+        let excess = (kept.end.len() + rest.len()).saturating_sub(kept.part);
+        kept.end.drain(..excess);
+        kept.end.extend(rest);
+    }
+
+    /// The text, with a line in the place of what is left out, and how many bytes that is.
+    pub fn text(&self) -> (String, u64) {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let end: Vec<u8> = kept.end.iter().copied().collect();
+        let left_out = kept.all - (kept.start.len() + end.len()) as u64;
+        if left_out == 0 {
+            let whole = [&kept.start[..], &end].concat();
+            return (String::from_utf8_lossy(&whole).into_owned(), 0);
+        }
+        (cut(&kept.start, &end, left_out), left_out)
+    }
+}
+
+/// The start and the end of something, with a line in the place of what is left out.
+pub(crate) fn cut(start: &[u8], end: &[u8], left_out: u64) -> String {
+    // A character that the cut went through is left out whole.
+    let start = match std::str::from_utf8(start) {
+        Err(error) if error.error_len().is_none() => &start[..error.valid_up_to()],
+        _ => start,
+    };
+    let whole = end.iter().position(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
+    format!(
+        "{}\n[{left_out} bytes are left out here]\n{}",
+        String::from_utf8_lossy(start),
+        String::from_utf8_lossy(&end[whole..])
+    )
+}
+
 /// Opens empty files for the two captured streams of a command, making their directory.
 pub fn create_log_files(dir: &Path) -> io::Result<[std::fs::File; 2]> {
     std::fs::create_dir_all(dir)?;
@@ -159,6 +229,23 @@ mod tests {
         let mark = "\n[rollout: output cut here, 64 MiB are kept and 1048576 more bytes were dropped]\n";
         assert!(text.ends_with(mark.as_bytes()));
         assert_eq!(text.len() as u64, MAX_LOG_BYTES + mark.len() as u64);
+    }
+
+    #[tokio::test]
+    async fn an_excerpt_keeps_the_start_and_the_end_however_the_bytes_come() {
+        let text: String = (0..100).map(|n| format!("{n:02}")).collect();
+        for size in [1, 7, 200] {
+            let (mut log, excerpt) = LogWriter::excerpt(10);
+            assert_eq!(excerpt.text(), (String::new(), 0));
+            for (place, chunk) in text.as_bytes().chunks(size).enumerate() {
+                log.write(chunk).await.unwrap();
+                if size == 7 && place == 1 {
+                    assert_eq!(excerpt.text(), ("00010203040506".to_owned(), 0));
+                }
+            }
+            let expected = "0001020304\n[180 bytes are left out here]\n9596979899";
+            assert_eq!(excerpt.text(), (expected.to_owned(), 180));
+        }
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use rollout::config::{Override, load_job_text, load_task_config};
+use rollout::config::{Override, load_benchmark_text, load_job_text, load_task_config};
 
 /// Values of any shape under keys that mean something.
 fn any_value() -> impl Strategy<Value = serde_json::Value> {
@@ -60,6 +60,14 @@ fn any_value() -> impl Strategy<Value = serde_json::Value> {
         "docker_image",
         "solution",
         "ключ",
+        "base_url",
+        "api_key",
+        "max_turns",
+        "system_prompt",
+        "evaluator_extra_params",
+        "resource_init_configs",
+        "task_ids",
+        "_comment",
     ];
     leaf.prop_recursive(5, 64, 8, move |inner| {
         let key = prop::sample::select(keys.clone()).prop_map(str::to_owned);
@@ -83,9 +91,21 @@ proptest! {
     }
 
     #[test]
+    fn any_benchmark_is_read_or_refused_with_places(value in any_value()) {
+        let text = value.to_string();
+        let vars = |name: &str| (name == "SET").then(|| "value".to_owned());
+        match load_benchmark_text(Path::new("config.json"), &text, &[], &vars) {
+            Ok(loaded) => prop_assert_eq!(loaded.job().config.agents.len(), 1),
+            Err(problems) => prop_assert!(!problems.render(true).is_empty()),
+        }
+    }
+
+    #[test]
     fn any_text_is_read_or_refused(text in "[-a-z:{}\\[\\]'\"#&*!|>%@`?, \n\t\ré=\\.0-9]{0,60}") {
         let job = load_job_text(Path::new("job.yaml"), &text, &[], &|_| None);
         let _ = job.map_err(|problems| problems.render(false));
+        let benchmark = load_benchmark_text(Path::new("config.yaml"), &text, &[], &|_| None);
+        let _ = benchmark.map_err(|problems| problems.render(false));
         let task = load_task_config(Path::new("task.toml"), &text);
         let _ = task.map_err(|problems| problems.render(false));
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper that cannot set up its files fails its test")]
 
 mod any_input;
+mod benchmark;
 mod diagnostics;
 mod interaction_problems;
 mod interactions;

@@ -2,12 +2,13 @@
 
 use std::{fs, path::Path};
 
-use rollout::config::{interaction_schema, job_schema, task_schema};
+use rollout::config::{benchmark_schema, interaction_schema, job_schema, task_schema};
 
 #[test]
 fn the_schemas_in_the_repository_are_fresh() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas");
     let schemas = [
+        ("benchmark.schema.json", benchmark_schema()),
         ("interaction.schema.json", interaction_schema()),
         ("job.schema.json", job_schema()),
         ("task.schema.json", task_schema()),

@@ -93,6 +93,7 @@ async fn in_a_job_each_model_has_its_rows_of_each_dataset_in_a_directory_of_its_
         name: DatasetName::new(name).unwrap(),
         rollouts: Arc::new(rollouts(&right(), 0)),
         inputs: crate::support::examples(3),
+        names: Vec::new(),
     };
     let vars = |_: &str| None;
     let sets = [set("one"), set("two")];
@@ -128,6 +129,7 @@ async fn an_agent_that_is_no_model_fails_the_examples_with_a_reason() {
         name: DatasetName::new("one").unwrap(),
         rollouts: Arc::new(rollouts(&right(), 0)),
         inputs: crate::support::examples(1),
+        names: Vec::new(),
     };
     let vars = |_: &str| None;
     let plan = Plan::new(loaded(dir.path()), Vec::new(), [set], &Selection::default(), &vars).unwrap();
@@ -149,6 +151,7 @@ async fn errored_rollouts_can_be_done_again_and_only_their_new_rows_stay() {
             name: DatasetName::new("one").unwrap(),
             rollouts: Arc::new(rollouts(&scripted, 0)),
             inputs: crate::support::examples(3),
+            names: Vec::new(),
         };
         let mut loaded = loaded(dir.path());
         loaded.config.agents.truncate(1);

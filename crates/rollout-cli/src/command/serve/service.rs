@@ -25,11 +25,12 @@ use rollout::{
     model::{Limits, Places, Rollouts, build, dataset::Format},
     record::redact::Redactor,
 };
+use rollout_tools::server::{Guard, Refused};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::{guard::Guard, problem::Problem, request::Offer, stream};
+use super::{problem::Problem, request::Offer, stream};
 use crate::exit::Failure;
 
 /// Requests that are served at a time. Each holds some groups in memory.
@@ -113,7 +114,7 @@ pub(super) fn router(service: Arc<Service>, guard: Guard) -> Router {
         async move {
             match checked {
                 Ok(()) => next.run(request).await,
-                Err(problem) => problem.into_response(),
+                Err(refused) => stranger(refused).into_response(),
             }
         }
     };
@@ -130,6 +131,14 @@ pub(super) fn router(service: Arc<Service>, guard: Guard) -> Router {
         })
         .layer(middleware::from_fn(guarded))
         .with_state(service)
+}
+
+fn stranger(refused: Refused) -> Problem {
+    let status = match refused {
+        Refused::Host => StatusCode::FORBIDDEN,
+        Refused::Token => StatusCode::UNAUTHORIZED,
+    };
+    Problem::new(status, refused.to_string()).hint(refused.hint())
 }
 
 async fn health() -> Json<serde_json::Value> {

@@ -12,6 +12,7 @@ use super::{
     Sample, SampleError,
     merge::{self, Rollout, Tokens, Turn},
 };
+use crate::benchmark::TaskResult;
 
 /// Reads the samples of saved outputs. At any time it holds one row.
 ///
@@ -44,6 +45,12 @@ pub enum ReadError {
         /// Why.
         #[source]
         source: serde_json::Error,
+    },
+    /// It is an answer of a benchmark.
+    #[error("line {line} is an answer of a benchmark, which keeps conversations and no tokens")]
+    Benchmark {
+        /// Which line, counted from 1.
+        line: u64,
     },
     /// It has no turns.
     #[error("line {line} has no `trajectory`; save it by naming it in `state_columns`")]
@@ -130,7 +137,10 @@ impl<R: BufRead> Iterator for SampleReader<R> {
 }
 
 fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
-    let row: Row = serde_json::from_slice(row).map_err(|source| ReadError::NotARow { line, source })?;
+    let row: Row = serde_json::from_slice(row).map_err(|source| match is_answer(row) {
+        true => ReadError::Benchmark { line },
+        false => ReadError::NotARow { line, source },
+    })?;
     let steps = row.trajectory.ok_or(ReadError::NoTrajectory { line })?;
     let rollout = Rollout {
         example_id: row.example_id,
@@ -150,6 +160,11 @@ fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
         trajectory_id: &step.trajectory_id,
     });
     merge::samples(&rollout, turns).map_err(|source| ReadError::NoSamples { line, source })
+}
+
+/// Whether a row that is none of outputs is one of a benchmark.
+fn is_answer(row: &[u8]) -> bool {
+    serde_json::from_slice(row).is_ok_and(|row| TaskResult::is_in(&row))
 }
 
 #[cfg(test)]

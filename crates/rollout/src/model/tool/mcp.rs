@@ -204,16 +204,21 @@ impl McpServer {
         let tools = self.0.tools.iter().map(|tool| {
             let name = free_name(&tool.name, &server, &taken);
             taken.insert(name.clone());
-            let def = ToolDef {
-                name,
-                description: tool.description.as_deref().unwrap_or_default().to_owned(),
-                parameters: Value::Object((*tool.input_schema).clone()),
-                strict: None,
-            };
+            let def = ToolDef { name, ..definition(tool) };
             let tool = McpTool { def, name: tool.name.clone().into_owned(), connection: Arc::clone(&self.0) };
             Arc::new(tool) as Arc<dyn Tool>
         });
         tools.collect()
+    }
+
+    /// What it says of its tools, under its own names for them.
+    pub fn definitions(&self) -> Vec<ToolDef> {
+        self.0.tools.iter().map(definition).collect()
+    }
+
+    /// Calls a tool by the server's own name for it, for no rollout in particular.
+    pub async fn call(&self, tool: &str, arguments: Arguments) -> Result<Content, ToolFailure> {
+        self.0.call(tool, arguments).await
     }
 
     /// Ends the connection for all its tools, and the server's process with all that it started.
@@ -229,6 +234,15 @@ impl McpServer {
 impl fmt::Debug for McpServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("McpServer").field(&self.0.label).finish()
+    }
+}
+
+fn definition(tool: &rmcp::model::Tool) -> ToolDef {
+    ToolDef {
+        name: tool.name.clone().into_owned(),
+        description: tool.description.as_deref().unwrap_or_default().to_owned(),
+        parameters: Value::Object((*tool.input_schema).clone()),
+        strict: None,
     }
 }
 
@@ -276,20 +290,24 @@ impl Tool for McpTool {
     }
 
     async fn call(&self, arguments: Arguments, _state: &mut State) -> Result<Content, ToolFailure> {
-        let call = CallToolRequestParams::new(self.name.clone()).with_arguments(arguments);
-        match tokio::time::timeout(CALL_TIMEOUT, self.connection.service.call_tool(call)).await {
+        self.connection.call(&self.name, arguments).await
+    }
+}
+
+impl Connection {
+    async fn call(&self, tool: &str, arguments: Arguments) -> Result<Content, ToolFailure> {
+        let call = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        match tokio::time::timeout(CALL_TIMEOUT, self.service.call_tool(call)).await {
             Ok(Ok(result)) => content(result),
             Ok(Err(ServiceError::McpError(error))) => Err(ToolFailure::new("McpError", error.message)),
-            Ok(Err(error)) => Err(self.connection.lost(&error)),
+            Ok(Err(error)) => Err(self.lost(&error)),
             Err(_) => {
                 let text = format!("the tool did not answer within {} seconds", CALL_TIMEOUT.as_secs());
                 Err(ToolFailure::new("TimeoutError", text))
             }
         }
     }
-}
 
-impl Connection {
     /// The server is no longer there, or no longer makes sense: no call can do better.
     fn lost(&self, error: &ServiceError) -> ToolFailure {
         let said = self.said.as_ref().map(Said::as_suffix).unwrap_or_default();

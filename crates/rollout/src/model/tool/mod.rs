@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::{Cause, Content, Error, ErrorKind, State, ToolDef};
+use crate::text::chain;
 
 pub use command::command;
 pub use function::{function, stateful};
@@ -95,13 +96,7 @@ impl<E: StdError> From<E> for ToolFailure {
     fn from(error: E) -> Self {
         let full = type_name::<E>();
         let name = full.split('<').next().unwrap_or(full).rsplit("::").next().unwrap_or(full);
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
-        Self::new(name, message)
+        Self::new(name, chain(&error))
     }
 }
 

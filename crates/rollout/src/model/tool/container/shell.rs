@@ -6,7 +6,10 @@ use super::{ToolFailure, bounded};
 use crate::{
     blocking::blocking,
     environment::{Environment, Exec, Exit, Outcome},
-    record::{log::LogWriter, redact::Redactor},
+    record::{
+        log::{LogWriter, cut},
+        redact::Redactor,
+    },
 };
 
 /// How much of the start and of the end of an output a model is shown.
@@ -105,20 +108,6 @@ pub(super) fn shown(bytes: &[u8]) -> String {
         return String::from_utf8_lossy(bytes).into_owned();
     }
     cut(&bytes[..part], &bytes[bytes.len() - part..], (bytes.len() - 2 * part) as u64)
-}
-
-fn cut(start: &[u8], end: &[u8], left_out: u64) -> String {
-    // A character that the cut went through is left out whole.
-    let start = match std::str::from_utf8(start) {
-        Err(error) if error.error_len().is_none() => &start[..error.valid_up_to()],
-        _ => start,
-    };
-    let whole = end.iter().position(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
-    format!(
-        "{}\n[{left_out} bytes are left out here]\n{}",
-        String::from_utf8_lossy(start),
-        String::from_utf8_lossy(&end[whole..])
-    )
 }
 
 #[cfg(test)]

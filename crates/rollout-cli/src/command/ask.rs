@@ -1,0 +1,109 @@
+//! `rollout ask`: one question, its answer, and nothing else on standard output.
+
+use std::io::Write as _;
+
+use rollout::{
+    benchmark::{QuickError, QuickOptions, QuickResult, Trajectory, quick_rollout},
+    record::redact::Redactor,
+};
+
+use super::load;
+use crate::{
+    args::{Ask, Output},
+    exit::{Exit, Failure},
+    report::text::{BAD, BOLD, DIM, GOOD, first_line, fit, paint},
+    signals,
+};
+
+/// How much of a call's parameters a line shows.
+const PARAMETER_CHARS: usize = 100;
+
+/// Asks, and shows the answer.
+pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let base_url = args.base_url.filter(|url| !url.trim().is_empty()).ok_or_else(|| {
+        let hint = "set OPENAI_BASE_URL, or give --base-url, such as https://api.openai.com/v1";
+        Failure::from("nobody said where the model's server is").hint(Some(hint))
+    })?;
+    let api_key = load::variable("OPENAI_API_KEY").unwrap_or_default();
+    if api_key.is_empty() && !is_local(&base_url) {
+        let hint = "set OPENAI_API_KEY to the key of the server";
+        return Err(Failure::from(format!("there is no key for {base_url}")).hint(Some(hint)));
+    }
+    let redactor = Redactor::new([api_key.as_str()]);
+    let options = QuickOptions {
+        tools: args.tools,
+        model_name: args.model,
+        api_key,
+        base_url,
+        max_turns: args.max_turns,
+        sandbox_url: args.sandbox_url,
+        system_prompt: args.system.unwrap_or_default(),
+    };
+    let result = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        result = quick_rollout(&args.question, options) => result.map_err(failure)?,
+    };
+    match args.output {
+        Output::Json => super::print(&redactor.json(serde_json::to_value(&result)?).to_string())?,
+        Output::Human => show(&result, args.show_trajectory, &redactor)?,
+    }
+    Ok(if result.success { Exit::Success } else { Exit::Unmet })
+}
+
+fn show(result: &QuickResult, whole: bool, redactor: &Redactor) -> Result<(), Failure> {
+    if let Some(trajectory) = &result.trajectory {
+        let text = if whole { conversation(trajectory) } else { calls(trajectory) };
+        if !text.is_empty() {
+            writeln!(anstream::stderr().lock(), "{}", redactor.text(&text))?;
+        }
+    }
+    match &result.error {
+        Some(error) => {
+            writeln!(anstream::stderr().lock(), "{} {}", paint(BAD, "error:"), redactor.text(error))?;
+        }
+        None => super::print(&redactor.text(&result.answer))?,
+    }
+    Ok(())
+}
+
+/// A short line for each call of a tool.
+fn calls(trajectory: &Trajectory) -> String {
+    let lines = trajectory.tool_calls.iter().map(|call| {
+        let parameters = serde_json::Value::Object(call.parameters.clone()).to_string();
+        let mark = if call.success { paint(GOOD, "✓") } else { paint(BAD, "✗") };
+        let error = call.error.as_deref().map(|error| format!("  {}", first_line(error))).unwrap_or_default();
+        let parameters = paint(DIM, &fit(&first_line(&parameters), PARAMETER_CHARS));
+        format!("{mark} {}  {parameters}{error}", first_line(&call.tool_name))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// All that was said.
+fn conversation(trajectory: &Trajectory) -> String {
+    let mut lines = Vec::new();
+    for message in &trajectory.messages {
+        lines.push(paint(BOLD, message.role.as_str()));
+        let text = message.text();
+        lines.extend(text.lines().map(first_line));
+        let calls = message.tool_calls.iter();
+        lines.extend(calls.map(|call| first_line(&format!("→ {} {}", call.name, call.arguments))));
+        lines.push(String::new());
+    }
+    lines.pop();
+    lines.join("\n")
+}
+
+/// Whether a server is on this machine, and so may want no key.
+fn is_local(url: &str) -> bool {
+    ["://127.", "://localhost", "://[::1]"].iter().any(|host| url.contains(host))
+}
+
+fn failure(error: QuickError) -> Failure {
+    let hint = match &error {
+        QuickError::Setup(error) => error.hint(),
+        QuickError::Rollout(_) => Some("set OPENAI_API_KEY to the right key for this server"),
+    };
+    Failure::from(error).hint(hint)
+}

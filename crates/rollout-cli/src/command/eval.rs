@@ -1,0 +1,102 @@
+//! `rollout eval`: a benchmark from its configuration to its summary.
+
+use std::{fs, io::Write as _, path::Path};
+
+use rollout::{
+    benchmark::{EvalError, Run},
+    config::{LoadedBenchmark, LogLevel, Override, RolloutOverrides, load_benchmark, load_benchmark_record},
+    job::{Cancel, Rerun, Resumable},
+};
+
+use super::{execute, load};
+use crate::{
+    args::Eval,
+    exit::{Exit, Failure},
+    logging::{self, LogFile},
+    report::Form,
+    signals,
+};
+
+/// Loads, asks and scores.
+pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let form = execute::form(args.output);
+    let overrides = overrides(&args)?;
+    let loaded = configuration(&args.config, &overrides)?;
+    for warning in &loaded.warnings {
+        writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
+    }
+    let log = start_logging(&loaded, form);
+    let told = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
+    let program = std::env::current_exe()?;
+    let run = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        run = Run::create(&loaded, told, &program) => run.map_err(failure)?,
+    };
+    carry_out(run, form, &log, cancel).await
+}
+
+/// Opens a benchmark that was cut short, and asks what is missing.
+pub(super) async fn resume(
+    resumable: Resumable,
+    rerun: &[Rerun],
+    form: Form,
+    cancel: Cancel,
+) -> Result<Exit, Failure> {
+    let header = resumable.header();
+    let overrides = header.overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let loaded = match header.job_file.is_file() {
+        true => configuration(&header.job_file, &overrides)?,
+        // The configuration is gone; its copy is not.
+        false => {
+            let record = serde_json::from_slice(&fs::read(resumable.config_copy())?)?;
+            load_benchmark_record(&header.job_file, &record, &load::variable)
+                .map_err(|problems| load::refused(&resumable.config_copy(), &problems))?
+        }
+    };
+    let log = start_logging(&loaded, form);
+    let program = std::env::current_exe()?;
+    let run = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        run = Run::resume(resumable, &loaded, rerun, &program) => run.map_err(failure)?,
+    };
+    carry_out(run, form, &log, cancel).await
+}
+
+async fn carry_out(mut run: Run, form: Form, log: &LogFile, cancel: Cancel) -> Result<Exit, Failure> {
+    execute::begin(run.job(), log)?;
+    let run = |events, cancel| async { run.run(events, cancel).await.map_err(failure) };
+    let (outcome, _) = execute::watch(form, None, cancel, run).await?;
+    Ok(execute::judge(&outcome.result, &[]))
+}
+
+fn configuration(path: &Path, overrides: &[Override]) -> Result<LoadedBenchmark, Failure> {
+    load_benchmark(path, overrides, &load::variable).map_err(|problems| load::refused(path, &problems))
+}
+
+fn start_logging(loaded: &LoadedBenchmark, form: Form) -> LogFile {
+    logging::start(LogLevel::default(), &loaded.secrets, form != Form::Live)
+}
+
+/// Everything that replaces a value of the configuration. What has an option of its own goes last, and so wins.
+fn overrides(args: &Eval) -> Result<Vec<Override>, Failure> {
+    let mut overrides = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let given = RolloutOverrides {
+        data_path: args.data_path.clone(),
+        output_dir: args.output_dir.clone(),
+        model_name: args.model.clone(),
+        max_tasks: args.max_tasks,
+        task_ids: args.task_ids.clone(),
+        evaluate: args.no_evaluate.then_some(false),
+        metric: args.metric,
+    };
+    overrides.extend(given.settings());
+    Ok(overrides)
+}
+
+fn failure(error: EvalError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
+}

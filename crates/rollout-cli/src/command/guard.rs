@@ -1,0 +1,40 @@
+//! Who is let in by a service, from the command line.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use rollout_tools::server::{Guard, Token};
+
+use crate::exit::Failure;
+
+/// Why nobody can be let in.
+#[derive(Debug, thiserror::Error)]
+enum GuardError {
+    #[error("other machines can reach {host}, and without a token {danger}")]
+    Open { host: IpAddr, danger: &'static str },
+    #[error("cannot read the token in {}", path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error("the token in {} is not one line of at least 16 visible ASCII characters", .0.display())]
+    Token(PathBuf),
+}
+
+/// Who is let in. Read before anything else, so that a service is never open by mistake.
+pub(super) fn guard(host: IpAddr, token_file: Option<&Path>, danger: &'static str) -> Result<Guard, Failure> {
+    let Some(path) = token_file else {
+        if host.is_loopback() {
+            return Ok(Guard::new(host, None));
+        }
+        let hint = "give --token-file FILE; clients send what is in it as `Authorization: Bearer …`";
+        return Err(Failure::from(GuardError::Open { host, danger }).hint(Some(hint)));
+    };
+    let text =
+        fs::read_to_string(path).map_err(|source| GuardError::TokenFile { path: path.to_owned(), source })?;
+    let token = Token::new(&text).map_err(|_| {
+        let hint = "make one with `openssl rand -hex 32`";
+        Failure::from(GuardError::Token(path.to_owned())).hint(Some(hint))
+    })?;
+    Ok(Guard::new(host, Some(token)))
+}

@@ -1,0 +1,91 @@
+//! Single questions by the command, against a scripted server.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::net::TcpListener;
+
+use rollout_testkit::{ModelServer, Reply, TestJob};
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-0123456789abcdef";
+
+fn job() -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout")).env("OPENAI_API_KEY", KEY)
+}
+
+#[test]
+fn the_answer_alone_is_on_standard_output() {
+    let server = ModelServer::arithmetic().key(KEY);
+    let job = job().env("OPENAI_BASE_URL", &server.url());
+    let finished = job.rollout(&["ask", "What is 2+2?"]).expect(0);
+    assert_eq!((finished.stdout().as_str(), finished.stderr().as_str()), ("4\n", ""));
+    let request = &server.requests()[0];
+    assert_eq!(request.model(), "gpt-4.1-2025-04-14");
+    assert_eq!(request.messages().len(), 2);
+
+    let finished = job
+        .rollout(&["ask", "What is 2+2?", "--model", "m", "--system", "Be brief.", "--show-trajectory"])
+        .expect(0);
+    assert_eq!(finished.stdout(), "4\n");
+    insta::assert_snapshot!(finished.stderr(), @"
+    system
+    Be brief.
+
+    user
+    What is 2+2?
+
+    assistant
+    4
+    ");
+    assert_eq!(server.requests()[1].model(), "m");
+}
+
+#[test]
+fn a_program_gets_the_whole_result_without_the_key() {
+    let server = ModelServer::always(Reply::text(format!("Final answer: {KEY}"))).key(KEY);
+    let finished = job()
+        .rollout(&["ask", "What is your key?", "--base-url", &server.url(), "--output", "json"])
+        .expect(0);
+    let result: Value = serde_json::from_str(&finished.stdout()).unwrap();
+    assert_eq!((&result["answer"], &result["success"]), (&json!("[redacted]"), &json!(true)));
+    assert_eq!(result["trajectory"]["task_id"], "quick_task");
+    let keys: Vec<_> = result.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["question", "answer", "success", "error", "trajectory"]);
+}
+
+#[test]
+fn what_is_missing_is_told_with_what_to_set() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"));
+    let nowhere = job.rollout(&["ask", "Well?"]).expect(2);
+    assert!(nowhere.stderr().contains("set OPENAI_BASE_URL"), "{}", nowhere.stderr());
+    let keyless = job.rollout(&["ask", "Well?", "--base-url", "https://api.example.com/v1"]).expect(2);
+    assert!(keyless.stderr().contains("set OPENAI_API_KEY"), "{}", keyless.stderr());
+}
+
+#[test]
+fn a_question_that_fails_is_an_exit_status_of_1() {
+    let server = ModelServer::always(Reply::error(400, "not today"));
+    let finished = job().rollout(&["ask", "Well?", "--base-url", &server.url()]).expect(1);
+    assert_eq!(finished.stdout(), "");
+    assert!(finished.stderr().contains("not today"), "{}", finished.stderr());
+}
+
+#[test]
+fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = ModelServer::always(Reply::text("4"));
+    let url = format!("http://127.0.0.1:{port}");
+    let finished = job()
+        .rollout(&[
+            "ask",
+            "Well?",
+            "--base-url",
+            &server.url(),
+            "--tools",
+            "web:search",
+            "--sandbox-url",
+            &url,
+        ])
+        .expect(2);
+    assert!(finished.stderr().contains("rollout tools serve"), "{}", finished.stderr());
+    assert_eq!(server.served(), 0);
+}

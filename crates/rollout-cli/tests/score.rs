@@ -1,0 +1,310 @@
+//! `rollout score`, by the real command against a scripted judge.
+
+use std::{fs, time::Duration};
+
+use rollout_testkit::{ModelServer, Reply, TestJob};
+use serde_json::{Value, json};
+
+/// A directory with a benchmark's results: right, nearly right, failed, without and with an empty ground truth.
+const RESULTS: &str = r#"{"task_id": "q1", "question": "法国的首都是哪里？", "predicted_answer": "巴黎", "success": true, "ground_truth": "巴黎", "score": 1.0, "metric": "exact_match"}
+{"task_id": "q2", "question": "And of Italy?", "predicted_answer": "Rome, Italy", "success": true, "ground_truth": "Rome", "score": 0.0, "metric": "exact_match", "trajectory": {"task_id": "q2", "messages": [{"role": "user", "content": "And of Italy?"}, {"role": "assistant", "content": "Rome, Italy"}], "start_time": "2025-02-04T10:00:00"}}
+# notes of somebody
+{"task_id": "q3", "question": "And of Spain?", "predicted_answer": "", "success": false, "ground_truth": "Madrid", "score": null, "error": "the model went away"}
+{"task_id": "q4", "question": "Why?", "predicted_answer": "Because", "success": true, "ground_truth": null}
+
+{"task_id": "q5", "question": "Silence?", "predicted_answer": "", "success": true, "ground_truth": "", "score": 1.0, "metric": "exact_match"}
+"#;
+
+fn directory() -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout")).file("eval/results.jsonl", RESULTS)
+}
+
+fn evaluation(job: &TestJob, dir: &str) -> Value {
+    let text = fs::read(job.root().join(dir).join("evaluation.json")).expect("there is an evaluation");
+    serde_json::from_slice(&text).expect("an evaluation is JSON")
+}
+
+fn judge_flags(server: &ModelServer) -> Vec<String> {
+    let url = server.url();
+    ["--metric", "llm_judgement", "--evaluator-model", "j", "--evaluator-base-url", &url]
+        .map(str::to_owned)
+        .into()
+}
+
+fn score(job: &TestJob, path: &str, flags: &[String]) -> rollout_testkit::Finished {
+    let mut arguments = vec!["score", path];
+    arguments.extend(flags.iter().map(String::as_str));
+    job.rollout(&arguments)
+}
+
+#[test]
+fn saved_answers_are_scored_by_another_metric() {
+    let job = directory();
+    let finished = job.rollout(&["score", "eval", "--metric", "char_f1"]).expect(0);
+    insta::assert_snapshot!(finished.stdout(), @"
+    metric   tasks  evaluated  average  perfect                saved  change
+    char_f1      5          3    0.857        2  0.667 (exact_match)   +0.19
+    not evaluated: 1 question that failed, 1 question without a ground truth
+    ignored: 1 line that is no answer
+
+    written to eval/evaluation.json
+    ");
+    let evaluation = evaluation(&job, "eval");
+    // The second has 4 of its 10 characters in common with the right one, and all 4 of that.
+    let average = (1.0 + 2.0 * 0.4 / 1.4 + 1.0) / 3.0;
+    assert_eq!(evaluation["average_score"], average);
+    assert_eq!((&evaluation["metric"], &evaluation["total_tasks"]), (&json!("char_f1"), &json!(5)));
+    assert_eq!((&evaluation["evaluated_tasks"], &evaluation["perfect_matches"]), (&json!(3), &json!(2)));
+    assert_eq!(evaluation["success_rate"], 0.6);
+    let evaluations = evaluation["evaluations"].as_array().unwrap();
+    let ids: Vec<_> = evaluations.iter().map(|found| found["task_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["q1", "q2", "q3", "q4", "q5"]);
+    assert_eq!(
+        evaluations[0],
+        json!({"task_id": "q1", "predicted": "巴黎", "ground_truth": "巴黎", "score": 1.0, "metric": "char_f1", "details": {}})
+    );
+    assert_eq!(
+        (&evaluations[2]["score"], &evaluations[2]["details"]),
+        (&json!(0.0), &json!({"error": "the model went away"}))
+    );
+    assert_eq!(evaluations[3]["ground_truth"], json!(null));
+    assert_eq!((&evaluations[4]["ground_truth"], &evaluations[4]["score"]), (&json!(""), &json!(1.0)));
+    assert_eq!(fs::read_to_string(job.root().join("eval/results.jsonl")).unwrap(), RESULTS);
+}
+
+#[test]
+fn the_average_that_was_saved_comes_out_again() {
+    let job = directory();
+    let finished = job.rollout(&["score", "eval/results.jsonl", "--metric", "exact_match"]).expect(0);
+    let row = finished.stdout().lines().nth(1).unwrap().to_owned();
+    insta::assert_snapshot!(row, @"exact_match      5          3    0.667        2  0.667 (exact_match)       0");
+}
+
+#[test]
+fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
+    let judge = ModelServer::scripted(|request| {
+        let correct = request.last_text().contains("Rome, Italy");
+        // The first answer is judged last.
+        let delay = Duration::from_millis(if correct { 0 } else { 200 });
+        let reasoning = "as told, by sk-of-the-judge";
+        Reply::text(json!({"correct": correct, "reasoning": reasoning}).to_string()).delay(delay)
+    })
+    .key("sk-of-the-judge");
+    let job = directory().env("JUDGE_KEY", "sk-of-the-judge");
+    let mut flags = judge_flags(&judge);
+    flags.extend(
+        ["--evaluator-api-key-var", "JUDGE_KEY", "--evaluator-temperature", "0.5"].map(str::to_owned),
+    );
+    let finished = score(&job, "eval", &flags).expect(0);
+    assert_eq!(judge.served(), 3);
+    assert_eq!(judge.requests()[0].body["temperature"], 0.5);
+    assert!(!judge.requests().iter().any(|request| request.last_text().contains("And of Italy?")));
+    let text = fs::read_to_string(job.root().join("eval/evaluation.json")).unwrap();
+    assert!(!(text + &finished.stdout() + &finished.stderr()).contains("sk-of-the-judge"));
+    let evaluation = evaluation(&job, "eval");
+    let scores: Vec<_> =
+        evaluation["evaluations"].as_array().unwrap().iter().map(|found| &found["score"]).collect();
+    assert_eq!(scores, [0.0, 1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(evaluation["evaluations"][1]["details"]["reasoning"], "as told, by [redacted]");
+}
+
+#[test]
+fn a_configuration_names_metric_and_judge_and_options_win() {
+    let judge = ModelServer::always(Reply::text("true"));
+    let config = json!({
+        "model_name": "small", "base_url": "http://127.0.0.1:9/v1", "evaluation_metric": "llm_judgement",
+        "evaluator_model_name": "large", "evaluator_base_url": judge.url(), "evaluator_extra_params": {"seed": 7},
+    });
+    let job = directory().file("config.json", &config.to_string());
+    job.rollout(&["score", "eval", "--config", "config.json", "--include-question"]).expect(0);
+    let request = &judge.requests()[0];
+    assert_eq!((request.model(), &request.body["seed"]), ("large", &json!(7)));
+    assert!(judge.requests().iter().any(|request| request.last_text().contains("And of Italy?")));
+    job.rollout(&["score", "eval", "--config", "config.json", "--evaluator-model", "other"]).expect(0);
+    assert_eq!(judge.requests().last().unwrap().model(), "other");
+    job.rollout(&["score", "eval", "--config", "config.json", "--metric", "similarity"]).expect(0);
+    assert_eq!(judge.served(), 6);
+    assert_eq!(evaluation(&job, "eval")["metric"], "similarity");
+}
+
+#[test]
+fn a_judge_that_fails_counts_as_0_and_is_told() {
+    let judge = ModelServer::always(Reply::error(400, "out of order"));
+    let job = directory();
+    let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
+    assert!(
+        finished.stdout().contains("the judge failed for 3 answers, which count as 0"),
+        "{}",
+        finished.stdout()
+    );
+    let evaluation = evaluation(&job, "eval");
+    assert_eq!((&evaluation["evaluated_tasks"], &evaluation["average_score"]), (&json!(3), &json!(0.0)));
+    let details = evaluation["evaluations"][0]["details"]["error"].as_str().unwrap();
+    assert!(details.contains("out of order"), "{details}");
+}
+
+#[test]
+fn a_refused_key_writes_nothing() {
+    let judge = ModelServer::always(Reply::text("true")).key("another");
+    let job = directory();
+    let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
+    let text = finished.stderr().replace(&judge.root(), "URL");
+    insta::assert_snapshot!(text, @"
+    error: the server refuses the key of the model that judges
+    cause: URL/v1/chat/completions wants an API key and none is set; set `api_key`: 401 Unauthorized: Incorrect API key provided
+    hint: name the variable that holds its key with --evaluator-api-key-var
+    ");
+    assert!(!job.root().join("eval/evaluation.json").exists());
+}
+
+#[test]
+fn mistakes_of_the_command_are_told_with_what_to_do() {
+    let job = directory().file("empty/results.jsonl", "\n# nothing\n").file("nothing/here", "");
+    let told = |arguments: &[&str]| job.rollout(arguments).expect(2).stderr();
+    insta::assert_snapshot!(told(&["score", "gone", "--metric", "similarity"]), @"error: there is no gone; name a file of answers, or the directory of a job");
+    insta::assert_snapshot!(told(&["score", "nothing", "--metric", "similarity"]), @"error: nothing has neither results.jsonl nor outputs.jsonl; name the directory of a benchmark or of a job with models");
+    insta::assert_snapshot!(told(&["score", "empty", "--metric", "similarity"]), @"error: empty/results.jsonl has no answers: a line of it has `predicted_answer`, or `completion` as the rows of a model's job");
+    insta::assert_snapshot!(told(&["score", "eval", "--metric", "exact"]), @r#"
+    error: invalid value 'exact' for '--metric <METRIC>': no metric is called "exact"; did you mean `exact_match`?
+
+    For more information, try '--help'.
+    "#);
+    insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement"]), @"
+    error: `llm_judgement` needs a model that judges
+    hint: give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration
+    ");
+    insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement", "--evaluator-model", "j"]), @"
+    error: it is not said where the server of the model that judges answers
+    hint: give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration
+    ");
+    let url = ["--evaluator-model", "j", "--evaluator-base-url", "http://127.0.0.1:9/v1"];
+    let arguments =
+        [&["score", "eval", "--metric", "llm_judgement", "--evaluator-api-key-var", "GONE"][..], &url]
+            .concat();
+    insta::assert_snapshot!(told(&arguments), @"error: the variable GONE is not set, and it is to hold the key of the model that judges");
+    insta::assert_snapshot!(told(&["score", "eval", "--rubric", "gone.yaml"]), @"
+    error: there is no rubric gone.yaml
+    hint: name an interaction file, as a job's `interaction:` does
+    ");
+    insta::assert_snapshot!(told(&["score", "eval"]), @"
+    error: the following required arguments were not provided:
+      --metric <METRIC>
+
+    Usage: rollout score --metric <METRIC> <RESULTS|JOB_DIR>
+
+    For more information, try '--help'.
+    ");
+    assert!(!job.root().join("eval/evaluation.json").exists());
+}
+
+/// A job of a model that answers sums, two attempts each.
+fn sums(server: &ModelServer) -> TestJob {
+    let model = json!({"name": "m", "base_url": server.url(), "max_retries": 0});
+    let dataset: Vec<Value> = (0..3)
+        .map(|n| json!({"question": format!("What is {n}+1?"), "answer": (n + 1).to_string()}))
+        .collect();
+    let interaction = json!({"dataset": dataset, "rubric": [{"match": "exact"}]});
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "gpt", "model": model}))
+        .set("environment", json!({"type": "docker", "provider_config": {"host": "tcp://127.0.0.1:1"}}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]))
+        .set("n_attempts", json!(2))
+}
+
+#[test]
+fn conversations_of_a_job_are_scored_by_another_rubric() {
+    let server = ModelServer::arithmetic();
+    // All is there that a program gets when the job itself runs it.
+    let together = "
+import json, sys
+states = json.load(sys.stdin)
+print([len(states) if (s['num_turns'], s['model'], s['is_completed']) == (1, 'm', True) else 0 for s in states])
+";
+    let rubric = "
+dataset: [{question: 'What is 0+1?', answer: '1'}]
+rubric:
+  - {name: right, match: numeric}
+  - {name: together, weight: 0.5, command: [python3, together.py], group: true}
+";
+    let job = sums(&server).file("rubrics/other.yaml", rubric).file("rubrics/together.py", together);
+    job.run().expect(0);
+    let rows = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
+    let served = server.served();
+    let dir = job.dir();
+    let finished = job.rollout(&["score", dir.to_str().unwrap(), "--rubric", "rubrics/other.yaml"]).expect(0);
+    let report = finished.stdout();
+    insta::assert_snapshot!(report.split("\n\n").next().unwrap(), @"
+              rollouts  evaluated  average  saved  change
+    reward           6          6        2      1      +1
+    right                                1
+    together                             2
+    ");
+    assert_eq!(server.served(), served);
+    assert_eq!(fs::read_to_string(dir.join("outputs.jsonl")).unwrap(), rows);
+    let evaluation: Value = serde_json::from_slice(&fs::read(dir.join("evaluation.json")).unwrap()).unwrap();
+    assert_eq!((&evaluation["total_rollouts"], &evaluation["average_reward"]), (&json!(6), &json!(2.0)));
+    let of_rows = |text: &str| -> Vec<(Value, Value)> {
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| (row["example_id"].clone(), row["attempt"].clone())).collect()
+    };
+    let evaluations = evaluation["evaluations"].as_array().unwrap();
+    let ids: Vec<_> =
+        evaluations.iter().map(|found| (found["example_id"].clone(), found["attempt"].clone())).collect();
+    assert_eq!(ids, of_rows(&rows));
+    assert_eq!(evaluations[0]["metrics"], json!({"right": 1.0, "together": 2.0}));
+    assert_eq!(evaluations[0]["advantage"], 0.0);
+}
+
+#[test]
+fn answers_of_a_models_job_are_scored_by_a_metric() {
+    let server = ModelServer::arithmetic();
+    let job = sums(&server);
+    job.run().expect(0);
+    let dir = job.dir();
+    job.rollout(&["score", dir.to_str().unwrap(), "--metric", "math_equal"]).expect(0);
+    let evaluation: Value = serde_json::from_slice(&fs::read(dir.join("evaluation.json")).unwrap()).unwrap();
+    assert_eq!((&evaluation["evaluated_tasks"], &evaluation["average_score"]), (&json!(6), &json!(1.0)));
+}
+
+#[test]
+fn conversations_of_a_benchmark_are_scored_by_a_rubric() {
+    let rubric = "{dataset: [{question: q}], rubric: [{match: contains, weight: 2}]}";
+    let job = directory().file("contains.yaml", rubric);
+    let finished = job.rollout(&["score", "eval", "--rubric", "contains.yaml"]).expect(0);
+    insta::assert_snapshot!(finished.stdout(), @"
+              rollouts  evaluated  average  saved  change
+    reward           5          1        2      0      +2
+    contains                             1
+    not evaluated: 4 rollouts that failed or were saved without a conversation
+    ignored: 1 line that is no answer
+
+    written to eval/evaluation.json
+    ");
+    let evaluation = evaluation(&job, "eval");
+    assert_eq!(
+        evaluation["evaluations"],
+        json!([{"task_id": "q2", "reward": 2.0, "advantage": 0.0, "metrics": {"contains": 1.0}}])
+    );
+}
+
+#[test]
+fn a_rubric_that_fails_in_part_is_told() {
+    let rubric = "
+dataset: [{question: q}]
+rubric:
+  - match: contains
+  - {name: checked, command: [sh, -c, 'echo no scorer here >&2; exit 3']}
+";
+    let job = directory().file("partly.yaml", rubric);
+    let finished = job.rollout(&["score", "eval", "--rubric", "partly.yaml"]).expect(1);
+    assert!(finished.stdout().contains("`checked` of the rubric failed"), "{}", finished.stdout());
+    let evaluation = evaluation(&job, "eval");
+    assert_eq!(evaluation["evaluations"][0]["metrics"], json!({"contains": 1.0, "checked": 0.0}));
+}
+
+#[test]
+fn problems_of_a_rubric_are_shown_with_their_lines() {
+    let job = directory().file("bad.yaml", "dataset: [{question: q}]\nrubric:\n  - match: excat\n");
+    let stderr = job.rollout(&["score", "eval", "--rubric", "bad.yaml"]).expect(2).stderr();
+    assert!(stderr.contains("bad.yaml:3") && stderr.contains("exact"), "{stderr}");
+}

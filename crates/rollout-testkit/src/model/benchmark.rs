@@ -1,0 +1,51 @@
+//! Plays a model that answers the questions of the benchmark examples, with tools of the tool server.
+
+use serde_json::{Value, json};
+
+use super::{ModelRequest, Reply};
+
+/// What it knows: words of the question, the tool, its arguments, and between what the answer stands in what that gives.
+type Known = (&'static str, &'static str, Value, [&'static str; 2]);
+
+/// The reply to a question of the examples; none if the request offers other tools.
+pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<Reply> {
+    let tools = request.body["tools"].as_array()?;
+    let offers = |tool: &str| tools.iter().any(|offered| offered["function"]["name"] == tool);
+    if !offers("doc-search") {
+        return None;
+    }
+    let known = known().into_iter().find(|(words, tool, ..)| asked.contains(words) && offers(tool));
+    Some(match known {
+        None => Reply::text("I do not know."),
+        Some((_, tool, arguments, _)) if request.turns() == 0 => Reply::tool_call(tool, &arguments),
+        Some((.., [before, after])) => {
+            let told = request.last_text();
+            let answer = told.split_once(before).map_or("", |(_, rest)| rest);
+            let answer = answer.split_once(after).map_or(answer, |(answer, _)| answer);
+            Reply::text(format!("Final answer: {}", answer.trim()))
+        }
+    })
+}
+
+fn known() -> [Known; 6] {
+    let fibonacci = "a, b = 1, 1\nfor _ in range(18):\n    a, b = b, a + b\nprint(b)";
+    let paid = "SELECT count(*) FROM orders WHERE month = 'March' AND paid = 1";
+    [
+        ("Fibonacci", "code-python", json!({"code": fibonacci}), ["", "\n"]),
+        ("各位数字之和", "code-python", json!({"code": "print(sum(map(int, str(2 ** 100))))"}), ["", "\n"]),
+        (
+            "deadline",
+            "doc-search",
+            json!({"key_words": ["deadline", "books"]}),
+            ["bringing them back is ", "."],
+        ),
+        ("截止日期", "doc-search", json!({"key_words": ["截止日期"]}), ["截止日期是", "。"]),
+        ("paid", "sql-execute", json!({"sql": paid}), ["\n", "\n"]),
+        (
+            "总金额",
+            "sql-execute",
+            json!({"sql": "SELECT sum(amount) FROM orders WHERE month = 'April'"}),
+            ["\n", "\n"],
+        ),
+    ]
+}

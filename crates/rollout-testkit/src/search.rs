@@ -1,0 +1,21 @@
+//! Looking for words in all files of a directory.
+
+use std::{fs, path::Path};
+
+/// Every file below a directory that holds these words, with the first line that does.
+pub fn files_holding(dir: &Path, words: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut pending = vec![dir.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(dir).expect("list a directory").flatten() {
+            if entry.file_type().expect("look at an entry").is_dir() {
+                pending.push(entry.path());
+            } else if let Ok(bytes) = fs::read(entry.path()) {
+                let text = String::from_utf8_lossy(&bytes);
+                let line = text.lines().find(|line| line.contains(words));
+                found.extend(line.map(|line| format!("{}: {line}", entry.path().display())));
+            }
+        }
+    }
+    found
+}

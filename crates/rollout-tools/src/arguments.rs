@@ -1,0 +1,102 @@
+//! What a model passes to a tool, read with patience for how models write it.
+//!
+//! Parameters that a tool does not know are left alone: a benchmark gives those of a question to every call.
+
+use serde_json::Value;
+
+use crate::{Code, Params, ToolError};
+
+/// A text, or nothing.
+pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>, ToolError> {
+    match given(params, name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(wrong(name, "a text", other)),
+    }
+}
+
+/// Some texts, where one alone may be written without a list. The first of the names that is there counts.
+pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
+    let found = names.iter().find_map(|name| given(params, name).map(|value| (*name, value)));
+    match found {
+        None => Err(missing(names[0])),
+        Some((_, Value::String(text))) => Ok(vec![text.clone()]),
+        Some((name, Value::Array(values))) => values
+            .iter()
+            .map(|value| {
+                value.as_str().map(str::to_owned).ok_or_else(|| wrong(name, "a list of texts", value))
+            })
+            .collect(),
+        Some((name, other)) => Err(wrong(name, "a text or a list of texts", other)),
+    }
+}
+
+/// A whole number, or nothing. Models write it as a number, with a fraction of zero, or as a text.
+pub(crate) fn whole(params: &Params, name: &str) -> Result<Option<i64>, ToolError> {
+    let Some(value) = given(params, name) else { return Ok(None) };
+    let number = match value {
+        Value::String(text) => text.trim().parse().ok(),
+        // The conversion keeps to the bounds of the type.
+        value => value
+            .as_i64()
+            .or_else(|| value.as_f64().filter(|number| number.is_finite()).map(|n| n.round() as i64)),
+    };
+    number.map(Some).ok_or_else(|| wrong(name, "a whole number", value))
+}
+
+/// Says that a parameter is not there.
+pub(crate) fn missing(name: &str) -> ToolError {
+    ToolError::new(Code::MissingField, format!("the parameter {name:?} is missing"))
+}
+
+fn given<'p>(params: &'p Params, name: &str) -> Option<&'p Value> {
+    params.get(name).filter(|value| !value.is_null())
+}
+
+fn wrong(name: &str, expected: &str, found: &Value) -> ToolError {
+    let found = match found {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "a truth value".to_owned(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the text {:?}", text.chars().take(50).collect::<String>()),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    };
+    ToolError::new(Code::InvalidType, format!("the parameter {name:?} is {found}; expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn params(value: Value) -> Params {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn numbers_are_read_as_models_write_them() {
+        let params =
+            params(json!({"a": 3, "b": 3.0, "c": " 3 ", "d": null, "e": "three", "f": [3], "g": 1e300}));
+        assert_eq!(whole(&params, "a"), Ok(Some(3)));
+        assert_eq!(whole(&params, "b"), Ok(Some(3)));
+        assert_eq!(whole(&params, "c"), Ok(Some(3)));
+        assert_eq!(whole(&params, "d"), Ok(None));
+        assert_eq!(whole(&params, "none"), Ok(None));
+        assert_eq!(whole(&params, "g"), Ok(Some(i64::MAX)));
+        let error = whole(&params, "e").unwrap_err();
+        assert_eq!(error.code, Code::InvalidType);
+        assert_eq!(error.message, "the parameter \"e\" is the text \"three\"; expected a whole number");
+        assert_eq!(whole(&params, "f").unwrap_err().code, Code::InvalidType);
+    }
+
+    #[test]
+    fn one_text_stands_for_a_list_of_one() {
+        let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", 1]}));
+        assert_eq!(texts(&params, &["query"]), Ok(vec!["x".to_owned()]));
+        assert_eq!(texts(&params, &["url", "urls"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(texts(&params, &["bad"]).unwrap_err().code, Code::InvalidType);
+        assert_eq!(texts(&params, &["goal"]).unwrap_err().code, Code::MissingField);
+    }
+}

@@ -1,0 +1,108 @@
+//! The settings of `code`.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use rollout::config::{Bytes, Cpus};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+use super::HOST;
+use crate::{
+    Code, ToolError,
+    server::{at_least_one, seconds},
+};
+
+/// What an engine runs code in unless it is told.
+const DOCKER_IMAGE: &str = "python:3.13-slim";
+
+/// Where code runs, and what it may use. The names are those of the configuration file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CodeConfig {
+    /// What makes environments.
+    pub environment: EnvironmentType,
+    /// What they are made of: `host` for native ones, an image for docker.
+    pub image: Option<String>,
+    /// Other images that a session may ask for.
+    pub images: Vec<String>,
+    /// The network that they have, in the words of what makes them.
+    pub network: String,
+    /// CPUs of each.
+    #[serde(deserialize_with = "quantity")]
+    pub cpus: Cpus,
+    /// Memory of each.
+    #[serde(deserialize_with = "quantity")]
+    pub memory: Bytes,
+    /// Processes in each.
+    #[serde(deserialize_with = "at_least_one")]
+    pub pids: usize,
+    /// How long a program runs that says nothing of it.
+    #[serde(deserialize_with = "seconds")]
+    pub timeout_sec: Duration,
+    /// How much of each stream of output is kept: half of it from the start, half from the end.
+    #[serde(deserialize_with = "at_least_one")]
+    pub max_output_bytes: usize,
+    /// The folders that files may be in with which a session starts. The folder that the server was started in unless
+    /// told otherwise.
+    pub roots: Vec<PathBuf>,
+}
+
+/// What makes environments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvironmentType {
+    /// The embedded engine, with this machine's own system inside.
+    Native,
+    /// A Docker engine.
+    Docker,
+}
+
+impl Default for CodeConfig {
+    fn default() -> Self {
+        Self {
+            environment: EnvironmentType::Native,
+            image: None,
+            images: Vec::new(),
+            network: "none".to_owned(),
+            cpus: Cpus { millis: 1000 },
+            memory: Bytes(1 << 30),
+            pids: 256,
+            timeout_sec: Duration::from_secs(60),
+            max_output_bytes: 32 << 10,
+            roots: crate::seed::default_roots(),
+        }
+    }
+}
+
+impl CodeConfig {
+    /// The image of sessions that ask for none.
+    pub(super) fn image(&self) -> &str {
+        let default = match self.environment {
+            EnvironmentType::Native => HOST,
+            EnvironmentType::Docker => DOCKER_IMAGE,
+        };
+        self.image.as_deref().unwrap_or(default)
+    }
+
+    /// The image that a session asks for, if it may have it.
+    pub(super) fn allowed<'a>(&'a self, image: &'a str) -> Result<&'a str, ToolError> {
+        if image == self.image() || self.images.iter().any(|allowed| allowed == image) {
+            return Ok(image);
+        }
+        let text = format!(
+            "the image `{}` is not one that sessions may ask for; `resources.code.images` lists those",
+            image.escape_debug()
+        );
+        Err(ToolError::new(Code::Refused, text))
+    }
+}
+
+/// Reads an amount, written as a number or as a text such as `512Mi`.
+fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<T, D::Error> {
+    let text = match Value::deserialize(from)? {
+        Value::String(text) => text,
+        Value::Number(number) => number.to_string(),
+        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
+    };
+    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
+}

@@ -1,0 +1,30 @@
+//! Documents that are archives: what is in them is measured before anything is believed.
+
+use std::io::{self, Cursor, Read};
+
+use zip::ZipArchive;
+
+use super::{ExtractError, Limits};
+
+/// Opens an archive of which everything, unpacked for real, is within the limits: its headers are believed only if
+/// they say that it is too much, and parts that share their bytes count each.
+pub(super) fn open<'a>(
+    bytes: &'a [u8],
+    limits: &Limits,
+) -> Result<ZipArchive<Cursor<&'a [u8]>>, ExtractError> {
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(ExtractError::malformed)?;
+    if archive.len() > limits.entries {
+        return Err(ExtractError::Entries(limits.entries));
+    }
+    if archive.decompressed_size().is_some_and(|size| size > u128::from(limits.unpacked_bytes)) {
+        return Err(ExtractError::Unpacked(limits.unpacked_bytes));
+    }
+    let mut left = limits.unpacked_bytes;
+    for nth in 0..archive.len() {
+        let entry = archive.by_index(nth).map_err(ExtractError::malformed)?;
+        let unpacked =
+            io::copy(&mut entry.take(left + 1), &mut io::sink()).map_err(ExtractError::malformed)?;
+        left = left.checked_sub(unpacked).ok_or(ExtractError::Unpacked(limits.unpacked_bytes))?;
+    }
+    Ok(archive)
+}

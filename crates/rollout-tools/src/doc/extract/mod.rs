@@ -1,0 +1,356 @@
+//! The text of a document, in sections.
+//!
+//! Documents are hostile. Every reader counts what it takes and what it makes against [`Limits`]; what the
+//! libraries beneath do not let us count is bounded by the process that they run in, see
+//! [`Format::needs_a_process`].
+
+mod archive;
+mod docx;
+mod html;
+mod markdown;
+mod pdf;
+mod plain;
+mod rows;
+mod xlsx;
+
+use std::io::{Read, Seek};
+
+use serde::{Deserialize, Serialize};
+
+use crate::helper::Failure;
+
+/// Sections longer than this are cut, in characters. What a tool gives is cut at 4000 for the model, and a section
+/// has to fit with its title.
+pub(super) const SECTION_CHARS: usize = 3000;
+
+/// What kind of document it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Format {
+    /// Text without a form.
+    Text,
+    /// Markdown.
+    Markdown,
+    /// A page of the web.
+    Html,
+    /// Rows of values, separated by commas, semicolons or tabs.
+    Csv,
+    /// A PDF.
+    Pdf,
+    /// A document of a word processor.
+    Docx,
+    /// A workbook of a spreadsheet.
+    Xlsx,
+}
+
+/// Endings of files that are text, beside those with a form of their own.
+const TEXT: &[&str] = &[
+    "bib",
+    "c",
+    "cc",
+    "cfg",
+    "conf",
+    "cpp",
+    "css",
+    "go",
+    "h",
+    "hpp",
+    "ini",
+    "java",
+    "js",
+    "json",
+    "jsonl",
+    "log",
+    "lua",
+    "org",
+    "php",
+    "pl",
+    "properties",
+    "py",
+    "r",
+    "rb",
+    "rs",
+    "rst",
+    "scala",
+    "sh",
+    "sql",
+    "srt",
+    "tex",
+    "text",
+    "toml",
+    "ts",
+    "txt",
+    "vtt",
+    "xml",
+    "yaml",
+    "yml",
+];
+
+impl Format {
+    /// The format of a file with this name; text if its ending says nothing.
+    pub fn of(name: &str) -> Self {
+        Self::known(name).unwrap_or(Self::Text)
+    }
+
+    /// The format of a file with this name, if its ending says so or it has none.
+    pub(crate) fn known(name: &str) -> Option<Self> {
+        let Some((_, ending)) = name.rsplit_once('.') else { return Some(Self::Text) };
+        Some(match ending.to_ascii_lowercase().as_str() {
+            "md" | "markdown" => Self::Markdown,
+            "htm" | "html" | "xhtml" => Self::Html,
+            "csv" | "tsv" => Self::Csv,
+            "pdf" => Self::Pdf,
+            "docx" => Self::Docx,
+            "xlsx" | "xlsm" => Self::Xlsx,
+            ending if TEXT.contains(&ending) => Self::Text,
+            _ => return None,
+        })
+    }
+
+    /// Whether its reader can be made to use up memory or to crash, and so needs a process of its own.
+    pub fn needs_a_process(self) -> bool {
+        matches!(self, Self::Html | Self::Pdf | Self::Docx | Self::Xlsx)
+    }
+}
+
+/// What a document may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// The most bytes of the file.
+    pub file_bytes: u64,
+    /// The most bytes of its text.
+    pub text_bytes: usize,
+    /// The most sections.
+    pub sections: usize,
+    /// The most bytes that its parts unpack to, if it is packed.
+    pub unpacked_bytes: u64,
+    /// The most parts, if it is packed.
+    pub entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            file_bytes: 64 << 20,
+            text_bytes: 16 << 20,
+            sections: 20_000,
+            unpacked_bytes: 256 << 20,
+            entries: 10_000,
+        }
+    }
+}
+
+/// A part of a document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// What it is called, with the titles of the sections that it is in.
+    pub title: String,
+    /// Its text.
+    pub text: String,
+}
+
+/// Why a document has no text.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtractError {
+    /// The file is too long.
+    #[error("the document is larger than {} MiB", .0 >> 20)]
+    File(u64),
+    /// The text is too long.
+    #[error("the document holds more than {} MiB of text", .0 >> 20)]
+    Text(usize),
+    /// There are too many sections.
+    #[error("the document has more than {0} sections")]
+    Sections(usize),
+    /// It unpacks to too much.
+    #[error("the document unpacks to more than {} MiB", .0 >> 20)]
+    Unpacked(u64),
+    /// It has too many parts.
+    #[error("the document is packed from more than {0} files")]
+    Entries(usize),
+    /// It is not what it is taken for.
+    #[error("the document cannot be read: {0}")]
+    Malformed(String),
+}
+
+impl ExtractError {
+    fn malformed(cause: impl std::fmt::Display) -> Self {
+        Self::Malformed(cause.to_string())
+    }
+}
+
+impl From<ExtractError> for Failure {
+    fn from(error: ExtractError) -> Self {
+        match error {
+            ExtractError::Malformed(_) => Self::Failed(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+/// Takes the text out of a document.
+pub fn extract(
+    format: Format,
+    input: impl Read + Seek,
+    limits: &Limits,
+) -> Result<Vec<Section>, ExtractError> {
+    let mut sections = Sections { limits, found: Vec::new(), bytes: 0 };
+    match format {
+        Format::Text => plain::read(&text(input, limits)?, &mut sections)?,
+        Format::Markdown => markdown::read(&text(input, limits)?, &mut sections)?,
+        Format::Html => html::read(&text(input, limits)?, &mut sections)?,
+        Format::Csv => rows::read(&text(input, limits)?, &mut sections)?,
+        Format::Pdf => pdf::read(&bytes(input, limits)?, &mut sections)?,
+        Format::Docx => docx::read(&bytes(input, limits)?, &mut sections)?,
+        Format::Xlsx => xlsx::read(&bytes(input, limits)?, &mut sections)?,
+    }
+    Ok(sections.found)
+}
+
+/// Sections as they are found, within the limits.
+struct Sections<'a> {
+    limits: &'a Limits,
+    found: Vec<Section>,
+    bytes: usize,
+}
+
+impl Sections<'_> {
+    /// Adds a section, in several parts if it is long. One without text counts if it has a title.
+    fn push(&mut self, title: &str, text: &str) -> Result<(), ExtractError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return if title.is_empty() { Ok(()) } else { self.add(title.to_owned(), String::new()) };
+        }
+        for (nth, piece) in pieces(text, SECTION_CHARS).enumerate() {
+            let title = if nth == 0 { title.to_owned() } else { format!("{title} ({})", nth + 1) };
+            self.add(title, piece.to_owned())?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, title: String, text: String) -> Result<(), ExtractError> {
+        self.bytes += title.len() + text.len();
+        if self.bytes > self.limits.text_bytes {
+            return Err(ExtractError::Text(self.limits.text_bytes));
+        }
+        if self.found.len() == self.limits.sections {
+            return Err(ExtractError::Sections(self.limits.sections));
+        }
+        self.found.push(Section { title, text });
+        Ok(())
+    }
+}
+
+/// Cuts a text where a paragraph, a line or a word ends, into pieces of no more than so many characters.
+pub(crate) fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
+    let mut rest = text.trim();
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let Some((end, _)) = rest.char_indices().nth(most) else { return Some(std::mem::take(&mut rest)) };
+        let window = &rest[..end];
+        let cut = ["\n\n", "\n", " "].iter().find_map(|mark| window.rfind(mark).filter(|at| *at >= end / 2));
+        let (piece, after) = rest.split_at(cut.unwrap_or(end));
+        rest = after.trim_start();
+        Some(piece.trim_end())
+    })
+}
+
+fn bytes(input: impl Read, limits: &Limits) -> Result<Vec<u8>, ExtractError> {
+    let mut bytes = Vec::new();
+    input.take(limits.file_bytes + 1).read_to_end(&mut bytes).map_err(ExtractError::malformed)?;
+    if bytes.len() as u64 > limits.file_bytes {
+        return Err(ExtractError::File(limits.file_bytes));
+    }
+    Ok(bytes)
+}
+
+/// The text of a file: UTF-16 if it says so, else UTF-8, in which whatever is wrong is replaced.
+fn text(input: impl Read, limits: &Limits) -> Result<String, ExtractError> {
+    let bytes = bytes(input, limits)?;
+    let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
+        let units: Vec<_> = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).collect();
+        String::from_utf16_lossy(&units)
+    };
+    let text = match bytes.as_slice() {
+        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
+        [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest).into_owned(),
+        bytes if bytes.contains(&0) => return Err(ExtractError::malformed("it is not text")),
+        _ => String::from_utf8(bytes)
+            .unwrap_or_else(|wrong| String::from_utf8_lossy(wrong.as_bytes()).into_owned()),
+    };
+    Ok(text.replace("\r\n", "\n").replace('\r', "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sections(format: Format, bytes: &[u8]) -> Vec<(String, String)> {
+        let found = extract(format, Cursor::new(bytes), &Limits::default()).unwrap();
+        found.into_iter().map(|section| (section.title, section.text)).collect()
+    }
+
+    #[test]
+    fn text_is_read_in_every_usual_encoding() {
+        let utf16: Vec<u8> = "\u{feff}巴黎".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for bytes in ["巴黎".as_bytes(), "\u{feff}巴黎".as_bytes(), &utf16] {
+            assert_eq!(sections(Format::Text, bytes), [("巴黎".to_owned(), "巴黎".to_owned())]);
+        }
+        assert_eq!(sections(Format::Text, b"caf\xe9")[0].1, "caf\u{fffd}");
+    }
+
+    #[test]
+    fn what_is_not_text_is_said_to_be_none() {
+        let error = extract(Format::Text, Cursor::new(b"\x7fELF\0\0"), &Limits::default()).unwrap_err();
+        assert_eq!(error.to_string(), "the document cannot be read: it is not text");
+    }
+
+    #[test]
+    fn each_limit_is_named_when_it_is_reached() {
+        let limits = Limits { file_bytes: 1 << 20, text_bytes: 1 << 19, sections: 3, ..Limits::default() };
+        let fails =
+            |bytes: &[u8]| extract(Format::Markdown, Cursor::new(bytes), &limits).unwrap_err().to_string();
+        assert_eq!(fails(&vec![b'a'; (1 << 20) + 1]), "the document is larger than 1 MiB");
+        assert_eq!(fails(b"# a\n# b\n# c\n# d\n"), "the document has more than 3 sections");
+        let limits = Limits { text_bytes: 1 << 20, ..Limits::default() };
+        let long = vec![b'a'; 1 << 21];
+        let error = extract(Format::Text, Cursor::new(long), &limits).unwrap_err();
+        assert_eq!(error.to_string(), "the document holds more than 1 MiB of text");
+    }
+
+    #[test]
+    fn formats_are_told_by_their_endings() {
+        for (name, format) in [
+            ("a.MD", Some(Format::Markdown)),
+            ("a.b.tsv", Some(Format::Csv)),
+            ("README", Some(Format::Text)),
+            ("x.py", Some(Format::Text)),
+            ("x.png", None),
+        ] {
+            assert_eq!(Format::known(name), format, "{name}");
+        }
+        assert_eq!(Format::of("x.png"), Format::Text);
+    }
+
+    proptest! {
+        #[test]
+        fn cutting_loses_nothing_but_white_space(text in "[a 巴\n]{0,200}", most in 1_usize..20) {
+            let pieces: Vec<_> = pieces(&text, most).collect();
+            let solid = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            prop_assert_eq!(solid(&pieces.concat()), solid(&text));
+            prop_assert!(pieces.iter().all(|piece| piece.chars().count() <= most && !piece.is_empty()));
+        }
+
+        #[test]
+        fn no_bytes_make_a_reader_of_text_fail(bytes in proptest::collection::vec(1_u8.., 0..300)) {
+            for format in [Format::Text, Format::Markdown, Format::Csv] {
+                extract(format, Cursor::new(&bytes), &Limits::default()).unwrap();
+            }
+        }
+    }
+}

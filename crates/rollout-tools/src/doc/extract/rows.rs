@@ -1,0 +1,132 @@
+//! Tables: blocks of rows, each below the header of the table.
+
+use super::{ExtractError, SECTION_CHARS, Sections};
+
+/// Headers longer than this are not repeated, in characters.
+const LONGEST_HEADER: usize = SECTION_CHARS / 4;
+
+pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(delimiter(text))
+        .flexible(true)
+        .has_headers(false)
+        .from_reader(text.as_bytes());
+    let mut blocks = Blocks::new("", sections);
+    let mut record = csv::StringRecord::new();
+    while reader.read_record(&mut record).map_err(ExtractError::malformed)? {
+        blocks.row(record.iter())?;
+    }
+    blocks.end()
+}
+
+/// What separates the values: whichever the first line has most of.
+fn delimiter(text: &str) -> u8 {
+    let first = text.lines().next().unwrap_or_default();
+    let count = |mark: &u8| first.bytes().filter(|byte| byte == mark).count();
+    // Of those that are equally frequent the last one is taken.
+    b";\t,".iter().copied().max_by_key(count).unwrap_or(b',')
+}
+
+/// Gathers rows until they are long enough to be a section.
+pub(super) struct Blocks<'a, 'b> {
+    name: &'a str,
+    sections: &'a mut Sections<'b>,
+    header: Option<String>,
+    block: String,
+    chars: usize,
+    /// The number of the first row of the block, and of the last.
+    rows: (usize, usize),
+}
+
+impl<'a, 'b> Blocks<'a, 'b> {
+    /// Gathers the rows of the table with this name.
+    pub(super) fn new(name: &'a str, sections: &'a mut Sections<'b>) -> Self {
+        Self { name, sections, header: None, block: String::new(), chars: 0, rows: (1, 0) }
+    }
+
+    /// Adds a row. The first one is the header.
+    pub(super) fn row<T: AsRef<str>>(&mut self, cells: impl Iterator<Item = T>) -> Result<(), ExtractError> {
+        let mut line = String::new();
+        for (nth, cell) in cells.enumerate() {
+            line.push_str(if nth > 0 { " | " } else { "" });
+            line.extend(cell.as_ref().trim().chars().map(|c| if c == '\n' { ' ' } else { c }));
+        }
+        if self.header.is_none() {
+            self.header = Some(line);
+            return Ok(());
+        }
+        let chars = line.chars().count() + 1;
+        if self.chars > 0 && self.chars + self.repeated().chars().count() + chars > SECTION_CHARS {
+            self.flush()?;
+        }
+        self.rows.1 += 1;
+        self.chars += chars;
+        self.block.push_str(&line);
+        self.block.push('\n');
+        Ok(())
+    }
+
+    /// Adds what is left.
+    pub(super) fn end(mut self) -> Result<(), ExtractError> {
+        match self.rows {
+            (1, 0) => {
+                let header = self.header.unwrap_or_default();
+                self.sections.push(if header.is_empty() { "" } else { self.name }, &header)
+            }
+            (first, last) if first <= last => self.flush(),
+            _ => Ok(()),
+        }
+    }
+
+    fn repeated(&self) -> &str {
+        self.header.as_deref().filter(|header| header.chars().count() <= LONGEST_HEADER).unwrap_or_default()
+    }
+
+    fn flush(&mut self) -> Result<(), ExtractError> {
+        let (first, last) = self.rows;
+        let rows = if first == last { format!("row {first}") } else { format!("rows {first}–{last}") };
+        let title = if self.name.is_empty() { rows } else { format!("{} ({rows})", self.name) };
+        let text = format!("{}\n{}", self.repeated(), self.block);
+        self.sections.push(&title, &text)?;
+        self.block.clear();
+        self.chars = 0;
+        self.rows.0 = last + 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::super::{Format, Limits, Section, extract};
+
+    fn read(text: &str) -> Vec<Section> {
+        extract(Format::Csv, Cursor::new(text), &Limits::default()).unwrap()
+    }
+
+    #[test]
+    fn every_block_of_rows_has_the_header() {
+        let mut text = "city,people\n".to_owned();
+        text.extend((0..400).map(|n| format!("\"town, {n}\",{n}\n")));
+        let found = read(&text);
+        assert!(found.len() > 1 && found.iter().all(|part| part.text.starts_with("city | people\ntown, ")));
+        let titles: Vec<_> = found.iter().map(|part| part.title.as_str()).collect();
+        insta::assert_snapshot!(titles.join(", "), @"rows 1–200, rows 201–386, rows 387–400");
+    }
+
+    #[test]
+    fn values_may_be_separated_by_other_marks() {
+        assert_eq!(read("a;b\n1,5;2\n")[0].text, "a | b\n1,5 | 2");
+        assert_eq!(read("a\tb\n1\t2\n")[0].text, "a | b\n1 | 2");
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_and_counted() {
+        let found = read(&format!("h\n{}", "x".repeat(1 << 20)));
+        assert!(found.iter().all(|part| part.text.chars().count() <= super::SECTION_CHARS));
+        let limits = Limits { text_bytes: 1 << 19, ..Limits::default() };
+        let endless = Cursor::new("x".repeat(1 << 20));
+        assert!(extract(Format::Csv, endless, &limits).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Documents: their text by section, and a search over it.
+
+pub(crate) mod bm25;
+pub(crate) mod cache;
+pub mod extract;
+mod ids;
+mod library;
+mod page;
+pub(crate) mod reader;
+mod session;
+mod snippet;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::seed::{self, Seeds};
+use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
+use extract::Limits;
+use library::Library;
+use reader::Reader;
+
+pub(crate) use snippet::snippet;
+
+/// How the `doc` tools are set up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DocConfig {
+    /// The folders that documents may be in. The folder that the server was started in unless told otherwise.
+    pub roots: Vec<PathBuf>,
+    /// The most bytes of a document.
+    pub max_file_bytes: u64,
+    /// The most bytes of a document's text.
+    pub max_text_bytes: usize,
+    /// How many bytes of memory the process that reads a document may take.
+    pub max_memory_bytes: u64,
+    /// How many seconds of a processor it may take to read a document.
+    pub timeout_seconds: u64,
+    /// About how many bytes of memory are used to keep documents that were read.
+    pub cache_bytes: usize,
+}
+
+impl Default for DocConfig {
+    fn default() -> Self {
+        let Limits { file_bytes, text_bytes, .. } = Limits::default();
+        Self {
+            roots: seed::default_roots(),
+            max_file_bytes: file_bytes,
+            max_text_bytes: text_bytes,
+            max_memory_bytes: 1 << 30,
+            timeout_seconds: 30,
+            cache_bytes: 256 << 20,
+        }
+    }
+}
+
+/// The `doc` tools: documents to read and to search.
+#[derive(Debug)]
+pub struct Docs {
+    roots: Vec<PathBuf>,
+    library: Arc<Library>,
+}
+
+impl Docs {
+    /// Tools for the documents below the roots, of which the helper reads those that are dangerous to read.
+    pub fn new(config: DocConfig, helper: Helper) -> Self {
+        let limits = Limits {
+            file_bytes: config.max_file_bytes,
+            text_bytes: config.max_text_bytes,
+            ..Limits::default()
+        };
+        let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
+        Self { roots: config.roots, library: Arc::new(Library::new(reader, config.cache_bytes)) }
+    }
+}
+
+#[async_trait]
+impl Resource for Docs {
+    fn name(&self) -> &str {
+        "doc"
+    }
+
+    fn tools(&self) -> Vec<ToolSpec> {
+        let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
+        vec![
+            ToolSpec {
+                name: "read".to_owned(),
+                aliases: Vec::new(),
+                description:
+                    "Reads sections of the documents. Without section_ids it gives what there is: the \
+                              documents and the ids of their sections, or the whole text if it is short."
+                        .to_owned(),
+                parameters: json!({
+                    "type": "object",
+                    "properties": {
+                        "section_ids": texts("Ids of sections, from doc:search or from doc:read without ids."),
+                        "path": {"type": "string", "description": "Only this document."},
+                        "start": {"type": "integer", "description": "The character to go on from, if a text was cut.", "default": 0},
+                        "max_text_token": {"type": "integer", "description": "About the most tokens to give.", "default": page::TOKENS},
+                    },
+                }),
+            },
+            ToolSpec {
+                name: "search".to_owned(),
+                aliases: Vec::new(),
+                description: "Searches the documents for words and gives the sections that fit best."
+                    .to_owned(),
+                parameters: json!({
+                    "type": "object",
+                    "properties": {
+                        "key_words": texts("Words to look for."),
+                        "max_search_results": {"type": "integer", "description": "The most sections to give.", "default": session::RESULTS},
+                    },
+                    "required": ["key_words"],
+                }),
+            },
+        ]
+    }
+
+    async fn warm_up(&self) -> Result<(), ToolError> {
+        Seeds::open(&self.roots, &Params::new()).await.map(drop)
+    }
+
+    async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
+        let seeds = Seeds::open(&self.roots, config).await?;
+        Ok(Box::new(session::DocSession { seeds, library: Arc::clone(&self.library) }))
+    }
+}

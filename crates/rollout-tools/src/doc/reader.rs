@@ -1,0 +1,75 @@
+//! Takes the text out of files, where it can do no harm.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::extract::{ExtractError, Format, Limits, Section, extract};
+use crate::helper::{Bounds, Failure, HelperError, Work};
+use crate::seed::{self, SeedFile};
+use crate::{Code, Helper, ToolError};
+
+/// Reads documents.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    helper: Helper,
+    limits: Limits,
+    memory: u64,
+    seconds: u64,
+    /// Holds back those that are read in this process.
+    reading: Arc<Semaphore>,
+}
+
+/// Why a document gave no text.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// What to tell.
+    pub(crate) error: ToolError,
+    /// Whether the same file would fail in the same way again.
+    pub(crate) is_lasting: bool,
+}
+
+impl Reader {
+    /// Reads with these bounds.
+    pub(crate) fn new(helper: Helper, limits: Limits, memory: u64, seconds: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { helper, limits, memory, seconds, reading: Arc::new(Semaphore::new(cores.max(2))) }
+    }
+
+    /// The sections of a document.
+    pub(crate) async fn sections(&self, file: &SeedFile) -> Result<Vec<Section>, Unread> {
+        if file.stamp.size > self.limits.file_bytes {
+            let refused = Failure::from(ExtractError::File(self.limits.file_bytes));
+            return Err(Unread::of(file, HelperError::from(refused)));
+        }
+        let listed = file.clone();
+        let opened = seed::blocking(move || listed.open()).await;
+        let (input, stamp) = opened.map_err(|error| Unread { error: error.into(), is_lasting: false })?;
+        if stamp != file.stamp {
+            let message = format!("`{}` changed while it was being read; try again", file.path);
+            return Err(Unread { error: ToolError::new(Code::ExecutionError, message), is_lasting: false });
+        }
+        let (format, limits) = (Format::of(&file.path), self.limits);
+        let sections = if format.needs_a_process() {
+            // JSON may write a byte of text as six.
+            let output = 8 * limits.text_bytes as u64;
+            let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };
+            self.helper.run(Work::Extract { format, limits }, input, bounds).await
+        } else {
+            // The semaphore is never closed, so that waiting for it cannot fail.
+            let _reading = self.reading.acquire().await;
+            let read = seed::blocking(move || extract(format, input, &limits)).await;
+            read.map_err(|error| Failure::from(error).into())
+        };
+        sections.map_err(|error| Unread::of(file, error))
+    }
+}
+
+impl Unread {
+    fn of(file: &SeedFile, cause: HelperError) -> Self {
+        let is_lasting = cause.is_lasting();
+        let mut error = ToolError::from(cause);
+        error.message = format!("`{}`: {}", file.path, error.message);
+        Self { error, is_lasting }
+    }
+}

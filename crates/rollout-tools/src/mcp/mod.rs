@@ -1,0 +1,147 @@
+//! `mcp`: the tools of MCP servers, as `mcp:<server>.<tool>`.
+//!
+//! A server is connected to once and serves all sessions. One that cannot be reached has no tools until it can; the
+//! others are none the worse for it.
+
+mod config;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use indexmap::IndexMap;
+use rollout::model::{
+    Content, ErrorKind, ToolDef,
+    tool::{
+        ToolFailure,
+        mcp::{McpServer, McpTransport},
+    },
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+pub use config::McpServerConfig;
+pub(crate) use config::is_server_name;
+
+use crate::{Call, Code, Params, Resource, Session, ToolError, ToolSpec};
+
+/// Calls tools of MCP servers.
+pub struct Mcp(Arc<IndexMap<String, Server>>);
+
+struct Server {
+    transport: McpTransport,
+    /// None until it has been reached, and after it was lost.
+    connection: Mutex<Option<McpServer>>,
+    /// What it last said of its tools.
+    tools: RwLock<Vec<ToolDef>>,
+}
+
+impl Mcp {
+    /// Takes servers by name. None of them is connected to yet.
+    pub fn new(servers: impl IntoIterator<Item = (String, McpTransport)>) -> Self {
+        let servers = servers.into_iter().map(|(name, transport)| {
+            (name, Server { transport, connection: Mutex::default(), tools: RwLock::default() })
+        });
+        Self(Arc::new(servers.collect()))
+    }
+}
+
+impl Server {
+    /// The connection, made if there is none.
+    async fn connect(&self) -> Result<McpServer, ToolError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(server) = &*connection {
+            return Ok(server.clone());
+        }
+        let server = McpServer::connect(&self.transport).await.map_err(|error| {
+            // The failure has the causes in its text.
+            let code = Code::DependencyMissing;
+            ToolError::new(code, ToolFailure::from(error).message)
+        })?;
+        *self.tools.write().unwrap_or_else(PoisonError::into_inner) = server.definitions();
+        *connection = Some(server.clone());
+        Ok(server)
+    }
+
+    async fn call(&self, tool: &str, params: Params) -> Result<Value, ToolError> {
+        let server = self.connect().await?;
+        match server.call(tool, params).await {
+            Ok(content) => Ok(told(content)),
+            Err(failure) => {
+                let lost = failure.name == ErrorKind::Infra.as_str();
+                if lost {
+                    // The next call starts it anew.
+                    *self.connection.lock().await = None;
+                    server.close().await;
+                }
+                let code = match failure.name.as_str() {
+                    "TimeoutError" => Code::Timeout,
+                    _ if lost => Code::RequestFailed,
+                    _ => Code::ExecutionError,
+                };
+                Err(ToolError::new(code, failure.message))
+            }
+        }
+    }
+}
+
+fn told(content: Content) -> Value {
+    match content {
+        Content::Text(text) => json!({"result": text}),
+        Content::Parts(parts) => {
+            let text = Content::Parts(parts.clone()).text().into_owned();
+            json!({"result": text, "parts": parts})
+        }
+    }
+}
+
+#[async_trait]
+impl Resource for Mcp {
+    fn name(&self) -> &str {
+        "mcp"
+    }
+
+    fn tools(&self) -> Vec<ToolSpec> {
+        let of = |(name, server): (&String, &Server)| {
+            let tools = server.tools.read().unwrap_or_else(PoisonError::into_inner);
+            let spec = |tool: &ToolDef| ToolSpec {
+                name: format!("{name}.{}", tool.name),
+                aliases: Vec::new(),
+                description: tool.description.clone(),
+                parameters: tool.parameters.clone(),
+            };
+            tools.iter().map(spec).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
+    async fn warm_up(&self) -> Result<(), ToolError> {
+        let connected = self.0.iter().map(async |(name, server)| {
+            server.connect().await.err().map(|error| format!("{name}: {}", error.message))
+        });
+        let failed: Vec<String> = join_all(connected).await.into_iter().flatten().collect();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(ToolError::new(Code::DependencyMissing, failed.join("; "))),
+        }
+    }
+
+    async fn open(&self, _: &Params) -> Result<Box<dyn Session>, ToolError> {
+        Ok(Box::new(McpSession(Arc::clone(&self.0))))
+    }
+}
+
+struct McpSession(Arc<IndexMap<String, Server>>);
+
+#[async_trait]
+impl Session for McpSession {
+    async fn call(&self, tool: &str, params: Params, _: &Call) -> Result<Value, ToolError> {
+        let found = tool.split_once('.').and_then(|(server, tool)| Some((self.0.get(server)?, tool)));
+        match found {
+            Some((server, tool)) => server.call(tool, params).await,
+            None => {
+                Err(ToolError::new(Code::InvalidRequest, format!("there is no MCP server with {tool:?}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Files that a client may name: those below the roots that the operator of the server allows.
+//!
+//! Every path comes from a client or a model and is taken for hostile. It is resolved by the kernel, beneath the
+//! root and in one step, so that neither `..` nor a symbolic link leads out of it, not even one that is put
+//! there between a look and the opening.
+
+mod files;
+mod roots;
+
+use std::error::Error as _;
+use std::path::PathBuf;
+
+pub(crate) use files::{SeedFile, Stamp};
+pub(crate) use roots::Roots;
+
+use crate::{Code, Params, ToolError, args};
+
+/// The parameters, of a session or of a call, that name the files: the first that is there counts.
+const NAMES: [&str; 2] = ["seed_path", "folder"];
+
+/// The roots when the operator names none.
+pub(crate) fn default_roots() -> Vec<PathBuf> {
+    vec![PathBuf::from(".")]
+}
+
+/// Why files could not be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SeedError {
+    /// Neither the session nor the call says where the files are.
+    #[error(
+        "there is nothing to look at: open the session with a `seed_path` that names a file or a folder, or give one with the call"
+    )]
+    Unnamed,
+    /// The path leads out of the roots.
+    #[error(
+        "`{path}` is not below a folder that this server may read ({roots}); who runs the server can add the folder to `roots` in its configuration"
+    )]
+    Outside { path: String, roots: String },
+    /// The path leads out of what the session was opened with.
+    #[error("`{path}` is not part of what this session was opened for ({roots})")]
+    OutsideSession { path: String, roots: String },
+    /// The path has a part that begins with a dot.
+    #[error("`{path}` is hidden: names that begin with a dot are not served")]
+    Hidden { path: String },
+    /// There is no such file.
+    #[error("there is no `{path}` below the folders of this server")]
+    Missing { path: String },
+    /// It is a device, a pipe, or a file of the kernel.
+    #[error("`{path}` is neither a file nor a folder")]
+    NotAFile { path: String },
+    /// The folder holds too much.
+    #[error("`{path}` holds more than {most} files; name a smaller folder")]
+    TooMany { path: String, most: usize },
+    /// A root cannot be opened.
+    #[error("the folder `{path}`, one of `roots` in the server's configuration, cannot be opened")]
+    Root { path: String, source: std::io::Error },
+    /// The file cannot be read.
+    #[error("`{path}` cannot be read")]
+    Unreadable { path: String, source: std::io::Error },
+}
+
+impl From<SeedError> for ToolError {
+    fn from(error: SeedError) -> Self {
+        let code = match error {
+            SeedError::Unnamed => Code::NotInitialized,
+            SeedError::Outside { .. }
+            | SeedError::OutsideSession { .. }
+            | SeedError::Hidden { .. }
+            | SeedError::NotAFile { .. }
+            | SeedError::TooMany { .. } => Code::Refused,
+            SeedError::Missing { .. } => Code::NoResults,
+            SeedError::Root { .. } => Code::ResourceFailed,
+            SeedError::Unreadable { .. } => Code::ExecutionError,
+        };
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        Self::new(code, format!("{error}{cause}"))
+    }
+}
+
+/// Where the files of a session are.
+#[derive(Debug, Clone)]
+pub(crate) struct Seeds {
+    roots: Vec<PathBuf>,
+    session: Vec<String>,
+}
+
+impl Seeds {
+    /// Reads the seeds of a session, each of which has to be there.
+    pub(crate) async fn open(roots: &[PathBuf], config: &Params) -> Result<Self, ToolError> {
+        let seeds = Self { roots: roots.to_vec(), session: named(config)? };
+        let checked = seeds.clone();
+        blocking(move || {
+            let roots = Roots::open(&checked.roots)?;
+            checked.session.iter().try_for_each(|path| roots.find(path).map(drop))
+        })
+        .await?;
+        Ok(seeds)
+    }
+
+    /// Whether the session was opened with nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.session.is_empty()
+    }
+
+    /// Whether a call names files of its own.
+    pub(crate) fn are_named(params: &Params) -> bool {
+        NAMES.iter().any(|name| params.contains_key(*name))
+    }
+
+    /// Lists the files that a call is about, those for which `wanted` holds of their name, ordered by their path.
+    ///
+    /// A call may name a part of what its session was opened with, and anything below the roots if the session
+    /// was opened with nothing.
+    pub(crate) async fn files(
+        &self,
+        params: &Params,
+        wanted: fn(&str) -> bool,
+    ) -> Result<Vec<SeedFile>, ToolError> {
+        let named = named(params)?;
+        let Self { roots, session } = self.clone();
+        let listed = blocking(move || {
+            let roots = Roots::open(&roots)?;
+            match (session.is_empty(), named.is_empty()) {
+                (true, true) => Err(SeedError::Unnamed),
+                (true, false) => files::list(&roots, &named, wanted),
+                (false, true) => files::list(&roots, &session, wanted),
+                (false, false) => files::list(&roots.narrowed(&session)?, &named, wanted),
+            }
+        });
+        Ok(listed.await?)
+    }
+}
+
+fn named(params: &Params) -> Result<Vec<String>, ToolError> {
+    NAMES
+        .iter()
+        .find(|name| params.contains_key(**name))
+        .map_or(Ok(Vec::new()), |name| args::texts(params, name))
+}
+
+/// Does what waits for a disk where it holds nobody up.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(failure) => std::panic::resume_unwind(failure.into_panic()),
+    }
+}

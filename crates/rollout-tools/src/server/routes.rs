@@ -1,0 +1,301 @@
+//! The paths of the protocol.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::{Path as Segment, Request, State},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, post},
+};
+use jiff::Timestamp;
+use rollout::config::Document;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Envelope, Guard, Refused, Service,
+    request::{Asked, Batch, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker},
+    warmup::WarmUp,
+};
+use crate::{Code, Params, ToolError};
+
+type Server = State<Arc<Service>>;
+
+/// The routes, behind the guard. Whoever asks for the end cancels `stop`.
+pub(super) fn router(service: Arc<Service>, guard: Guard, stop: CancellationToken) -> Router {
+    let guarded = move |request: Request, next: Next| {
+        let checked = guard.check(request.uri(), request.headers());
+        async move {
+            match checked {
+                Ok(()) => next.run(request).await,
+                Err(refused) => stranger(refused).into_response(),
+            }
+        }
+    };
+    Router::new()
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/api/v1/execute", post(execute))
+        .route("/api/v1/execute/batch", post(batch))
+        .route("/api/v1/session/create", post(create))
+        .route("/api/v1/session/destroy", post(destroy))
+        .route("/api/v1/session/list", post(list))
+        .route("/api/v1/session/refresh", post(refresh))
+        .route("/api/v1/lifecycle/heartbeat", post(heartbeat))
+        .route("/api/v1/lifecycle/status", post(status))
+        .route("/api/v1/worker/disconnect", post(disconnect))
+        .route("/api/v1/init/resource", post(init_resource))
+        .route("/api/v1/init/batch", post(init_batch))
+        .route("/api/v1/init/from-config", post(init_from_config))
+        .route("/api/v1/tools", get(tools))
+        .route("/api/v1/tools/{name}/schema", get(schema))
+        .route("/api/v1/warmup", post(warm_up))
+        .route("/api/v1/warmup/status", get(warm_up_status))
+        .route("/api/v1/server/shutdown", post(move |server: Server, asked| shutdown(server, asked, stop)))
+        .fallback(async || {
+            let error = ToolError::new(Code::InvalidRequest, "there is nothing at this path");
+            Envelope::from(error).with_status(StatusCode::NOT_FOUND)
+        })
+        .method_not_allowed_fallback(async || {
+            let error = ToolError::new(Code::InvalidRequest, "the path does not have this method");
+            Envelope::from(error).with_status(StatusCode::METHOD_NOT_ALLOWED)
+        })
+        .layer(middleware::from_fn(guarded))
+        .with_state(service)
+}
+
+fn stranger(refused: Refused) -> Envelope {
+    let status = match refused {
+        Refused::Host => StatusCode::FORBIDDEN,
+        Refused::Token => StatusCode::UNAUTHORIZED,
+    };
+    let error = ToolError::new(Code::Refused, format!("{refused}; {}", refused.hint()));
+    Envelope::from(error).with_status(status)
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({"status": "healthy", "timestamp": now()}))
+}
+
+async fn ready(State(service): Server) -> Json<Value> {
+    let (workers, sessions) = service.sessions.counts();
+    Json(json!({
+        "status": "ready",
+        "tools_count": service.registry.len(),
+        "active_workers": workers,
+        "total_sessions": sessions,
+    }))
+}
+
+async fn execute(State(service): Server, Asked(asked): Asked<Execute>) -> Envelope {
+    let (worker, action) = asked.into_parts();
+    service.execute(&worker, action).await
+}
+
+async fn batch(State(service): Server, Asked(asked): Asked<Batch>) -> Envelope {
+    let Batch { worker_id, actions, parallel, stop_on_error, trace_id } = asked;
+    let actions = actions.into_iter().map(|action| action.into_action(trace_id.clone())).collect();
+    let mut envelope = service.execute_batch(&worker_id, actions, parallel, stop_on_error).await;
+    envelope.meta.trace_id = trace_id;
+    envelope
+}
+
+async fn create(State(service): Server, Asked(asked): Asked<Create>) -> Envelope {
+    let Create { worker_id, resource_type, session_config, custom_name } = asked;
+    opened(service.open(&worker_id, &resource_type, &session_config, custom_name.as_deref()).await)
+}
+
+async fn init_resource(State(service): Server, Asked(asked): Asked<Create>) -> Envelope {
+    let Create { worker_id, resource_type, session_config, .. } = asked;
+    let config = content_of(&Value::Object(session_config));
+    let outcome = service.open(&worker_id, &resource_type, &config, None).await;
+    opened(outcome.map(|mut data| {
+        data["session_status"] = "active".into();
+        data
+    }))
+}
+
+/// A resource that does not start is no fault of the request's form.
+fn opened(outcome: Result<Value, ToolError>) -> Envelope {
+    let failed = matches!(&outcome, Err(error) if error.code == Code::NotInitialized);
+    let envelope = Envelope::new(outcome);
+    if failed { envelope.with_status(StatusCode::INTERNAL_SERVER_ERROR) } else { envelope }
+}
+
+async fn destroy(State(service): Server, Asked(asked): Asked<SessionOf>) -> Envelope {
+    let Some(kind) = &asked.resource_type else { return missing("resource_type") };
+    match service.sessions.close(&asked.worker_id, kind).await {
+        Some(opened) => Envelope::new(Ok(json!({
+            "message": "the session was closed",
+            "session_id": opened.id,
+            "session_name": opened.name,
+            "resource_type": opened.resource_type,
+        }))),
+        None => no_session(kind),
+    }
+}
+
+async fn list(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+    let sessions = service.sessions.of(&asked.worker_id);
+    let ttl = service.sessions.ttl();
+    let sessions: Vec<Value> = sessions.iter().map(|opened| opened.describe(ttl)).collect();
+    let count = sessions.len();
+    Envelope::new(Ok(json!({"worker_id": asked.worker_id, "sessions": sessions, "count": count})))
+}
+
+async fn refresh(State(service): Server, Asked(asked): Asked<SessionOf>) -> Envelope {
+    let sessions = service.sessions.of(&asked.worker_id);
+    let Some(kind) = asked.resource_type else {
+        let details: BTreeMap<&str, String> = sessions
+            .iter()
+            .map(|opened| (opened.resource_type.as_str(), service.sessions.refresh(opened)))
+            .collect();
+        return Envelope::new(Ok(json!({"refreshed_count": details.len(), "details": details})));
+    };
+    match sessions.iter().find(|opened| opened.resource_type == kind) {
+        Some(opened) => Envelope::new(Ok(json!({
+            "message": "the session was refreshed",
+            "resource_type": kind,
+            "session_id": opened.id,
+            "expires_at": service.sessions.refresh(opened),
+        }))),
+        None => no_session(&kind),
+    }
+}
+
+async fn heartbeat(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+    let sessions = service.sessions.of(&asked.worker_id);
+    for opened in &sessions {
+        service.sessions.refresh(opened);
+    }
+    let active: Vec<&str> = sessions.iter().map(|opened| opened.resource_type.as_str()).collect();
+    Envelope::new(Ok(json!({"worker_id": asked.worker_id, "active_sessions": active, "timestamp": now()})))
+}
+
+async fn status(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+    let ttl = service.sessions.ttl();
+    let sessions: Params = service
+        .sessions
+        .of(&asked.worker_id)
+        .iter()
+        .map(|opened| (opened.resource_type.clone(), opened.describe(ttl)))
+        .collect();
+    Envelope::new(Ok(json!({
+        "worker_id": asked.worker_id,
+        "active_resources": sessions.keys().collect::<Vec<_>>(),
+        "sessions": sessions,
+        "tools_available": service.registry.len(),
+    })))
+}
+
+async fn disconnect(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+    let cleaned = service.sessions.disconnect(&asked.worker_id).await;
+    Envelope::new(Ok(json!({"worker_id": asked.worker_id, "sessions_cleaned": cleaned})))
+}
+
+async fn init_batch(State(service): Server, Asked(asked): Asked<InitBatch>) -> Envelope {
+    service.open_all(&asked.worker_id, &asked.resource_configs).await
+}
+
+async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromConfig>) -> Envelope {
+    let dir = service.config.config_dir.clone();
+    let read = tokio::task::spawn_blocking(move || described(dir.as_deref(), &asked.config_path));
+    let mut configs = match read.await {
+        Ok(Ok(configs)) => configs,
+        Ok(Err(error)) => return error.into(),
+        Err(_) => return ToolError::new(Code::Unexpected, "the file could not be read").into(),
+    };
+    for (kind, over) in asked.override_params {
+        let mut config = configs.get(&kind).map(content_of).unwrap_or_default();
+        config.extend(content_of(&over));
+        configs.insert(kind, config.into());
+    }
+    service.open_all(&asked.worker_id, &configs).await
+}
+
+/// The resources that a file below the operator's directory describes. `${VAR}` stays as it is: the file is shown to
+/// resources of a client's choice.
+fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
+    let refused = |text: String| ToolError::new(Code::Refused, text);
+    let Some(dir) = dir else {
+        return Err(refused(
+            "the server reads no files of a client's choice: `server.config_dir` is not set".to_owned(),
+        ));
+    };
+    let outside = || refused(format!("there is no file {path:?} below the server's config_dir"));
+    let dir = dir.canonicalize().map_err(|_| outside())?;
+    let file = dir.join(path).canonicalize().map_err(|_| outside())?;
+    if !file.starts_with(&dir) || !file.is_file() {
+        return Err(outside());
+    }
+    let document = Document::load_literal(&file);
+    let document = document.map_err(|problems| {
+        ToolError::new(Code::InvalidInput, format!("the file {path:?} cannot be used: {problems}"))
+    })?;
+    match document.into_value() {
+        Value::Object(mut all) => {
+            Ok(match all.remove("resources").or_else(|| all.remove("resource_configs")) {
+                Some(Value::Object(resources)) => resources,
+                _ => all,
+            })
+        }
+        _ => {
+            Err(ToolError::new(Code::InvalidInput, format!("the file {path:?} does not describe resources")))
+        }
+    }
+}
+
+/// What a configuration holds under `content`, or itself.
+fn content_of(config: &Value) -> Params {
+    let content = config.get("content").unwrap_or(config);
+    content.as_object().cloned().unwrap_or_default()
+}
+
+async fn tools(State(service): Server) -> Json<Value> {
+    let tools = service.registry.describe();
+    Json(json!({"count": tools.len(), "tools": tools}))
+}
+
+async fn schema(State(service): Server, Segment(name): Segment<String>) -> Response {
+    match service.registry.describe_one(&name) {
+        Ok(told) => Json(told).into_response(),
+        Err(error) => (StatusCode::NOT_FOUND, Json(json!({"status": "error", "message": error.message})))
+            .into_response(),
+    }
+}
+
+async fn warm_up(State(service): Server, Asked(asked): Asked<Warm>) -> Json<Value> {
+    let limit = service.config.max_timeout_sec;
+    let outcomes = service.warming.run(&service.registry, asked.backends.as_deref(), limit).await;
+    Json(WarmUp::told(&outcomes))
+}
+
+async fn warm_up_status(State(service): Server) -> Json<Value> {
+    Json(service.warming.status(&service.registry))
+}
+
+async fn shutdown(
+    State(service): Server,
+    Asked(asked): Asked<Shutdown>,
+    stop: CancellationToken,
+) -> Json<Value> {
+    let cleaned = if asked.cleanup_sessions || asked.force { service.stop().await } else { 0 };
+    stop.cancel();
+    Json(json!({"status": "success", "message": "the server is stopping", "sessions_cleaned": cleaned}))
+}
+
+fn missing(field: &str) -> Envelope {
+    ToolError::new(Code::InvalidRequest, format!("the request has no `{field}`")).into()
+}
+
+fn no_session(kind: &str) -> Envelope {
+    let text = format!("the worker has no session of `{}`", kind.escape_debug());
+    Envelope::from(ToolError::new(Code::NotInitialized, text)).with_status(StatusCode::NOT_FOUND)
+}
+
+fn now() -> String {
+    Timestamp::now().to_string()
+}

@@ -1,0 +1,102 @@
+//! Databases: which there are, what is in them, and what a query gives. Nothing is ever written.
+
+mod databases;
+mod open;
+pub(crate) mod query;
+mod schema;
+mod session;
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::seed::{self, Seeds};
+use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
+
+/// How the `sql` tools are set up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SqlConfig {
+    /// The folders that databases may be in. The folder that the server was started in unless told otherwise.
+    pub roots: Vec<PathBuf>,
+    /// How many seconds a query may take.
+    pub timeout_seconds: u64,
+}
+
+impl Default for SqlConfig {
+    fn default() -> Self {
+        Self { roots: seed::default_roots(), timeout_seconds: 30 }
+    }
+}
+
+/// The `sql` tools: SQLite databases, to read.
+#[derive(Debug)]
+pub struct Sql {
+    config: SqlConfig,
+    helper: Helper,
+}
+
+impl Sql {
+    /// Tools for the databases below the roots, which the helper reads.
+    pub fn new(config: SqlConfig, helper: Helper) -> Self {
+        Self { config, helper }
+    }
+}
+
+#[async_trait]
+impl Resource for Sql {
+    fn name(&self) -> &str {
+        "sql"
+    }
+
+    fn tools(&self) -> Vec<ToolSpec> {
+        let database = json!({"type": "string", "description": "A name from list_databases; may be left out if there is only one."});
+        vec![
+            ToolSpec {
+                name: "list_databases".to_owned(),
+                aliases: vec!["list".to_owned()],
+                description: "Lists the databases that can be queried.".to_owned(),
+                parameters: json!({"type": "object", "properties": {}}),
+            },
+            ToolSpec {
+                name: "get_schema".to_owned(),
+                aliases: vec!["schema".to_owned()],
+                description:
+                    "Shows the tables of a database: columns, types, keys, numbers of rows and a few rows of each."
+                        .to_owned(),
+                parameters: json!({"type": "object", "properties": {"database": database}}),
+            },
+            ToolSpec {
+                name: "execute".to_owned(),
+                aliases: vec!["query".to_owned()],
+                description:
+                    "Runs one SELECT statement, in the dialect of SQLite, on a database that cannot be changed."
+                        .to_owned(),
+                parameters: json!({
+                    "type": "object",
+                    "properties": {
+                        "database": database,
+                        "sql": {"type": "string", "description": "The statement."},
+                        "max_rows": {"type": "integer", "description": "The most rows to show.", "default": session::ROWS},
+                    },
+                    "required": ["sql"],
+                }),
+            },
+        ]
+    }
+
+    async fn warm_up(&self) -> Result<(), ToolError> {
+        Seeds::open(&self.config.roots, &Params::new()).await.map(drop)
+    }
+
+    async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
+        let seeds = Seeds::open(&self.config.roots, config).await?;
+        Ok(Box::new(session::SqlSession {
+            seeds,
+            helper: self.helper.clone(),
+            seconds: self.config.timeout_seconds,
+        }))
+    }
+}

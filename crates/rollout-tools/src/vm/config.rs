@@ -1,0 +1,214 @@
+//! The settings of desktops.
+
+use std::{str::FromStr, time::Duration};
+
+use rollout::config::{Bytes, Cpus};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+use crate::{Code, Params, ToolError, arguments};
+
+/// The image of native environments: this machine's own system.
+pub(super) const HOST: &str = "host";
+
+/// The widest and highest screen, in pixels.
+const MAX_SIDE: u16 = 4096;
+const MIN_SIDE: u16 = 64;
+
+/// Where desktops run, and what they may use. The names are those of the configuration file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct VmConfig {
+    /// What makes the environments of desktops.
+    pub environment: VmEnvironment,
+    /// What they are made of: `host` for native ones; an image with Xvfb and xdotool for docker.
+    pub image: Option<String>,
+    /// Other images that a session may ask for.
+    pub images: Vec<String>,
+    /// The network that they have, in the words of what makes them.
+    pub network: String,
+    /// CPUs of each.
+    #[serde(deserialize_with = "quantity")]
+    pub cpus: Cpus,
+    /// Memory of each.
+    #[serde(deserialize_with = "quantity")]
+    pub memory: Bytes,
+    /// Processes in each.
+    pub pids: u64,
+    /// Pixels of the screen from left to right.
+    #[serde(deserialize_with = "side")]
+    pub width: u16,
+    /// Pixels of the screen from top to bottom.
+    #[serde(deserialize_with = "side")]
+    pub height: u16,
+    /// The program that sessions find on the screen, with its arguments, if they ask for no other.
+    pub start: Vec<String>,
+    /// How long a desktop may take to start, beside fetching its image.
+    #[serde(deserialize_with = "seconds")]
+    pub start_timeout_sec: Duration,
+}
+
+/// What makes the environments of desktops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VmEnvironment {
+    /// The embedded engine, with this machine's own system inside.
+    Native,
+    /// A Docker engine.
+    Docker,
+}
+
+impl Default for VmConfig {
+    fn default() -> Self {
+        Self {
+            environment: VmEnvironment::Native,
+            image: None,
+            images: Vec::new(),
+            network: "none".to_owned(),
+            cpus: Cpus { millis: 2000 },
+            memory: Bytes(2 << 30),
+            pids: 1024,
+            width: 1280,
+            height: 800,
+            start: Vec::new(),
+            start_timeout_sec: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What one session has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) image: String,
+    pub(super) width: u16,
+    pub(super) height: u16,
+    pub(super) start: Vec<String>,
+}
+
+impl VmConfig {
+    /// What a session gets that asks for this.
+    pub(super) fn wanted(&self, session: &Params) -> Result<Wanted, ToolError> {
+        const KNOWN: [&str; 4] = ["image", "width", "height", "start"];
+        if let Some(unknown) = session.keys().find(|name| !KNOWN.contains(&name.as_str())) {
+            let message = format!("a desktop has no setting {unknown:?}; it has {}", KNOWN.join(", "));
+            return Err(ToolError::new(Code::InvalidInput, message));
+        }
+        let side = |name: &str, default: u16| match arguments::whole(session, name)? {
+            None => Ok(default),
+            Some(pixels) => u16::try_from(pixels).ok().filter(|pixels| is_side(*pixels)).ok_or_else(|| {
+                let message = format!("{name} is {pixels}; a screen has {MIN_SIDE} to {MAX_SIDE} pixels");
+                ToolError::new(Code::InvalidInput, message)
+            }),
+        };
+        let start = match session.get("start") {
+            None | Some(Value::Null) => self.start.clone(),
+            // One text is a program and its arguments, without quotes.
+            Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
+            Some(_) => arguments::texts(session, &["start"])?,
+        };
+        Ok(Wanted {
+            image: self.image_for(arguments::text(session, "image")?)?,
+            width: side("width", self.width)?,
+            height: side("height", self.height)?,
+            start,
+        })
+    }
+
+    fn image_for(&self, asked: Option<&str>) -> Result<String, ToolError> {
+        let default = match (&self.image, self.environment) {
+            (Some(image), _) => Some(image.as_str()),
+            (None, VmEnvironment::Native) => Some(HOST),
+            (None, VmEnvironment::Docker) => None,
+        };
+        match asked.or(default) {
+            None => Err(ToolError::new(Code::DependencyMissing, NO_IMAGE)),
+            Some(image) if Some(image) == default || self.images.iter().any(|allowed| allowed == image) => {
+                Ok(image.to_owned())
+            }
+            Some(image) => {
+                let message = format!(
+                    "desktops of the image {image:?} are not offered; whoever runs the tool server lists it in vm.images"
+                );
+                Err(ToolError::new(Code::Refused, message))
+            }
+        }
+    }
+}
+
+/// What to do where an engine has no image to start.
+const NO_IMAGE: &str = "no image for desktops is configured; whoever runs the tool server writes one into its \
+    configuration as vm.image: any that has Xvfb, xdotool and a window manager (on Debian and Ubuntu: apt install xvfb \
+    xdotool openbox)";
+
+fn is_side(pixels: u16) -> bool {
+    (MIN_SIDE..=MAX_SIDE).contains(&pixels)
+}
+
+fn side<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+    let pixels = u16::deserialize(from)?;
+    if is_side(pixels) {
+        return Ok(pixels);
+    }
+    Err(de::Error::custom(format!("{pixels} is not between {MIN_SIDE} and {MAX_SIDE}")))
+}
+
+fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let seconds = f64::deserialize(from)?;
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
+    time.ok_or_else(|| de::Error::custom(format!("{seconds} is not a number of seconds above 0")))
+}
+
+/// Reads an amount, written as a number or as a text such as `512Mi`.
+fn quantity<'de, D: Deserializer<'de>, T: FromStr<Err: std::fmt::Display>>(from: D) -> Result<T, D::Error> {
+    let text = match Value::deserialize(from)? {
+        Value::String(text) => text,
+        Value::Number(number) => number.to_string(),
+        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
+    };
+    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn wanted(config: Value, session: Value) -> Result<Wanted, Code> {
+        let config: VmConfig = serde_json::from_value(config).unwrap();
+        config.wanted(session.as_object().unwrap()).map_err(|error| error.code)
+    }
+
+    #[test]
+    fn a_session_has_what_it_asks_for_within_what_is_offered() {
+        let config = || json!({"images": ["desktop:1"], "width": 800, "start": ["xterm"]});
+        let host = |start: &[&str]| Wanted {
+            image: "host".to_owned(),
+            width: 800,
+            height: 800,
+            start: start.iter().map(|word| (*word).to_owned()).collect(),
+        };
+        assert_eq!(wanted(config(), json!({})), Ok(host(&["xterm"])));
+        assert_eq!(wanted(config(), json!({"start": "xclock -digital"})), Ok(host(&["xclock", "-digital"])));
+        assert_eq!(wanted(config(), json!({"start": ["a b", "c"], "image": null})), Ok(host(&["a b", "c"])));
+        assert_eq!(wanted(config(), json!({"image": "desktop:1"})).unwrap().image, "desktop:1");
+        assert_eq!(wanted(config(), json!({"image": "other"})), Err(Code::Refused));
+        assert_eq!(wanted(config(), json!({"width": 5})), Err(Code::InvalidInput));
+        assert_eq!(wanted(config(), json!({"heigth": 500})), Err(Code::InvalidInput));
+        assert_eq!(wanted(json!({"environment": "docker"}), json!({})), Err(Code::DependencyMissing));
+    }
+
+    #[test]
+    fn quantities_are_written_as_in_jobs() {
+        let config: VmConfig = serde_json::from_value(json!({"memory": "512Mi", "cpus": 0.5})).unwrap();
+        assert_eq!((config.memory.0, config.cpus.millis), (512 << 20, 500));
+        for wrong in [
+            json!({"memory": []}),
+            json!({"width": 10}),
+            json!({"start_timeout_sec": -1}),
+            json!({"screen": 1}),
+        ] {
+            assert!(serde_json::from_value::<VmConfig>(wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! From the memory of a screen, as Xvfb keeps it in a file, to a PNG.
+
+use super::action::Screen;
+
+/// The words of the header that matter, by their place.
+const HEADER_SIZE: usize = 0;
+const VERSION: usize = 1;
+const FORMAT: usize = 2;
+const WIDTH: usize = 4;
+const HEIGHT: usize = 5;
+const BYTE_ORDER: usize = 7;
+const BITS_PER_PIXEL: usize = 11;
+const BYTES_PER_LINE: usize = 12;
+const RED: usize = 14;
+const GREEN: usize = 15;
+const BLUE: usize = 16;
+const COLORS: usize = 19;
+const WORDS: usize = 25;
+
+/// The bytes of one entry of the table of colours.
+const COLOR_BYTES: usize = 12;
+
+/// How large the file of such a screen is at most: the header, a table of colours, the pixels.
+pub(super) fn max_bytes(screen: Screen) -> u64 {
+    (64 << 10) + 4 * u64::from(screen.width) * u64::from(screen.height)
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScreenError {
+    /// The file is something else.
+    #[error("the memory of the screen is not in the form of an X window dump")]
+    NotADump,
+    /// It is a dump in a form that no Xvfb writes.
+    #[error("the screen has {0} bits for a pixel and not 32")]
+    Depth(u32),
+    /// The dump cannot be written as a picture.
+    #[error("the screen cannot be written as a PNG")]
+    Png(#[from] png::EncodingError),
+}
+
+/// Makes a PNG of the memory of a screen. Whoever is inside can write there, so nothing in it is believed.
+pub(super) fn to_png(dump: &[u8], screen: Screen) -> Result<Vec<u8>, ScreenError> {
+    let word = |place: usize| {
+        let bytes = dump.get(4 * place..4 * place + 4)?;
+        Some(u32::from_be_bytes(bytes.try_into().ok()?))
+    };
+    let words: Vec<u32> = (0..WORDS).map(word).collect::<Option<_>>().ok_or(ScreenError::NotADump)?;
+    let is_dump = words[VERSION] == 7
+        && words[FORMAT] == 2
+        && words[WIDTH] == u32::from(screen.width)
+        && words[HEIGHT] == u32::from(screen.height);
+    if !is_dump {
+        return Err(ScreenError::NotADump);
+    }
+    if words[BITS_PER_PIXEL] != 32 {
+        return Err(ScreenError::Depth(words[BITS_PER_PIXEL]));
+    }
+    let size = |place: usize| usize::try_from(words[place]).ok();
+    let colors = size(COLORS).and_then(|colors| colors.checked_mul(COLOR_BYTES));
+    let start = size(HEADER_SIZE).zip(colors).and_then(|(header, colors)| header.checked_add(colors));
+    let pixels = start.and_then(|start| dump.get(start..)).ok_or(ScreenError::NotADump)?;
+    let (width, height) = (usize::from(screen.width), usize::from(screen.height));
+    let line = size(BYTES_PER_LINE).filter(|line| *line >= 4 * width).ok_or(ScreenError::NotADump)?;
+    let shifts = [RED, GREEN, BLUE].map(|place| words[place].trailing_zeros().min(31));
+    let is_big_endian = words[BYTE_ORDER] == 1;
+    let mut picture = Vec::with_capacity(3 * width * height);
+    for row in 0..height {
+        let row = line.checked_mul(row).and_then(|start| pixels.get(start..)?.get(..4 * width));
+        for pixel in row.ok_or(ScreenError::NotADump)?.chunks_exact(4) {
+            let bytes = [pixel[0], pixel[1], pixel[2], pixel[3]];
+            let pixel = if is_big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
+            picture.extend(shifts.map(|shift| (pixel >> shift) as u8));
+        }
+    }
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, u32::from(screen.width), u32::from(screen.height));
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::Fast);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&picture)?;
+    writer.finish()?;
+    Ok(file)
+}
+
+/// Writes bytes as text.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let part = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = part(0) << 16 | part(1) << 8 | part(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            text.push(if digit <= chunk.len() { char::from(DIGITS[value as usize]) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SCREEN: Screen = Screen { width: 2, height: 2 };
+
+    /// A dump of four pixels as Xvfb writes it, with padding after each line.
+    fn dump(pixels: [u32; 4]) -> Vec<u8> {
+        let mut words = [0_u32; WORDS];
+        words[HEADER_SIZE] = 4 * WORDS as u32 + 4;
+        words[VERSION] = 7;
+        words[FORMAT] = 2;
+        words[WIDTH] = 2;
+        words[HEIGHT] = 2;
+        words[BITS_PER_PIXEL] = 32;
+        words[BYTES_PER_LINE] = 12;
+        [words[RED], words[GREEN], words[BLUE]] = [0xff_0000, 0xff00, 0xff];
+        words[COLORS] = 1;
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        bytes.extend(b"Xvf\0");
+        bytes.extend([0; COLOR_BYTES]);
+        for line in pixels.chunks(2) {
+            bytes.extend(line.iter().flat_map(|pixel| pixel.to_le_bytes()));
+            bytes.extend([0xee; 4]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_screen_becomes_a_picture() {
+        let file = to_png(&dump([0xff_0000, 0x00_ff00, 0x00_00ff, 0x12_3456]), SCREEN).unwrap();
+        let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().unwrap();
+        let mut picture = [0; 12];
+        reader.next_frame(&mut picture).unwrap();
+        assert_eq!(picture, [255, 0, 0, 0, 255, 0, 0, 0, 255, 0x12, 0x34, 0x56]);
+    }
+
+    #[test]
+    fn what_is_no_screen_is_told() {
+        let good = dump([0; 4]);
+        assert!(matches!(to_png(&[], SCREEN), Err(ScreenError::NotADump)));
+        assert!(matches!(to_png(&good[..good.len() - 12], SCREEN), Err(ScreenError::NotADump)));
+        assert!(matches!(to_png(&good, Screen { width: 3, height: 2 }), Err(ScreenError::NotADump)));
+        let mut shallow = good;
+        shallow[4 * BITS_PER_PIXEL + 3] = 16;
+        assert!(matches!(to_png(&shallow, SCREEN), Err(ScreenError::Depth(16))));
+    }
+
+    #[test]
+    fn bytes_are_written_as_the_standard_says() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_makes_it_panic(at in 0..WORDS, value: u32, length in 0..200_usize) {
+            let mut dump = dump([1, 2, 3, 4]);
+            dump[4 * at..4 * at + 4].copy_from_slice(&value.to_be_bytes());
+            let _ = to_png(&dump, SCREEN);
+            let _ = to_png(&dump[..length.min(dump.len())], SCREEN);
+        }
+    }
+}

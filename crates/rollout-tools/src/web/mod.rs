@@ -1,0 +1,142 @@
+//! The web: searching it, and reading its pages.
+//!
+//! What is fetched and where from is decided by a model, perhaps one that was talked into it by a page. The `guard`
+//! keeps it out of private networks, `fetch` bounds what a server can send, and `html` what a page can cost.
+
+mod address;
+mod browse;
+mod charset;
+mod config;
+mod fetch;
+mod guard;
+pub(crate) mod html;
+mod search;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+pub use config::{Backend, Key, SearchConfig, WebConfig, WebConfigError};
+
+use self::{fetch::Fetcher, search::Search};
+use crate::{Call, Code, Params, Resource, Session, ToolError, ToolSpec};
+
+/// The web tools: `search` and `browse`.
+#[derive(Debug)]
+pub struct Web {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    search: Option<Search>,
+    fetcher: Fetcher,
+    max_chars: usize,
+}
+
+impl Web {
+    /// Makes the tools from their settings. Nothing is asked or fetched yet.
+    pub fn new(config: WebConfig) -> Result<Self, WebConfigError> {
+        if config.max_chars == 0 {
+            return Err(WebConfigError::Zero("max_chars"));
+        }
+        let fetcher = Fetcher::new(&config)?;
+        let search = config.search.map(Search::new).transpose()?;
+        Ok(Self { shared: Arc::new(Shared { search, fetcher, max_chars: config.max_chars }) })
+    }
+}
+
+#[async_trait]
+impl Resource for Web {
+    fn name(&self) -> &str {
+        "web"
+    }
+
+    fn tools(&self) -> Vec<ToolSpec> {
+        let search = ToolSpec {
+            name: "search".to_owned(),
+            aliases: Vec::new(),
+            description:
+                "Searches the web and returns titles, addresses and short extracts of pages. Several queries \
+                          are searched at the same time."
+                    .to_owned(),
+            parameters: json!({
+                "type": "object",
+                "properties": {
+                    "query": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "What to search for: one or more queries.",
+                    },
+                    "max_results": {
+                        "type": "integer",
+                        "description": "How many results are wanted for each query; 10 if it is left out.",
+                    },
+                },
+                "required": ["query"],
+            }),
+        };
+        let browse = ToolSpec {
+            name: "browse".to_owned(),
+            aliases: vec!["visit".to_owned(), "fetch".to_owned()],
+            description:
+                "Reads web pages and returns their text as Markdown. A long page is returned in parts: the \
+                          answer says with which start to read on."
+                    .to_owned(),
+            parameters: json!({
+                "type": "object",
+                "properties": {
+                    "urls": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "description": "The addresses of the pages: one or more, as in https://example.com/page.",
+                    },
+                    "goal": {
+                        "type": "string",
+                        "description": "What you want to find out. It does not change what is returned.",
+                    },
+                    "start": {
+                        "type": "integer",
+                        "description": "The character to start from; 0 if it is left out.",
+                    },
+                },
+                "required": ["urls"],
+            }),
+        };
+        vec![search, browse]
+    }
+
+    async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
+        if let Some(name) = config.keys().next() {
+            let message = format!(
+                "sessions of web have no settings, and {name:?} is given; what all of them share is in the \
+                 configuration of the tool server"
+            );
+            return Err(ToolError::new(Code::InvalidInput, message));
+        }
+        Ok(Box::new(WebSession { shared: Arc::clone(&self.shared) }))
+    }
+}
+
+struct WebSession {
+    shared: Arc<Shared>,
+}
+
+#[async_trait]
+impl Session for WebSession {
+    async fn call(&self, tool: &str, params: Params, _call: &Call) -> Result<Value, ToolError> {
+        let Shared { search, fetcher, max_chars } = &*self.shared;
+        match (tool, search) {
+            ("search", Some(search)) => search.search(&params).await,
+            ("search", None) => Err(ToolError::new(Code::DependencyMissing, NO_SEARCH)),
+            ("browse" | "visit" | "fetch", _) => browse::browse(fetcher, *max_chars, &params).await,
+            _ => Err(ToolError::new(Code::InvalidRequest, format!("web has no tool {tool:?}"))),
+        }
+    }
+}
+
+/// What to do where nobody said how to search.
+const NO_SEARCH: &str = "no search service is configured; whoever runs the tool server writes one into its \
+    configuration, as in {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \"http://localhost:8888\"}}} or \
+    {\"web\": {\"search\": {\"backend\": \"brave\", \"api_key\": \"…\"}}} (searxng, brave, serper or custom)";

@@ -1,0 +1,146 @@
+//! What the answers of a benchmark are worth: `evaluation.json`, made of the lines of `results.jsonl`.
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _},
+    path::Path,
+};
+
+use serde::{
+    Deserialize, Serialize, Serializer,
+    ser::{Error as _, SerializeSeq as _},
+};
+use serde_json::{Map, Value};
+
+use super::score::{PERFECT, TaskEvaluation};
+use crate::{
+    model::metric::Metric,
+    record::atomic::{self, WriteError},
+};
+
+/// What is needed of a line. Its conversation is left out while it is read.
+#[derive(Deserialize)]
+struct Line {
+    task_id: String,
+    example_id: u64,
+    #[serde(default)]
+    predicted_answer: String,
+    #[serde(default)]
+    ground_truth: Option<String>,
+    #[serde(default)]
+    score: Option<f64>,
+    #[serde(default)]
+    details: Map<String, Value>,
+    #[serde(default)]
+    error: Option<String>,
+}
+
+/// Where the line of a question is, and what it is worth.
+struct Place {
+    example_id: u64,
+    offset: u64,
+    length: u64,
+    score: Option<f64>,
+}
+
+/// Writes the evaluation of all answers in a file, in the order of their questions.
+///
+/// What is kept in memory of an answer is four numbers, however long its conversation is. Blocks while it works.
+pub(crate) fn write(results: &Path, metric: Metric, target: &Path) -> Result<(), WriteError> {
+    let failed = |source| WriteError { path: target.to_owned(), source };
+    let mut reader = BufReader::with_capacity(1 << 18, File::open(results).map_err(failed)?);
+    let places = places(&mut reader).map_err(failed)?;
+    reader.rewind().map_err(failed)?;
+    let scores: Vec<f64> = places.iter().filter_map(|place| place.score).collect();
+    let mean = |sum: f64, count: usize| if count == 0 { 0.0 } else { sum / count as f64 };
+    let file = EvaluationFile {
+        metric,
+        total_tasks: places.len(),
+        evaluated_tasks: scores.len(),
+        average_score: mean(scores.iter().sum(), scores.len()),
+        perfect_matches: scores.iter().filter(|score| **score >= PERFECT).count(),
+        success_rate: mean(scores.len() as f64, places.len()),
+        evaluations: Evaluations { metric, places: &places, reader: RefCell::new((reader, 0)) },
+    };
+    atomic::write_json(target, &file)
+}
+
+/// The lines of a file by the number of their question. A line that is no answer is left out.
+fn places(reader: &mut BufReader<File>) -> io::Result<Vec<Place>> {
+    let mut places = Vec::new();
+    let mut line = Vec::new();
+    let mut offset = 0;
+    loop {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line)? as u64;
+        if length == 0 {
+            break;
+        }
+        if let Ok(Line { example_id, score, .. }) = serde_json::from_slice(&line) {
+            places.push(Place { example_id, offset, length, score });
+        }
+        offset += length;
+    }
+    // Stable: of two lines for one question the later one stays last, and counts.
+    places.sort_by_key(|place| place.example_id);
+    places.reverse();
+    places.dedup_by_key(|place| place.example_id);
+    places.reverse();
+    Ok(places)
+}
+
+#[derive(Serialize)]
+struct EvaluationFile<'a> {
+    metric: Metric,
+    total_tasks: usize,
+    evaluated_tasks: usize,
+    average_score: f64,
+    perfect_matches: usize,
+    success_rate: f64,
+    evaluations: Evaluations<'a>,
+}
+
+struct Evaluations<'a> {
+    metric: Metric,
+    places: &'a [Place],
+    /// The file, and where in it the next byte is read.
+    reader: RefCell<(BufReader<File>, u64)>,
+}
+
+impl Evaluations<'_> {
+    fn read(&self, place: &Place, line: &mut Vec<u8>) -> io::Result<Line> {
+        let (reader, position) = &mut *self.reader.borrow_mut();
+        // Most lines follow each other, and then nothing is read twice.
+        reader.seek_relative(place.offset as i64 - *position as i64)?;
+        line.clear();
+        reader.take(place.length).read_to_end(line)?;
+        *position = place.offset + place.length;
+        Ok(serde_json::from_slice(line)?)
+    }
+}
+
+impl Serialize for Evaluations<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut all = serializer.serialize_seq(Some(self.places.len()))?;
+        let mut bytes = Vec::new();
+        for place in self.places {
+            let line = self.read(place, &mut bytes).map_err(S::Error::custom)?;
+            let lacking = |error: &str| Map::from_iter([("error".to_owned(), error.into())]);
+            let details = match (line.error, line.score) {
+                (Some(error), _) => lacking(&error),
+                (None, None) => lacking("there is no ground truth"),
+                (None, Some(_)) => line.details,
+            };
+            all.serialize_element(&TaskEvaluation {
+                task_id: line.task_id,
+                predicted: line.predicted_answer,
+                ground_truth: line.ground_truth,
+                score: line.score.unwrap_or_default(),
+                metric: self.metric,
+                details,
+            })?;
+        }
+        all.end()
+    }
+}

@@ -1,0 +1,219 @@
+//! Questions one by one, for those who decide themselves what is asked next.
+
+use std::{path::PathBuf, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    BenchmarkItem, Trajectory,
+    auto_start::OwnServer,
+    question,
+    row::{Kept, ResultForm, TaskResult},
+    setup::{Setup, SetupError},
+};
+use crate::{
+    config::RolloutConfig,
+    model::{Halt, Message, Model, RolloutError, Rollouts, RubricError, rollout},
+};
+
+/// Asks questions one by one, or several at a time.
+///
+/// ```no_run
+/// use rollout::benchmark::{AgentRunner, load_config, load_tasks};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = load_config("configs/my_benchmark.json".as_ref(), &|name| std::env::var(name).ok())?;
+/// let tasks = load_tasks("benchmark/my_benchmark.jsonl".as_ref())?;
+/// let runner = AgentRunner::new(config, "custom_runner").start().await?;
+/// for task in &tasks {
+///     let result = runner.run_task(task).await?;
+///     println!("{}: {} ({:?})", result.task_id, result.predicted_answer, result.score);
+/// }
+/// runner.stop().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AgentRunner {
+    config: RolloutConfig,
+    worker_id: String,
+    program: PathBuf,
+}
+
+/// A runner that is ready. Dropping it ends what it started, without waiting for that.
+#[derive(Debug)]
+pub struct StartedRunner {
+    rollouts: Rollouts,
+    model: Arc<Model>,
+    system: Arc<Message>,
+    task: String,
+    server: Option<OwnServer>,
+}
+
+impl AgentRunner {
+    /// A runner of questions with this configuration. `worker_id` names it for the tool server; each question adds an id
+    /// of its own, so that no two of them share a session.
+    pub fn new(config: RolloutConfig, worker_id: impl Into<String>) -> Self {
+        Self { config, worker_id: worker_id.into(), program: PathBuf::from("rollout") }
+    }
+
+    /// What starts a tool server for `sandbox_auto_start`; `rollout` unless set.
+    #[must_use]
+    pub fn program(self, program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), ..self }
+    }
+
+    /// Makes everything ready that questions need: the model, the metric, and the tools.
+    pub async fn start(self) -> Result<StartedRunner, SetupError> {
+        let Self { config, worker_id, program } = self;
+        let Setup { rollouts, model, server, warnings } =
+            Setup::new(&config, &program, Some(worker_id)).await?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let (system, task) = (question::system_message(&config.system_prompt), config.name());
+        Ok(StartedRunner { rollouts, model, system, task, server })
+    }
+}
+
+impl StartedRunner {
+    /// Asks a question, and scores the answer if the right one is known and scoring is on.
+    ///
+    /// Whatever goes wrong with the question is in its result; only a key that is refused is an error.
+    pub async fn run_task(&self, item: &BenchmarkItem) -> Result<TaskResult, RolloutError> {
+        let never = CancellationToken::new();
+        let input = item.clone().input(0, Arc::clone(&self.system), &self.task);
+        let Rollouts { interaction, limits, .. } = &self.rollouts;
+        let model = Arc::clone(&self.model);
+        let mut state = match rollout(&**interaction, limits, input, model, &never).await {
+            Ok(state) => state,
+            Err(halt @ (Halt::Unauthorized(_) | Halt::Cancelled)) => return Err(halt.into()),
+        };
+        if self.rollouts.scores(&state) {
+            let scored: Result<(), RubricError> = self.rollouts.rubric.score_rollout(&mut state).await;
+            scored?;
+        }
+        if let Some(error) = state.refused_key() {
+            return Err(RolloutError::Unauthorized(error.clone()));
+        }
+        let form = self.rollouts.results.unwrap_or(ResultForm { metric: None, kept: Kept::Everything });
+        Ok(TaskResult { example_id: None, ..TaskResult::new(&state, form) })
+    }
+
+    /// Ends the tool server, if it was started for this runner, and waits until it is gone.
+    pub async fn stop(self) {
+        if let Some(server) = self.server {
+            server.stop().await;
+        }
+    }
+}
+
+/// How a single question is asked.
+#[derive(Debug, Clone)]
+pub struct QuickOptions {
+    /// The tools that the model may use.
+    pub tools: Vec<String>,
+    /// The server's name for the model.
+    pub model_name: String,
+    /// The model's key.
+    pub api_key: String,
+    /// The address of the model's server.
+    pub base_url: String,
+    /// The most turns that it takes.
+    pub max_turns: std::num::NonZeroU32,
+    /// The address of the tool server.
+    pub sandbox_url: String,
+    /// What the model is told before the question; empty for a text of our own.
+    pub system_prompt: String,
+}
+
+impl Default for QuickOptions {
+    fn default() -> Self {
+        let RolloutConfig { model_name, sandbox_server_url, .. } = RolloutConfig::default();
+        Self {
+            tools: Vec::new(),
+            model_name,
+            api_key: String::new(),
+            base_url: String::new(),
+            max_turns: std::num::NonZeroU32::new(10).expect("it is not 0"),
+            sandbox_url: sandbox_server_url,
+            system_prompt: String::new(),
+        }
+    }
+}
+
+/// What came of a single question.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct QuickResult {
+    /// The question.
+    pub question: String,
+    /// The answer that was found in the model's last words.
+    pub answer: String,
+    /// Whether the model came to an end.
+    pub success: bool,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// The whole conversation.
+    pub trajectory: Option<Trajectory>,
+}
+
+/// Why a single question was not asked, or not answered by anybody.
+#[derive(Debug, thiserror::Error)]
+pub enum QuickError {
+    /// Something that it needs cannot be used.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The server refuses the key.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+}
+
+/// Asks one question, without a configuration and without files.
+///
+/// ```
+/// # use rollout_testkit::{ModelServer, Reply};
+/// use rollout::benchmark::{QuickOptions, quick_rollout};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::always(Reply::text("Final answer: Paris."));
+/// # let base_url = server.url();
+/// let options = QuickOptions { base_url, api_key: "sk-…".to_owned(), ..QuickOptions::default() };
+/// let result = quick_rollout("What is the capital of France?", options).await?;
+/// assert_eq!((result.answer.as_str(), result.success), ("Paris", true));
+/// # Ok(())
+/// # }
+/// ```
+pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<QuickResult, QuickError> {
+    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt } =
+        options;
+    let mut resource_types: Vec<String> = Vec::new();
+    for (kind, _) in tools.iter().filter_map(|tool| tool.split_once(':')) {
+        if !resource_types.iter().any(|known| known == kind) {
+            resource_types.push(kind.to_owned());
+        }
+    }
+    let api_key = (!api_key.is_empty()).then_some(crate::config::EnvValue { value: api_key, secret: true });
+    let config = RolloutConfig {
+        model_name,
+        api_key,
+        base_url,
+        max_turns,
+        system_prompt,
+        available_tools: tools,
+        resource_types,
+        sandbox_server_url: sandbox_url,
+        evaluate_results: false,
+        ..RolloutConfig::default()
+    };
+    let item = BenchmarkItem {
+        id: "quick_task".to_owned(),
+        question: question.to_owned(),
+        ..BenchmarkItem::default()
+    };
+    let runner = AgentRunner::new(config, "quick").start().await?;
+    let result = runner.run_task(&item).await;
+    runner.stop().await;
+    let TaskResult { question, predicted_answer, success, error, trajectory, .. } = result?;
+    Ok(QuickResult { question, answer: predicted_answer, success, error, trajectory })
+}

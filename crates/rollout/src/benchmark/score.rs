@@ -1,0 +1,386 @@
+//! Scores of saved answers, made anew: another metric, another judge or a rubric, and no model asked for an answer.
+//!
+//! ```
+//! use std::num::NonZeroUsize;
+//!
+//! use rollout::{benchmark::score, model::metric::{Metric, Scorer}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let job_dir = dir.path();
+//! # std::fs::write(job_dir.join("results.jsonl"), r#"{"task_id": "q1", "predicted_answer": "巴黎市", "success": true, "ground_truth": "巴黎", "score": 0.0}"#)?;
+//! let scorer = Scorer::new(Metric::CharF1, None)?;
+//! for rows in score::rows_in(job_dir)? {
+//!     let scored = score::score(&rows, &scorer, NonZeroUsize::MIN, |_| ()).await?;
+//!     assert_eq!((scored.evaluation.evaluated_tasks, scored.evaluation.average_score), (1, 0.8));
+//!     scored.evaluation.save(&score::evaluation_file(&rows)).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod answers;
+mod rubric;
+
+use std::{
+    fs, io,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    pin::pin,
+};
+
+use futures_util::StreamExt as _;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use self::answers::{Answer, Line};
+pub use self::rubric::{
+    LoadRubricError, LoadedRubric, RolloutEvaluation, RubricEvaluation, RubricScored, load_rubric,
+    score_with_rubric,
+};
+use crate::{
+    blocking::blocking,
+    model::{
+        Error, ErrorKind,
+        metric::{Metric, Score, Scorer},
+    },
+    record::{
+        atomic::{self, WriteError},
+        redact::Redactor,
+        rows,
+    },
+};
+
+/// Answers from this score on count as perfect.
+pub(super) const PERFECT: f64 = 0.99;
+
+/// What the answers of a benchmark are worth: the content of `evaluation.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// How answers were scored.
+    pub metric: Metric,
+    /// All questions.
+    pub total_tasks: u64,
+    /// Those with a score: they did not fail, and have a right answer.
+    pub evaluated_tasks: u64,
+    /// The mean over those with a score; 0 if there are none.
+    pub average_score: f64,
+    /// Those with a score of at least 0.99.
+    pub perfect_matches: u64,
+    /// The share of those with a score among all.
+    pub success_rate: f64,
+    /// Every question, in the order of the file.
+    pub evaluations: Vec<TaskEvaluation>,
+}
+
+/// What one answer is worth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskEvaluation {
+    /// Names the question.
+    pub task_id: String,
+    /// The answer.
+    pub predicted: String,
+    /// The right answer, where there is one.
+    pub ground_truth: Option<String>,
+    /// From 0 to 1; 0 for what has no score.
+    pub score: f64,
+    /// How it was scored.
+    pub metric: Metric,
+    /// What a judge found, or in `error` why there is no score.
+    pub details: Map<String, Value>,
+}
+
+/// What came of scoring a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// The scores.
+    pub evaluation: Evaluation,
+    /// The scores that the same answers had before, if any had one.
+    pub before: Option<Before>,
+    /// Questions that failed, and so have no score.
+    pub failed: u64,
+    /// Questions without a right answer, which have none either.
+    pub without_truth: u64,
+    /// Answers whose judge failed. They count as 0.
+    pub judge_failures: u64,
+    /// Lines that are no answers.
+    pub foreign_lines: u64,
+}
+
+/// The scores that answers had before.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Before {
+    /// By which metric, if the file says, and says the same of all.
+    pub metric: Option<String>,
+    /// Answers that have a score now and had one before.
+    pub tasks: u64,
+    /// Their mean before.
+    pub average: f64,
+    /// Their mean now.
+    pub average_now: f64,
+}
+
+/// Why saved answers cannot be scored.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreError {
+    /// There is nothing there.
+    #[error("there is no {}; name a file of answers, or the directory of a job", .0.display())]
+    NotFound(PathBuf),
+    /// The directory has no answers.
+    #[error(
+        "{} has neither results.jsonl nor outputs.jsonl; name the directory of a benchmark or of a job with models",
+        .0.display()
+    )]
+    NoFile(PathBuf),
+    /// The file has no answers.
+    #[error(
+        "{} has no answers: a line of it has `predicted_answer`, or `completion` as the rows of a model's job",
+        .0.display()
+    )]
+    NoRows(PathBuf),
+    /// No conversation was saved.
+    #[error(
+        "{} has no conversations for a rubric to look at; save them with `save_trajectories: true`",
+        .0.display()
+    )]
+    NoConversations(PathBuf),
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server of a judge refuses its key. Nothing was saved.
+    #[error("the server refuses the key of the model that judges")]
+    Unauthorized(#[source] Error),
+    /// The evaluation cannot be saved.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl ScoreError {
+    fn read(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => Self::NotFound(path.to_owned()),
+            _ => Self::Read { path: path.to_owned(), source },
+        }
+    }
+}
+
+/// The files with answers at a path: the file itself, that of a job's directory, or those of its agents and datasets.
+pub fn rows_in(path: &Path) -> Result<Vec<PathBuf>, ScoreError> {
+    let read = ScoreError::read(path);
+    if !fs::metadata(path).map_err(&read)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let file_in = |dir: &Path| Some(rows::file_in(dir)).filter(|file| file.is_file());
+    if let Some(file) = file_in(path) {
+        return Ok(vec![file]);
+    }
+    let mut files = Vec::new();
+    for agent in directories(path).map_err(&read)? {
+        for dataset in directories(&agent).map_err(&read)? {
+            files.extend(file_in(&dataset));
+        }
+    }
+    if files.is_empty() { Err(ScoreError::NoFile(path.to_owned())) } else { Ok(files) }
+}
+
+/// The directories in one, in order. Links are left out: they lead elsewhere.
+fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Where the evaluation of a file of answers belongs: beside it.
+pub fn evaluation_file(rows: &Path) -> PathBuf {
+    rows.with_file_name("evaluation.json")
+}
+
+/// Scores every answer of a file: lines of a benchmark's `results.jsonl`, also of other programs, or rows of a model's
+/// job, whose answers are then found in the model's last words.
+///
+/// Failed questions and those without a right answer are not scored; an empty right answer is one. So many answers are
+/// judged at the same time; `progress` is told how many are done. Nothing is written.
+pub async fn score(
+    rows: &Path,
+    scorer: &Scorer,
+    concurrency: NonZeroUsize,
+    mut progress: impl FnMut(u64),
+) -> Result<Scored, ScoreError> {
+    let mut tally = Tally::default();
+    let fates = answers::read(rows).map(|line| async move {
+        match line.map_err(ScoreError::read(rows))? {
+            Line::Foreign => Ok(None),
+            Line::Answer(answer) => {
+                let fate = Fate::of(&answer, scorer).await?;
+                Ok::<_, ScoreError>(Some((answer, fate)))
+            }
+        }
+    });
+    let mut fates = pin!(fates.buffered(concurrency.get()));
+    while let Some(fate) = fates.next().await {
+        match fate? {
+            None => tally.foreign_lines += 1,
+            Some((answer, fate)) => tally.add(answer, fate, scorer.metric()),
+        }
+        progress(tally.evaluations.len() as u64);
+    }
+    if tally.evaluations.is_empty() {
+        return Err(ScoreError::NoRows(rows.to_owned()));
+    }
+    Ok(tally.finish(scorer.metric()))
+}
+
+/// What became of an answer.
+enum Fate {
+    Scored(Score),
+    /// It counts as 0.
+    JudgeFailed(Error),
+    Failed(String),
+    WithoutTruth,
+}
+
+impl Fate {
+    async fn of(answer: &Answer, scorer: &Scorer) -> Result<Self, ScoreError> {
+        if let Some(error) = &answer.failure {
+            return Ok(Self::Failed(error.clone()));
+        }
+        let Some(truth) = &answer.truth else { return Ok(Self::WithoutTruth) };
+        match scorer.score(&answer.question, &answer.predicted, truth, &answer.task_id).await {
+            Ok(score) => Ok(Self::Scored(score)),
+            Err(error) if error.kind == ErrorKind::Unauthorized => Err(ScoreError::Unauthorized(error)),
+            Err(error) => Ok(Self::JudgeFailed(error)),
+        }
+    }
+}
+
+/// What is counted while answers are scored.
+#[derive(Default)]
+struct Tally {
+    evaluations: Vec<TaskEvaluation>,
+    evaluated: u64,
+    sum: f64,
+    perfect: u64,
+    before: Option<Before>,
+    failed: u64,
+    without_truth: u64,
+    judge_failures: u64,
+    foreign_lines: u64,
+}
+
+impl Tally {
+    fn add(&mut self, answer: Answer, fate: Fate, metric: Metric) {
+        let lacking = |error: String| Score {
+            value: 0.0,
+            details: Map::from_iter([("error".to_owned(), Value::String(error))]),
+        };
+        let (score, is_evaluated) = match fate {
+            Fate::Scored(score) => (score, true),
+            Fate::JudgeFailed(error) => {
+                self.judge_failures += 1;
+                (Score::failed(&error), true)
+            }
+            Fate::Failed(error) => {
+                self.failed += 1;
+                (lacking(error), false)
+            }
+            Fate::WithoutTruth => {
+                self.without_truth += 1;
+                (lacking("there is no ground truth".to_owned()), false)
+            }
+        };
+        if is_evaluated {
+            self.evaluated += 1;
+            self.sum += score.value;
+            self.perfect += u64::from(score.value >= PERFECT);
+            if let Some(before) = answer.score {
+                self.compare(before, answer.metric, score.value);
+            }
+        }
+        self.evaluations.push(TaskEvaluation {
+            task_id: answer.task_id,
+            predicted: answer.predicted,
+            ground_truth: answer.truth,
+            score: score.value,
+            metric,
+            details: score.details,
+        });
+    }
+
+    /// Notes two scores of one answer. The averages are sums until the end.
+    fn compare(&mut self, before: f64, metric: Option<String>, now: f64) {
+        let all = self.before.get_or_insert_with(|| Before {
+            metric: metric.clone(),
+            tasks: 0,
+            average: 0.0,
+            average_now: 0.0,
+        });
+        if all.metric != metric {
+            all.metric = None;
+        }
+        all.tasks += 1;
+        all.average += before;
+        all.average_now += now;
+    }
+
+    fn finish(self, metric: Metric) -> Scored {
+        let total = self.evaluations.len() as u64;
+        Scored {
+            evaluation: Evaluation {
+                metric,
+                total_tasks: total,
+                evaluated_tasks: self.evaluated,
+                average_score: mean(self.sum, self.evaluated),
+                perfect_matches: self.perfect,
+                success_rate: mean(self.evaluated as f64, total),
+                evaluations: self.evaluations,
+            },
+            before: self.before.map(|sums| Before {
+                average: mean(sums.average, sums.tasks),
+                average_now: mean(sums.average_now, sums.tasks),
+                ..sums
+            }),
+            failed: self.failed,
+            without_truth: self.without_truth,
+            judge_failures: self.judge_failures,
+            foreign_lines: self.foreign_lines,
+        }
+    }
+}
+
+fn mean(sum: f64, count: u64) -> f64 {
+    if count == 0 { 0.0 } else { sum / count as f64 }
+}
+
+impl Evaluation {
+    /// The same without secrets in what judges said.
+    #[must_use]
+    pub fn masked(mut self, secrets: &Redactor) -> Self {
+        for value in self.evaluations.iter_mut().flat_map(|evaluation| evaluation.details.values_mut()) {
+            *value = secrets.json(value.take());
+        }
+        self
+    }
+
+    /// Writes the evaluation to a file. A reader sees the old one or the new one.
+    pub async fn save(self, file: &Path) -> Result<(), ScoreError> {
+        save(self, file).await
+    }
+}
+
+async fn save(evaluation: impl Serialize + Send + 'static, file: &Path) -> Result<(), ScoreError> {
+    let path = file.to_owned();
+    let written = blocking(move || Ok(atomic::write_json(&path, &evaluation))).await;
+    Ok(written.map_err(|source| WriteError { path: file.to_owned(), source })??)
+}

@@ -1,0 +1,448 @@
+//! Scores of saved conversations by a rubric.
+
+use std::{
+    fs::File,
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
+    num::NonZeroUsize,
+    path::Path,
+    pin::pin,
+    sync::Arc,
+};
+
+use futures_util::{StreamExt as _, stream};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{ScoreError, answers::text, mean, save};
+use crate::{
+    blocking::blocking,
+    config::{DatasetSource, Problems, load_job_text},
+    model::{
+        Client, Error, ErrorKind, Messages, Model, Response, Role, RolloutInput, RolloutOutput, Rubric,
+        RubricError, State, TrajectoryStep, Usage,
+        build::{self, BuildError},
+        client::ClientConfig,
+        metric::PREDICTED_ANSWER,
+    },
+    record::{redact::Redactor, rows::METADATA},
+};
+
+/// A rubric that came from a file.
+#[derive(Debug)]
+pub struct LoadedRubric {
+    /// How good a rollout is.
+    pub rubric: Rubric,
+    /// Whether each rollout is scored by itself, and not with the others of its example.
+    pub independent_scoring: bool,
+    /// Masks what must not appear in any output.
+    pub secrets: Redactor,
+}
+
+/// Why a file gives no rubric.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadRubricError {
+    /// It is not as it has to be.
+    #[error("the interaction cannot be read")]
+    Problems(#[from] Problems),
+    /// What it says cannot be used.
+    #[error("the rubric cannot be used")]
+    Build(#[from] BuildError),
+    /// It cannot score a single rollout.
+    #[error("the rubric cannot be used")]
+    Rubric(#[from] RubricError),
+}
+
+/// What rollouts are worth by a rubric: the content of `evaluation.json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RubricEvaluation {
+    /// All rollouts of the file.
+    pub total_rollouts: u64,
+    /// Those with a score: their conversation was saved.
+    pub evaluated_rollouts: u64,
+    /// The mean over those with a score; 0 if there are none.
+    pub average_reward: f64,
+    /// The means of what each function of the rubric gave.
+    pub average_metrics: IndexMap<String, f64>,
+    /// Those with a score, in the order of the file.
+    pub evaluations: Vec<RolloutEvaluation>,
+}
+
+/// What one rollout is worth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RolloutEvaluation {
+    /// Which example it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub example_id: Option<u64>,
+    /// The how-manyth rollout of the example, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    /// The question of a benchmark that it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// The score.
+    pub reward: f64,
+    /// How much better than the mean of its group it is; none if it is scored by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advantage: Option<f64>,
+    /// What each function of the rubric gave.
+    pub metrics: IndexMap<String, f64>,
+    /// Functions of the rubric that failed, so that they count as 0.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    /// What it was worth before, if anybody scored it.
+    #[serde(skip)]
+    pub before: Option<f64>,
+}
+
+/// What came of scoring a file by a rubric.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RubricScored {
+    /// The scores.
+    pub evaluation: RubricEvaluation,
+    /// The mean of the rewards before and now, of rollouts that had one before.
+    pub before: Option<(f64, f64)>,
+    /// Rollouts without a score: questions that failed, and whatever was saved without its conversation.
+    pub without_score: u64,
+    /// Lines that are no rollouts.
+    pub foreign_lines: u64,
+}
+
+/// Reads the rubric of an interaction file, with its parser. Variables for `${VAR}` come from `vars`.
+pub fn load_rubric(
+    path: &Path,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<LoadedRubric, LoadRubricError> {
+    // An interaction is read as a part of a job.
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let job = json!({
+        "agents": [{"name": "saved", "model": {"name": "saved", "base_url": "http://127.0.0.1/v1"}}],
+        "datasets": [{"name": "saved", "interaction": file}],
+    });
+    let loaded = load_job_text(&path.with_file_name("job.json"), &job.to_string(), &[], vars)?;
+    let dataset = loaded.config.datasets.first();
+    let Some(DatasetSource::Interaction(interaction)) = dataset.map(|dataset| &dataset.source) else {
+        unreachable!("the dataset of the job is an interaction");
+    };
+    let rubric = build::rubric(interaction)?.without_monitors();
+    if interaction.independent_scoring || rubric.is_empty() {
+        rubric.check_alone()?;
+    }
+    Ok(LoadedRubric {
+        rubric,
+        independent_scoring: interaction.independent_scoring,
+        secrets: Redactor::new(loaded.secrets.iter().map(String::as_str)),
+    })
+}
+
+/// Scores every saved conversation of a file: rows of a model's job, or lines of a benchmark's `results.jsonl`.
+///
+/// Rollouts of one example are scored together, unless the interaction wants them scored by themselves. So many groups
+/// are scored at the same time; `progress` is told how many rollouts are done. Nothing is written.
+pub async fn score_with_rubric(
+    rows: &Path,
+    loaded: &LoadedRubric,
+    concurrency: NonZeroUsize,
+    mut progress: impl FnMut(u64),
+) -> Result<RubricScored, ScoreError> {
+    let read = ScoreError::read(rows);
+    let path = rows.to_owned();
+    let index = blocking(move || Index::of(&path)).await.map_err(&read)?;
+    if index.total == 0 {
+        return Err(ScoreError::NoRows(rows.to_owned()));
+    }
+    let model = never_asked(rows).await;
+    let (total, foreign_lines) = (index.total, index.foreign);
+    let groups = if loaded.independent_scoring { index.alone() } else { index.groups };
+    let groups = stream::iter(groups).map(|places| {
+        let (path, model) = (rows.to_owned(), Arc::clone(&model));
+        let read = &read;
+        async move {
+            let saved = blocking(move || places.iter().map(|place| place.read(&path, &model)).collect());
+            let saved: Vec<Saved> = saved.await.map_err(read)?;
+            scored(saved, loaded).await
+        }
+    });
+    let mut groups = pin!(groups.buffered(concurrency.get()));
+    let mut evaluations = Vec::new();
+    while let Some(group) = groups.next().await {
+        evaluations.extend(group?);
+        progress(evaluations.len() as u64);
+    }
+    if evaluations.is_empty() {
+        return Err(ScoreError::NoConversations(rows.to_owned()));
+    }
+    evaluations.sort_by_key(|(line, _)| *line);
+    let evaluations: Vec<RolloutEvaluation> = evaluations.into_iter().map(|(_, found)| found).collect();
+    Ok(RubricScored {
+        without_score: total - evaluations.len() as u64,
+        foreign_lines,
+        before: before(&evaluations),
+        evaluation: averaged(total, evaluations),
+    })
+}
+
+impl RubricEvaluation {
+    /// Writes the evaluation to a file. A reader sees the old one or the new one.
+    pub async fn save(self, file: &Path) -> Result<(), ScoreError> {
+        save(self, file).await
+    }
+}
+
+async fn scored(
+    saved: Vec<Saved>,
+    loaded: &LoadedRubric,
+) -> Result<Vec<(u64, RolloutEvaluation)>, ScoreError> {
+    let (mut evaluations, mut states): (Vec<_>, Vec<_>) = saved
+        .into_iter()
+        .filter_map(|saved| saved.state.map(|state| ((saved.line, saved.evaluation), *state)))
+        .unzip();
+    if states.is_empty() {
+        return Ok(Vec::new());
+    }
+    loaded.rubric.score_group(&mut states).await;
+    for ((_, evaluation), state) in evaluations.iter_mut().zip(&mut states) {
+        if let Some(error) = state.refused_key() {
+            return Err(ScoreError::Unauthorized(error.clone()));
+        }
+        evaluation.reward = state.reward.unwrap_or_default();
+        evaluation.advantage = state.advantage.filter(|_| !loaded.independent_scoring);
+        evaluation.metrics = state.metrics.take().unwrap_or_default();
+        let errors = state.scoring_errors.iter();
+        evaluation.errors =
+            errors.map(|error| loaded.secrets.text(&error.to_string()).into_owned()).collect();
+    }
+    Ok(evaluations)
+}
+
+fn averaged(total: u64, evaluations: Vec<RolloutEvaluation>) -> RubricEvaluation {
+    let count = evaluations.len() as u64;
+    let mut metrics: IndexMap<String, f64> = IndexMap::new();
+    for (name, value) in evaluations.iter().flat_map(|evaluation| &evaluation.metrics) {
+        *metrics.entry(name.clone()).or_default() += value;
+    }
+    metrics.values_mut().for_each(|sum| *sum = mean(*sum, count));
+    RubricEvaluation {
+        total_rollouts: total,
+        evaluated_rollouts: count,
+        average_reward: mean(evaluations.iter().map(|evaluation| evaluation.reward).sum(), count),
+        average_metrics: metrics,
+        evaluations,
+    }
+}
+
+fn before(evaluations: &[RolloutEvaluation]) -> Option<(f64, f64)> {
+    let both = evaluations.iter().filter_map(|evaluation| Some((evaluation.before?, evaluation.reward)));
+    let (count, before, now) =
+        both.fold((0, 0.0, 0.0), |(count, before, now), (old, new)| (count + 1, before + old, now + new));
+    (count > 0).then(|| (mean(before, count), mean(now, count)))
+}
+
+/// A rollout has a model. This one has said all that it will; its name is in the record of the job, if there is one.
+async fn never_asked(rows: &Path) -> Arc<Model> {
+    let metadata = tokio::fs::read(rows.with_file_name(METADATA)).await.unwrap_or_default();
+    let metadata: Value = serde_json::from_slice(&metadata).unwrap_or_default();
+    let name = metadata.get("model").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let client = Client::new(ClientConfig::new("http://127.0.0.1/v1")).expect("the URL is one");
+    Arc::new(Model { client, name, sampling: Map::new(), max_seq_len: None })
+}
+
+/// Where the rollouts of each example are.
+struct Index {
+    groups: Vec<Vec<Place>>,
+    total: u64,
+    foreign: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    line: u64,
+    offset: u64,
+    length: u64,
+}
+
+/// What tells rows apart.
+#[derive(Deserialize)]
+struct Key {
+    example_id: Option<u64>,
+    task_id: Option<String>,
+}
+
+impl Index {
+    fn of(path: &Path) -> io::Result<Self> {
+        let mut reader = BufReader::with_capacity(1 << 18, File::open(path)?);
+        let mut groups: IndexMap<(Option<u64>, Option<String>), Vec<Place>> = IndexMap::new();
+        let (mut total, mut foreign, mut offset) = (0, 0, 0);
+        let mut bytes = Vec::new();
+        for line in 0.. {
+            bytes.clear();
+            let length = reader.read_until(b'\n', &mut bytes)? as u64;
+            if length == 0 {
+                break;
+            }
+            match serde_json::from_slice(&bytes) {
+                Ok(Key { example_id: None, task_id: None }) => foreign += 1,
+                Ok(Key { example_id, task_id }) => {
+                    total += 1;
+                    groups.entry((example_id, task_id)).or_default().push(Place { line, offset, length });
+                }
+                Err(_) if bytes.trim_ascii().is_empty() => {}
+                Err(_) => foreign += 1,
+            }
+            offset += length;
+        }
+        Ok(Self { groups: groups.into_values().collect(), total, foreign })
+    }
+
+    fn alone(self) -> Vec<Vec<Place>> {
+        self.groups.into_iter().flatten().map(|place| vec![place]).collect()
+    }
+}
+
+/// A rollout as it was saved.
+struct Saved {
+    line: u64,
+    evaluation: RolloutEvaluation,
+    /// None if its conversation was not saved.
+    state: Option<Box<State>>,
+}
+
+/// A line of a benchmark's results, as far as a rubric is concerned.
+#[derive(Deserialize)]
+struct Answered {
+    task_id: String,
+    success: bool,
+    example_id: Option<u64>,
+    attempt: Option<u32>,
+    predicted_answer: Option<String>,
+    ground_truth: Option<Value>,
+    score: Option<f64>,
+    trajectory: Option<Conversation>,
+}
+
+#[derive(Deserialize)]
+struct Conversation {
+    messages: Messages,
+}
+
+impl Place {
+    fn read(&self, path: &Path, model: &Arc<Model>) -> io::Result<Saved> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        let mut bytes = Vec::new();
+        file.take(self.length).read_to_end(&mut bytes)?;
+        let (evaluation, state) = match serde_json::from_slice::<Answered>(&bytes) {
+            Ok(answered) => answered.state(model),
+            Err(_) => match serde_json::from_slice::<RolloutOutput>(&bytes) {
+                Ok(output) => state(output, model),
+                Err(_) => (RolloutEvaluation::of(None, None, None), None),
+            },
+        };
+        Ok(Saved { line: self.line, evaluation, state: state.map(Box::new) })
+    }
+}
+
+impl RolloutEvaluation {
+    fn of(example_id: Option<u64>, attempt: Option<u32>, before: Option<f64>) -> Self {
+        Self {
+            example_id,
+            attempt,
+            task_id: None,
+            reward: 0.0,
+            advantage: None,
+            metrics: IndexMap::new(),
+            errors: Vec::new(),
+            before,
+        }
+    }
+}
+
+impl Answered {
+    fn state(self, model: &Arc<Model>) -> (RolloutEvaluation, Option<State>) {
+        let mut evaluation = RolloutEvaluation::of(self.example_id, self.attempt, self.score);
+        evaluation.task_id = Some(self.task_id.clone());
+        let conversation = self.trajectory.filter(|_| self.success);
+        let state = conversation.map(|Conversation { messages: mut prompt }| {
+            let spoken = prompt.iter().position(|message| message.role == Role::Assistant);
+            let completion = prompt.split_off(spoken.unwrap_or(prompt.len()));
+            let input = RolloutInput {
+                prompt,
+                example_id: self.example_id.unwrap_or_default(),
+                task: self.task_id,
+                answer: self.ground_truth.and_then(text),
+                ..RolloutInput::default()
+            };
+            let mut state = State::new(input, Arc::clone(model), Arc::default());
+            if let Some(answer) = self.predicted_answer {
+                state.set(PREDICTED_ANSWER, answer);
+            }
+            state.completion = Some(completion);
+            state.is_completed = true;
+            state.trajectory = turns(&state);
+            state
+        });
+        (evaluation, state)
+    }
+}
+
+/// The state that a row was made of, as far as the row has it.
+fn state(mut row: RolloutOutput, model: &Arc<Model>) -> (RolloutEvaluation, Option<State>) {
+    let evaluation = RolloutEvaluation::of(Some(row.example_id), row.attempt, Some(row.reward));
+    let Some(completion) = row.completion.take() else { return (evaluation, None) };
+    let turns = row.columns.shift_remove("trajectory");
+    let input = RolloutInput {
+        prompt: row.prompt.unwrap_or_default(),
+        example_id: row.example_id,
+        task: row.task,
+        answer: row.answer,
+        info: row.info,
+        extra: Map::new(),
+    };
+    let mut state = State::new(input, Arc::clone(model), row.tool_defs);
+    state.completion = Some(completion);
+    state.error = row.error.map(|error| {
+        let kind = serde_json::from_value(error.error.into()).unwrap_or(ErrorKind::Any);
+        Error::new(kind, error.message)
+    });
+    state.is_completed = row.is_completed;
+    state.is_truncated = row.is_truncated;
+    state.stop_condition = row.stop_condition;
+    state.timing = row.timing;
+    if let Some(usage) = row.token_usage {
+        state.usage = Usage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cached_tokens: usage.cached_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            cost: usage.cost,
+            responses: 1,
+        };
+    }
+    state.fields = row.columns;
+    let turns = turns.and_then(|turns| serde_json::from_value::<Vec<TrajectoryStep>>(turns).ok());
+    state.trajectory = turns.unwrap_or_else(|| self::turns(&state));
+    (evaluation, Some(state))
+}
+
+/// The turns of a conversation, as far as what was said tells.
+fn turns(state: &State) -> Vec<TrajectoryStep> {
+    let mut said = state.input.prompt.clone();
+    let mut turns = Vec::new();
+    for message in state.completion.iter().flatten() {
+        if message.role == Role::Assistant {
+            let response = Response {
+                id: String::new(),
+                created: 0,
+                model: state.model.name.clone(),
+                usage: None,
+                message: (**message).clone(),
+                finish_reason: None,
+                tokens: None,
+                extra: Map::new(),
+            };
+            turns.push(TrajectoryStep::new(state, said.clone(), response));
+        }
+        said.push(Arc::clone(message));
+    }
+    turns
+}

@@ -1,0 +1,285 @@
+//! The client of a tool server.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use reqwest::{Method, RequestBuilder, StatusCode, Url, redirect};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    ServerTool,
+    names::{self, NoSuchTool},
+    schema::WireTool,
+};
+use crate::model::{Cause, Error, ErrorKind};
+
+/// How often a request is sent, if the server cannot be reached.
+const ATTEMPTS: u32 = 3;
+/// The pause after the first attempt; each next one is longer by as much.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How much longer than the server's own limit an answer may take.
+const GRACE: Duration = Duration::from_secs(10);
+/// For requests that wait for nothing.
+const SHORT: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(5);
+/// The largest answer that is read.
+const MAX_BYTES: usize = 32 << 20;
+
+/// What the tool server said to a request.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct Answer {
+    /// 0 if it did what it was asked to.
+    pub(crate) code: i64,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) data: Value,
+}
+
+/// Why the tool server cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolServerError {
+    /// Its address is none.
+    #[error("`{0}` is no address of a tool server; write one like http://127.0.0.1:18890")]
+    Url(String),
+    /// It does not answer.
+    #[error("the tool server at {url} does not answer")]
+    Unreachable {
+        /// Its address.
+        url: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+    /// It says something that is not of the protocol.
+    #[error("what answers at {url} is no tool server: {said}")]
+    Unreadable {
+        /// Its address.
+        url: String,
+        /// What it said.
+        said: String,
+    },
+    /// It wants another token, or one at all.
+    #[error("the tool server at {url} refuses the token")]
+    Unauthorized {
+        /// Its address.
+        url: String,
+    },
+    /// It has no tool of a name in `available_tools`.
+    #[error("`{pattern}` in available_tools is no tool of the server at {url}{}", nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default())]
+    NoSuchTool {
+        /// Its address.
+        url: String,
+        /// The name.
+        pattern: String,
+        /// The tool whose name is most like it.
+        nearest: Option<String>,
+    },
+    /// This machine cannot make requests at all.
+    #[error("no HTTP client can be set up on this machine")]
+    Setup(#[source] reqwest::Error),
+}
+
+impl ToolServerError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable { .. } => Some(
+                "start it with `rollout tools serve`, or set `sandbox_auto_start: true`; `sandbox_server_url` is its address",
+            ),
+            Self::Unauthorized { .. } => Some("set `sandbox_token` to the token of the server"),
+            Self::NoSuchTool { .. } => Some("`rollout tools list` shows the tools that there are"),
+            Self::Url(_) | Self::Unreadable { .. } => {
+                Some("set `sandbox_server_url` to the address of the server")
+            }
+            Self::Setup(_) => None,
+        }
+    }
+
+    /// The error of a rollout that could not go on: one of the infrastructure, never an answer.
+    pub(crate) fn into_error(self, what: &str) -> Error {
+        Error::new(ErrorKind::Infra, what).because(Cause::of("ToolServerError", &self))
+    }
+}
+
+/// A tool server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct ToolServer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<SecretString>,
+    /// How long one call of a tool may take.
+    timeout: Duration,
+}
+
+impl ToolServer {
+    /// The server at an address. Nothing is sent yet.
+    pub(crate) fn new(
+        url: &str,
+        token: Option<SecretString>,
+        timeout: Duration,
+    ) -> Result<Self, ToolServerError> {
+        let wrong = || ToolServerError::Url(url.to_owned());
+        let base = Url::parse(url.trim_end_matches('/')).map_err(|_| wrong())?;
+        if !matches!(base.scheme(), "http" | "https") || base.host().is_none() {
+            return Err(wrong());
+        }
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            // A redirect would take the token to a host that nobody named.
+            .redirect(redirect::Policy::none());
+        if is_loopback(&base) {
+            http = http.no_proxy();
+        }
+        let http = http.build().map_err(ToolServerError::Setup)?;
+        Ok(Self(Arc::new(Inner { http, base, token, timeout })))
+    }
+
+    /// Its address.
+    pub(crate) fn url(&self) -> &str {
+        self.0.base.as_str().trim_end_matches('/')
+    }
+
+    /// The port that it listens at, if it is on this machine.
+    pub(crate) fn loopback_port(&self) -> Option<u16> {
+        self.0.base.port_or_known_default().filter(|_| is_loopback(&self.0.base))
+    }
+
+    /// Whether it answers, asked once.
+    pub(crate) async fn health(&self) -> Result<(), ToolServerError> {
+        let sent = self.request(Method::GET, "/health", SHORT).send().await;
+        let response = sent.map_err(|source| self.unreachable(source))?;
+        match response.status() {
+            status if status.is_success() => Ok(()),
+            StatusCode::UNAUTHORIZED => Err(ToolServerError::Unauthorized { url: self.url().to_owned() }),
+            status => Err(self.unreadable(format!("HTTP {status} for /health"))),
+        }
+    }
+
+    /// The tools that are wanted, as it describes them.
+    pub(crate) async fn tools(&self, wanted: &[String]) -> Result<Vec<ServerTool>, ToolServerError> {
+        #[derive(Deserialize)]
+        struct Tools {
+            tools: Vec<WireTool>,
+        }
+        let said = self.exchange(|| self.request(Method::GET, "/api/v1/tools", SHORT)).await?;
+        // Some servers put the list into the envelope of all other answers.
+        let listed = if said.get("tools").is_some() { said } else { said["data"].clone() };
+        let listed: Tools = serde_json::from_value(listed)
+            .map_err(|error| self.unreadable(format!("its list of tools: {error}")))?;
+        let tools: Vec<ServerTool> = listed.tools.into_iter().map(ServerTool::from).collect();
+        names::chosen(wanted, tools, |tool| &tool.name).map_err(|NoSuchTool { pattern, nearest }| {
+            ToolServerError::NoSuchTool { url: self.url().to_owned(), pattern, nearest }
+        })
+    }
+
+    /// Has it prepare kinds of tools, so that the first question does not wait for that.
+    pub(crate) async fn warm_up(&self, kinds: &[String]) -> Result<Answer, ToolServerError> {
+        self.post("/api/v1/warmup", json!({"backends": kinds}), self.0.timeout + GRACE).await
+    }
+
+    pub(crate) async fn create_session(
+        &self,
+        worker_id: &str,
+        kind: &str,
+        config: &Map<String, Value>,
+    ) -> Result<Answer, ToolServerError> {
+        let body = json!({"worker_id": worker_id, "resource_type": kind, "session_config": config});
+        self.post("/api/v1/session/create", body, self.0.timeout + GRACE).await
+    }
+
+    /// Calls a tool.
+    pub(crate) async fn execute(
+        &self,
+        worker_id: &str,
+        tool: &str,
+        params: Map<String, Value>,
+    ) -> Result<Answer, ToolServerError> {
+        let timeout = self.0.timeout.as_secs_f64();
+        let body = json!({"worker_id": worker_id, "action": tool, "params": params, "timeout": timeout});
+        self.post("/api/v1/execute", body, self.0.timeout + GRACE).await
+    }
+
+    pub(crate) async fn heartbeat(&self, worker_id: &str) -> Result<Answer, ToolServerError> {
+        self.post("/api/v1/lifecycle/heartbeat", json!({"worker_id": worker_id}), SHORT).await
+    }
+
+    /// Has it close all sessions of a worker.
+    pub(crate) async fn disconnect(&self, worker_id: &str) -> Result<Answer, ToolServerError> {
+        self.post("/api/v1/worker/disconnect", json!({"worker_id": worker_id}), GRACE).await
+    }
+
+    async fn post(&self, path: &str, body: Value, timeout: Duration) -> Result<Answer, ToolServerError> {
+        let worker = body["worker_id"].as_str().unwrap_or_default().to_owned();
+        let body = bytes::Bytes::from(body.to_string());
+        let said = self
+            .exchange(|| {
+                self.request(Method::POST, path, timeout)
+                    .header("content-type", "application/json")
+                    .header("x-worker-id", worker.as_str())
+                    .body(body.clone())
+            })
+            .await?;
+        serde_json::from_value(said)
+            .map_err(|error| self.unreadable(format!("its answer to {path}: {error}")))
+    }
+
+    fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
+        let Inner { http, token, .. } = &*self.0;
+        let request = http.request(method, format!("{}{path}", self.url())).timeout(timeout);
+        match token {
+            Some(token) => request.bearer_auth(token.expose_secret()),
+            None => request,
+        }
+    }
+
+    /// Sends a request until it comes through, and reads what is answered. A request that took too long is not sent
+    /// again: it may be under way, and tools change things.
+    async fn exchange(&self, request: impl Fn() -> RequestBuilder) -> Result<Value, ToolServerError> {
+        let mut attempt = 1;
+        loop {
+            match self.once(request()).await {
+                Err(ToolServerError::Unreachable { source, .. })
+                    if attempt < ATTEMPTS && (source.is_connect() || !source.is_timeout()) =>
+                {
+                    tracing::debug!(url = self.url(), attempt, error = %source, "asking the tool server again");
+                    tokio::time::sleep(PAUSE * attempt).await;
+                    attempt += 1;
+                }
+                end => return end,
+            }
+        }
+    }
+
+    async fn once(&self, request: RequestBuilder) -> Result<Value, ToolServerError> {
+        let mut response = request.send().await.map_err(|source| self.unreachable(source))?;
+        let status = response.status();
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(ToolServerError::Unauthorized { url: self.url().to_owned() });
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|source| self.unreachable(source))? {
+            if body.len() + chunk.len() > MAX_BYTES {
+                return Err(self.unreadable(format!("an answer of more than {MAX_BYTES} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        serde_json::from_slice(&body).map_err(|error| self.unreadable(format!("HTTP {status}, {error}")))
+    }
+
+    fn unreachable(&self, source: reqwest::Error) -> ToolServerError {
+        ToolServerError::Unreachable { url: self.url().to_owned(), source: source.without_url() }
+    }
+
+    fn unreadable(&self, said: String) -> ToolServerError {
+        ToolServerError::Unreadable { url: self.url().to_owned(), said }
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}

@@ -1,0 +1,133 @@
+//! Names of tools: those that configurations choose by, and those that models are shown.
+
+use std::collections::HashSet;
+
+/// What stands between the kind of a tool and its own name, in one place or another.
+const SEPARATORS: [char; 4] = [':', '_', '-', '.'];
+
+/// The longest name that servers of models take.
+const MAX_CHARS: usize = 64;
+
+/// Whether two names differ in their separators only.
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
+    plain(a) == plain(b)
+}
+
+/// Whether a tool is one of those that a configuration names so: `web:search`, `web_search`, `web:*`, `*`.
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => plain(name).starts_with(&plain(start)),
+        None => is_same(pattern, name),
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.trim().replace(SEPARATORS, "-")
+}
+
+/// The tools of a server that are wanted, in the order of the server. A pattern that wants none is an error.
+pub(super) fn chosen<T>(
+    wanted: &[String],
+    tools: Vec<T>,
+    name: impl Fn(&T) -> &str,
+) -> Result<Vec<T>, NoSuchTool> {
+    for pattern in wanted {
+        if !tools.iter().any(|tool| matches(pattern, name(tool))) {
+            let likeness =
+                |tool: &&T| (strsim::jaro_winkler(&plain(name(tool)), &plain(pattern)) * 1e6) as u64;
+            let nearest = tools.iter().max_by_key(likeness).map(|tool| name(tool).to_owned());
+            return Err(NoSuchTool { pattern: pattern.clone(), nearest });
+        }
+    }
+    Ok(tools.into_iter().filter(|tool| wanted.iter().any(|pattern| matches(pattern, name(tool)))).collect())
+}
+
+/// A name in `available_tools` that no tool has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NoSuchTool {
+    pub(super) pattern: String,
+    pub(super) nearest: Option<String>,
+}
+
+/// Names that every server of a model takes: ASCII letters, digits, `_` and `-`, at most 64, and no two the same.
+pub(super) fn shown<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut taken = HashSet::new();
+    let mut shown = Vec::new();
+    for name in names {
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+        let whole: String = name.chars().map(allowed).collect();
+        let mut short: String = whole.chars().take(MAX_CHARS).collect();
+        for number in 2.. {
+            if taken.insert(short.clone()) {
+                break;
+            }
+            let suffix = format!("-{number}");
+            short = whole.chars().take(MAX_CHARS - suffix.len()).collect::<String>() + &suffix;
+        }
+        shown.push(short);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_chosen_by_its_name_whatever_the_separator() {
+        for (pattern, name, expected) in [
+            ("web:search", "web:search", true),
+            ("web_search", "web:search", true),
+            ("web-search", "web:search", true),
+            ("web.search", "web-search", true),
+            ("vm:*", "vm:screenshot", true),
+            ("vm*", "vm:screenshot", true),
+            ("*", "mcp:files.read_file", true),
+            ("mcp:files.*", "mcp:files.read_file", true),
+            ("vm:*", "vmware:start", false),
+            ("web:sea", "web:search", false),
+            ("search", "web:search", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_tool_has_is_told_with_the_nearest() {
+        let tools = vec!["web:search", "web:browse", "doc:read"];
+        let choose = |wanted: &[&str]| {
+            let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
+            chosen(&wanted, tools.clone(), |name| name)
+        };
+        assert_eq!(choose(&["doc:*", "web:browse"]), Ok(vec!["web:browse", "doc:read"]));
+        let nearest = Some("web:browse".to_owned());
+        assert_eq!(
+            choose(&["doc:*", "web:brwose"]),
+            Err(NoSuchTool { pattern: "web:brwose".to_owned(), nearest })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn shown_names_are_fit_for_every_server_and_differ(names in prop::collection::vec(".{0,80}", 0..20)) {
+            let names: HashSet<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
+            let all = shown(names.iter().map(String::as_str));
+            prop_assert_eq!(all.len(), names.len());
+            prop_assert_eq!(all.iter().collect::<HashSet<_>>().len(), names.len());
+            for name in all {
+                prop_assert!((1..=MAX_CHARS).contains(&name.len()));
+                prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-'));
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_shown_with_dashes() {
+        assert_eq!(
+            shown(["web:search", "mcp:files.read_file", "mcp:files-read_file"].into_iter()),
+            ["web-search", "mcp-files-read_file", "mcp-files-read_file-2",]
+        );
+    }
+}
