@@ -11,6 +11,7 @@ mod job;
 mod leftover;
 mod library;
 mod model;
+mod python;
 mod repo;
 mod search;
 mod server;
@@ -29,6 +30,7 @@ pub use library::{Library, Started};
 pub use model::{
     Cut, Dialect, Hold, ModelRequest, ModelServer, Reasoning, Reply, Script, Split, TokenCounts, TokenFields,
 };
+pub use python::Python;
 pub use repo::TestRepo;
 pub use search::files_holding;
 pub use server::FileServer;

@@ -54,6 +54,7 @@ mod blocking;
 pub mod config;
 pub mod environment;
 pub mod event;
+pub mod export;
 pub mod job;
 pub mod model;
 pub mod name;

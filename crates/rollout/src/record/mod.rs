@@ -4,5 +4,6 @@ pub mod atomic;
 pub mod journal;
 pub mod layout;
 pub mod log;
+pub mod python_json;
 pub mod redact;
 pub mod rows;

@@ -1,0 +1,270 @@
+//! What all episodes of an experiment share.
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+
+use super::{recipe, unknown::without_type};
+
+/// One experiment: an agent on a benchmark.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentRecord {
+    /// What every episode refers to it by; see [`experiment_id`](super::experiment_id).
+    #[serde(alias = "evaluation_id")]
+    pub experiment_id: String,
+    /// The name.
+    pub experiment_name: String,
+    /// When it was recorded, in seconds since 1970.
+    #[serde(alias = "evaluation_timestamp")]
+    pub timestamp: f64,
+    /// The version of the program that ran it.
+    #[serde(alias = "eval_library", deserialize_with = "version")]
+    pub framework_version: String,
+    /// The agent.
+    pub agent: AgentInfo,
+    /// The benchmark.
+    pub benchmark_name: String,
+    /// Its version.
+    pub benchmark_version: Option<String>,
+    /// The part of it that was run.
+    pub benchmark_subset: BenchmarkSubset,
+    /// The model that assessed the episodes, if one did.
+    #[serde(alias = "judge_config")]
+    pub investigator_llm_config: Option<InvestigatorLlmConfig>,
+    /// The directory that the id was made of, word for word: with it anybody can make the id again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_dir: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten, deserialize_with = "without_type")]
+    pub unknown: Map<String, Value>,
+}
+
+/// An agent, as far as it can be known from outside: its configuration and what it ran on.
+///
+/// The tools are not part of it: they differ from episode to episode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentInfo {
+    /// The hash of the configuration; see [`agent_id`](super::agent_id).
+    pub agent_id: String,
+    /// The kind of configuration.
+    pub config_type: String,
+    /// The whole configuration.
+    pub config: Map<String, Value>,
+    /// The model it uses, where the configuration names one.
+    pub llm_model: Option<String>,
+    /// The version of the program that ran it.
+    pub framework_version: String,
+    /// Versions of what else took part.
+    #[serde(default)]
+    pub dependency_versions: IndexMap<String, String>,
+    /// The commit that was checked out.
+    pub git_commit: Option<String>,
+    /// Where that commit can be seen; see [`github_permalink`](super::github_permalink).
+    pub git_remote_url: Option<String>,
+    /// Whether files differed from the commit.
+    pub git_is_dirty: Option<bool>,
+    /// The commit of the standard's own checkout, where there is one.
+    pub cube_standard_git_commit: Option<String>,
+    /// Whether that checkout differed from its commit.
+    pub cube_standard_git_is_dirty: Option<bool>,
+    /// Prose about the agent, which only people fill in.
+    pub description: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten, deserialize_with = "without_type")]
+    pub unknown: Map<String, Value>,
+}
+
+impl AgentInfo {
+    /// What a configuration tells of its agent. Its `_type`, if it has one, is the kind of configuration.
+    ///
+    /// The configuration has to be the same on every machine for the id to be: no paths, times or secrets.
+    pub fn from_config(config: Map<String, Value>, config_type: &str, framework_version: &str) -> Self {
+        let own_type = config.get("_type").and_then(Value::as_str);
+        Self {
+            agent_id: recipe::agent_id(&config),
+            config_type: own_type.unwrap_or(config_type).to_owned(),
+            llm_model: recipe::llm_model(&config).map(str::to_owned),
+            config,
+            framework_version: framework_version.to_owned(),
+            dependency_versions: IndexMap::new(),
+            git_commit: None,
+            git_remote_url: None,
+            git_is_dirty: None,
+            cube_standard_git_commit: None,
+            cube_standard_git_is_dirty: None,
+            description: None,
+            unknown: Map::new(),
+        }
+    }
+}
+
+/// The part of a benchmark that was run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BenchmarkSubset {
+    /// The name of the benchmark, with what was chosen of it.
+    pub name: String,
+    /// How many tasks there are, run or not.
+    pub n_tasks: u64,
+    /// The pattern that the tasks were chosen by.
+    pub filter: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten, deserialize_with = "without_type")]
+    pub unknown: Map<String, Value>,
+}
+
+impl BenchmarkSubset {
+    /// So many tasks of a benchmark.
+    pub fn new(name: &str, n_tasks: u64) -> Self {
+        Self { name: name.to_owned(), n_tasks, filter: None, unknown: Map::new() }
+    }
+}
+
+/// The model that assessed episodes after they were over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InvestigatorLlmConfig {
+    /// The model.
+    pub model: String,
+    /// The version or hash of what it was asked.
+    pub prompt_version: String,
+    /// When, as ISO 8601 has it.
+    #[serde(alias = "judged_at")]
+    pub investigated_at: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten, deserialize_with = "without_type")]
+    pub unknown: Map<String, Value>,
+}
+
+/// Reads a version, or takes it out of what newer records say of the program.
+fn version<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    match Value::deserialize(from)? {
+        Value::String(version) => Ok(version),
+        Value::Object(library) => match library.get("version") {
+            Some(Value::String(version)) => Ok(version.clone()),
+            _ => Err(serde::de::Error::custom("the library has no version")),
+        },
+        _ => Err(serde::de::Error::custom("a version is a text, or a library with one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> Map<String, Value> {
+        let Value::Object(config) =
+            json!({ "_type": "agents.Chat", "llm_config": { "model_name": "small" } })
+        else {
+            unreachable!()
+        };
+        config
+    }
+
+    #[test]
+    fn an_agent_is_known_by_its_configuration_alone() {
+        let agent = AgentInfo::from_config(config(), "agent", "0.1.0");
+        assert_eq!(agent, AgentInfo::from_config(config(), "agent", "0.1.0"));
+        assert_eq!(agent.agent_id, AgentInfo::from_config(config(), "other", "9").agent_id);
+        assert_eq!(agent.agent_id.len(), 64);
+        assert_eq!((agent.config_type.as_str(), agent.llm_model.as_deref()), ("agents.Chat", Some("small")));
+        assert_eq!(AgentInfo::from_config(Map::new(), "agent", "0.1.0").config_type, "agent");
+    }
+
+    #[test]
+    fn an_agent_has_no_tools_and_no_description_by_itself() {
+        let agent = serde_json::to_value(AgentInfo::from_config(config(), "agent", "0.1.0")).unwrap();
+        assert_eq!(agent["description"], Value::Null);
+        assert_eq!(
+            agent.as_object().unwrap().keys().collect::<Vec<_>>(),
+            [
+                "agent_id",
+                "config_type",
+                "config",
+                "llm_model",
+                "framework_version",
+                "dependency_versions",
+                "git_commit",
+                "git_remote_url",
+                "git_is_dirty",
+                "cube_standard_git_commit",
+                "cube_standard_git_is_dirty",
+                "description"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_subset_counts_its_tasks_and_has_no_filter_by_itself() {
+        let subset = serde_json::to_value(BenchmarkSubset::new("arena[level=1]", 33)).unwrap();
+        assert_eq!(subset, json!({ "name": "arena[level=1]", "n_tasks": 33, "filter": null }));
+    }
+
+    #[test]
+    fn newer_names_are_read_and_the_documents_are_written() {
+        let newer = json!({
+            "evaluation_id": "run-7",
+            "experiment_name": "e",
+            "evaluation_timestamp": 5.5,
+            "eval_library": { "name": "cube-harness", "version": "0.9", "_type": "cube_harness.eval_log.EvalLibrary" },
+            "agent": { "agent_id": "a", "config_type": "T", "config": { "_type": "T" }, "framework_version": "0.9",
+                       "primary_dependencies": ["litellm"], "_type": "cube_harness.eval_log.AgentInfo" },
+            "benchmark_name": "b",
+            "benchmark_subset": { "name": "b", "n_tasks": 2, "task_ids": ["x"] },
+            "judge_config": { "model": "m", "prompt_version": "1", "judged_at": "2026-01-01T00:00:00Z" },
+            "debug_limit": 3,
+            "_type": "cube_harness.eval_log.ExperimentRecord",
+        });
+        let record: ExperimentRecord = serde_json::from_value(newer).unwrap();
+        insta::assert_json_snapshot!(record, @r#"
+        {
+          "experiment_id": "run-7",
+          "experiment_name": "e",
+          "timestamp": 5.5,
+          "framework_version": "0.9",
+          "agent": {
+            "agent_id": "a",
+            "config_type": "T",
+            "config": {
+              "_type": "T"
+            },
+            "llm_model": null,
+            "framework_version": "0.9",
+            "dependency_versions": {},
+            "git_commit": null,
+            "git_remote_url": null,
+            "git_is_dirty": null,
+            "cube_standard_git_commit": null,
+            "cube_standard_git_is_dirty": null,
+            "description": null,
+            "primary_dependencies": [
+              "litellm"
+            ]
+          },
+          "benchmark_name": "b",
+          "benchmark_version": null,
+          "benchmark_subset": {
+            "name": "b",
+            "n_tasks": 2,
+            "filter": null,
+            "task_ids": [
+              "x"
+            ]
+          },
+          "investigator_llm_config": {
+            "model": "m",
+            "prompt_version": "1",
+            "investigated_at": "2026-01-01T00:00:00Z"
+          },
+          "debug_limit": 3
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_library_without_a_version_is_refused() {
+        let error = version(json!({ "name": "x" })).unwrap_err();
+        assert_eq!(error.to_string(), "the library has no version");
+        assert!(version(json!(7)).is_err());
+    }
+}

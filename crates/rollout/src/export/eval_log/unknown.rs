@@ -1,0 +1,11 @@
+//! Fields that the types have no place for.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+/// Reads the remaining fields, all but the name of a class that another program would try to load.
+pub(super) fn without_type<'de, D: Deserializer<'de>>(from: D) -> Result<Map<String, Value>, D::Error> {
+    let mut fields = Map::deserialize(from)?;
+    fields.shift_remove("_type");
+    Ok(fields)
+}

@@ -1,0 +1,3 @@
+//! Results in the formats of other tools.
+
+pub mod eval_log;
