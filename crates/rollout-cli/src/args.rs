@@ -1,6 +1,7 @@
 //! What can be written after `rollout`.
 
 mod eval;
+mod export;
 mod score;
 mod tools;
 
@@ -14,6 +15,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
+pub(crate) use export::{Export, ExportFormat, ExportRl, ExportWhat, FromJob};
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
@@ -231,46 +233,6 @@ pub(crate) struct Serve {
     /// address that other machines can reach
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-}
-
-/// Arguments of `export`.
-#[derive(Debug, Args)]
-pub(crate) struct Export {
-    /// What to make
-    #[command(subcommand)]
-    pub what: ExportWhat,
-}
-
-/// What `export` makes.
-#[derive(Debug, Subcommand)]
-pub(crate) enum ExportWhat {
-    /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
-    Rl(ExportRl),
-}
-
-/// Arguments of `export rl`.
-#[derive(Debug, Args)]
-pub(crate) struct ExportRl {
-    /// The job's directory
-    #[arg(value_name = "JOB_DIR")]
-    pub directory: PathBuf,
-
-    /// The directory to write to
-    #[arg(short, long, value_name = "DIR")]
-    pub out: PathBuf,
-
-    /// The form of the files
-    #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
-    pub format: ExportFormat,
-}
-
-/// The form of files with training samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ExportFormat {
-    /// One JSON object per line
-    Jsonl,
-    /// Parquet, compressed with Zstandard
-    Parquet,
 }
 
 /// Arguments of `validate`.

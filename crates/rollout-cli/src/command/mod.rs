@@ -10,6 +10,7 @@ mod guard;
 pub(crate) mod init;
 mod load;
 mod plan;
+mod progress;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod schema;

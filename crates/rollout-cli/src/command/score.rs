@@ -1,10 +1,6 @@
 //! `rollout score`: saved answers, scored anew.
 
-use std::{
-    io::Write as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
 
 use rollout::{
     benchmark::score::{self, LoadRubricError, LoadedRubric, RubricScored, ScoreError, Scored},
@@ -13,18 +9,18 @@ use rollout::{
     record::redact::Redactor,
 };
 
-use super::load::{refused, variable};
+use super::{
+    load::{refused, variable},
+    progress::progress,
+};
 use crate::{
     args::Score,
     exit::{Exit, Failure},
     report::{
         self, Align,
-        text::{BOLD, DIM, ODD, count, first_line, number, paint},
+        text::{BOLD, ODD, count, first_line, number, paint},
     },
 };
-
-/// How often somebody who waits is told.
-const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// Why nothing can be scored.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +42,8 @@ pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
     if let Some(path) = &args.rubric {
         let rubric = rubric(path)?;
         for rows in &files {
-            let scored = score::score_with_rubric(rows, &rubric, args.concurrency, progress("rollout"));
+            let scored =
+                score::score_with_rubric(rows, &rubric, args.concurrency, progress("scored", "rollout"));
             let scored = scored
                 .await
                 .map_err(|error| failed(error, "check the `api_key` of each judge in the rubric"))?;
@@ -60,7 +57,7 @@ pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
     } else {
         let (scorer, secrets) = scorer(args)?;
         for rows in &files {
-            let scored = score::score(rows, &scorer, args.concurrency, progress("answer"));
+            let scored = score::score(rows, &scorer, args.concurrency, progress("scored", "answer"));
             let hint = "name the variable that holds its key with --evaluator-api-key-var";
             let scored = scored.await.map_err(|error| failed(error, hint))?;
             if scored.judge_failures > 0 {
@@ -150,22 +147,6 @@ fn judge(args: &Score) -> Result<LoadedBenchmark, Failure> {
     LoadedBenchmark::new(config, &variable).map_err(|problems| {
         Failure::from("the judge cannot be used so").details(problems.render(true)).hint(Some(hint))
     })
-}
-
-/// Tells on standard error how far it is, if it takes long.
-fn progress(noun: &str) -> impl FnMut(u64) {
-    let mut told = Instant::now();
-    move |done| {
-        if told.elapsed() >= TOLD_EVERY {
-            told = Instant::now();
-            // Only for whoever waits.
-            let _ = writeln!(
-                anstream::stderr().lock(),
-                "{}",
-                paint(DIM, &format!("scored {}", count(done, noun)))
-            );
-        }
-    }
 }
 
 fn tell(report: &str, evaluation: &Path) -> Result<(), Failure> {

@@ -1,3 +1,173 @@
 //! Results in the formats of other tools.
+//!
+//! Every format is a module with a function that takes an [`Export`]: a job that is on the disk, and the directory its
+//! new files go to. Trials are read one by one, so memory does not grow with their number, and nothing that is there is
+//! overwritten. The functions block: call them where that is fine.
 
+pub mod csv;
 pub mod eval_log;
+
+use std::{
+    cell::RefCell,
+    fs,
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::record::saved::{SavedError, SavedJob, SavedTrial};
+
+/// A job on its way into files of another form.
+pub struct Export<'a> {
+    /// The job.
+    pub job: &'a SavedJob,
+    dir: PathBuf,
+    progress: RefCell<Box<dyn FnMut(u64) + 'a>>,
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exported {
+    /// The files or directories that a reader opens first.
+    pub files: Vec<PathBuf>,
+    /// How many rows, samples or records they have.
+    pub rows: u64,
+    /// What of the job is not in them, and why, as sentences without an end.
+    pub left_out: Vec<String>,
+}
+
+/// Nothing was exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The job cannot be read.
+    #[error(transparent)]
+    Job(#[from] SavedError),
+    /// A file is where a new one would be.
+    #[error("{} exists, and results are never overwritten", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The job has nothing that the format could hold.
+    #[error("{} has nothing to export: {reason}", path.display())]
+    Nothing {
+        /// The job's directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ExportError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Exists(_) => Some("give another directory, or remove the file"),
+            Self::Job(SavedError::NotAJob(_)) => Some("give the directory that `rollout run` printed"),
+            Self::Job(_) | Self::Write { .. } | Self::Nothing { .. } => None,
+        }
+    }
+}
+
+impl<'a> Export<'a> {
+    /// Exports a job into a directory, which need not exist.
+    pub fn new(job: &'a SavedJob, dir: impl Into<PathBuf>) -> Self {
+        Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) }
+    }
+
+    /// Tells after each trial how many were read.
+    #[must_use]
+    pub fn progress(self, progress: impl FnMut(u64) + 'a) -> Self {
+        Self { progress: RefCell::new(Box::new(progress)), ..self }
+    }
+
+    /// The directory of the new files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The finished trials of the job, in the order of the plan.
+    pub fn trials(&self) -> Result<impl Iterator<Item = Result<SavedTrial, ExportError>> + '_, ExportError> {
+        let trials = self.job.trials()?.zip(1..);
+        Ok(trials.map(|(trial, number)| {
+            (self.progress.borrow_mut())(number);
+            Ok(trial?)
+        }))
+    }
+
+    /// Starts a file, by its path below the directory. It is there once it is finished.
+    pub fn file(&self, relative: impl AsRef<Path>) -> Result<NewFile, ExportError> {
+        NewFile::create(self.dir.join(relative))
+    }
+}
+
+/// A file that comes into being whole, and never in the place of another.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl NewFile {
+    /// Starts the file beside its place, in a directory that is made where there is none.
+    pub fn create(path: PathBuf) -> Result<Self, ExportError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(ExportError::Exists(path));
+        }
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let made = fs::create_dir_all(dir)
+            .and_then(|()| tempfile::Builder::new().permissions(readable()).tempfile_in(dir));
+        match made {
+            Ok(file) => Ok(Self { path, file: BufWriter::with_capacity(1 << 16, file) }),
+            Err(source) => Err(ExportError::Write { path, source }),
+        }
+    }
+
+    /// What an error of writing it means.
+    pub fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Write { path: self.path.clone(), source }
+    }
+
+    /// Writes a value as one line of JSON.
+    pub fn json_line(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
+        let written = serde_json::to_writer(&mut self.file, value).map_err(io::Error::from);
+        written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
+    }
+
+    /// Puts it on the disk, in its place. Without this nothing is left of it.
+    pub fn finish(self) -> Result<PathBuf, ExportError> {
+        let Self { path, file } = self;
+        let persist = || {
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.as_file().sync_all()?;
+            file.persist_noclobber(&path).map_err(|error| error.error)
+        };
+        match persist() {
+            Ok(_) => Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(ExportError::Exists(path)),
+            Err(source) => Err(ExportError::Write { path, source }),
+        }
+    }
+}
+
+/// What files of this process have anyway: those for other programs are to be read by them.
+fn readable() -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::Permissions::from_mode(0o666)
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

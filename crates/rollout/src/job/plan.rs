@@ -207,6 +207,7 @@ impl PlanTask {
             name: self.name.to_string(),
             content_hash,
             git_commit_id: self.container().and_then(|task| task.git_commit_id.clone()),
+            example_id: self.example_id(),
         })
     }
 }

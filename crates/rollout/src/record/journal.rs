@@ -90,6 +90,9 @@ pub struct PlannedTask {
     pub content_hash: Option<String>,
     /// The commit it was taken from.
     pub git_commit_id: Option<String>,
+    /// The number of the example, if it is one: its rows have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example_id: Option<u64>,
 }
 
 /// The journal cannot be read or written.
@@ -211,6 +214,14 @@ impl Journal {
 
 /// Reads a journal without taking part in its job. Returns the header and the length of whole lines.
 pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), JournalError> {
+    read_places(path, |_, entry| each(entry))
+}
+
+/// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
+pub(super) fn read_places(
+    path: &Path,
+    mut each: impl FnMut(u64, Entry),
+) -> Result<(Header, u64), JournalError> {
     let file = File::open(path).map_err(|source| io_error("open", path, source))?;
     let mut reader = BufReader::with_capacity(1 << 18, file);
     let mut line = Vec::new();
@@ -230,6 +241,7 @@ pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), J
             Err(_) if reader.fill_buf().is_ok_and(<[u8]>::is_empty) && number > 1 => break,
             Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
         };
+        let place = whole;
         whole += line.len() as u64;
         match (entry, &header) {
             (Entry::Job(found), _) if found.version > VERSION => {
@@ -237,7 +249,7 @@ pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), J
             }
             (Entry::Job(found), _) => header = Some(*found),
             (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
-            (entry, Some(_)) => each(entry),
+            (entry, Some(_)) => each(place, entry),
         }
     }
     let header = header.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;

@@ -1,4 +1,4 @@
-//! The job directory: layout, atomic writes, journal, captured output, redaction.
+//! The job directory: layout, atomic writes, journal, captured output, redaction, and what reads it again.
 
 pub mod atomic;
 pub mod journal;
@@ -7,3 +7,4 @@ pub mod log;
 pub mod python_json;
 pub mod redact;
 pub mod rows;
+pub mod saved;

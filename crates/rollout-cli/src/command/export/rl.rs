@@ -1,4 +1,4 @@
-//! `rollout export`: files for other programs, made of the results of a job.
+//! `rollout export rl`: training samples, made of the turns of a model.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use rollout::model::samples::{ReadError, Sample, SampleError, SampleReader};
 use tempfile::NamedTempFile;
 
 use crate::{
-    args::{Export, ExportFormat, ExportRl, ExportWhat},
+    args::{ExportFormat, ExportRl},
     exit::{Exit, Failure},
     report::text::{DIM, count, paint},
 };
@@ -39,34 +39,29 @@ enum ExportError {
     NoParquet,
 }
 
-/// Exports what was asked for.
-pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
-    match &args.what {
-        ExportWhat::Rl(args) => rl(args),
-    }
-}
-
-fn rl(args: &ExportRl) -> Result<Exit, Failure> {
+/// Makes samples of the rollouts of a job.
+pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     #[cfg(not(feature = "parquet"))]
     if args.format == ExportFormat::Parquet {
         let hint = "build it with `cargo install --path crates/rollout-cli --features parquet`, or export \
                     as jsonl, which every library for data reads too";
         return Err(Failure::from(ExportError::NoParquet).hint(Some(hint)));
     }
-    let sections = sections(&args.directory)?;
+    let sections = sections(&args.from.directory)?;
     let name = match args.format {
         ExportFormat::Jsonl => "samples.jsonl",
         ExportFormat::Parquet => "samples.parquet",
     };
-    let targets: Vec<PathBuf> = sections.iter().map(|section| args.out.join(section).join(name)).collect();
+    let targets: Vec<PathBuf> =
+        sections.iter().map(|section| args.from.out.join(section).join(name)).collect();
     if let Some(taken) = targets.iter().find(|target| target.exists()) {
         let hint = "give another directory, or remove the file";
         return Err(Failure::from(ExportError::Exists(taken.clone())).hint(Some(hint)));
     }
     for (section, target) in sections.iter().zip(&targets) {
-        let rows = rows_file(&args.directory.join(section)).expect("a section is where rows are");
+        let rows = rows_file(&args.from.directory.join(section)).expect("a section is where rows are");
         let tally = export(&rows, target, args.format)?;
-        super::print(&tally.render(target))?;
+        super::super::print(&tally.render(target))?;
     }
     Ok(Exit::Success)
 }

@@ -1,0 +1,46 @@
+//! `rollout export`: files for other programs, made of the results of a job.
+
+mod rl;
+
+use rollout::{
+    export::{self, ExportError, Exported},
+    record::saved::SavedJob,
+};
+
+use super::progress::progress;
+use crate::{
+    args::{Export, ExportWhat, FromJob},
+    exit::{Exit, Failure},
+    report::text::{DIM, count, paint},
+};
+
+/// Exports what was asked for.
+pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
+    match &args.what {
+        ExportWhat::Rl(args) => rl::run(args),
+        ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
+    }
+}
+
+/// Opens a job, makes files of it, and tells what was made.
+fn write(
+    from: &FromJob,
+    noun: &str,
+    make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
+) -> Result<Exit, Failure> {
+    let failed = |error: ExportError| {
+        let hint = error.hint();
+        Failure::from(error).hint(hint)
+    };
+    let job = SavedJob::open(&from.directory).map_err(|error| failed(error.into()))?;
+    let export = export::Export::new(&job, &from.out).progress(progress("read", "trial"));
+    let made = make(&export).map_err(failed)?;
+    for file in &made.files {
+        super::print(&file.display().to_string())?;
+    }
+    super::print(&count(made.rows, noun))?;
+    for reason in &made.left_out {
+        super::print(&paint(DIM, &format!("left out: {reason}")))?;
+    }
+    Ok(Exit::Success)
+}
