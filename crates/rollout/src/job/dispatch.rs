@@ -150,11 +150,12 @@ impl Job {
             if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
                 collector.end(metadata, cancelled);
             }
-            let result = summary::aggregate(&plan, &rows, &name, cancelled, times);
+            let report = summary::report(&plan, &rows);
+            let result = summary::aggregate(&plan, &rows, &report, &name, cancelled, times);
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
                 journal.push(&Entry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
-                atomic::write_json(&dir.result(), &ResultFile::new(&plan, &rows, &result))?;
+                atomic::write_json(&dir.result(), &ResultFile::new(&plan, &rows, &report, &result))?;
             }
             Ok::<_, JobError>(result)
         })
