@@ -1,5 +1,6 @@
 //! What can be written after `rollout`.
 
+mod compare;
 mod eval;
 mod export;
 mod score;
@@ -14,6 +15,7 @@ use std::{
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
+pub(crate) use compare::Compare;
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{Export, ExportFormat, ExportRl, ExportWhat, FromJob};
 pub(crate) use score::Score;
@@ -98,6 +100,9 @@ pub(crate) enum Command {
     Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
+    /// Compare jobs or agents task by task: differences, and whether they can be chance
+    #[command(after_help = compare::EXAMPLES)]
+    Compare(Compare),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task

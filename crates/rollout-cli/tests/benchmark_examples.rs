@@ -53,19 +53,34 @@ fn settled(text: &str) -> String {
                 format!("{count} questions in [time]{}", &rest[rest.find(':').unwrap_or(0)..])
             }
             (None, Some(time)) if line.starts_with("summary ") => format!("{}_[time].json", &line[..time]),
-            _ if line.ends_with('s') && line.contains(" $0 ") => {
-                let (row, _) = line.split_once("$0").expect("it is there");
-                format!("{row}$0  [time]")
-            }
-            _ => line.to_owned(),
+            _ => timeless(line),
         };
         // The last column is as wide as the times are.
-        lines.push(match line.split_once("  cost ") {
-            Some((columns, _)) => format!("{columns}  cost  time"),
+        lines.push(match line.strip_suffix(" time") {
+            Some(columns) => format!("{}  time", columns.trim_end()),
             None => line,
         });
     }
     lines.join("\n").trim_end().to_owned()
+}
+
+/// A line without the times in it, and without the room that they take.
+fn timeless(line: &str) -> String {
+    let is_time = |word: &str| {
+        let number = word.strip_suffix('s').unwrap_or_default();
+        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
+    let mut text = String::new();
+    for (place, word) in line.split(' ').enumerate() {
+        if is_time(word) {
+            text.truncate(text.trim_end().len());
+            text.push_str("  [time]");
+        } else {
+            text.push_str(if place > 0 { " " } else { "" });
+            text.push_str(word);
+        }
+    }
+    text
 }
 
 #[test]

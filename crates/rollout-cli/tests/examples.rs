@@ -70,11 +70,9 @@ fn settled(text: &str) -> String {
     let mut trials = Vec::new();
     // How much room there is says nothing of an example.
     for line in text.lines().filter(|line| !line.starts_with("warning: there is little room")) {
-        let words = line.replace(|c: char| c.is_ascii_digit() || c == '.', "#");
-        let line = match line.rfind(' ') {
-            Some(start) if words.ends_with("#s") => format!("{}  [time]", line[..start].trim_end()),
-            Some(start) if line.starts_with("agent ") => format!("{}  time", line[..start].trim_end()),
-            _ => line.to_owned(),
+        let line = match line.strip_suffix(" time") {
+            Some(columns) => format!("{}  time", columns.trim_end()),
+            None => timeless(line),
         };
         match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
             Some((_, trial)) => trials.push(trial.to_owned()),
@@ -91,6 +89,25 @@ fn settled(text: &str) -> String {
         }
     }
     lines.join("\n").trim_end().to_owned()
+}
+
+/// A line without the times in it, and without the room that they take.
+fn timeless(line: &str) -> String {
+    let is_time = |word: &str| {
+        let number = word.strip_suffix('s').unwrap_or_default();
+        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
+    let mut text = String::new();
+    for (place, word) in line.split(' ').enumerate() {
+        if is_time(word) {
+            text.truncate(text.trim_end().len());
+            text.push_str("  [time]");
+        } else {
+            text.push_str(if place > 0 { " " } else { "" });
+            text.push_str(word);
+        }
+    }
+    text
 }
 
 /// Runs an example, and returns the rewards of each agent in the order of the results.

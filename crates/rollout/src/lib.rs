@@ -51,6 +51,7 @@
 pub mod agent;
 pub mod benchmark;
 mod blocking;
+pub mod compare;
 pub mod config;
 pub mod environment;
 pub mod event;

@@ -2,6 +2,7 @@
 
 pub(crate) mod ask;
 pub(crate) mod clean;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod eval;
 mod execute;

@@ -125,9 +125,9 @@ const UNCERTAINTY: [(&str, fn(&Figures) -> Option<String>); 9] = [
     ("pass@k", |figures| Some(percent(most_tries(figures)?.at_k))),
     ("pass^k", |figures| Some(percent(most_tries(figures)?.all_k))),
     ("time p50", |figures| Some(span(figures.duration_sec?.p50))),
-    ("p90", |figures| Some(span(figures.duration_sec?.p90))),
+    ("time p90", |figures| Some(span(figures.duration_sec?.p90))),
     ("cost p50", |figures| Some(dollars(figures.cost_usd?.p50))),
-    ("p90", |figures| Some(dollars(figures.cost_usd?.p90))),
+    ("cost p90", |figures| Some(dollars(figures.cost_usd?.p90))),
 ];
 
 /// The chances of the most tries that all tasks have, if that is more than one.

@@ -12,8 +12,10 @@ use rollout::{
     event::{Event, JobKind, Phase, TrialId, TrialIndex},
     name::{AgentName, DatasetName, TaskName},
     result::{
-        Durations, EnvironmentRecord, ErrorType, JobResult, Timestamps, Totals, TrialError, TrialResult,
+        Durations, EnvironmentRecord, ErrorType, JobResult, Standing, Timestamps, Totals, TrialError,
+        TrialResult, TrialSummary,
     },
+    stats::report::{self as stats, Report, Statistics},
 };
 
 use super::{Form, Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
@@ -70,6 +72,28 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
         trial_seconds: 2.1 * (completed + failed) as f64,
         errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
     }
+}
+
+/// One attempt of the oracle; of the other agent two at the first task and one, without a score, at the second.
+fn statistics() -> Statistics {
+    let task = |name: &str| stats::Task {
+        dataset: "quickstart".into(),
+        name: name.into(),
+        category: None,
+        difficulty: None,
+    };
+    let trial = |agent, task, reward: Option<f64>, known_cost| {
+        let standing = if reward.is_some() { Standing::Completed } else { Standing::Failed };
+        let outcome = TrialSummary { standing, reward, known_cost, seconds: 2.1, ..TrialSummary::SKIPPED };
+        stats::Trial { agent, task, outcome }
+    };
+    let trials = [
+        trial(0, 0, Some(1.0), None),
+        trial(1, 0, Some(0.0), Some(0.0342)),
+        trial(1, 0, Some(1.0), Some(0.5)),
+        trial(1, 1, None, None),
+    ];
+    Report::new(vec!["oracle".into(), "shell".into()], vec![task("hello"), task("sort")], trials).statistics()
 }
 
 /// A job of two agents in which everything happens that can be shown.
@@ -145,7 +169,7 @@ fn a_job() -> Vec<Event> {
                 ended_at: "2026-01-15T10:31:01Z".parse().unwrap(),
                 agents: groups.iter().map(|(agent, _, totals)| (agent.clone(), totals.clone())).collect(),
                 groups,
-                statistics: Default::default(),
+                statistics: statistics(),
             }),
         },
     ]

@@ -128,7 +128,7 @@ pub struct Resampling {
 
 /// Gathers the trials of a group, task by task.
 #[derive(Debug, Default)]
-pub(super) struct Gather {
+pub(crate) struct Gather {
     figures: Figures,
     task: Option<u32>,
     rewards: Clusters<u32>,
@@ -141,7 +141,7 @@ pub(super) struct Gather {
 
 impl Gather {
     /// Adds a trial. Those of one task come one after the other.
-    pub(super) fn add(&mut self, task: u32, trial: &TrialSummary) {
+    pub(crate) fn add(&mut self, task: u32, trial: &TrialSummary) {
         self.figures.trials += 1;
         if self.task.replace(task) != Some(task) {
             self.figures.tasks += 1;
@@ -179,7 +179,7 @@ impl Gather {
         self.passed += u64::from(passes);
     }
 
-    pub(super) fn finish(mut self, confidence: Confidence, resampling: Resampling) -> Figures {
+    pub(crate) fn finish(mut self, confidence: Confidence, resampling: Resampling) -> Figures {
         let failed_excluded = self.scores(confidence, resampling);
         let failed_as_zero = if self.failed.is_empty() {
             failed_excluded.clone()

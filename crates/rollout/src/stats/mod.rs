@@ -33,6 +33,7 @@ mod sample;
 
 pub use clusters::{Clusters, Estimate};
 pub use figures::{Figures, MOST_TRIES, MeanReward, PassRate, Resampling, Scores, Spread};
+pub(crate) use figures::Gather;
 pub use holm::holm;
 pub use interval::{Confidence, Interval, wilson};
 pub use mcnemar::{ChiSquare, McNemar};

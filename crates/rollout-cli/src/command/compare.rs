@@ -1,0 +1,204 @@
+//! `rollout compare`: jobs and agents side by side.
+
+use std::{fs, io::Write as _, path::Path};
+
+use rollout::{
+    compare::{self, CompareError, Comparison, Contrast, Difference, Differences, SideFigures, TaskId},
+    record::saved::SavedJob,
+    stats::Interval,
+};
+
+use crate::{
+    args::{Compare, Output},
+    exit::{Exit, Failure},
+    report::{
+        Align, table,
+        text::{BOLD, ODD, count, first_line, number, paint, percent},
+    },
+};
+
+/// Stands where there is no number.
+const NOTHING: &str = "—";
+
+/// How many tasks of a kind are named.
+const MOST_NAMED: usize = 10;
+
+/// Compares what was asked for.
+pub(crate) fn run(args: &Compare) -> Result<Exit, Failure> {
+    let failed = |error: CompareError| {
+        let hint = error.hint();
+        Failure::from(error).hint(hint)
+    };
+    let comparison = compare(args).map_err(failed)?;
+    if let Some(path) = &args.svg {
+        draw(path, &comparison)?;
+    }
+    match args.output {
+        Output::Human => super::print(&human(&comparison))?,
+        Output::Json => super::print(&serde_json::to_string_pretty(&comparison)?)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn compare(args: &Compare) -> Result<Comparison, CompareError> {
+    let (mut sides, mut available) = (Vec::new(), Vec::new());
+    for directory in &args.directories {
+        let job = SavedJob::open(directory)?;
+        for agent in &job.header().agents {
+            if !available.contains(agent) {
+                available.push(agent.clone());
+            }
+        }
+        sides.extend(compare::read(&job, &args.agent)?);
+    }
+    match args.agent.iter().find(|agent| !available.contains(agent)) {
+        Some(agent) => Err(CompareError::NoAgent { agent: agent.clone(), available: available.join(", ") }),
+        None => Comparison::new(sides),
+    }
+}
+
+/// A picture is no result: an earlier one is replaced by a later one only if somebody removed it.
+fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
+    let written =
+        fs::File::create_new(path).and_then(|mut file| file.write_all(compare::svg(comparison).as_bytes()));
+    written.map_err(|source| NotDrawn { path: path.display().to_string(), source })?;
+    Ok(())
+}
+
+/// The picture cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}")]
+struct NotDrawn {
+    path: String,
+    source: std::io::Error,
+}
+
+fn human(comparison: &Comparison) -> String {
+    let mut lines = sides(&comparison.sides);
+    lines.push(String::new());
+    lines.extend(contrasts(comparison));
+    for contrast in &comparison.contrasts {
+        lines.extend(tasks(contrast));
+    }
+    for contrast in &comparison.contrasts {
+        let told = contrast
+            .warnings
+            .iter()
+            .map(|warning| format!("{} {}: {}", paint(ODD, "warning:"), contrast.other, first_line(warning)));
+        lines.extend(told);
+    }
+    lines.join("\n")
+}
+
+fn sides(sides: &[SideFigures]) -> Vec<String> {
+    let heading = ["", "tasks", "trials", "failed", "pass rate", "95%", "incl. failed", "mean reward"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for SideFigures { name, figures, .. } in sides {
+        let (rate, zero) = (figures.failed_excluded.pass_rate, figures.failed_as_zero.pass_rate);
+        let mean = figures.failed_excluded.mean_reward;
+        let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
+        rows.push(vec![
+            name.clone(),
+            figures.tasks.to_string(),
+            figures.trials.to_string(),
+            figures.failed.to_string(),
+            or_nothing(rate.map(|rate| percent(rate.rate))),
+            or_nothing(
+                rate.map(|rate| format!("{:.1}–{}", rate.interval.low * 100.0, percent(rate.interval.high))),
+            ),
+            or_nothing(zero.map(|rate| percent(rate.rate))),
+            or_nothing(mean.map(|mean| number(mean.mean))),
+        ]);
+    }
+    with_heading(&rows)
+}
+
+/// A row for each side but the baseline, and another where failures make a difference.
+fn contrasts(comparison: &Comparison) -> Vec<String> {
+    let Some(first) = comparison.contrasts.first() else { return Vec::new() };
+    let several = comparison.contrasts.len() > 1;
+    let p = if several { "p (Holm)" } else { "p" };
+    let mut heading: Vec<String> = vec![format!("against {}", first.baseline)];
+    heading.extend(
+        ["tasks", "mean reward", p, "pass rate", p, "won", "lost", p, "cost", "time"].map(str::to_owned),
+    );
+    let mut rows = vec![heading];
+    for contrast in &comparison.contrasts {
+        let ratio = |ratio: Option<f64>| ratio.map_or(NOTHING.to_owned(), |ratio| format!("×{ratio:.2}"));
+        let mut row = vec![contrast.other.clone()];
+        row.extend(differences(&contrast.failed_excluded));
+        row.extend([ratio(contrast.cost_ratio), ratio(contrast.duration_ratio)]);
+        rows.push(row);
+        if contrast.failed_as_zero != contrast.failed_excluded {
+            let mut row = vec!["  failures as 0".to_owned()];
+            row.extend(differences(&contrast.failed_as_zero));
+            rows.push(row);
+        }
+    }
+    with_heading(&rows)
+}
+
+fn differences(differences: &Differences) -> Vec<String> {
+    let test = &differences.mcnemar;
+    let points = |value: f64| format!("{:+.1}", value * 100.0 + 0.0);
+    let signed = |value: f64| {
+        let text = number(value);
+        if text.starts_with('-') || text == "0" { text } else { format!("+{text}") }
+    };
+    let told = |difference: &Difference, unit: &str, form: &dyn Fn(f64) -> String| match difference.interval {
+        _ if differences.tasks == 0 => NOTHING.to_owned(),
+        Some(Interval { low, high }) => {
+            format!("{}{unit} ({} to {})", form(difference.mean), form(low), form(high))
+        }
+        None => format!("{}{unit}", form(difference.mean)),
+    };
+    let p = |p: Option<f64>| match p {
+        None => NOTHING.to_owned(),
+        Some(p) if p < 0.001 => "< 0.001".to_owned(),
+        Some(p) => format!("{p:.3}"),
+    };
+    vec![
+        differences.tasks.to_string(),
+        told(&differences.mean_reward, "", &signed),
+        p(differences.mean_reward.p_holm.or(differences.mean_reward.p)),
+        told(&differences.pass_rate, "%", &points),
+        p(differences.pass_rate.p_holm.or(differences.pass_rate.p)),
+        test.only_other.to_string(),
+        test.only_baseline.to_string(),
+        p(test.p_holm.or(test.p)),
+    ]
+}
+
+fn with_heading(rows: &[Vec<String>]) -> Vec<String> {
+    let mut columns = vec![Align::Left];
+    columns.resize(rows[0].len(), Align::Right);
+    let mut lines = table(&columns, rows);
+    lines[0] = paint(BOLD, &lines[0]);
+    lines
+}
+
+/// The tasks that flipped, and those that only one side has.
+fn tasks(contrast: &Contrast) -> Vec<String> {
+    let flipped = &contrast.failed_excluded.flipped;
+    let of =
+        |won: bool| flipped.iter().filter(move |flip| flip.is_won() == won).map(|flip| &flip.task).collect();
+    let lists: [(String, Vec<&TaskId>); 4] = [
+        (format!("only {} solves", contrast.other), of(true)),
+        (format!("only {} solves", contrast.baseline), of(false)),
+        (format!("only {} has", contrast.other), contrast.only_in_other.iter().collect()),
+        (format!("only {} has", contrast.baseline), contrast.only_in_baseline.iter().collect()),
+    ];
+    let mut lines = Vec::new();
+    for (what, tasks) in lists.into_iter().filter(|(_, tasks)| !tasks.is_empty()) {
+        lines.push(String::new());
+        lines.push(format!("{what} {}", count(tasks.len() as u64, "task")));
+        lines.extend(tasks.iter().take(MOST_NAMED).map(|task| format!("  {task}")));
+        if tasks.len() > MOST_NAMED {
+            lines.push(format!("  and {} more", tasks.len() - MOST_NAMED));
+        }
+    }
+    if !contrast.warnings.is_empty() {
+        lines.push(String::new());
+    }
+    lines
+}

@@ -1,0 +1,184 @@
+//! `rollout compare`, and the statistics of jobs of every kind, through the command.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::{fs, path::Path};
+
+use rollout_testkit::{ModelServer, Python, Reply, TestJob, TestTask};
+use serde_json::{Value, json};
+
+/// Tasks `t1` to `t6`; an agent passes those that its script makes `/app/done` for, and fails where it exits non-zero.
+fn job(execute: &str) -> TestJob {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "agent", "execute": execute}))
+        .set("retry", json!({"max_attempts": 1}));
+    (1..=6).fold(job, |job, number| {
+        let difficulty = if number % 2 == 0 { "hard" } else { "easy" };
+        let metadata =
+            format!("version = \"1.0\"\n[metadata]\ncategory = \"files\"\ndifficulty = \"{difficulty}\"\n");
+        let task = TestTask::new(&format!("t{number}")).config(&metadata);
+        job.task(task.file("instruction.md", &format!("task {number}\n")))
+    })
+}
+
+/// A script that is done with the tasks of these numbers.
+fn solves(numbers: &str) -> String {
+    format!("case $(tr -dc 0-9 < \"/tmp/instruction.md\") in {numbers}) touch /app/done ;; esac")
+}
+
+/// What was printed, without the ratio of times.
+fn shown(text: &str) -> String {
+    let line = |line: &str| match line.rfind('×') {
+        Some(start) if line.ends_with(|c: char| c.is_ascii_digit()) => {
+            format!("{}  [time]", line[..start].trim_end())
+        }
+        _ => line.strip_suffix(" time").map_or(line.to_owned(), |rest| format!("{}  time", rest.trim_end())),
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn parsed(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn agents_of_a_job_are_compared_task_by_task() {
+    let job = job(&solves("1|2|3"))
+        .agent(json!({"name": "better", "execute": solves("2|3|4|5|6")}))
+        .agent(json!({"name": "broken", "execute": format!("{}; grep -q 6 \"/tmp/instruction.md\" && exit 3; true", solves("1|2|3"))}));
+    job.run().expect(1);
+    let told = job.rollout(&["compare", "jobs/job"]).expect(0);
+    insta::assert_snapshot!(shown(&told.stdout()), @"");
+    let two = [
+        "compare", "jobs/job", "--agent", "better", "--agent", "agent", "--output", "json", "--svg", "a.svg",
+    ];
+    let told: Value = serde_json::from_str(&job.rollout(&two).expect(0).stdout()).unwrap();
+    assert_eq!(
+        told["sides"].as_array().unwrap().iter().map(|side| &side["name"]).collect::<Vec<_>>(),
+        ["better", "agent"]
+    );
+    let contrast = &told["contrasts"][0];
+    assert_eq!((&contrast["baseline"], &contrast["tasks_in_both"]), (&json!("better"), &json!(6)));
+    let excluded = &contrast["failed_excluded"];
+    assert_eq!(excluded["mcnemar"], json!({"only_baseline": 3, "only_other": 1, "p": 0.625}));
+    assert_eq!(excluded["mean_reward"]["exact"], true);
+    assert_eq!(
+        excluded["flipped"][0],
+        json!({"dataset_name": "set", "task_name": "t1", "baseline_pass_rate": 0.0, "other_pass_rate": 1.0})
+    );
+    let missing = job.rollout(&["compare", "jobs/job", "--agent", "nobody"]).expect(2);
+    insta::assert_snapshot!(missing.stderr(), @"");
+    let alone = job.rollout(&["compare", "jobs/job", "--agent", "agent"]).expect(2);
+    insta::assert_snapshot!(alone.stderr(), @"");
+    let again = job.rollout(&["compare", "jobs/job", "--svg", "a.svg"]).expect(2);
+    insta::assert_snapshot!(again.stderr(), @"");
+}
+
+#[test]
+fn jobs_that_differ_in_more_than_their_agents_are_told() {
+    let job = job(&solves("1|2")).set("n_attempts", json!(2));
+    job.run().expect(0);
+    fs::rename(job.dir(), job.root().join("jobs/before")).unwrap();
+    fs::write(job.root().join("set/t1/instruction.md"), "task 1, but harder\n").unwrap();
+    fs::remove_dir_all(job.root().join("set/t6")).unwrap();
+    let job = job.set("n_attempts", json!(1)).set("timeout_multiplier", json!(2.0));
+    job.run().expect(0);
+    let told = job.rollout(&["compare", "jobs/before", "jobs/job"]).expect(0);
+    insta::assert_snapshot!(shown(&told.stdout()), @"");
+}
+
+#[test]
+fn a_picture_is_valid_and_holds_any_name() {
+    let job = job(&solves("1|2|3")).agent(json!({"name": "other", "execute": solves("4")}));
+    job.run().expect(0);
+    let name = "<b>&\"'\u{202e}";
+    let journal = job.dir().join("journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    let hostile = text.replacen("\"job_name\":\"job\"", &format!("\"job_name\":{}", json!(name)), 1);
+    assert_ne!(text, hostile);
+    job.rollout(&["compare", "jobs/job", "--svg", "plain.svg"]).expect(0);
+    fs::create_dir_all(job.root().join("jobs/copy")).unwrap();
+    fs::write(job.root().join("jobs/copy/journal.jsonl"), hostile).unwrap();
+    job.rollout(&["compare", "jobs/job", "jobs/copy", "--agent", "other", "--svg", "hostile.svg"]).expect(0);
+    for (file, expected) in [("plain.svg", "agent"), ("hostile.svg", name)] {
+        let script = "import sys, json, xml.etree.ElementTree as tree\n\
+            root = tree.parse(sys.stdin).getroot()\n\
+            print(json.dumps([root.tag, [text.text for text in root.iter() if text.tag.endswith('text')]]))";
+        let output = Python::new().run(script, &fs::read_to_string(job.root().join(file)).unwrap());
+        let (tag, texts): (String, Vec<String>) = serde_json::from_str(&output).unwrap();
+        assert_eq!(tag, "{http://www.w3.org/2000/svg}svg");
+        assert!(texts.iter().any(|text| text.contains(expected)), "{texts:?}");
+    }
+}
+
+#[test]
+fn a_job_of_tasks_has_statistics_by_agent_dataset_category_difficulty_and_task() {
+    let job = job(&format!("{}; grep -q 6 \"/tmp/instruction.md\" && exit 3; true", solves("1|2|3")))
+        .set("n_attempts", json!(2));
+    job.run().expect(1);
+    let result = parsed(&job.dir().join("result.json"));
+    let keys: Vec<_> = result.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys[keys.len() - 3..], ["agents", "statistics", "results"]);
+    let agent = &result["statistics"]["agents"]["agent"];
+    assert_eq!(
+        (&agent["trials"], &agent["completed"], &agent["failed"]),
+        (&json!(12), &json!(10), &json!(2))
+    );
+    assert_eq!(
+        (&agent["failed_excluded"]["pass_rate"]["rate"], &result["pass_rate"]),
+        (&json!(0.6), &json!(0.6))
+    );
+    assert_eq!(agent["failed_as_zero"]["pass_rate"]["rate"], 0.5);
+    assert_eq!(agent["failed_excluded"]["pass_k"][1], json!({"k": 2, "tasks": 5, "at_k": 0.6, "all_k": 0.6}));
+    assert_eq!(agent["duration_sec"]["n"], 12);
+    assert_eq!(agent["cost_usd"], Value::Null);
+    assert_eq!(agent["categories"]["files"]["trials"], 12);
+    assert_eq!(agent["difficulties"]["hard"]["failed_excluded"]["pass_rate"]["rate"], 0.5);
+    assert_eq!(agent["datasets"]["set"], agent["categories"]["files"]);
+    assert_eq!((&agent["tasks"][5]["task_name"], &agent["tasks"][5]["failed"]), (&json!("t6"), &json!(2)));
+}
+
+#[test]
+fn rollouts_of_a_model_have_statistics_with_their_costs() {
+    let server =
+        ModelServer::sequence([Reply::text("2"), Reply::text("3"), Reply::text("4"), Reply::text("4")]);
+    let rows = json!([
+        {"question": "What is 1+1?", "answer": "2", "info": {"category": "one", "difficulty": 3}},
+        {"question": "What is 2+2?", "answer": "4", "info": {"category": "two"}},
+    ]);
+    let prices = json!({"input": 1_000_000.0, "output": 0.0});
+    let model = json!({"name": "policy", "base_url": server.url(), "max_retries": 0, "prices": prices});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "policy", "model": model}))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set(
+            "datasets",
+            json!([{"name": "sums", "interaction": {"dataset": rows, "rubric": [{"match": "numeric"}]}}]),
+        );
+    job.run().expect(0);
+    let agent = &parsed(&job.dir().join("result.json"))["statistics"]["agents"]["policy"];
+    assert_eq!(agent["failed_excluded"]["pass_k"][1], json!({"k": 2, "tasks": 2, "at_k": 1.0, "all_k": 0.5}));
+    assert_eq!(agent["categories"]["one"]["failed_excluded"]["pass_rate"]["rate"], 0.5);
+    assert_eq!(agent["difficulties"], Value::Null, "a number is no name");
+    assert_eq!(agent["cost_usd"]["n"], 4);
+}
+
+#[test]
+fn a_benchmark_has_statistics_and_questions_without_an_answer_do_not_count() {
+    let server = ModelServer::arithmetic();
+    let lines = [
+        json!({"id": "a", "question": "1+1", "answer": "2", "category": "sums"}),
+        json!({"id": "b", "question": "1+2", "answer": "7", "category": "sums"}),
+        json!({"id": "c", "question": "1+3"}),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let config = json!({"data_path": "q.jsonl", "output_dir": "jobs/job", "base_url": server.url(), "model_name": "m"});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("q.jsonl", &lines)
+        .file("config.json", &config.to_string());
+    job.rollout(&["eval", "config.json"]).expect(0);
+    let agent = &parsed(&job.dir().join("result.json"))["statistics"]["agents"]["m"];
+    assert_eq!((&agent["completed"], &agent["unscored"]), (&json!(3), &json!(1)));
+    assert_eq!(agent["failed_excluded"]["pass_rate"]["rate"], 0.5);
+    assert_eq!(agent["categories"]["sums"]["trials"], 2);
+}

@@ -1,0 +1,172 @@
+//! One agent of one job, as a comparison takes it.
+
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::{CompareError, TaskId};
+use crate::{
+    record::saved::SavedJob,
+    result::{Standing, TrialSummary},
+    stats::{Confidence, Figures, Gather, Resampling, Sample},
+};
+
+/// One agent of one job.
+#[derive(Debug)]
+pub struct Side {
+    pub(super) name: String,
+    pub(super) job: String,
+    pub(super) agent: String,
+    directory: String,
+    pub(super) figures: Figures,
+    pub(super) tasks: IndexMap<TaskId, Sums>,
+    /// What should be alike on both sides, by what it is called.
+    pub(super) settings: IndexMap<&'static str, String>,
+}
+
+/// What the attempts at a task come to.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    rewards: Sample,
+    passes: Sample,
+    failed: u64,
+    pub(super) seconds: Sample,
+    pub(super) costs: Sample,
+    pub(super) content_hash: Option<Box<str>>,
+}
+
+/// What is done with failed trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// They do not count.
+    Excluded,
+    /// They count as a reward of zero.
+    AsZero,
+}
+
+impl Sums {
+    pub(super) fn mean_reward(&self, failed: Failed) -> Option<f64> {
+        self.mean(&self.rewards, failed)
+    }
+
+    pub(super) fn pass_rate(&self, failed: Failed) -> Option<f64> {
+        self.mean(&self.passes, failed)
+    }
+
+    fn mean(&self, values: &Sample, failed: Failed) -> Option<f64> {
+        let zeros = if failed == Failed::AsZero { self.failed } else { 0 };
+        match (values.count(), zeros) {
+            (0, 0) => None,
+            (0, _) => Some(0.0),
+            (count, zeros) => Some(values.mean()? * (count as f64 / (count + zeros) as f64)),
+        }
+    }
+
+    fn add(&mut self, trial: &TrialSummary) {
+        match (trial.standing, trial.reward) {
+            (Standing::Completed, Some(reward)) => {
+                self.rewards.add(reward);
+                self.passes.add(f64::from(u8::from(reward == 1.0)));
+            }
+            (Standing::Failed, _) => self.failed += 1,
+            (Standing::Completed, None) | (Standing::Skipped, _) => return,
+        }
+        self.seconds.add(trial.seconds);
+        self.costs.extend(trial.known_cost);
+    }
+}
+
+/// Reads agents of a job, in the order given; all of them if none is named.
+pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError> {
+    let header = job.header();
+    let wanted: Vec<&String> = match agents {
+        [] => header.agents.iter().collect(),
+        _ => agents.iter().filter(|agent| header.agents.contains(agent)).collect(),
+    };
+    let mut sides: Vec<(Side, Gather)> =
+        wanted.into_iter().map(|agent| (empty(job, agent), Gather::default())).collect();
+    let mut limits: Vec<Vec<String>> = vec![Vec::new(); sides.len()];
+    for trial in job.trials()? {
+        let trial = trial?;
+        let named = |(side, _): &(Side, Gather)| side.agent == trial.id.agent.as_str();
+        let Some(place) = sides.iter().position(named) else { continue };
+        let (side, gather) = &mut sides[place];
+        let outcome = TrialSummary::from(&trial.result);
+        gather.add(trial.task as u32, &outcome);
+        let planned = job.task(&trial);
+        let id = TaskId { dataset_name: planned.dataset.clone(), task_name: planned.name.clone() };
+        let sums = side.tasks.entry(id).or_insert_with(|| Sums {
+            content_hash: planned.content_hash.as_deref().map(Into::into),
+            ..Sums::default()
+        });
+        sums.add(&outcome);
+        if let Some(environment) = &trial.result.environment {
+            let enforced = environment.enforced.to_string();
+            if !limits[place].contains(&enforced) && limits[place].len() < MOST_LIMITS {
+                limits[place].push(enforced);
+            }
+        }
+    }
+    let finish = |((mut side, gather), mut limits): ((Side, Gather), Vec<String>)| {
+        if !limits.is_empty() {
+            limits.sort_unstable();
+            side.settings.insert("limits that held", limits.join(" "));
+        }
+        // Tasks are resampled in no other place, so that a comparison needs no bootstrap of each side.
+        let none = Resampling { resamples: 0, seed: 0 };
+        side.figures = gather.finish(Confidence::P95, none);
+        side
+    };
+    Ok(sides.into_iter().zip(limits).map(finish).collect())
+}
+
+/// The most kinds of limits that are told apart.
+const MOST_LIMITS: usize = 8;
+
+fn empty(job: &SavedJob, agent: &str) -> Side {
+    let header = job.header();
+    let mut settings =
+        IndexMap::from([("provider", header.provider.clone()), ("attempts", header.attempts.to_string())]);
+    let config = job.config();
+    let environment = config.get("environment");
+    let of = |section: Option<&Value>, key: &str| section.and_then(|section| section.get(key)).cloned();
+    for (name, value) in [
+        ("override_cpus", of(environment, "override_cpus")),
+        ("override_memory", of(environment, "override_memory")),
+        ("override_storage", of(environment, "override_storage")),
+        ("timeout_multiplier", of(Some(config), "timeout_multiplier")),
+        ("verifier timeout", of(config.get("verifier"), "override_timeout_sec")),
+    ] {
+        let text = match value {
+            None | Some(Value::Null) => "none".to_owned(),
+            Some(Value::String(text)) => text,
+            Some(other) => other.to_string(),
+        };
+        settings.insert(name, text);
+    }
+    Side {
+        name: agent.to_owned(),
+        job: header.job_name.clone(),
+        agent: agent.to_owned(),
+        directory: job.path().display().to_string(),
+        figures: Figures::default(),
+        tasks: IndexMap::new(),
+        settings,
+    }
+}
+
+/// Gives every side a name that no other has, as short as that allows: the agent, with its job, with its directory.
+pub(super) fn name(sides: &mut [Side]) {
+    let forms: [fn(&Side) -> String; 3] = [
+        |side| side.agent.clone(),
+        |side| format!("{}/{}", side.job, side.agent),
+        |side| format!("{}/{}", side.directory, side.agent),
+    ];
+    let one_job = sides.iter().all(|side| side.directory == sides[0].directory);
+    for form in &forms[usize::from(!one_job)..] {
+        sides.iter_mut().for_each(|side| side.name = form(side));
+        let distinct: std::collections::HashSet<_> = sides.iter().map(|side| &side.name).collect();
+        if distinct.len() == sides.len() {
+            return;
+        }
+    }
+}
