@@ -47,7 +47,25 @@ fn agents_of_a_job_are_compared_task_by_task() {
         .agent(json!({"name": "broken", "execute": format!("{}; grep -q 6 \"/tmp/instruction.md\" && exit 3; true", solves("1|2|3"))}));
     job.run().expect(1);
     let told = job.rollout(&["compare", "jobs/job"]).expect(0);
-    insta::assert_snapshot!(shown(&told.stdout()), @"");
+    insta::assert_snapshot!(shown(&told.stdout()), @"
+            tasks  trials  failed  pass rate         95%  incl. failed  mean reward
+    agent       6       6       0      50.0%  18.8–81.2%         50.0%          0.5
+    better      6       6       0      83.3%  43.6–97.0%         83.3%        0.833
+    broken      6       6       1      60.0%  23.1–88.2%         50.0%          0.6
+
+    against agent    tasks               mean reward  p (Holm)                 pass rate  p (Holm)  won  lost  p (Holm)  cost  time
+    better               6  +0.333 (-0.524 to +1.19)     1.000  +33.3% (-52.4 to +119.0)     1.000    3     1     1.000     —  [time]
+    broken               5                0 (0 to 0)     1.000      +0.0% (+0.0 to +0.0)     1.000    0     0     1.000     —  [time]
+      failures as 0      6                0 (0 to 0)     1.000      +0.0% (+0.0 to +0.0)     1.000    0     0     1.000
+
+    only better solves 3 tasks
+      set/t4
+      set/t5
+      set/t6
+
+    only agent solves 1 task
+      set/t1
+    ");
     let two = [
         "compare", "jobs/job", "--agent", "better", "--agent", "agent", "--output", "json", "--svg", "a.svg",
     ];
@@ -66,11 +84,17 @@ fn agents_of_a_job_are_compared_task_by_task() {
         json!({"dataset_name": "set", "task_name": "t1", "baseline_pass_rate": 0.0, "other_pass_rate": 1.0})
     );
     let missing = job.rollout(&["compare", "jobs/job", "--agent", "nobody"]).expect(2);
-    insta::assert_snapshot!(missing.stderr(), @"");
+    insta::assert_snapshot!(missing.stderr(), @r#"error: no agent is named "nobody"; there are: agent, better, broken"#);
     let alone = job.rollout(&["compare", "jobs/job", "--agent", "agent"]).expect(2);
-    insta::assert_snapshot!(alone.stderr(), @"");
+    insta::assert_snapshot!(alone.stderr(), @"
+    error: there is only agent, and nothing to compare it with
+    hint: give two job directories, or a job with two agents
+    ");
     let again = job.rollout(&["compare", "jobs/job", "--svg", "a.svg"]).expect(2);
-    insta::assert_snapshot!(again.stderr(), @"");
+    insta::assert_snapshot!(again.stderr(), @"
+    error: cannot write a.svg
+    cause: File exists (os error 17)
+    ");
 }
 
 #[test]
@@ -83,7 +107,21 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
     let job = job.set("n_attempts", json!(1)).set("timeout_multiplier", json!(2.0));
     job.run().expect(0);
     let told = job.rollout(&["compare", "jobs/before", "jobs/job"]).expect(0);
-    insta::assert_snapshot!(shown(&told.stdout()), @"");
+    insta::assert_snapshot!(shown(&told.stdout()), @"
+                       tasks  trials  failed  pass rate         95%  incl. failed  mean reward
+    jobs/before/agent      6      12       0      33.3%  13.8–60.9%         33.3%        0.333
+    jobs/job/agent         5       5       0      40.0%  11.8–76.9%         40.0%          0.4
+
+    against jobs/before/agent  tasks  mean reward      p             pass rate      p  won  lost      p  cost  time
+    jobs/job/agent                 5   0 (0 to 0)  1.000  +0.0% (+0.0 to +0.0)  1.000    0     0  1.000     —  [time]
+
+    only jobs/before/agent has 1 task
+      set/t6
+
+    warning: jobs/job/agent: attempts: 2 in jobs/before/agent, 1 in jobs/job/agent
+    warning: jobs/job/agent: timeout_multiplier: 1.0 in jobs/before/agent, 2.0 in jobs/job/agent
+    warning: jobs/job/agent: the files of 1 of 5 tasks are not the same: set/t1
+    ");
 }
 
 #[test]

@@ -239,6 +239,10 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     shell   quickstart       4          1       1       0.0%          0.0%            0  $0.0342  4.2s
     all                      5          2       1      50.0%         33.3%          0.5  $0.0684  6.3s
 
+    agent   dataset     pass rate, 95%  k  pass@k  pass^k  time p50  time p90  cost p50  cost p90
+    oracle  quickstart     20.7–100.0%  —       —       —      2.1s      2.1s         —         —
+    shell   quickstart       9.5–90.5%  2  100.0%    0.0%      2.1s      2.1s     $0.27     $0.45
+
     metrics  mean  max
     oracle      1    1
     shell       0    1
