@@ -11,6 +11,7 @@ use crate::{
     config::Metric,
     event::TrialIndex,
     name::{AgentName, DatasetName},
+    record::provenance::Provenance,
     result::{ErrorType, JobResult, Totals, TrialResult, TrialSummary},
 };
 
@@ -103,6 +104,7 @@ pub(super) struct ResultFile<'a> {
     started_at: Timestamp,
     ended_at: Timestamp,
     agents: IndexMap<&'a AgentName, AgentFile>,
+    provenance: Option<&'a Provenance>,
     results: ResultRows<'a>,
 }
 
@@ -119,7 +121,12 @@ struct AgentFile {
 }
 
 impl<'a> ResultFile<'a> {
-    pub(super) fn new(plan: &'a Plan, rows: &'a Rows, result: &'a JobResult) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        rows: &'a Rows,
+        result: &'a JobResult,
+        provenance: Option<&'a Provenance>,
+    ) -> Self {
         let totals = &result.totals;
         let metrics = &plan.config().metrics;
         let agents = result.agents.iter().map(|(name, totals)| {
@@ -149,6 +156,7 @@ impl<'a> ResultFile<'a> {
             started_at: result.started_at,
             ended_at: result.ended_at,
             agents: agents.collect(),
+            provenance,
             results: ResultRows { plan, rows },
         }
     }
