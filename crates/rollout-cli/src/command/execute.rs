@@ -182,6 +182,7 @@ mod tests {
             ended_at: "2026-01-15T10:30:01Z".parse().unwrap(),
             agents: Default::default(),
             groups: Vec::new(),
+            statistics: Default::default(),
         }
     }
 

@@ -166,14 +166,13 @@ impl Job {
             if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
                 collector.end(metadata, cancelled);
             }
-            let result = summary::aggregate(&plan, &rows, &name, cancelled, times);
+            let report = summary::report(&plan, &rows);
+            let result = summary::aggregate(&plan, &rows, &report, &name, cancelled, times);
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
                 journal.push(&Entry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
-                atomic::write_json(
-                    &dir.result(),
-                    &ResultFile::new(&plan, &rows, &result, provenance.as_deref()),
-                )?;
+                let file = ResultFile::new(&plan, &rows, &report, &result, provenance.as_deref());
+                atomic::write_json(&dir.result(), &file)?;
             }
             Ok::<_, JobError>(result)
         })
