@@ -30,7 +30,10 @@ pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
     let mut entries = record["agents"].as_array().into_iter().flatten().filter_map(Json::as_object);
     let Some(mut config) = entries.find(|entry| entry.get("name").is_some_and(|name| name == agent)).cloned()
     else {
-        return Map::from_iter([("name".to_owned(), Json::from(agent))]);
+        // Rollouts that a program runs by itself have no job file, but tell their model.
+        let model = record.get("model").filter(|model| model.is_string()).cloned();
+        let name = [("name".to_owned(), Json::from(agent))];
+        return name.into_iter().chain(model.map(|model| ("model".to_owned(), model))).collect();
     };
     config.retain(|key, _| !["description", "install_file", "execute_file"].contains(&key.as_str()));
     if let Some(model) = config.get_mut("model") {

@@ -5,6 +5,7 @@
 
 mod difference;
 mod dispatch;
+mod episode_log;
 mod no_provider;
 mod plan;
 mod recorder;
@@ -186,7 +187,9 @@ impl Job {
             if !abouts.is_empty() {
                 tasks::write(&dir.tasks(), &abouts, for_disk.redactor())?;
             }
-            let journal = Journal::create(&dir.journal(), header(&for_disk, &name, provider_name, tasks))?;
+            let directory = dir.path().canonicalize().ok();
+            let header = Header { directory, ..header(&for_disk, &name, provider_name, tasks) };
+            let journal = Journal::create(&dir.journal(), header)?;
             let sections = Sections::new(&for_disk, Some(dir.path()));
             sections.prepare(&for_disk)?;
             Ok::<_, JobError>((Store { dir, journal }, name, sections))
@@ -286,6 +289,7 @@ fn header(plan: &Plan, name: &str, provider: String, tasks: Vec<PlannedTask>) ->
         version: journal::VERSION,
         kind: plan.kind(),
         job_name: name.to_owned(),
+        directory: None,
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),
         config_hash: plan.loaded().hash.clone(),

@@ -206,7 +206,8 @@ impl Resumable {
                 restore_trial(&dir.trial(&plan.trial(index)), &result)?;
             }
             if tasks.len() > before.tasks.len() {
-                let grown = header(&plan, &before.job_name, before.provider, tasks);
+                let directory = before.directory.clone();
+                let grown = Header { directory, ..header(&plan, &before.job_name, before.provider, tasks) };
                 journal.push(&Entry::Job(Box::new(grown)));
             }
             saved.remove_old(&sections)?;

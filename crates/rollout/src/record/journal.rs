@@ -60,6 +60,9 @@ pub struct Header {
     pub kind: JobKind,
     /// The job's name.
     pub job_name: String,
+    /// The job's directory when it was made, as an absolute path.
+    #[serde(default)]
+    pub directory: Option<PathBuf>,
     /// The job file, as an absolute path.
     pub job_file: PathBuf,
     /// Settings given beside the job file, as `key=value`.
@@ -269,6 +272,7 @@ mod tests {
             version: VERSION,
             kind: JobKind::Job,
             job_name: "job".to_owned(),
+            directory: None,
             job_file: PathBuf::from("/job.yaml"),
             overrides: Vec::new(),
             config_hash: "sha256:0".to_owned(),
