@@ -430,17 +430,25 @@ impl Dispatcher {
         }
     }
 
-    fn recorded(&mut self, done: Recorded) {
-        // They come back in the order in which they went.
+    /// Takes note of a group that is no longer in the recorder. They come back in the order in which they went.
+    fn left_recorder(&mut self) {
         self.waiting_bytes -= self.in_recorder.pop_front().unwrap_or_default();
+    }
+
+    fn recorded(&mut self, done: Recorded) {
         let trials = match done {
-            Recorded::Written(trials) => trials,
+            Recorded::Written(trials) => {
+                self.left_recorder();
+                trials
+            }
             Recorded::Lost(reason) => {
+                self.left_recorder();
                 // Nothing more can be recorded: what is under way would only be lost.
                 self.stop.cancel();
                 self.failure = self.failure.take().or(reason);
                 return;
             }
+            Recorded::Warning(message) => return self.tell(Event::Warning { message }),
         };
         let mut outputs = Vec::new();
         for Finished { index, result, output, .. } in trials {

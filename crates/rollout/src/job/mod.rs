@@ -5,6 +5,7 @@
 
 mod difference;
 mod dispatch;
+mod episode_log;
 mod no_provider;
 mod plan;
 mod provenance;

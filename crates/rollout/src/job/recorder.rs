@@ -12,7 +12,7 @@ use std::{
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{JobError, Plan, plan::Work, provenance::Origin, rollouts::Finished};
+use super::{JobError, Plan, episode_log::EpisodeLog, plan::Work, provenance::Origin, rollouts::Finished};
 use crate::{
     event::TrialIndex,
     model::metadata::GenerateMetadata,
@@ -33,6 +33,8 @@ pub(super) enum Recorded {
     Written(Vec<Finished>),
     /// They are not. The reason comes with the first of those that share it.
     Lost(Option<JobError>),
+    /// Something that is not a result could not be written. This belongs to no group.
+    Warning(String),
 }
 
 /// What is handed over.
@@ -64,7 +66,8 @@ impl Recorder {
         let (done, recorded) = mpsc::unbounded_channel();
         let thread = std::thread::spawn(move || {
             let files = files.into_iter().map(|path| (path, None)).collect();
-            let mut disk = Disk { plan: &plan, dir: &dir, journal, files, origin };
+            let eval_log = EpisodeLog::start(&plan, &dir, &done);
+            let mut disk = Disk { plan: &plan, dir: &dir, journal, files, origin, eval_log };
             disk.write_all(&messages, &done);
             disk.journal
         });
@@ -120,6 +123,7 @@ struct Disk<'a> {
     /// Files of rows, opened when the first row comes.
     files: Vec<(PathBuf, Option<RowFile>)>,
     origin: Origin,
+    eval_log: Option<EpisodeLog>,
 }
 
 impl Disk<'_> {
@@ -137,13 +141,19 @@ impl Disk<'_> {
                     Message::Metadata(path, metadata) => averages.push((path, metadata)),
                 }
             }
-            let mut failure = self.write_groups(&mut groups).err();
+            let mut failure = self.write_groups(&groups).err();
             let durable = failure.is_none();
             for group in groups {
-                let trials: Vec<_> = group.into_iter().map(|(_, trial)| trial).collect();
+                let mut trials: Vec<_> = group.into_iter().map(|(_, trial)| trial).collect();
+                let rows: Vec<_> = trials.iter_mut().map(|trial| trial.row.take()).collect();
                 let written = durable.then(|| trials.iter().try_for_each(|trial| self.write_trial(trial)));
                 let outcome = match written {
-                    Some(Ok(())) => Recorded::Written(trials),
+                    Some(Ok(())) => {
+                        if let Some(log) = &mut self.eval_log {
+                            log.write(self.plan, &trials, &rows, done);
+                        }
+                        Recorded::Written(trials)
+                    }
                     Some(Err(error)) => Recorded::Lost(Some(error)),
                     None => Recorded::Lost(failure.take()),
                 };
@@ -158,11 +168,11 @@ impl Disk<'_> {
     }
 
     /// Rows first: a result counts when the journal has it, and then its row is there.
-    fn write_groups(&mut self, groups: &mut [Vec<(Option<usize>, Finished)>]) -> Result<(), JobError> {
+    fn write_groups(&mut self, groups: &[Vec<(Option<usize>, Finished)>]) -> Result<(), JobError> {
         let mut lines = vec![Vec::new(); self.files.len()];
-        for (file, trial) in groups.iter_mut().flatten() {
-            if let (Some(file), Some(row)) = (*file, trial.row.take()) {
-                lines[file].extend_from_slice(&row);
+        for (file, trial) in groups.iter().flatten() {
+            if let (Some(file), Some(row)) = (*file, &trial.row) {
+                lines[file].extend_from_slice(row);
             }
         }
         for ((path, file), lines) in self.files.iter_mut().zip(lines) {
