@@ -19,6 +19,10 @@ pub(crate) enum ExportWhat {
     Rl(ExportRl),
     /// Make a table of the trials, as comma-separated values
     Csv(FromJob),
+    /// Make logs that Inspect reads and its viewer opens
+    Inspect(FromJob),
+    /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
+    Atif(FromJob),
 }
 
 /// What every export takes.

@@ -19,6 +19,8 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
         ExportWhat::Rl(args) => rl::run(args),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
+        ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
+        ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
     }
 }
 
