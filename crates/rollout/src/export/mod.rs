@@ -4,8 +4,11 @@
 //! new files go to. Trials are read one by one, so memory does not grow with their number, and nothing that is there is
 //! overwritten. The functions block: call them where that is fine.
 
+pub mod atif;
+mod chat;
 pub mod csv;
 pub mod eval_log;
+pub mod inspect;
 
 use std::{
     cell::RefCell,
