@@ -17,8 +17,10 @@ pub(crate) struct Export {
 pub(crate) enum ExportWhat {
     /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
     Rl(ExportRl),
-    /// Make a table of the trials, as comma-separated values
+    /// Make tables of the trials and their steps, as comma-separated values
     Csv(FromJob),
+    /// Make tables of the trials and their steps, as Parquet files
+    Parquet(FromJob),
 }
 
 /// What every export takes.

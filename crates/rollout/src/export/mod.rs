@@ -6,6 +6,9 @@
 
 pub mod csv;
 pub mod eval_log;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod table;
 
 use std::{
     cell::RefCell,

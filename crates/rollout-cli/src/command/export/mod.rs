@@ -19,6 +19,10 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
         ExportWhat::Rl(args) => rl::run(args),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
+        #[cfg(feature = "parquet")]
+        ExportWhat::Parquet(from) => write(from, "trial", export::parquet::write),
+        #[cfg(not(feature = "parquet"))]
+        ExportWhat::Parquet(_) => Err(rl::no_parquet("export as csv, which has the same columns")),
     }
 }
 
