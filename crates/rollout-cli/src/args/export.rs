@@ -17,7 +17,7 @@ pub(crate) struct Export {
 pub(crate) enum ExportWhat {
     /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
     Rl(ExportRl),
-    /// Make a table of the trials, as comma-separated values
+    /// Make tables of the trials and their steps, as comma-separated values
     Csv(FromJob),
     /// Make an eval log: a record of each agent on each dataset, and one of each episode
     EvalLog(ExportEvalLog),
@@ -25,6 +25,8 @@ pub(crate) enum ExportWhat {
     Inspect(FromJob),
     /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
     Atif(FromJob),
+    /// Make tables of the trials and their steps, as Parquet files
+    Parquet(FromJob),
 }
 
 /// What every export takes.

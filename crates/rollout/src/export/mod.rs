@@ -9,6 +9,9 @@ mod chat;
 pub mod csv;
 pub mod eval_log;
 pub mod inspect;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod table;
 
 use std::{
     cell::RefCell,

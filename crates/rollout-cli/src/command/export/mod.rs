@@ -22,6 +22,10 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
         ExportWhat::EvalLog(args) => eval_log(args),
         ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
         ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
+        #[cfg(feature = "parquet")]
+        ExportWhat::Parquet(from) => write(from, "trial", export::parquet::write),
+        #[cfg(not(feature = "parquet"))]
+        ExportWhat::Parquet(_) => Err(rl::no_parquet("export as csv, which has the same columns")),
     }
 }
 

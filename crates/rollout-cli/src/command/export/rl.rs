@@ -43,9 +43,7 @@ enum ExportError {
 pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     #[cfg(not(feature = "parquet"))]
     if args.format == ExportFormat::Parquet {
-        let hint = "build it with `cargo install --path crates/rollout-cli --features parquet`, or export \
-                    as jsonl, which every library for data reads too";
-        return Err(Failure::from(ExportError::NoParquet).hint(Some(hint)));
+        return Err(no_parquet("export as jsonl, which every library for data reads too"));
     }
     let sections = sections(&args.from.directory)?;
     let name = match args.format {
@@ -64,6 +62,14 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         super::super::print(&tally.render(target))?;
     }
     Ok(Exit::Success)
+}
+
+/// A build without Parquet was asked for it.
+#[cfg(not(feature = "parquet"))]
+pub(super) fn no_parquet(instead: &str) -> Failure {
+    let hint =
+        format!("build it with `cargo install --path crates/rollout-cli --features parquet`, or {instead}");
+    Failure::from(ExportError::NoParquet).hint(Some(&hint))
 }
 
 /// Where rows are below a job directory, relative to it: in itself, or for each agent and dataset.
