@@ -42,6 +42,7 @@ use crate::{
         layout::JobDir,
         provenance::Provenance,
         rows,
+        tasks::{self, TaskAbout},
     },
 };
 
@@ -182,13 +183,16 @@ impl Job {
         make: impl FnOnce(&Plan) -> Result<JobDir, JobError> + Send + 'static,
     ) -> Result<Self, JobError> {
         let plan = Arc::new(plan);
-        let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
+        let (tasks, abouts) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let provider_name = provider.name().to_owned();
         let for_disk = Arc::clone(&plan);
         let (store, name, sections) = tokio::task::spawn_blocking(move || {
             let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().record)?;
+            if !abouts.is_empty() {
+                tasks::write(&dir.tasks(), &abouts, for_disk.redactor())?;
+            }
             let task_hashes = TaskHashes::new(&tasks);
             let header = header(&for_disk, &name, absolute(dir.path()), provider_name, tasks);
             let journal = Journal::create(&dir.journal(), header)?;
@@ -345,8 +349,8 @@ fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
     unreachable!("a free number is found long before the integers run out")
 }
 
-/// The tasks as the journal holds them, with the hashes of their files.
-async fn planned_tasks(plan: Arc<Plan>) -> io::Result<Vec<PlannedTask>> {
+/// The tasks as the journal holds them, with the hashes of their files, and what those that are containers say.
+async fn planned_tasks(plan: Arc<Plan>) -> io::Result<(Vec<PlannedTask>, Vec<TaskAbout>)> {
     blocking(move || {
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let chunk = plan.tasks().len().div_ceil(workers).max(1);
@@ -360,11 +364,16 @@ async fn planned_tasks(plan: Arc<Plan>) -> io::Result<Vec<PlannedTask>> {
                     })
                 })
                 .collect();
-            let mut all = Vec::with_capacity(plan.tasks().len());
+            let mut planned = Vec::with_capacity(plan.tasks().len());
+            let mut abouts = Vec::new();
             for handle in handles {
-                all.extend(handle.join().map_err(|_| io::Error::other("hashing a task panicked"))??);
+                let read = handle.join().map_err(|_| io::Error::other("hashing a task panicked"))??;
+                for (task, about) in read {
+                    planned.push(task);
+                    abouts.extend(about);
+                }
             }
-            Ok(all)
+            Ok((planned, abouts))
         })
     })
     .await

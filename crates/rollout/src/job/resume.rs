@@ -179,7 +179,7 @@ impl Resumable {
     ) -> Result<Job, ResumeError> {
         let Self { dir, header: before } = self;
         let plan = Arc::new(restrict(plan, &before, growth).map_err(ResumeError::TasksChanged)?);
-        let tasks = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
+        let (tasks, _) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let changed = changed(&plan, &before.tasks, &tasks);
         if !changed.is_empty() {
             return Err(ResumeError::TasksChanged(changed));

@@ -9,3 +9,4 @@ pub mod python_json;
 pub mod redact;
 pub mod rows;
 pub mod saved;
+pub mod tasks;

@@ -4,6 +4,7 @@
 //! they came from. What is wrong with one task stays with that task; what is wrong with a dataset is
 //! a [`DatasetError`], and nothing runs.
 
+mod about;
 mod commits;
 mod content;
 mod dir;
