@@ -236,7 +236,7 @@ pub(super) fn write<T: Table>(
 }
 
 /// The models of agents, as the job file names them.
-fn models(job: &SavedJob) -> HashMap<&str, String> {
+pub(super) fn models(job: &SavedJob) -> HashMap<&str, String> {
     let config = job.config();
     let agents = config.get("agents").and_then(Value::as_array).into_iter().flatten();
     let named = agents
