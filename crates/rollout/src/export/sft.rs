@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use sha2::{Digest as _, Sha256};
 
-use super::{Export, ExportError, Exported, table};
+use super::{Export, ExportError, Exported, chat};
 use crate::{
     model::{Message, Role, ToolCall, ToolDef},
     record::saved::Conversation,
@@ -42,7 +42,6 @@ enum Lack {
 /// Writes `traces.jsonl`.
 pub fn write(export: &Export<'_>, options: SftOptions) -> Result<Exported, ExportError> {
     let job = export.job;
-    let models = table::models(job);
     let mut file = export.file("traces.jsonl")?;
     let mut seen: HashSet<[u8; 16]> = HashSet::new();
     let mut taken: HashMap<usize, u32> = HashMap::new();
@@ -71,13 +70,13 @@ pub fn write(export: &Export<'_>, options: SftOptions) -> Result<Exported, Expor
         }
         *taken += 1;
         rows += 1;
-        let model = said.model.as_ref().or_else(|| models.get(trial.id.agent.as_str()));
+        let model = said.model.as_deref().or_else(|| chat::model_of(job, trial.id.agent.as_str()));
         file.json_line(&Trace {
             messages: said.messages().map(|message| Chat(message)).collect(),
             tools: said.tools.iter().map(|function| Tool { kind: "function", function }).collect(),
             reward: trial.result.reward,
             agent: trial.id.agent.as_str(),
-            model: model.map(String::as_str),
+            model,
             dataset: trial.id.dataset.as_str(),
             task: trial.id.task.as_str(),
             attempt: trial.id.attempt,

@@ -8,7 +8,7 @@ use std::{fs, io, path::PathBuf, sync::Arc};
 use indexmap::IndexSet;
 use serde_json::{Map, Value};
 
-use super::{Export, ExportError, Exported, NewFile, table};
+use super::{Export, ExportError, Exported, NewFile, chat};
 use crate::{
     model::{
         Message, RolloutOutput, Timing,
@@ -200,11 +200,12 @@ fn known(job: &SavedJob, agent: &str, dataset: &str) -> Result<Map<String, Value
     let header = job.header();
     let metadata = GenerateMetadata {
         env_id: dataset.to_owned(),
-        model: table::models(job).remove(agent).unwrap_or_else(|| agent.to_owned()),
+        model: chat::model_of(job, agent).unwrap_or(agent).to_owned(),
         num_examples: header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64,
         rollouts_per_example: header.attempts,
         time_ms: time * 1e3,
         time,
+        provenance: job.runs().last().and_then(|run| run.provenance.clone()),
         ..GenerateMetadata::default()
     };
     match serde_json::to_value(metadata) {

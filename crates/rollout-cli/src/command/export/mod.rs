@@ -3,13 +3,13 @@
 mod rl;
 
 use rollout::{
-    export::{self, ExportError, Exported, sft::SftOptions},
+    export::{self, ExportError, Exported, eval_log::Dialect, sft::SftOptions},
     record::saved::SavedJob,
 };
 
 use super::progress::progress;
 use crate::{
-    args::{Export, ExportWhat, FromJob},
+    args::{EvalLogDialect, Export, ExportEvalLog, ExportWhat, FromJob},
     exit::{Exit, Failure},
     report::text::{DIM, count, paint},
 };
@@ -28,7 +28,19 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
             let options = SftOptions { min_reward: args.min_reward, max_per_task: args.max_per_task };
             write(&args.from, "conversation", |export| export::sft::write(export, options))
         }
+        ExportWhat::EvalLog(args) => eval_log(args),
+        ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
+        ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
     }
+}
+
+fn eval_log(args: &ExportEvalLog) -> Result<Exit, Failure> {
+    let dialect = match args.dialect {
+        EvalLogDialect::Document => Dialect::Document,
+        EvalLogDialect::EeeAligned => Dialect::EeeAligned,
+    };
+    let options = export::eval_log::Options { dialect, jsonl: args.jsonl };
+    write(&args.from, "episode", |export| export::eval_log::write(export, options))
 }
 
 /// Opens a job, makes files of it, and tells what was made.
