@@ -6,14 +6,13 @@
 mod steps;
 mod trials;
 
-use std::{borrow::Cow, collections::HashMap, path::PathBuf};
+use std::{borrow::Cow, path::PathBuf};
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 pub use self::{steps::StepRow, trials::TrialRow};
-use super::{Export, ExportError, Exported};
-use crate::record::{saved::SavedJob, tasks::TaskAbout};
+use super::{Export, ExportError, Exported, chat};
+use crate::record::tasks::TaskAbout;
 
 /// The version of the columns. A column that is added leaves it as it is; one that is gone or means something else
 /// does not.
@@ -200,7 +199,6 @@ pub(super) fn write<T: Table>(
     mut steps: T,
 ) -> Result<Exported, ExportError> {
     let job = export.job;
-    let models = models(job);
     let (mut rows, mut silent) = (0, 0);
     // The attempts at a task follow each other.
     let mut about: Option<(usize, Option<TaskAbout>)> = None;
@@ -218,7 +216,7 @@ pub(super) fn write<T: Table>(
             conversation: said,
             model: said
                 .and_then(|said| said.model.as_deref())
-                .or_else(|| models.get(trial.id.agent.as_str()).map(String::as_str)),
+                .or_else(|| chat::model_of(job, trial.id.agent.as_str())),
         };
         trials.add(TrialRow::COLUMNS, &row)?;
         StepRow::each(&row, |step| steps.add(StepRow::COLUMNS, step))?;
@@ -233,13 +231,4 @@ pub(super) fn write<T: Table>(
         ));
     }
     Ok(Exported { files, rows, left_out })
-}
-
-/// The models of agents, as the job file names them.
-fn models(job: &SavedJob) -> HashMap<&str, String> {
-    let config = job.config();
-    let agents = config.get("agents").and_then(Value::as_array).into_iter().flatten();
-    let named = agents
-        .filter_map(|agent| Some((agent.get("name")?.as_str()?, agent.get("model")?.get("name")?.as_str()?)));
-    named.map(|(agent, model)| (agent, model.to_owned())).collect()
 }

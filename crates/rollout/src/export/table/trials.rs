@@ -4,6 +4,7 @@ use super::{Cell, Column, Kind};
 use crate::{
     model::Role,
     record::{
+        provenance::{GitState, Provenance},
         saved::{Conversation, SavedJob, SavedTrial},
         tasks::TaskAbout,
     },
@@ -235,6 +236,25 @@ impl<'a> TrialRow<'a> {
         Column::required("config_hash", Kind::Text, "The hash of the job's configuration", |row| {
             (&row.job.header().config_hash).into()
         }),
+        Column::optional("rollout_version", Kind::Text, "The version of Rollout that ran it", |row| {
+            row.provenance().map(|provenance| &provenance.rollout_version).into()
+        }),
+        Column::optional("agent_install_hash", Kind::Text, "The hash of what the agent installs", |row| {
+            let agent = row.trial.id.agent.as_str();
+            row.provenance().and_then(|provenance| provenance.agent_install_hashes.get(agent)).into()
+        }),
+        Column::optional(
+            "job_git_commit",
+            Kind::Text,
+            "The commit of the repository that holds the job file",
+            |row| row.git().map(|git| &git.commit).into(),
+        ),
+        Column::optional(
+            "job_git_is_dirty",
+            Kind::Boolean,
+            "Whether it had changes that were not committed",
+            |row| row.git().map(|git| git.is_dirty).into(),
+        ),
         Column::optional("survivors", Kind::Json, "Commands that the agent left running", |row| {
             Cell::json_list(&row.trial.result.survivors)
         }),
@@ -245,6 +265,14 @@ impl<'a> TrialRow<'a> {
 
     fn usage(&self) -> Usage {
         self.trial.result.usage.unwrap_or_default()
+    }
+
+    fn provenance(&self) -> Option<&'a Provenance> {
+        self.job.runs().get(self.trial.run)?.provenance.as_deref()
+    }
+
+    fn git(&self) -> Option<&'a GitState> {
+        self.provenance()?.git.as_ref()
     }
 
     fn environment(&self) -> Option<&'a EnvironmentRecord> {
