@@ -19,6 +19,12 @@ pub(crate) enum ExportWhat {
     Rl(ExportRl),
     /// Make a table of the trials, as comma-separated values
     Csv(FromJob),
+    /// Make an eval log: a record of each agent on each dataset, and one of each episode
+    EvalLog(ExportEvalLog),
+    /// Make logs that Inspect reads and its viewer opens
+    Inspect(FromJob),
+    /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
+    Atif(FromJob),
 }
 
 /// What every export takes.
@@ -31,6 +37,30 @@ pub(crate) struct FromJob {
     /// The directory to write to
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
+}
+
+/// Arguments of `export eval-log`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportEvalLog {
+    #[command(flatten)]
+    pub from: FromJob,
+
+    /// Write all episodes of each agent on each dataset into one file as well, episodes.jsonl
+    #[arg(long)]
+    pub jsonl: bool,
+
+    /// The names of the fields
+    #[arg(long, value_name = "DIALECT", default_value = "document")]
+    pub dialect: EvalLogDialect,
+}
+
+/// The names of fields in an eval log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EvalLogDialect {
+    /// Those of the document that describes eval logs
+    Document,
+    /// Newer ones, closer to the schemas of Every Eval Ever
+    EeeAligned,
 }
 
 /// Arguments of `export rl`.

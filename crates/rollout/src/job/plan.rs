@@ -14,7 +14,7 @@ use crate::{
     event::{JobKind, TrialId, TrialIndex},
     model::{Model, RolloutInput, Rollouts, dataset},
     name::{AgentName, DatasetName, TaskName},
-    record::{journal::PlannedTask, redact::Redactor},
+    record::{journal::PlannedTask, redact::Redactor, tasks::TaskAbout},
     task::{Dataset, Pins, Task, TaskProblem},
     text::listed,
 };
@@ -196,19 +196,26 @@ impl PlanTask {
         }
     }
 
-    /// The task as the journal holds it.
-    pub(super) fn journaled(&self) -> io::Result<PlannedTask> {
-        let content_hash = match &self.work {
-            Work::Container { task, .. } => task.as_ref().ok().map(|task| task.content_hash()).transpose()?,
-            Work::Example { inputs, .. } => Some(dataset::content_hash(inputs)),
+    /// The task as the journal holds it, and what it says if it is a container that can be run.
+    pub(super) fn journaled(&self) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
+        let (content_hash, about) = match &self.work {
+            Work::Container { task: Ok(task), .. } => {
+                let contents = task.contents()?;
+                let about =
+                    TaskAbout { name: self.name.to_string(), ..task.about(self.dataset.as_str(), &contents) };
+                (Some(contents.hash()), Some(about))
+            }
+            Work::Container { task: Err(_), .. } => (None, None),
+            Work::Example { inputs, .. } => (Some(dataset::content_hash(inputs)), None),
         };
-        Ok(PlannedTask {
+        let task = PlannedTask {
             dataset: self.dataset.to_string(),
             name: self.name.to_string(),
             content_hash,
             git_commit_id: self.container().and_then(|task| task.git_commit_id.clone()),
             example_id: self.example_id(),
-        })
+        };
+        Ok((task, about))
     }
 }
 

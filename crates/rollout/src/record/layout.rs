@@ -37,6 +37,11 @@ impl JobDir {
         self.0.join("journal.jsonl")
     }
 
+    /// What the tasks said when the job was planned.
+    pub fn tasks(&self) -> PathBuf {
+        self.0.join("tasks.jsonl")
+    }
+
     /// Rollout's own log.
     pub fn log(&self) -> PathBuf {
         self.0.join("rollout.log")

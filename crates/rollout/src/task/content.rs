@@ -11,6 +11,10 @@ use sha2::{Digest, Sha256};
 
 use super::Task;
 
+/// What a task's directory holds: every path with the hash of what is there.
+#[derive(Debug)]
+pub(crate) struct Contents(Vec<(PathBuf, u8, [u8; 32])>);
+
 impl Task {
     /// The hash of everything in the task's directory: paths, kinds, executable bits, contents and the
     /// targets of links.
@@ -18,32 +22,63 @@ impl Task {
     /// A `.git` at the top is left out, because git rewrites it without changing the task. This reads
     /// every file, so it belongs on a thread that may block.
     pub fn content_hash(&self) -> io::Result<String> {
+        Ok(self.contents()?.hash())
+    }
+
+    /// Reads everything in the task's directory.
+    pub(crate) fn contents(&self) -> io::Result<Contents> {
         let mut entries = Vec::new();
         collect(&self.dir, Path::new(""), &mut entries)?;
         entries.sort_unstable_by(|(a, _), (b, _)| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
-        let mut hash = Sha256::new();
-        for (relative, kind) in entries {
+        let contents = entries.into_iter().map(|(relative, kind)| {
             let path = self.dir.join(&relative);
-            let name = relative.as_os_str().as_bytes();
-            // Lengths keep two different lists of entries from ever giving the same bytes.
-            hash.update((name.len() as u64).to_le_bytes());
-            hash.update(name);
-            if kind.is_file() {
+            let (letter, digest) = if kind.is_file() {
                 let (metadata, digest) = digest_file(&path)?;
                 let executable = metadata.permissions().mode() & 0o111 != 0;
-                hash.update(if executable { b"x" } else { b"f" });
-                hash.update(digest);
+                (if executable { b'x' } else { b'f' }, digest)
             } else if kind.is_symlink() {
                 let target = fs::read_link(&path)?;
-                hash.update(b"l");
-                hash.update(Sha256::digest(target.as_os_str().as_bytes()));
+                (b'l', Sha256::digest(target.as_os_str().as_bytes()).into())
             } else {
                 // A pipe or a device is never opened: reading it could wait for ever.
-                hash.update(if kind.is_dir() { b"d" } else { b"o" });
-            }
-        }
-        Ok(format!("sha256:{}", hex(&hash.finalize())))
+                (if kind.is_dir() { b'd' } else { b'o' }, [0; 32])
+            };
+            Ok((relative, letter, digest))
+        });
+        contents.collect::<io::Result<_>>().map(Contents)
     }
+}
+
+impl Contents {
+    /// The hash of all of it.
+    pub(crate) fn hash(&self) -> String {
+        hash(self.0.iter().map(|(path, kind, digest)| (path.as_path(), *kind, digest)))
+    }
+
+    /// The hash of what is below a directory; none if there is nothing.
+    pub(crate) fn hash_below(&self, dir: &str) -> Option<String> {
+        let below = |(path, kind, digest): &'_ (PathBuf, u8, [u8; 32])| {
+            Some((path.strip_prefix(dir).ok()?.to_owned(), *kind, *digest))
+        };
+        let below: Vec<_> = self.0.iter().filter_map(below).collect();
+        let entries = below.iter().map(|(path, kind, digest)| (path.as_path(), *kind, digest));
+        (!below.is_empty()).then(|| hash(entries))
+    }
+}
+
+fn hash<'a>(entries: impl Iterator<Item = (&'a Path, u8, &'a [u8; 32])>) -> String {
+    let mut hash = Sha256::new();
+    for (path, kind, digest) in entries {
+        let name = path.as_os_str().as_bytes();
+        // Lengths keep two different lists of entries from ever giving the same bytes.
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        hash.update([kind]);
+        if matches!(kind, b'x' | b'f' | b'l') {
+            hash.update(digest);
+        }
+    }
+    format!("sha256:{}", hex(&hash.finalize()))
 }
 
 fn collect(root: &Path, relative: &Path, entries: &mut Vec<(PathBuf, FileType)>) -> io::Result<()> {

@@ -3,13 +3,13 @@
 mod rl;
 
 use rollout::{
-    export::{self, ExportError, Exported},
+    export::{self, ExportError, Exported, eval_log::Dialect},
     record::saved::SavedJob,
 };
 
 use super::progress::progress;
 use crate::{
-    args::{Export, ExportWhat, FromJob},
+    args::{EvalLogDialect, Export, ExportEvalLog, ExportWhat, FromJob},
     exit::{Exit, Failure},
     report::text::{DIM, count, paint},
 };
@@ -19,7 +19,19 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
         ExportWhat::Rl(args) => rl::run(args),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
+        ExportWhat::EvalLog(args) => eval_log(args),
+        ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
+        ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
     }
+}
+
+fn eval_log(args: &ExportEvalLog) -> Result<Exit, Failure> {
+    let dialect = match args.dialect {
+        EvalLogDialect::Document => Dialect::Document,
+        EvalLogDialect::EeeAligned => Dialect::EeeAligned,
+    };
+    let options = export::eval_log::Options { dialect, jsonl: args.jsonl };
+    write(&args.from, "episode", |export| export::eval_log::write(export, options))
 }
 
 /// Opens a job, makes files of it, and tells what was made.

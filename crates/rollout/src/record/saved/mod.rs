@@ -19,6 +19,7 @@
 //! ```
 
 mod conversation;
+mod lines;
 mod rows;
 
 use std::{
@@ -26,21 +27,25 @@ use std::{
     fs::File,
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 
 pub use conversation::{Conversation, Turn};
 
-use self::rows::RowIndex;
+use self::{lines::LineIndex, rows::RowIndex};
 use super::{
     journal::{self, Entry, Header, JournalError, PlannedTask},
     layout::JobDir,
+    provenance::{Provenance, TrialProvenance},
+    tasks::TaskAbout,
 };
 use crate::{
     event::{TrialId, TrialIndex},
+    model::RolloutOutput,
     result::TrialResult,
 };
 
@@ -57,6 +62,8 @@ pub struct SavedJob {
     tasks: HashMap<(String, String), usize>,
     /// Files of rows by agent and dataset, read when the first conversation of one is asked for.
     rows: HashMap<(String, String), OnceLock<RowIndex>>,
+    /// What tasks said, by their numbers; read when the first is asked for.
+    abouts: OnceLock<LineIndex<usize>>,
 }
 
 /// One run of the job: the first, or a resume.
@@ -68,6 +75,8 @@ pub struct Run {
     pub ended_at: Option<Timestamp>,
     /// Whether it was cut short.
     pub cancelled: bool,
+    /// Where its results come from; none if an older version ran it.
+    pub provenance: Option<Arc<Provenance>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +146,9 @@ impl SavedJob {
         let mut places: HashMap<TrialIndex, Place> = HashMap::new();
         let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
             Entry::Job(_) => {}
-            Entry::RunStarted { at } => runs.push(Run { started_at: at, ended_at: None, cancelled: false }),
+            Entry::RunStarted { at, provenance } => {
+                runs.push(Run { started_at: at, ended_at: None, cancelled: false, provenance });
+            }
             Entry::Trial { index, .. } => {
                 let run = runs.len().saturating_sub(1) as u32;
                 places.insert(index, Place { index, offset, run });
@@ -159,7 +170,7 @@ impl SavedJob {
                 rows.entry((agent.clone(), task.dataset.clone())).or_default();
             }
         }
-        Ok(Self { dir, header, config, runs, places, tasks, rows })
+        Ok(Self { dir, header, config, runs, places, tasks, rows, abouts: OnceLock::new() })
     }
 
     /// Its directory.
@@ -209,6 +220,12 @@ impl SavedJob {
         &self.header.tasks[trial.task]
     }
 
+    /// Where the result of a trial comes from. None if an older version ran it.
+    pub fn provenance(&self, trial: &SavedTrial) -> Option<TrialProvenance> {
+        let run = self.runs.get(trial.run)?.provenance.as_ref()?;
+        Some(run.of_trial(&trial.result, self.task(trial).content_hash.as_deref()))
+    }
+
     /// Its finished trials, in the order of the plan.
     pub fn trials(&self) -> Result<Trials<'_>, SavedError> {
         let path = self.dir.journal();
@@ -223,15 +240,29 @@ impl SavedJob {
             return conversation::of_container(&self.dir.trial(&trial.id).trajectory());
         };
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
-        let index = &self.rows[&pair];
-        let index = match index.get() {
-            Some(index) => index,
-            None => {
-                let read = RowIndex::read(self.section(&pair.0, &pair.1))?;
-                index.get_or_init(|| read)
-            }
+        let index = once(&self.rows[&pair], || rows::index(&self.section(&pair.0, &pair.1)))?;
+        let row: Option<RolloutOutput> = index.get(&(example, trial.id.attempt))?;
+        Ok(row.map(Conversation::from))
+    }
+
+    /// What the task of that number said when the job was planned. None for examples, and where nothing was kept.
+    pub fn about(&self, task: usize) -> Result<Option<TaskAbout>, SavedError> {
+        let read = || {
+            let each = |places: &mut HashMap<usize, u64>, at, line: &[u8]| {
+                #[derive(Deserialize)]
+                struct Named {
+                    dataset: String,
+                    name: String,
+                }
+                let named = serde_json::from_slice(line).ok();
+                let number = named.and_then(|Named { dataset, name }| self.tasks.get(&(dataset, name)));
+                if let Some(number) = number {
+                    places.insert(*number, at);
+                }
+            };
+            LineIndex::read(self.dir.tasks(), each, |places| places)
         };
-        Ok(index.row(example, trial.id.attempt)?.map(Conversation::from))
+        once(&self.abouts, read)?.get(&task)
     }
 
     /// Where the rows of an agent on a dataset are.
@@ -239,6 +270,17 @@ impl SavedJob {
         match self.rows.len() {
             1 => self.dir.path().to_owned(),
             _ => self.dir.path().join(agent).join(dataset),
+        }
+    }
+}
+
+/// What a cell holds, made when it is first asked for.
+fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, SavedError>) -> Result<&T, SavedError> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => {
+            let made = make()?;
+            Ok(cell.get_or_init(|| made))
         }
     }
 }
@@ -276,7 +318,7 @@ impl Trials<'_> {
         let Entry::Trial { index, result } = entry else {
             return Err(failed(io::Error::other("it changed while it was read")));
         };
-        let result = std::sync::Arc::unwrap_or_clone(result);
+        let result = Arc::unwrap_or_clone(result);
         let id = TrialId {
             agent: result.agent_name.clone(),
             dataset: result.dataset_name.clone(),

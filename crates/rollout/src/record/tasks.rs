@@ -1,0 +1,49 @@
+//! What the tasks of a job said when it was planned: `tasks.jsonl`.
+//!
+//! Records of a job tell of its tasks long after their files have changed or are gone. Examples for models are not in
+//! it: their rows tell what they were.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    atomic::{self, WriteError},
+    redact::Redactor,
+};
+
+/// What a task said: a line of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskAbout {
+    /// Its dataset.
+    pub dataset: String,
+    /// Its name.
+    pub name: String,
+    /// The hash of all that its results depend on; none if it is too large to be told.
+    pub version_hash: Option<String>,
+    /// `category` of its metadata.
+    pub category: Option<String>,
+    /// `difficulty` of its metadata.
+    pub difficulty: Option<String>,
+    /// `tags` of its metadata.
+    pub tags: Vec<String>,
+    /// `description` of its metadata.
+    pub description: Option<String>,
+    /// What the agent is told; cut off if it is very long.
+    pub instruction: String,
+    /// tests/test.sh; cut off if it is very long.
+    pub test: Option<String>,
+}
+
+/// Writes the file, without secrets.
+pub fn write(path: &Path, tasks: &[TaskAbout], redactor: &Redactor) -> Result<(), WriteError> {
+    atomic::write(path, |mut file| {
+        for task in tasks {
+            let clean = redactor.json(serde_json::to_value(task)?);
+            serde_json::to_writer(&mut file, &clean)?;
+            file.write_all(b"\n")?;
+        }
+        Ok(())
+    })
+}
