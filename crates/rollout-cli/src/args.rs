@@ -2,6 +2,7 @@
 
 mod eval;
 mod export;
+mod investigate;
 mod score;
 mod tools;
 
@@ -16,6 +17,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{EvalLogDialect, Export, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use investigate::{Investigate, InvestigateOnly};
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
@@ -98,6 +100,8 @@ pub(crate) enum Command {
     Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
+    /// Have a model say why trials of a job failed
+    Investigate(Investigate),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task

@@ -56,6 +56,7 @@ pub mod environment;
 pub mod event;
 pub mod export;
 pub mod hub;
+pub mod investigate;
 pub mod job;
 pub mod model;
 pub mod name;

@@ -1,13 +1,12 @@
 //! The eval log of a job while it runs: a record of each trial as it ends.
 
-use std::error::Error;
-
 use tokio::sync::mpsc;
 
 use super::{Plan, recorder::Recorded, rollouts::Finished};
 use crate::{
     export::{ExportError, eval_log::LiveLog},
     record::{layout::JobDir, saved::SavedTrial},
+    text::chain,
 };
 
 /// Writes records after the results that they are made of. A job goes on without them: they can be made again.
@@ -48,7 +47,7 @@ impl EpisodeLog {
                 result: (*trial.result).clone(),
             };
             if let Err(error) = self.log.trial(&saved, row.as_deref()) {
-                tracing::warn!(trial = %saved.id, error = &error as &dyn Error, "the eval log has no record of a trial");
+                tracing::warn!(trial = %saved.id, error = %chain(&error), "the eval log has no record of a trial");
                 if !self.is_told {
                     self.is_told = true;
                     tell(&error, done);
@@ -59,12 +58,7 @@ impl EpisodeLog {
 }
 
 fn tell(error: &ExportError, done: &mpsc::UnboundedSender<Recorded>) {
-    let mut message = format!("the eval log is not complete: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        message.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    message.push_str("; `rollout export eval-log` makes it again");
+    let message =
+        format!("the eval log is not complete: {}; `rollout export eval-log` makes it again", chain(error));
     let _ = done.send(Recorded::Warning(message));
 }

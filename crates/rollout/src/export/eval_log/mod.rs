@@ -41,5 +41,5 @@ pub use experiment::{AgentInfo, BenchmarkSubset, ExperimentRecord, InvestigatorL
 pub use files::{Episodes, EvalLog, EvalLogError};
 pub use recipe::{TaskVersion, agent_id, experiment_id, github_permalink, llm_model, success, tool_names};
 pub use steps::Steps;
-pub(crate) use write::LiveLog;
+pub(crate) use write::{DIRECTORY, LiveLog, complete};
 pub use write::{Options, write};
