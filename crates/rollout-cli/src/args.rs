@@ -3,6 +3,7 @@
 mod compare;
 mod eval;
 mod export;
+mod investigate;
 mod score;
 mod tools;
 
@@ -17,7 +18,8 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use compare::Compare;
 pub(crate) use eval::{Ask, Eval};
-pub(crate) use export::{Export, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use export::{EvalLogDialect, Export, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use investigate::{Investigate, InvestigateOnly};
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     /// Compare jobs or agents task by task: differences, and whether they can be chance
     #[command(after_help = compare::EXAMPLES)]
     Compare(Compare),
+    /// Have a model say why trials of a job failed
+    Investigate(Investigate),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task

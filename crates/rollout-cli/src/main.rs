@@ -41,6 +41,7 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),
         Command::Compare(args) => command::compare::run(&args),
+        Command::Investigate(args) => on_runtime(command::investigate::run(&args)),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),
         Command::Attach(args) => on_runtime(command::shell::attach(&args)),

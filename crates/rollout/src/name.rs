@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Files that a job directory holds beside its agents' directories.
-const RESERVED: [&str; 4] = ["config.json", "result.json", "journal.jsonl", "rollout.log"];
+const RESERVED: [&str; 5] = ["config.json", "result.json", "journal.jsonl", "rollout.log", "eval-log"];
 
 /// The longest name that leaves room for `__<attempt>` within the 255 bytes of a directory entry.
 const MAX_BYTES: usize = 200;

@@ -27,6 +27,13 @@ pub(crate) fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String
     }
 }
 
+/// Backticks, more of them than stand together in any of the texts: between two lines of them no text can pass for
+/// anything but itself.
+pub(crate) fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+    let runs = texts.into_iter().flat_map(|text| text.split(|c| c != '`').map(str::len));
+    "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
+}
+
 /// An error with its causes, as one sentence.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -13,7 +13,7 @@ use crate::{
     exit::{Exit, Failure},
     report::{
         Align, table,
-        text::{BOLD, ODD, count, first_line, number, paint, percent},
+        text::{BOLD, DIM, ODD, count, first_line, number, paint, percent},
     },
 };
 
@@ -116,12 +116,9 @@ fn sides(sides: &[SideFigures]) -> Vec<String> {
 /// A row for each side but the baseline, and another where failures make a difference.
 fn contrasts(comparison: &Comparison) -> Vec<String> {
     let Some(first) = comparison.contrasts.first() else { return Vec::new() };
-    let several = comparison.contrasts.len() > 1;
-    let p = if several { "p (Holm)" } else { "p" };
     let mut heading: Vec<String> = vec![format!("against {}", first.baseline)];
-    heading.extend(
-        ["tasks", "mean reward", p, "pass rate", p, "won", "lost", p, "cost", "time"].map(str::to_owned),
-    );
+    let names = ["tasks", "mean reward", "p", "pass rate", "p", "won", "lost", "McNemar p", "cost", "time"];
+    heading.extend(names.map(str::to_owned));
     let mut rows = vec![heading];
     for contrast in &comparison.contrasts {
         let ratio = |ratio: Option<f64>| ratio.map_or(NOTHING.to_owned(), |ratio| format!("×{ratio:.2}"));
@@ -135,7 +132,19 @@ fn contrasts(comparison: &Comparison) -> Vec<String> {
             rows.push(row);
         }
     }
-    with_heading(&rows)
+    let mut lines = with_heading(&rows);
+    let adjusted = match comparison.contrasts.len() {
+        0 | 1 => String::new(),
+        several => format!(", adjusted by Holm's method for {several} comparisons"),
+    };
+    lines.push(paint(
+        DIM,
+        &format!(
+            "differences are means over tasks with their 95% intervals; p is that of a permutation test{adjusted};\n\
+             a task is won if at least half of its attempts pass here and fewer than half there"
+        ),
+    ));
+    lines
 }
 
 fn differences(differences: &Differences) -> Vec<String> {

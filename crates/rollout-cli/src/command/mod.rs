@@ -9,6 +9,7 @@ mod execute;
 pub(crate) mod export;
 mod guard;
 pub(crate) mod init;
+pub(crate) mod investigate;
 mod load;
 mod plan;
 mod progress;

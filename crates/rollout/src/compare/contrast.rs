@@ -129,6 +129,12 @@ impl Difference {
         }
     }
 
+    /// Cuts the interval where no difference of two shares can be.
+    fn of_shares(self) -> Self {
+        let cut = |interval: Interval| Interval { low: interval.low.max(-1.0), high: interval.high.min(1.0) };
+        Self { interval: self.interval.map(cut), ..self }
+    }
+
     pub(super) fn probability(&mut self) -> (Option<f64>, &mut Option<f64>) {
         (self.p, &mut self.p_holm)
     }
@@ -199,7 +205,7 @@ fn differences(
     Differences {
         tasks,
         mean_reward: Difference::new(&rewards, confidence, permutation),
-        pass_rate: Difference::new(&passes, confidence, permutation),
+        pass_rate: Difference::new(&passes, confidence, permutation).of_shares(),
         mcnemar: McNemarTest {
             only_baseline: solved.only_first,
             only_other: solved.only_second,

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{CompareError, TaskId};
 use crate::{
-    record::saved::SavedJob,
+    record::saved::{SavedJob, SavedTrial},
     result::{Standing, TrialSummary},
     stats::{Confidence, Figures, Gather, Resampling, Sample},
 };
@@ -75,6 +75,14 @@ impl Sums {
     }
 }
 
+/// A side whose trials are being read.
+struct Reading {
+    side: Side,
+    gather: Gather,
+    limits: Vec<String>,
+    versions: Vec<String>,
+}
+
 /// Reads agents of a job, in the order given; all of them if none is named.
 pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError> {
     let header = job.header();
@@ -82,45 +90,61 @@ pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError
         [] => header.agents.iter().collect(),
         _ => agents.iter().filter(|agent| header.agents.contains(agent)).collect(),
     };
-    let mut sides: Vec<(Side, Gather)> =
-        wanted.into_iter().map(|agent| (empty(job, agent), Gather::default())).collect();
-    let mut limits: Vec<Vec<String>> = vec![Vec::new(); sides.len()];
+    let mut readings: Vec<Reading> = wanted.into_iter().map(|agent| Reading::new(job, agent)).collect();
     for trial in job.trials()? {
         let trial = trial?;
-        let named = |(side, _): &(Side, Gather)| side.agent == trial.id.agent.as_str();
-        let Some(place) = sides.iter().position(named) else { continue };
-        let (side, gather) = &mut sides[place];
+        if let Some(reading) = readings.iter_mut().find(|one| one.side.agent == trial.id.agent.as_str()) {
+            reading.add(job, &trial);
+        }
+    }
+    Ok(readings.into_iter().map(Reading::finish).collect())
+}
+
+impl Reading {
+    fn new(job: &SavedJob, agent: &str) -> Self {
+        let side = empty(job, agent);
+        Self { side, gather: Gather::default(), limits: Vec::new(), versions: Vec::new() }
+    }
+
+    fn add(&mut self, job: &SavedJob, trial: &SavedTrial) {
         let outcome = TrialSummary::from(&trial.result);
-        gather.add(trial.task as u32, &outcome);
-        let planned = job.task(&trial);
+        self.gather.add(trial.task as u32, &outcome);
+        let planned = job.task(trial);
         let id = TaskId { dataset_name: planned.dataset.clone(), task_name: planned.name.clone() };
-        let sums = side.tasks.entry(id).or_insert_with(|| Sums {
+        let sums = self.side.tasks.entry(id).or_insert_with(|| Sums {
             content_hash: planned.content_hash.as_deref().map(Into::into),
             ..Sums::default()
         });
         sums.add(&outcome);
         if let Some(environment) = &trial.result.environment {
-            let enforced = environment.enforced.to_string();
-            if !limits[place].contains(&enforced) && limits[place].len() < MOST_LIMITS {
-                limits[place].push(enforced);
-            }
+            note(&mut self.limits, environment.enforced.to_string());
+        }
+        if let Some(provenance) = job.runs().get(trial.run).and_then(|run| run.provenance.as_ref()) {
+            note(&mut self.versions, provenance.rollout_version.clone());
         }
     }
-    let finish = |((mut side, gather), mut limits): ((Side, Gather), Vec<String>)| {
-        if !limits.is_empty() {
-            limits.sort_unstable();
-            side.settings.insert("limits that held", limits.join(" "));
+
+    fn finish(self) -> Side {
+        let Self { mut side, gather, limits, versions } = self;
+        for (name, mut found) in [("limits that held", limits), ("version of Rollout", versions)] {
+            if !found.is_empty() {
+                found.sort_unstable();
+                side.settings.insert(name, found.join(" and "));
+            }
         }
-        // Tasks are resampled in no other place, so that a comparison needs no bootstrap of each side.
-        let none = Resampling { resamples: 0, seed: 0 };
-        side.figures = gather.finish(Confidence::P95, none);
+        // Differences are resampled, and not the sides by themselves.
+        side.figures = gather.finish(Confidence::P95, Resampling { resamples: 0, seed: 0 });
         side
-    };
-    Ok(sides.into_iter().zip(limits).map(finish).collect())
+    }
 }
 
-/// The most kinds of limits that are told apart.
-const MOST_LIMITS: usize = 8;
+/// Takes note of something that trials of a side have in common, or at least a few of them.
+fn note(found: &mut Vec<String>, text: String) {
+    const MOST: usize = 8;
+    if found.len() < MOST && !found.contains(&text) {
+        found.push(text);
+    }
+}
 
 fn empty(job: &SavedJob, agent: &str) -> Side {
     let header = job.header();

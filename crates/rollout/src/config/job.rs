@@ -24,6 +24,8 @@ pub struct JobConfig {
     pub retry: RetryConfig,
     /// What goes to `rollout.log`.
     pub log_level: LogLevel,
+    /// Writes records of the experiments and of each episode into `eval-log` of the job's directory.
+    pub eval_log: bool,
     /// Where the instruction is put inside the environment; absolute.
     pub instruction_path: String,
     /// Where trials run.
@@ -49,6 +51,7 @@ impl Default for JobConfig {
             timeout_multiplier: 1.0,
             retry: RetryConfig::default(),
             log_level: LogLevel::default(),
+            eval_log: false,
             instruction_path: "/tmp/instruction.md".to_owned(),
             environment: EnvironmentConfig::default(),
             verifier: VerifierConfig::default(),

@@ -35,7 +35,7 @@ pub(super) const MAX_MULTIPLIER: f64 = 1e6;
 /// A day between two tries.
 pub(super) const MAX_DELAY_MS: u64 = 86_400_000;
 
-pub(super) const KEYS: [&str; 14] = [
+pub(super) const KEYS: [&str; 15] = [
     "name",
     "jobs_dir",
     "n_attempts",
@@ -43,6 +43,7 @@ pub(super) const KEYS: [&str; 14] = [
     "timeout_multiplier",
     "retry",
     "log_level",
+    "eval_log",
     "instruction_path",
     "compat",
     "environment",
@@ -286,6 +287,7 @@ impl Loader<'_> {
             n_concurrent_trials: self.count(&root, "n_concurrent_trials", 4),
             timeout_multiplier: root.number("timeout_multiplier", above_zero(MAX_MULTIPLIER)).unwrap_or(1.0),
             log_level: root.word("log_level", &LOG_LEVELS).unwrap_or_default(),
+            eval_log: root.bool("eval_log").unwrap_or_default(),
             instruction_path: self.instruction_path(&root),
             metrics: self.metrics(&root),
             agents: self.agents(&root),

@@ -7,6 +7,7 @@ mod benchmark;
 mod diagnostic;
 mod document;
 mod expand;
+mod identity;
 mod include;
 mod interaction;
 mod job;
@@ -38,6 +39,7 @@ pub use benchmark::*;
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};
 pub use document::Document;
 pub use expand::{ExpandError, Expanded, env_value, expand};
+pub use identity::agent_identity;
 pub use interaction::*;
 pub use job::*;
 pub use load_benchmark::{

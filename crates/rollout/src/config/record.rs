@@ -16,7 +16,7 @@ use super::{
 use crate::record::redact::Redactor;
 
 /// What can differ between two runs of the same work.
-const NOT_HASHED: [&str; 4] = ["name", "jobs_dir", "n_concurrent_trials", "log_level"];
+const NOT_HASHED: [&str; 5] = ["name", "jobs_dir", "n_concurrent_trials", "log_level", "eval_log"];
 
 /// The job with its defaults filled in, free of secrets. The tree is what it was read from.
 pub(super) fn job(config: &JobConfig, compat: Option<Compat>, tree: &Node, sources: &Sources) -> Json {
@@ -38,6 +38,7 @@ pub(super) fn job(config: &JobConfig, compat: Option<Compat>, tree: &Node, sourc
             "multiplier": config.retry.multiplier,
         },
         "log_level": word(&LOG_LEVELS, config.log_level),
+        "eval_log": config.eval_log,
         "instruction_path": config.instruction_path,
         "compat": compat.map(|Compat::Harbor| "harbor"),
         "environment": {

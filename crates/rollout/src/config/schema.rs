@@ -54,6 +54,7 @@ pub fn job_schema() -> Json {
                 }),
             ),
             "log_level": word("What goes to rollout.log.", &load_job::LOG_LEVELS, Some("error")),
+            "eval_log": flag("Writes a record of each episode into `eval-log` of the job's directory as it ends."),
             "instruction_path": described(
                 "Where the instruction is put in the environment.",
                 json!({ "type": "string", "pattern": "^/", "default": "/tmp/instruction.md" }),

@@ -12,6 +12,7 @@ use crate::{
     config::Metric,
     event::TrialIndex,
     name::{AgentName, DatasetName},
+    record::provenance::Provenance,
     result::{ErrorType, JobResult, Totals, TrialResult, TrialSummary},
     stats::report::{Report, StatisticsFile, Task, Trial},
 };
@@ -143,6 +144,7 @@ pub(super) struct ResultFile<'a> {
     started_at: Timestamp,
     ended_at: Timestamp,
     agents: IndexMap<&'a AgentName, AgentFile>,
+    provenance: Option<&'a Provenance>,
     statistics: StatisticsFile<'a>,
     results: ResultRows<'a>,
 }
@@ -160,7 +162,13 @@ struct AgentFile {
 }
 
 impl<'a> ResultFile<'a> {
-    pub(super) fn new(plan: &'a Plan, rows: &'a Rows, report: &'a Report, result: &'a JobResult) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        rows: &'a Rows,
+        report: &'a Report,
+        result: &'a JobResult,
+        provenance: Option<&'a Provenance>,
+    ) -> Self {
         let totals = &result.totals;
         let metrics = &plan.config().metrics;
         let agents = result.agents.iter().map(|(name, totals)| {
@@ -190,6 +198,7 @@ impl<'a> ResultFile<'a> {
             started_at: result.started_at,
             ended_at: result.ended_at,
             agents: agents.collect(),
+            provenance,
             statistics: report.file(&result.statistics),
             results: ResultRows { plan, rows },
         }

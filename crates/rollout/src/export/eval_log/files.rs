@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EpisodeRecord, ExperimentRecord};
+use super::{Dialect, EpisodeRecord, ExperimentRecord, dialect};
 use crate::record::{
     atomic::{self, WriteError},
     python_json::PythonJson,
@@ -80,7 +80,16 @@ impl EvalLog {
 impl ExperimentRecord {
     /// Writes the record into a directory, which is made if it is not there.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
-        write_record(&output_dir.join(EXPERIMENT), self)
+        self.save_as(output_dir, Dialect::Document)
+    }
+
+    /// Writes the record with these names for its fields.
+    pub fn save_as(&self, output_dir: &Path, dialect: Dialect) -> Result<(), EvalLogError> {
+        let path = output_dir.join(EXPERIMENT);
+        match dialect {
+            Dialect::Document => write_record(&path, self),
+            Dialect::EeeAligned => write_record(&path, &dialect::experiment(self)),
+        }
     }
 
     /// Reads the record of a directory.
@@ -92,13 +101,33 @@ impl ExperimentRecord {
 impl EpisodeRecord {
     /// Writes the record to its place in a directory. One of the same trajectory that was there is replaced.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
-        let mut components = Path::new(&self.trajectory_id).components();
-        match (components.next(), components.next()) {
-            // Not only one component, but all of the text: a separator at its end would be dropped.
-            (Some(Component::Normal(name)), None) if name == self.trajectory_id.as_str() => {}
-            _ => return Err(EvalLogError::TrajectoryId(self.trajectory_id.clone())),
+        self.save_as(output_dir, Dialect::Document)
+    }
+
+    /// Writes the record with these names for its fields.
+    pub fn save_as(&self, output_dir: &Path, dialect: Dialect) -> Result<(), EvalLogError> {
+        let path = episode_file(output_dir, &self.trajectory_id)?;
+        match dialect {
+            Dialect::Document => write_record(&path, self),
+            Dialect::EeeAligned => write_record(&path, &dialect::episode(self)),
         }
-        write_record(&output_dir.join(EPISODES).join(&self.trajectory_id).join(EPISODE), self)
+    }
+
+    /// Reads the record of one trajectory in a directory.
+    pub fn load(output_dir: &Path, trajectory_id: &str) -> Result<Self, EvalLogError> {
+        read_record(&episode_file(output_dir, trajectory_id)?)
+    }
+}
+
+/// Where the record of a trajectory is.
+fn episode_file(output_dir: &Path, trajectory_id: &str) -> Result<PathBuf, EvalLogError> {
+    let mut components = Path::new(trajectory_id).components();
+    match (components.next(), components.next()) {
+        // Not only one component, but all of the text: a separator at its end would be dropped.
+        (Some(Component::Normal(name)), None) if name == trajectory_id => {
+            Ok(output_dir.join(EPISODES).join(trajectory_id).join(EPISODE))
+        }
+        _ => Err(EvalLogError::TrajectoryId(trajectory_id.to_owned())),
     }
 }
 
@@ -129,7 +158,15 @@ impl Episodes {
 
     /// Writes the remaining episodes into one file, a line for each, and tells how many there were.
     pub fn to_jsonl(self, path: &Path) -> Result<u64, EvalLogError> {
-        write_lines(path, self)
+        self.to_jsonl_as(path, Dialect::Document)
+    }
+
+    /// Writes the remaining episodes into one file, with these names for their fields.
+    pub fn to_jsonl_as(self, path: &Path, dialect: Dialect) -> Result<u64, EvalLogError> {
+        match dialect {
+            Dialect::Document => write_lines(path, self),
+            Dialect::EeeAligned => write_lines(path, self.map(|record| Ok(dialect::episode(&record?)))),
+        }
     }
 }
 

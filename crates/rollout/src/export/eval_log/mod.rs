@@ -25,15 +25,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod dialect;
 mod episode;
 mod experiment;
 mod files;
 mod recipe;
+mod records;
 mod steps;
 mod unknown;
+mod write;
 
+pub use dialect::Dialect;
 pub use episode::{EpisodeRecord, Findings, UsageSummary, Verifier};
 pub use experiment::{AgentInfo, BenchmarkSubset, ExperimentRecord, InvestigatorLlmConfig};
 pub use files::{Episodes, EvalLog, EvalLogError};
 pub use recipe::{TaskVersion, agent_id, experiment_id, github_permalink, llm_model, success, tool_names};
 pub use steps::Steps;
+pub(crate) use write::{DIRECTORY, LiveLog, complete};
+pub use write::{Options, write};

@@ -10,6 +10,7 @@ use crate::{
         Error, ErrorKind, Message, Model,
         build::{self, BuildError},
     },
+    text::fence,
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -152,12 +153,6 @@ fn prompt(question: Option<&str>, predicted: &str, truth: &str) -> String {
          \"one short sentence\"}",
     );
     prompt
-}
-
-/// Backticks, more of them than stand together in any of the texts.
-fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
-    let runs = texts.into_iter().flat_map(|text| text.split(|c| c != '`').map(str::len));
-    "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
 }
 
 #[cfg(test)]

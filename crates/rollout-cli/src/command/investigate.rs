@@ -1,0 +1,133 @@
+//! `rollout investigate`: a model says why trials failed.
+
+use std::sync::Arc;
+
+use rollout::{
+    config::{EnvValue, LoadedBenchmark, RolloutConfig},
+    export::eval_log::Findings,
+    investigate::{InvestigateError, Investigated, Options, Outcome, Which, investigate},
+    model::{Model, build},
+    record::redact::Redactor,
+};
+
+use super::load::variable;
+use crate::{
+    args::{Investigate, InvestigateOnly},
+    exit::{Exit, Failure},
+    report::text::{BAD, BOLD, DIM, ODD, count, dollars, first_line, paint},
+};
+
+/// Why nobody can be asked.
+#[derive(Debug, thiserror::Error)]
+enum Missing {
+    #[error("it is not said where the server of the model that investigates answers")]
+    Url,
+    #[error("the variable {0} is not set, and it is to hold the key of the model that investigates")]
+    Key(String),
+}
+
+/// Looks into the trials of a job, and tells what was found.
+pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
+    let (model, secrets) = model(args)?;
+    let options = Options {
+        which: match args.only {
+            InvestigateOnly::Failed => Which::Failed,
+            InvestigateOnly::All => Which::All,
+        },
+        limit: args.limit,
+        concurrency: args.concurrency,
+        again: args.again,
+    };
+    let mut unshown = None;
+    let each = |trial: &str, outcome: &Outcome| {
+        if let Err(error) = super::print(&secrets.text(&line(trial, outcome))) {
+            unshown.get_or_insert(error);
+        }
+    };
+    let done = investigate(&args.directory, Arc::new(model), &secrets, options, each).await;
+    let done = done.map_err(failed)?;
+    if let Some(error) = unshown {
+        return Err(error.into());
+    }
+    super::print(&report(&done))?;
+    Ok(if done.refused + done.failed > 0 { Exit::Unmet } else { Exit::Success })
+}
+
+fn failed(error: InvestigateError) -> Failure {
+    match &error {
+        InvestigateError::Unauthorized(_) => {
+            let hint = "name the variable that holds its key with --api-key-var";
+            Failure::from(error).hint(Some(hint)).while_running()
+        }
+        InvestigateError::Log(cause) => {
+            let hint = cause.hint();
+            Failure::from(error).hint(hint)
+        }
+    }
+}
+
+/// The model that the command describes, and what must not appear in any output.
+fn model(args: &Investigate) -> Result<(Model, Redactor), Failure> {
+    let base_url = args.base_url.clone().or_else(|| variable("OPENAI_BASE_URL"));
+    let hint = "give --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL";
+    let base_url = base_url.ok_or_else(|| Failure::from(Missing::Url).hint(Some(hint)))?;
+    let key = args.api_key_var.as_ref().map(|name| variable(name).ok_or_else(|| Missing::Key(name.clone())));
+    let config = RolloutConfig {
+        model_name: args.model.clone(),
+        base_url,
+        api_key: key.transpose()?.map(|value| EnvValue { value, secret: true }),
+        ..RolloutConfig::default()
+    };
+    let loaded = LoadedBenchmark::new(config, &variable).map_err(|problems| {
+        Failure::from("the model that investigates cannot be used so").details(problems.render(true))
+    })?;
+    let secrets = Redactor::new(loaded.secrets.iter().map(String::as_str));
+    Ok((build::model(&loaded.config.evaluator())?, secrets))
+}
+
+fn line(trial: &str, outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Found(Findings { difficulty, feasible, failure_root_cause, .. }) => {
+            let feasible = match feasible {
+                Some(true) => "feasible",
+                Some(false) => "not feasible",
+                None => "perhaps feasible",
+            };
+            let difficulty = first_line(difficulty.as_deref().unwrap_or("of unknown difficulty"));
+            let cause = failure_root_cause.as_deref().map(first_line).unwrap_or_default();
+            format!("{} {}\n  {cause}", paint(BOLD, trial), paint(DIM, &format!("{difficulty}, {feasible}")))
+                .trim_end()
+                .to_owned()
+        }
+        Outcome::Refused(reason) => {
+            format!("{} {} {}", paint(BOLD, trial), paint(ODD, "no usable answer:"), first_line(reason))
+        }
+        Outcome::Failed(error) => {
+            format!("{} {} {}", paint(BOLD, trial), paint(BAD, "failed:"), first_line(&error.to_string()))
+        }
+    }
+}
+
+fn report(done: &Investigated) -> String {
+    let used = done.usage;
+    let mut lines = vec![format!("{} with new findings", count(done.found, "trial"))];
+    let others = [
+        (done.refused, "without: twice no usable answer"),
+        (done.failed, "without: the model's server failed"),
+        (done.skipped, "with findings before; --again replaces them"),
+    ];
+    let others = others.iter().filter(|(number, _)| *number > 0);
+    lines.extend(others.map(|(number, what)| format!("{} {what}", count(*number, "trial"))));
+    if used.calls > 0 {
+        let cost = used
+            .cost
+            .map_or_else(|| "at an unknown price".to_owned(), |cost| format!("for {}", dollars(cost)));
+        let [input, output] = [used.input_tokens, used.output_tokens];
+        lines.push(format!(
+            "{}: {input} tokens read and {output} written, {cost}",
+            count(used.calls, "request")
+        ));
+    }
+    lines.push(format!("written to {}", done.log.display()));
+    format!("\n{}", lines.join("\n"))
+}

@@ -1,0 +1,115 @@
+//! What makes an agent the one it is, the same on every machine: for ids that results of many machines share.
+
+use std::path::Path;
+
+use serde_json::{Map, Value as Json};
+
+use super::{load_benchmark::PROMPT_HASH, record_model};
+
+/// Keys of a benchmark that say who answers and how. The others say what is asked, how it is scored, or where things are.
+const OF_A_BENCHMARK: [&str; 7] = [
+    "model_name",
+    "max_turns",
+    "available_tools",
+    "system_prompt",
+    PROMPT_HASH,
+    "resource_types",
+    "resource_init_configs",
+];
+
+/// The agent of this name as the record of a job or a benchmark (the content of `config.json`) has it, without what can
+/// differ between two machines that run the same agent: `${VAR}` is not expanded, scripts of files are there by their
+/// hashes and not by their paths, and it is left out how a model is reached and what it costs. Prose for readers is no
+/// part of it either.
+///
+/// An agent of which the record says nothing has its name alone.
+pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
+    if record.get("model_name").is_some_and(Json::is_string) {
+        return of_benchmark(record);
+    }
+    let mut entries = record["agents"].as_array().into_iter().flatten().filter_map(Json::as_object);
+    let Some(mut config) = entries.find(|entry| entry.get("name").is_some_and(|name| name == agent)).cloned()
+    else {
+        // Rollouts that a program runs by itself have no job file, but tell their model.
+        let model = record.get("model").filter(|model| model.is_string()).cloned();
+        let name = [("name".to_owned(), Json::from(agent))];
+        return name.into_iter().chain(model.map(|model| ("model".to_owned(), model))).collect();
+    };
+    config.retain(|key, _| !["description", "install_file", "execute_file"].contains(&key.as_str()));
+    if let Some(model) = config.get_mut("model") {
+        record_model::strip(model);
+        model.as_object_mut().into_iter().for_each(|model| _ = model.shift_remove("prices"));
+    }
+    config
+}
+
+fn of_benchmark(record: &Json) -> Map<String, Json> {
+    let known = |key: &&str| record.get(*key).map(|value| ((*key).to_owned(), value.clone()));
+    let mut config: Map<_, _> = OF_A_BENCHMARK.iter().filter_map(known).collect();
+    config.get_mut("resource_init_configs").into_iter().for_each(cut_paths);
+    config
+}
+
+/// Leaves of each absolute path its last part: the directories before it are those of a machine.
+fn cut_paths(value: &mut Json) {
+    match value {
+        Json::String(text) => {
+            let path = Path::new(text.as_str());
+            if let (true, Some(name)) = (path.is_absolute(), path.file_name()) {
+                *text = name.to_string_lossy().into_owned();
+            }
+        }
+        Json::Array(items) => items.iter_mut().for_each(cut_paths),
+        Json::Object(entries) => entries.values_mut().for_each(cut_paths),
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::load_job_text;
+
+    #[test]
+    fn an_agent_is_the_same_wherever_it_runs_and_whatever_its_variables_hold() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let identity = |dir: &Path, secret: &str, port: u16| {
+            std::fs::write(dir.join("go.sh"), "go").unwrap();
+            let text = format!(
+                "agents:
+                  - {{name: a, description: d{port}, install_file: {}/go.sh, execute: run, env: {{KEY: '${{KEY}}', N: 1}}}}
+                  - {{name: m, model: {{name: gpt, base_url: 'http://localhost:{port}', api_key: '${{KEY}}'}}}}
+                datasets: [{{path: tasks}}]",
+                dir.display()
+            );
+            let job = load_job_text(&dir.join("job.yaml"), &text, &[], &|_| Some(secret.to_owned())).unwrap();
+            (agent_identity(&job.record, "a"), agent_identity(&job.record, "m"))
+        };
+        let one = identity(dirs[0].path(), "secret-one-0123456789", 1);
+        assert_eq!(one, identity(dirs[1].path(), "secret-two-0123456789", 2));
+        insta::assert_json_snapshot!(one.0, @"");
+        insta::assert_json_snapshot!(one.1, @"");
+    }
+
+    #[test]
+    fn of_a_benchmark_only_who_answers_counts() {
+        let record = |home: &str, key: &str| {
+            json!({
+                "data_path": format!("{home}/questions.jsonl"), "api_key": key, "base_url": "http://h", "max_turns": 3,
+                "model_name": "gpt", "available_tools": ["web-search"], "system_prompt": "Be short.",
+                "resource_types": ["rag"],
+                "resource_init_configs": {"rag": {"documents": format!("{home}/papers"), "url": "http://x/y", "n": 3}},
+            })
+        };
+        let one = agent_identity(&record("/home/one", "${A}"), "gpt");
+        assert_eq!(one, agent_identity(&record("/srv/two", "${B}"), "gpt"));
+        insta::assert_json_snapshot!(one, @"");
+    }
+
+    #[test]
+    fn an_agent_that_nothing_is_known_of_has_a_name() {
+        assert_eq!(Json::Object(agent_identity(&Json::Null, "a")), json!({"name": "a"}));
+    }
+}

@@ -1,0 +1,283 @@
+//! A model looks into episodes that are over, and says how hard they were and why they failed.
+//!
+//! What it says becomes the findings in the job's eval log, which is made where it is not there. Each answer is on the
+//! disk before the next is asked for in its place, so that an investigation that was cut short goes on where it stopped.
+
+mod answer;
+mod evidence;
+mod prompt;
+
+use std::{
+    collections::HashSet,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+};
+
+use futures_util::{StreamExt as _, stream};
+use jiff::Timestamp;
+use serde_json::Map;
+use tokio::sync::mpsc;
+
+use self::evidence::Evidence;
+use crate::{
+    export::{
+        ExportError,
+        eval_log::{self, EpisodeRecord, ExperimentRecord, Findings, InvestigatorLlmConfig},
+    },
+    model::{Error, ErrorKind, Message, Model, TokenUsage},
+    record::{
+        redact::Redactor,
+        saved::{SavedError, SavedJob},
+    },
+};
+
+/// What an investigation looks into, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Which episodes.
+    pub which: Which,
+    /// How many of them at most.
+    pub limit: Option<u64>,
+    /// How many at the same time.
+    pub concurrency: NonZeroUsize,
+    /// Whether episodes that have findings are looked into again.
+    pub again: bool,
+}
+
+/// Which episodes are looked into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Which {
+    /// Those without any reward.
+    #[default]
+    Failed,
+    /// All.
+    All,
+}
+
+/// What an investigation came to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Investigated {
+    /// Where the findings are.
+    pub log: PathBuf,
+    /// Episodes that have findings now.
+    pub found: u64,
+    /// Episodes about which the model twice said nothing that could be read.
+    pub refused: u64,
+    /// Episodes for which the model's server failed.
+    pub failed: u64,
+    /// Episodes that had findings already.
+    pub skipped: u64,
+    /// What the model used.
+    pub usage: Spent,
+}
+
+/// What the model of an investigation used.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Spent {
+    /// How often it was asked.
+    pub calls: u64,
+    /// Tokens that it read.
+    pub input_tokens: u64,
+    /// Tokens that it wrote.
+    pub output_tokens: u64,
+    /// US dollars, where every response told.
+    pub cost: Option<f64>,
+}
+
+/// What became of one episode.
+#[derive(Debug)]
+pub enum Outcome {
+    /// What was found.
+    Found(Findings),
+    /// Twice the model said nothing that can be read: why the second answer cannot.
+    Refused(String),
+    /// The server failed.
+    Failed(Error),
+}
+
+/// An investigation that cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum InvestigateError {
+    /// The job cannot be read, or its eval log not be written.
+    #[error(transparent)]
+    Log(#[from] ExportError),
+    /// The server refuses the key of the model.
+    #[error("the server refuses the key of the model that investigates")]
+    Unauthorized(#[source] Error),
+}
+
+/// An episode that is to be looked into.
+struct Case {
+    /// Names it for people.
+    trial: String,
+    /// The directory of its experiment.
+    experiment: PathBuf,
+    trajectory_id: String,
+    prompt: String,
+}
+
+/// Has a model look into the episodes of a job, telling `each` what became of one.
+///
+/// The text of findings is freed of secrets. Nothing is overwritten but findings and who made them.
+pub async fn investigate(
+    job: &Path,
+    model: Arc<Model>,
+    secrets: &Redactor,
+    options: Options,
+    mut each: impl FnMut(&str, &Outcome),
+) -> Result<Investigated, InvestigateError> {
+    let (sender, cases) = mpsc::channel(options.concurrency.get());
+    let job = job.to_owned();
+    let reader = tokio::task::spawn_blocking(move || gather(&job, options, &sender));
+    let config = InvestigatorLlmConfig {
+        model: model.name.clone(),
+        prompt_version: prompt::version(),
+        investigated_at: None,
+        unknown: Map::new(),
+    };
+    let mut investigated = Investigated::default();
+    let mut cost = Some(0.0);
+    let mut told = HashSet::new();
+    let cases = stream::unfold(cases, |mut cases| async { Some((cases.recv().await?, cases)) });
+    let asked = cases.map(|case| {
+        let model = Arc::clone(&model);
+        async move {
+            let asked = ask(&model, &case).await;
+            (case, asked)
+        }
+    });
+    let mut asked = pin!(asked.buffer_unordered(options.concurrency.get()));
+    while let Some((case, (outcome, usage))) = asked.next().await {
+        for usage in usage {
+            let spent = &mut investigated.usage;
+            spent.calls += 1;
+            let usage = usage.unwrap_or_default();
+            spent.input_tokens += usage.input_tokens();
+            spent.output_tokens += usage.completion_tokens;
+            cost = cost.zip(usage.cost).map(|(sum, cost)| sum + cost);
+        }
+        let outcome = match outcome {
+            Outcome::Failed(error) if error.is(ErrorKind::Unauthorized) => {
+                return Err(InvestigateError::Unauthorized(error));
+            }
+            Outcome::Found(findings) => {
+                let findings = clean(findings, secrets);
+                let config = told.insert(case.experiment.clone()).then(|| config.clone());
+                save(&case, findings.clone(), config).await?;
+                investigated.found += 1;
+                Outcome::Found(findings)
+            }
+            Outcome::Refused(reason) => {
+                investigated.refused += 1;
+                Outcome::Refused(secrets.text(&reason).into_owned())
+            }
+            Outcome::Failed(error) => {
+                investigated.failed += 1;
+                Outcome::Failed(error)
+            }
+        };
+        each(&case.trial, &outcome);
+    }
+    let (log, skipped) = reader.await.map_err(|error| unreadable(error.into()))??;
+    investigated.usage.cost = cost.filter(|_| investigated.usage.calls > 0);
+    Ok(Investigated { log, skipped, ..investigated })
+}
+
+/// Reads the episodes that are to be looked into, one by one as they are taken. Returns where the eval log is, and how
+/// many episodes have findings already.
+fn gather(path: &Path, options: Options, cases: &mpsc::Sender<Case>) -> Result<(PathBuf, u64), ExportError> {
+    let job = SavedJob::open(path)?;
+    let log = eval_log::complete(&job)?;
+    let (mut taken, mut skipped) = (0, 0);
+    for trial in job.trials()? {
+        let trial = trial?;
+        if options.limit.is_some_and(|limit| taken >= limit) {
+            break;
+        }
+        let experiment = log.join(trial.id.agent.as_str()).join(trial.id.dataset.as_str());
+        let trajectory_id = format!("{}__{}", trial.id.task, trial.id.attempt);
+        let record = EpisodeRecord::load(&experiment, &trajectory_id)?;
+        if record.success && options.which == Which::Failed {
+            continue;
+        }
+        if record.findings.is_some() && !options.again {
+            skipped += 1;
+            continue;
+        }
+        let prompt = prompt::prompt(&Evidence::gather(&job, &trial)?);
+        taken += 1;
+        let case = Case { trial: trial.id.to_string(), experiment, trajectory_id, prompt };
+        if cases.blocking_send(case).is_err() {
+            // Nobody asks any more.
+            break;
+        }
+    }
+    Ok((log, skipped))
+}
+
+/// Asks about an episode, and once more if the answer cannot be read. Returns also what each response used.
+async fn ask(model: &Model, case: &Case) -> (Outcome, Vec<Option<TokenUsage>>) {
+    let mut messages = vec![Arc::new(Message::user(case.prompt.as_str()))];
+    let mut usage = Vec::new();
+    loop {
+        let is_last = !usage.is_empty();
+        let (reply, problem) = match model.client.respond(model, &messages, &[], &case.trial).await {
+            Ok(response) => {
+                usage.push(response.usage);
+                let reply = response.message.text().into_owned();
+                match answer::read(&reply) {
+                    Ok(findings) => return (Outcome::Found(findings), usage),
+                    Err(problem) => (reply, problem.to_string()),
+                }
+            }
+            Err(error) if error.is(ErrorKind::InvalidModelResponse) && !is_last => {
+                usage.push(None);
+                continue;
+            }
+            Err(error) => return (Outcome::Failed(error), usage),
+        };
+        if is_last {
+            return (Outcome::Refused(problem), usage);
+        }
+        messages.push(Arc::new(Message::assistant(prompt::clip(&reply, answer::MAX_CHARS).as_str())));
+        messages.push(Arc::new(Message::user(prompt::correction(&problem).as_str())));
+    }
+}
+
+fn clean(findings: Findings, secrets: &Redactor) -> Findings {
+    let text = |text: Option<String>| text.map(|text| secrets.text(&text).into_owned());
+    Findings {
+        difficulty: text(findings.difficulty),
+        failure_root_cause: text(findings.failure_root_cause),
+        ..findings
+    }
+}
+
+/// Puts findings into the record of their episode, and who made them into that of the experiment if it is not there.
+async fn save(
+    case: &Case,
+    findings: Findings,
+    config: Option<InvestigatorLlmConfig>,
+) -> Result<(), InvestigateError> {
+    let (dir, trajectory_id) = (case.experiment.clone(), case.trajectory_id.clone());
+    let saved = tokio::task::spawn_blocking(move || {
+        if let Some(config) = config {
+            let mut record = ExperimentRecord::load(&dir)?;
+            let investigated_at = Some(Timestamp::now().to_string());
+            record.investigator_llm_config = Some(InvestigatorLlmConfig { investigated_at, ..config });
+            record.save(&dir)?;
+        }
+        let mut record = EpisodeRecord::load(&dir, &trajectory_id)?;
+        record.findings = Some(findings);
+        record.save(&dir)?;
+        Ok::<_, ExportError>(())
+    });
+    Ok(saved.await.map_err(|error| unreadable(error.into()))??)
+}
+
+/// A thread that reads or writes is gone.
+fn unreadable(source: std::io::Error) -> ExportError {
+    ExportError::Job(SavedError::Read { path: eval_log::DIRECTORY.into(), source })
+}
