@@ -2,6 +2,8 @@
 
 mod eval;
 mod export;
+mod flakes;
+mod reproduce;
 mod score;
 mod tools;
 
@@ -16,6 +18,8 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{Export, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use flakes::Flakes;
+pub(crate) use reproduce::Reproduce;
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
@@ -98,6 +102,10 @@ pub(crate) enum Command {
     Tools(Tools),
     /// Turn the results of a job into files for other programs
     Export(Export),
+    /// Run one trial again, and tell what differs
+    Reproduce(Reproduce),
+    /// Find tasks whose oracle does not always pass, or that reward doing nothing
+    Flakes(Flakes),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task

@@ -40,6 +40,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Serve(args) => on_runtime(command::serve::run(&args)),
         Command::Tools(args) => on_runtime(command::tools::run(args.what)),
         Command::Export(args) => command::export::run(&args),
+        Command::Reproduce(args) => on_runtime(command::reproduce::run(args)),
+        Command::Flakes(args) => on_runtime(command::flakes::run(args)),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),
         Command::Attach(args) => on_runtime(command::shell::attach(&args)),
