@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     event::TrialId,
     name::{AgentName, DatasetName, TaskName},
+    stats::report::Statistics,
 };
 
 /// The ways a trial can fail, by the phase in which it did.
@@ -320,6 +321,9 @@ pub struct JobResult {
     pub agents: IndexMap<AgentName, Totals>,
     /// Totals by agent and dataset, in the order of the job file.
     pub groups: Vec<(AgentName, DatasetName, Totals)>,
+    /// The same with its uncertainty, by agent, dataset, category and difficulty.
+    #[serde(default)]
+    pub statistics: Statistics,
 }
 
 /// Counts and averages over a group of trials.
@@ -362,14 +366,22 @@ pub struct TrialSummary {
     pub error: Option<ErrorType>,
     /// What is known of its costs.
     pub cost: f64,
+    /// All that it cost, where that is known.
+    pub known_cost: Option<f64>,
     /// How long it took.
     pub seconds: f64,
 }
 
 impl TrialSummary {
     /// A trial that a cancelled job never finished.
-    pub const SKIPPED: Self =
-        Self { standing: Standing::Skipped, reward: None, error: None, cost: 0.0, seconds: 0.0 };
+    pub const SKIPPED: Self = Self {
+        standing: Standing::Skipped,
+        reward: None,
+        error: None,
+        cost: 0.0,
+        known_cost: None,
+        seconds: 0.0,
+    };
 }
 
 impl From<&TrialResult> for TrialSummary {
@@ -379,6 +391,7 @@ impl From<&TrialResult> for TrialSummary {
             reward: result.reward,
             error: result.error.as_ref().map(|error| error.kind),
             cost: result.cost,
+            known_cost: result.model_cost.map(|_| result.cost),
             seconds: result.durations.total_sec,
         }
     }

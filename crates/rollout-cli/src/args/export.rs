@@ -21,6 +21,10 @@ pub(crate) enum ExportWhat {
     Csv(FromJob),
     /// Make an eval log: a record of each agent on each dataset, and one of each episode
     EvalLog(ExportEvalLog),
+    /// Make logs that Inspect reads and its viewer opens
+    Inspect(FromJob),
+    /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
+    Atif(FromJob),
 }
 
 /// What every export takes.

@@ -85,6 +85,7 @@ pub(crate) async fn execute(
 
 /// Opens the log of a job and looks whether the disk has room for it. A job of which nothing is kept has neither.
 pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
+    job.started_by(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
     let directory = job.directory().to_owned();
     if !directory.as_os_str().is_empty() {
         let path = directory.join("rollout.log");
@@ -181,6 +182,7 @@ mod tests {
             ended_at: "2026-01-15T10:30:01Z".parse().unwrap(),
             agents: Default::default(),
             groups: Vec::new(),
+            statistics: Default::default(),
         }
     }
 

@@ -4,6 +4,7 @@ use rollout::{
     config::Metric,
     event::JobKind,
     result::{JobResult, Totals},
+    stats::{Figures, PassPoint},
 };
 
 use super::{
@@ -32,6 +33,7 @@ const COLUMNS: [(&str, Align); 10] = [
 pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     let mut lines = vec![String::new()];
     lines.extend(results(result, board.kind));
+    lines.extend(uncertainty(result));
     lines.extend(metrics(result, &board.metrics));
     lines.extend(failures(result));
     lines.push(String::new());
@@ -74,6 +76,65 @@ fn row(agent: &str, dataset: &str, totals: &Totals, kind: JobKind) -> Vec<String
         dollars(totals.total_cost),
         span(totals.trial_seconds),
     ]
+}
+
+/// How certain the rates are, and how long and dear a trial is: columns that say something in some row.
+fn uncertainty(result: &JobResult) -> Vec<String> {
+    let figures: Vec<_> = result
+        .groups
+        .iter()
+        .filter_map(|(agent, dataset, _)| {
+            let agent_statistics = result.statistics.agents.get(agent.as_str())?;
+            Some((agent, dataset, agent_statistics.datasets.get(dataset.as_str())?))
+        })
+        .collect();
+    let scored = |figures: &Figures| figures.failed_excluded.trials > 0;
+    if !figures.iter().any(|(_, _, figures)| scored(figures)) {
+        return Vec::new();
+    }
+    let mut table: Vec<Vec<String>> =
+        figures.iter().map(|(agent, dataset, _)| vec![agent.to_string(), dataset.to_string()]).collect();
+    let mut heading = vec!["agent".to_owned(), "dataset".to_owned()];
+    for (name, cell) in UNCERTAINTY {
+        let cells: Vec<_> = figures.iter().map(|(_, _, figures)| cell(figures)).collect();
+        if cells.iter().any(Option::is_some) {
+            heading.push(name.to_owned());
+            for (row, cell) in table.iter_mut().zip(cells) {
+                row.push(cell.unwrap_or_else(|| NOTHING.to_owned()));
+            }
+        }
+    }
+    let mut columns = vec![Align::Left; 2];
+    columns.resize(heading.len(), Align::Right);
+    table.insert(0, heading);
+    let lines = table::lines(&columns, &table);
+    std::iter::once(String::new()).chain(lines.iter().map(|line| paint(DIM, line))).collect()
+}
+
+/// Columns of the table of uncertainty.
+const UNCERTAINTY: [(&str, fn(&Figures) -> Option<String>); 9] = [
+    ("pass rate, 95%", |figures| {
+        let interval = figures.failed_excluded.pass_rate?.interval;
+        Some(format!("{:.1}–{}", interval.low * 100.0, percent(interval.high)))
+    }),
+    ("mean reward ± se", |figures| {
+        let mean = figures.failed_excluded.mean_reward?;
+        Some(format!("{} ± {}", number(mean.mean), number(mean.clustered?.standard_error)))
+    }),
+    ("k", |figures| Some(most_tries(figures)?.k.to_string())),
+    ("pass@k", |figures| Some(percent(most_tries(figures)?.at_k))),
+    ("pass^k", |figures| Some(percent(most_tries(figures)?.all_k))),
+    ("time p50", |figures| Some(span(figures.duration_sec?.p50))),
+    ("p90", |figures| Some(span(figures.duration_sec?.p90))),
+    ("cost p50", |figures| Some(dollars(figures.cost_usd?.p50))),
+    ("p90", |figures| Some(dollars(figures.cost_usd?.p90))),
+];
+
+/// The chances of the most tries that all tasks have, if that is more than one.
+fn most_tries(figures: &Figures) -> Option<PassPoint> {
+    let points = &figures.failed_excluded.pass_k;
+    let all = points.first()?.tasks;
+    points.iter().rev().find(|point| point.tasks == all && point.k > 1).copied()
 }
 
 /// The job's metrics by agent, but for a lone mean, which the table shows already.

@@ -145,6 +145,7 @@ fn a_job() -> Vec<Event> {
                 ended_at: "2026-01-15T10:31:01Z".parse().unwrap(),
                 agents: groups.iter().map(|(agent, _, totals)| (agent.clone(), totals.clone())).collect(),
                 groups,
+                statistics: Default::default(),
             }),
         },
     ]
@@ -360,6 +361,7 @@ fn nothing_completed_is_a_dash_not_a_zero() {
             ended_at: "2026-01-15T10:30:05Z".parse().unwrap(),
             agents: [(group.0.clone(), failed)].into_iter().collect(),
             groups: vec![group],
+            statistics: Default::default(),
         }),
     });
     let (text, _) = replay(|paper| Screen::Plain(paper), &events);

@@ -197,8 +197,9 @@ impl Run {
 
     /// Asks all questions, telling `events` what happens, and writes what they came to.
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<Outcome, EvalError> {
-        let Self { job, config, tools: Tools { toolbox, mut server, .. } } = self;
+        let Self { mut job, config, tools: Tools { toolbox, mut server, .. } } = self;
         let dir = job.directory().to_owned();
+        let provenance = Some(job.provenance().await);
         let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
         let (told, heard) = mpsc::unbounded_channel();
         let mut result = pin!(future::join(job.run(told, stop.clone()), pass_on(heard, &events)));
@@ -222,8 +223,8 @@ impl Run {
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
             let now = Zoned::now();
-            let summary =
-                RolloutSummary { judge_failures, ..RolloutSummary::new(&config, &totals, seconds, &now) };
+            let summary = RolloutSummary::new(&config, &totals, seconds, &now);
+            let summary = RolloutSummary { judge_failures, provenance, ..summary };
             finish(&config, summary, &now)
         })
         .await

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use jiff::Zoned;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     config::RolloutConfig,
-    record::{atomic, atomic::WriteError},
+    record::{atomic, atomic::WriteError, provenance::Provenance},
     result::Totals,
 };
 
@@ -45,6 +46,9 @@ pub struct RolloutSummary {
     pub evaluation_file: Option<PathBuf>,
     /// When it ended, by the clock on the wall.
     pub timestamp: String,
+    /// Where the last answers come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Arc<Provenance>>,
     /// Where this summary was saved. Not in the file itself.
     #[serde(default, serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub summary_file: Option<PathBuf>,
@@ -67,6 +71,7 @@ impl RolloutSummary {
             results_file: None,
             evaluation_file: None,
             timestamp: now.strftime("%Y-%m-%dT%H:%M:%S").to_string(),
+            provenance: None,
             summary_file: None,
         }
     }

@@ -4,8 +4,11 @@
 //! new files go to. Trials are read one by one, so memory does not grow with their number, and nothing that is there is
 //! overwritten. The functions block: call them where that is fine.
 
+pub mod atif;
+mod chat;
 pub mod csv;
 pub mod eval_log;
+pub mod inspect;
 
 use std::{
     cell::RefCell,
@@ -169,5 +172,45 @@ impl Write for NewFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_is_there_once_it_is_finished_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("below/rows.jsonl");
+        let mut file = NewFile::create(path.clone()).unwrap();
+        file.json_line(&1).unwrap();
+        assert!(!path.exists());
+        drop(file);
+        assert!(names(&dir.path().join("below")).is_empty(), "what was not finished leaves nothing");
+
+        let mut file = NewFile::create(path.clone()).unwrap();
+        file.json_line(&[1, 2]).unwrap();
+        assert_eq!(file.finish().unwrap(), path);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[1,2]\n");
+    }
+
+    #[test]
+    fn nothing_that_is_there_is_overwritten_even_if_it_came_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.jsonl");
+        let late = NewFile::create(path.clone()).unwrap();
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(NewFile::create(path.clone()), Err(ExportError::Exists(_))));
+        assert!(matches!(late.finish(), Err(ExportError::Exists(_))));
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), names(dir.path())),
+            ("mine".into(), vec!["rows.jsonl".into()])
+        );
     }
 }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Cancel, Collector, History, JUDGE, Job, JobError, Plan, Store,
     plan::Work,
+    provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
     saved_rows::SavedRows,
@@ -46,9 +47,21 @@ impl Job {
     /// Runs the job to its end, telling `events` what happens.
     ///
     /// Every trial whose end was told is on the disk, whatever happens to this process later.
-    pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<JobResult, JobError> {
-        let Self { plan, provider, name, store, sections, rows, todo, history, warnings, collector, .. } =
-            self;
+    pub async fn run(
+        mut self,
+        events: UnboundedSender<Event>,
+        cancel: Cancel,
+    ) -> Result<JobResult, JobError> {
+        let provenance = match &self.store {
+            Some(_) => Some(self.provenance().await),
+            None => None,
+        };
+        let Self {
+            plan, provider, name, store, mut sections, rows, todo, history, warnings, collector, ..
+        } = self;
+        if let Some(provenance) = &provenance {
+            sections.iter_mut().for_each(|section| section.provenance = Some(Arc::clone(provenance)));
+        }
         let run_started_at = Timestamp::now();
         let clock = Instant::now();
         let files = sections.iter().filter_map(|section| section.rows()).collect();
@@ -57,14 +70,17 @@ impl Job {
                 let (recorder, recorded) = Recorder::nowhere();
                 (None, recorder, recorded)
             }
-            Some(Store { dir, mut journal }) => {
+            Some(Store { dir, mut journal, task_hashes }) => {
+                let started = Entry::RunStarted { at: run_started_at, provenance: provenance.clone() };
                 let journal = tokio::task::spawn_blocking(move || {
-                    journal.push(&Entry::RunStarted { at: run_started_at });
+                    journal.push(&started);
                     journal.sync().map(|()| journal)
                 })
                 .await
                 .map_err(panicked)??;
-                let (recorder, recorded) = Recorder::start(Arc::clone(&plan), dir.clone(), journal, files);
+                let origin = Origin { run: provenance.clone(), task_hashes };
+                let (recorder, recorded) =
+                    Recorder::start(Arc::clone(&plan), dir.clone(), journal, files, origin);
                 (Some(dir), recorder, recorded)
             }
         };
@@ -150,11 +166,13 @@ impl Job {
             if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
                 collector.end(metadata, cancelled);
             }
-            let result = summary::aggregate(&plan, &rows, &name, cancelled, times);
+            let report = summary::report(&plan, &rows);
+            let result = summary::aggregate(&plan, &rows, &report, &name, cancelled, times);
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
                 journal.push(&Entry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
-                atomic::write_json(&dir.result(), &ResultFile::new(&plan, &rows, &result))?;
+                let file = ResultFile::new(&plan, &rows, &report, &result, provenance.as_deref());
+                atomic::write_json(&dir.result(), &file)?;
             }
             Ok::<_, JobError>(result)
         })
@@ -508,7 +526,7 @@ impl History {
     /// Takes note of an entry of an earlier run.
     pub(super) fn hear(&mut self, entry: &Entry, run: &mut Option<Timestamp>) {
         match entry {
-            Entry::RunStarted { at } => {
+            Entry::RunStarted { at, .. } => {
                 self.first_start.get_or_insert(*at);
                 *run = Some(*at);
             }

@@ -8,6 +8,7 @@ mod dispatch;
 mod episode_log;
 mod no_provider;
 mod plan;
+mod provenance;
 mod recorder;
 mod resume;
 pub(crate) mod rollouts;
@@ -30,7 +31,7 @@ pub use no_provider::NoProvider;
 pub use plan::{ExampleSet, Plan, PlanAgent, PlanDataset, PlanError, PlanTask, Selection, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
-use self::{sections::Sections, summary::Rows};
+use self::{provenance::TaskHashes, sections::Sections, summary::Rows};
 use crate::{
     benchmark,
     blocking::blocking,
@@ -40,6 +41,7 @@ use crate::{
         atomic::{self, WriteError},
         journal::{self, Header, Journal, JournalError, PlannedTask},
         layout::JobDir,
+        provenance::Provenance,
         rows,
         tasks::{self, TaskAbout},
     },
@@ -64,12 +66,17 @@ pub struct Job {
     collector: Option<Box<dyn Collector>>,
     /// Rows of earlier runs, where somebody asked for them.
     earlier: Vec<RolloutOutput>,
+    /// How the run was started.
+    command: Option<Vec<String>>,
+    /// Where its results come from, once somebody asked.
+    provenance: Option<Arc<Provenance>>,
 }
 
 /// Where the results of a job go.
 struct Store {
     dir: JobDir,
     journal: Journal,
+    task_hashes: TaskHashes,
 }
 
 /// Takes the rows of a job with one model and one dataset while it runs.
@@ -187,12 +194,12 @@ impl Job {
             if !abouts.is_empty() {
                 tasks::write(&dir.tasks(), &abouts, for_disk.redactor())?;
             }
-            let directory = dir.path().canonicalize().ok();
-            let header = Header { directory, ..header(&for_disk, &name, provider_name, tasks) };
+            let task_hashes = TaskHashes::new(&tasks);
+            let header = header(&for_disk, &name, absolute(dir.path()), provider_name, tasks);
             let journal = Journal::create(&dir.journal(), header)?;
             let sections = Sections::new(&for_disk, Some(dir.path()));
             sections.prepare(&for_disk)?;
-            Ok::<_, JobError>((Store { dir, journal }, name, sections))
+            Ok::<_, JobError>((Store { dir, journal, task_hashes }, name, sections))
         })
         .await
         .map_err(|error| JobError::Tasks(io::Error::other(error)))??;
@@ -210,6 +217,8 @@ impl Job {
             warnings: Vec::new(),
             collector: None,
             earlier: Vec::new(),
+            command: None,
+            provenance: None,
         })
     }
 
@@ -252,6 +261,8 @@ impl Job {
             warnings: Vec::new(),
             collector: None,
             earlier: Vec::new(),
+            command: None,
+            provenance: None,
             plan,
         }
     }
@@ -283,13 +294,19 @@ impl Job {
 }
 
 /// What the journal of a plan begins with.
-fn header(plan: &Plan, name: &str, provider: String, tasks: Vec<PlannedTask>) -> Header {
+fn header(
+    plan: &Plan,
+    name: &str,
+    directory: Option<PathBuf>,
+    provider: String,
+    tasks: Vec<PlannedTask>,
+) -> Header {
     let redacted = |text: &String| plan.redactor().text(text).into_owned();
     Header {
         version: journal::VERSION,
         kind: plan.kind(),
         job_name: name.to_owned(),
-        directory: None,
+        directory,
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),
         config_hash: plan.loaded().hash.clone(),
@@ -299,6 +316,11 @@ fn header(plan: &Plan, name: &str, provider: String, tasks: Vec<PlannedTask>) ->
         pins: plan.pins().clone(),
         tasks,
     }
+}
+
+/// A path that means the same wherever the reader is. None where there is no working directory to begin from.
+fn absolute(path: &Path) -> Option<PathBuf> {
+    std::path::absolute(path).ok()
 }
 
 /// Makes the directory of a job. An unnamed one gets the time, and a number if that is taken.

@@ -9,15 +9,18 @@ use std::{
     thread::JoinHandle,
 };
 
+use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{JobError, Plan, episode_log::EpisodeLog, plan::Work, rollouts::Finished};
+use super::{JobError, Plan, episode_log::EpisodeLog, plan::Work, provenance::Origin, rollouts::Finished};
 use crate::{
+    event::TrialIndex,
     model::metadata::GenerateMetadata,
     record::{
         atomic,
         journal::{Entry, Journal},
         layout::{JobDir, TrialDir},
+        provenance::TrialProvenance,
         rows::RowFile,
     },
     result::TrialResult,
@@ -57,18 +60,14 @@ impl Recorder {
         dir: JobDir,
         journal: Journal,
         files: Vec<PathBuf>,
+        origin: Origin,
     ) -> (Self, mpsc::UnboundedReceiver<Recorded>) {
         let (sender, messages) = blocking_mpsc::channel();
         let (done, recorded) = mpsc::unbounded_channel();
         let thread = std::thread::spawn(move || {
             let files = files.into_iter().map(|path| (path, None)).collect();
-            let mut disk = Disk {
-                plan: &plan,
-                dir: &dir,
-                journal,
-                files,
-                eval_log: EpisodeLog::start(&plan, &dir, &done),
-            };
+            let eval_log = EpisodeLog::start(&plan, &dir, &done);
+            let mut disk = Disk { plan: &plan, dir: &dir, journal, files, origin, eval_log };
             disk.write_all(&messages, &done);
             disk.journal
         });
@@ -123,6 +122,7 @@ struct Disk<'a> {
     journal: Journal,
     /// Files of rows, opened when the first row comes.
     files: Vec<(PathBuf, Option<RowFile>)>,
+    origin: Origin,
     eval_log: Option<EpisodeLog>,
 }
 
@@ -194,28 +194,49 @@ impl Disk<'_> {
     fn write_trial(&self, trial: &Finished) -> Result<(), JobError> {
         match self.plan.parts(trial.index).1.work {
             Work::Container { .. } => {
-                write_trial(&self.dir.trial(&self.plan.trial(trial.index)), &trial.result)
+                let provenance = self.origin.of(self.plan, trial.index, &trial.result);
+                write_trial(&self.dir.trial(&self.plan.trial(trial.index)), &trial.result, provenance)
             }
             Work::Example { .. } => Ok(()),
         }
     }
 }
 
+/// A trial's result.json.
+#[derive(Serialize)]
+struct TrialFile<'a> {
+    #[serde(flatten)]
+    result: &'a TrialResult,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provenance: Option<TrialProvenance>,
+}
+
 /// Writes the files of a finished trial, whose directory is there.
-fn write_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
+fn write_trial(
+    dir: &TrialDir,
+    result: &TrialResult,
+    provenance: Option<TrialProvenance>,
+) -> Result<(), JobError> {
     if let Some(error) = &result.error {
         atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
     }
-    atomic::write_json(&dir.result(), result)?;
+    atomic::write_json(&dir.result(), &TrialFile { result, provenance })?;
     // What stays of an earlier run is only clutter.
     let _ = dir.settle();
     Ok(())
 }
 
 /// Writes the files of a trial again of which the journal knows and the disk does not.
-pub(super) fn restore_trial(dir: &TrialDir, result: &TrialResult) -> Result<(), JobError> {
+pub(super) fn restore_trial(
+    dir: &JobDir,
+    plan: &Plan,
+    index: TrialIndex,
+    result: &TrialResult,
+    origin: &Origin,
+) -> Result<(), JobError> {
+    let dir = &dir.trial(&plan.trial(index));
     let path = dir.path();
     let made = std::fs::create_dir_all(path).and_then(|()| dir.put_back());
     made.map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
-    write_trial(dir, result)
+    write_trial(dir, result, origin.of(plan, index, result))
 }

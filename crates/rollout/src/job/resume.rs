@@ -8,8 +8,14 @@ use std::{
 };
 
 use super::{
-    Difference, History, Job, JobError, Plan, PlanAgent, Store, difference, header, plan::PlanTask,
-    planned_tasks, recorder::restore_trial, saved_rows::SavedRows, sections::Sections, summary::Rows,
+    Difference, History, Job, JobError, Plan, PlanAgent, Store, difference, header,
+    plan::PlanTask,
+    planned_tasks,
+    provenance::{Origin, TaskHashes},
+    recorder::restore_trial,
+    saved_rows::SavedRows,
+    sections::Sections,
+    summary::Rows,
 };
 use crate::{
     config::LoadedJob,
@@ -185,9 +191,18 @@ impl Resumable {
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
+            let task_hashes = TaskHashes::new(&tasks);
+            let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
-                let Entry::Trial { index, result } = entry else { return };
+                let (index, result) = match entry {
+                    Entry::Trial { index, result } => (index, result),
+                    Entry::RunStarted { provenance, .. } => {
+                        origin.run = provenance;
+                        return;
+                    }
+                    Entry::Job(_) | Entry::RunEnded { .. } => return,
+                };
                 if index.0 >= plan.len() {
                     return;
                 }
@@ -198,16 +213,15 @@ impl Resumable {
                     && !is_written(&dir.trial(&plan.trial(index)))
                 {
                     // A later entry takes the place of an earlier one here, too.
-                    missing.insert(index, result);
+                    missing.insert(index, (result, origin.clone()));
                 }
             })
             .map_err(ResumeError::Journal)?;
-            for (index, result) in missing {
-                restore_trial(&dir.trial(&plan.trial(index)), &result)?;
+            for (index, (result, origin)) in missing {
+                restore_trial(&dir, &plan, index, &result, &origin)?;
             }
             if tasks.len() > before.tasks.len() {
-                let directory = before.directory.clone();
-                let grown = Header { directory, ..header(&plan, &before.job_name, before.provider, tasks) };
+                let grown = header(&plan, &before.job_name, before.directory, before.provider, tasks);
                 journal.push(&Entry::Job(Box::new(grown)));
             }
             saved.remove_old(&sections)?;
@@ -231,7 +245,7 @@ impl Resumable {
                 plan,
                 provider,
                 name: before.job_name.into(),
-                store: Some(Store { dir, journal }),
+                store: Some(Store { dir, journal, task_hashes }),
                 sections,
                 rows,
                 todo,
@@ -239,6 +253,8 @@ impl Resumable {
                 warnings,
                 collector: None,
                 earlier: outputs,
+                command: None,
+                provenance: None,
             })
         });
         opened.await.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use serde_json::Value;
 
 use super::{
-    Difference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, difference, resume::Growth,
+    Difference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, absolute, difference, resume::Growth,
 };
 use crate::{
     environment::Provider as _,
@@ -59,7 +59,8 @@ fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
     }
     if !has_journal {
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let header = super::header(plan, &name, NoProvider.name().to_owned(), Vec::new());
+        let header =
+            super::header(plan, &name, absolute(dir.path()), NoProvider.name().to_owned(), Vec::new());
         Journal::create(&dir.journal(), header).map_err(JobError::from)?;
     }
     Resumable::open(dir.path()).map(Some)

@@ -17,7 +17,7 @@ use crate::{
         Model, Rollouts, ToolDef,
         metadata::{Aggregate, GenerateMetadata, Stats},
     },
-    record::{atomic, rows},
+    record::{atomic, provenance::Provenance, rows},
     result::TrialResult,
 };
 
@@ -44,6 +44,8 @@ pub(super) struct Section {
     pub(super) stale: bool,
     /// Whether a row came in the place of another, which is still in the file.
     has_old_rows: bool,
+    /// Where its results come from, once they are to be kept.
+    pub(super) provenance: Option<Arc<Provenance>>,
 }
 
 impl Sections {
@@ -86,6 +88,7 @@ impl Sections {
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
                     stale: true,
                     has_old_rows: false,
+                    provenance: None,
                 });
             }
         }
@@ -246,6 +249,7 @@ impl Section {
             state_columns: state_columns.to_vec(),
             path_to_save: self.dir.clone(),
             tools: self.tools.as_ref().map(|tools| tools.iter().map(|tool| clean_tool(plan, tool)).collect()),
+            provenance: self.provenance.clone(),
             ..GenerateMetadata::default()
         };
         aggregate.tell(self.names.iter(), &mut metadata);

@@ -5,13 +5,16 @@ use std::collections::HashSet;
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use serde_json::Value;
 
-use super::Plan;
+use super::{Plan, PlanTask, Work};
 use crate::{
     config::Metric,
     event::TrialIndex,
     name::{AgentName, DatasetName},
+    record::provenance::Provenance,
     result::{ErrorType, JobResult, Totals, TrialResult, TrialSummary},
+    stats::report::{Report, StatisticsFile, Task, Trial},
 };
 
 /// What is kept of each trial while the job runs: a few numbers, however large its record is.
@@ -56,10 +59,47 @@ pub(super) struct Times {
     pub(super) total_duration_sec: f64,
 }
 
+/// The trials of a job as statistics take them.
+pub(super) fn report(plan: &Plan, rows: &Rows) -> Report {
+    let label = |text: Option<&Value>| match text {
+        Some(Value::String(text)) if !text.is_empty() => Some(plan.redactor().text(text).into_owned()),
+        _ => None,
+    };
+    let task = |task: &PlanTask| {
+        let about = match &task.work {
+            Work::Container { task, .. } => task.as_ref().ok().map(|task| &task.config.metadata),
+            Work::Example { inputs, .. } => inputs.first().and_then(|input| input.info.as_ref()),
+        };
+        // What the lines of a benchmark say beside the question is one level deeper.
+        let deeper = about.and_then(|about| about.get("metadata"));
+        let about = |key: &str| {
+            let said = about.and_then(|about| about.get(key)).or_else(|| deeper?.get(key));
+            label(said)
+        };
+        Task {
+            dataset: task.dataset.to_string(),
+            name: task.name.to_string(),
+            category: about("category"),
+            difficulty: about("difficulty"),
+        }
+    };
+    let trial = |index| {
+        let (agent, task, _) = plan.place(index);
+        let outcome = rows.get(index).unwrap_or(TrialSummary::SKIPPED);
+        Trial { agent: agent as u32, task: task as u32, outcome }
+    };
+    Report::new(
+        plan.agents().map(ToString::to_string).collect(),
+        plan.tasks().iter().map(task).collect(),
+        plan.indexes().map(trial),
+    )
+}
+
 /// Adds up the rows of a job.
 pub(super) fn aggregate(
     plan: &Plan,
     rows: &Rows,
+    report: &Report,
     job_name: &str,
     cancelled: bool,
     times: Times,
@@ -84,6 +124,7 @@ pub(super) fn aggregate(
         ended_at: times.ended_at,
         agents,
         groups,
+        statistics: report.statistics(),
     }
 }
 
@@ -103,6 +144,8 @@ pub(super) struct ResultFile<'a> {
     started_at: Timestamp,
     ended_at: Timestamp,
     agents: IndexMap<&'a AgentName, AgentFile>,
+    provenance: Option<&'a Provenance>,
+    statistics: StatisticsFile<'a>,
     results: ResultRows<'a>,
 }
 
@@ -119,7 +162,13 @@ struct AgentFile {
 }
 
 impl<'a> ResultFile<'a> {
-    pub(super) fn new(plan: &'a Plan, rows: &'a Rows, result: &'a JobResult) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan,
+        rows: &'a Rows,
+        report: &'a Report,
+        result: &'a JobResult,
+        provenance: Option<&'a Provenance>,
+    ) -> Self {
         let totals = &result.totals;
         let metrics = &plan.config().metrics;
         let agents = result.agents.iter().map(|(name, totals)| {
@@ -149,6 +198,8 @@ impl<'a> ResultFile<'a> {
             started_at: result.started_at,
             ended_at: result.ended_at,
             agents: agents.collect(),
+            provenance,
+            statistics: report.file(&result.statistics),
             results: ResultRows { plan, rows },
         }
     }

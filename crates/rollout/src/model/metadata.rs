@@ -1,6 +1,6 @@
 //! What many rollouts come to: `metadata.json`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{SamplingArgs, ToolDef};
-use crate::stats::PassK;
+use crate::{record::provenance::Provenance, stats::PassK};
 
 /// What was run, and what it came to on average.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +66,9 @@ pub struct GenerateMetadata {
     pub path_to_save: Option<PathBuf>,
     /// The tools; null if there are none, or not the same in all rollouts.
     pub tools: Option<Vec<ToolDef>>,
+    /// Where the last results come from; absent where nothing is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Arc<Provenance>>,
 }
 
 impl Default for GenerateMetadata {
@@ -95,6 +98,7 @@ impl Default for GenerateMetadata {
             state_columns: Vec::new(),
             path_to_save: None,
             tools: None,
+            provenance: None,
         }
     }
 }

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     event::{JobKind, TrialIndex},
+    record::provenance::Provenance,
     result::TrialResult,
 };
 
@@ -33,6 +34,9 @@ pub enum Entry {
     RunStarted {
         /// When.
         at: Timestamp,
+        /// Where its results come from. Older journals do not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Arc<Provenance>>,
     },
     /// A trial ended. A later line for the same trial takes the place of an earlier one.
     Trial {
@@ -60,8 +64,8 @@ pub struct Header {
     pub kind: JobKind,
     /// The job's name.
     pub job_name: String,
-    /// The job's directory when it was made, as an absolute path.
-    #[serde(default)]
+    /// Its directory when it was started, as an absolute path. Older journals do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// The job file, as an absolute path.
     pub job_file: PathBuf,
@@ -292,7 +296,7 @@ mod tests {
     }
 
     fn started() -> Entry {
-        Entry::RunStarted { at: Timestamp::UNIX_EPOCH }
+        Entry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None }
     }
 
     #[test]

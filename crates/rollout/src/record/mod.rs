@@ -4,6 +4,7 @@ pub mod atomic;
 pub mod journal;
 pub mod layout;
 pub mod log;
+pub mod provenance;
 pub mod python_json;
 pub mod redact;
 pub mod rows;

@@ -2,7 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{Confidence, Interval, Sample, Sorted, finite};
+use serde::{Deserialize, Serialize};
+
+use super::{Confidence, Interval, Sample, Sorted, distribution::t_critical, finite};
+
+/// How certain a mean is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Its standard error.
+    pub standard_error: f64,
+    /// Its interval.
+    pub interval: Interval,
+}
 
 /// Gathers values with the task each belongs to.
 ///
@@ -57,7 +68,15 @@ impl<K: Ord> Clusters<K> {
         finite((squares * tasks / (tasks - 1.0)).sqrt() / self.all.count() as f64)
     }
 
-    /// The interval of the mean over all values between percentiles of resampled ones: of two tasks or more.
+    /// The same with the interval by Student's distribution, with one degree of freedom less than tasks.
+    pub fn estimate(&self, confidence: Confidence) -> Option<Estimate> {
+        let (mean, standard_error) = (self.all.mean()?, self.standard_error()?);
+        let reach = t_critical(self.by_task.len() as u64 - 1, confidence.miss()) * standard_error;
+        let interval = Interval::finite(mean - reach, mean + reach)?;
+        Some(Estimate { standard_error, interval })
+    }
+
+    /// The spread of resampled means over all values, and the interval between their percentiles: of two tasks or more.
     ///
     /// Each time as many tasks are drawn as there are, with all their values. `draw` is asked for the place of each
     /// task in their order, once for each task of each resample. See [`seeded`](super::seeded).
@@ -70,7 +89,7 @@ impl<K: Ord> Clusters<K> {
         resamples: usize,
         confidence: Confidence,
         mut draw: impl FnMut(usize) -> usize,
-    ) -> Option<Interval> {
+    ) -> Option<Estimate> {
         let tasks: Vec<(f64, f64)> = self
             .by_task
             .values()
@@ -88,8 +107,10 @@ impl<K: Ord> Clusters<K> {
             }
             sum / count
         }))?;
+        let standard_error = means.values().iter().copied().collect::<Sample>().sd()?;
         let outside = confidence.miss() / 2.0;
-        Interval::finite(means.quantile(outside), means.quantile(1.0 - outside))
+        let interval = Interval::finite(means.quantile(outside), means.quantile(1.0 - outside))?;
+        Some(Estimate { standard_error, interval })
     }
 }
 
@@ -149,9 +170,10 @@ mod tests {
     fn resamples_draw_whole_tasks() {
         let two = clusters(&[(0, 0.0), (0, 0.0), (0, 0.0), (1, 1.0)]);
         let mut drawn = [0, 0, 0, 1, 1, 1].into_iter();
-        let interval = two.bootstrap(3, Confidence::new(0.5).unwrap(), |_| drawn.next().unwrap());
+        let estimate = two.bootstrap(3, Confidence::new(0.5).unwrap(), |_| drawn.next().unwrap()).unwrap();
         // Means 0, 1/4 and 1, so the quartiles lie halfway to the middle one.
-        assert_eq!(interval, Some(Interval { low: 0.125, high: 0.625 }));
+        assert_eq!(estimate.interval, Interval { low: 0.125, high: 0.625 });
+        assert!((estimate.standard_error - (13.0_f64 / 48.0).sqrt()).abs() < 1e-15);
         assert_eq!(drawn.next(), None);
     }
 
@@ -170,9 +192,10 @@ mod tests {
         #[test]
         fn the_interval_lies_within_the_values(values in prop::collection::vec((0_u64..8, 0.0..1.0_f64), 1..60), seed: u64) {
             let clusters = clusters(&values);
-            let interval = clusters.bootstrap(50, Confidence::P95, super::super::seeded(seed));
-            prop_assert_eq!(interval.is_some(), clusters.by_task().len() > 1);
-            if let Some(interval) = interval {
+            let estimate = clusters.bootstrap(50, Confidence::P95, super::super::seeded(seed));
+            prop_assert_eq!(estimate.is_some(), clusters.by_task().len() > 1);
+            prop_assert_eq!(clusters.estimate(Confidence::P95).is_some(), clusters.by_task().len() > 1);
+            if let Some(Estimate { interval, .. }) = estimate {
                 prop_assert!(-1e-9 <= interval.low && interval.low <= interval.high && interval.high <= 1.0 + 1e-9);
             }
         }

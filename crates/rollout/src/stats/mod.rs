@@ -19,16 +19,21 @@
 
 mod clusters;
 mod distribution;
+mod figures;
+mod holm;
 mod interval;
 mod mcnemar;
 mod pairs;
 mod pass;
 mod pass_curve;
 mod quantile;
+pub mod report;
 mod resample;
 mod sample;
 
-pub use clusters::Clusters;
+pub use clusters::{Clusters, Estimate};
+pub use figures::{Figures, MOST_TRIES, MeanReward, PassRate, Resampling, Scores, Spread};
+pub use holm::holm;
 pub use interval::{Confidence, Interval, wilson};
 pub use mcnemar::{ChiSquare, McNemar};
 pub use pairs::{MeanDifference, Pairs, SignFlip};

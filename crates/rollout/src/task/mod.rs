@@ -24,7 +24,8 @@ use crate::{
 pub use commits::GitCommits;
 pub use dir::load_task;
 pub use download::DownloadError;
-pub use git::{Checkout, GitError, checkouts, remove_unused_checkouts};
+pub(crate) use git::git_state;
+pub use git::{Checkout, GitError, GitState, checkouts, remove_unused_checkouts};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use registry::RegistryError;
 pub use sources::{DatasetError, DatasetProblem, Sources};

@@ -4,7 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use rollout::stats::{Clusters, Confidence, McNemar, Pairs, PassCurve, Sample, Sorted, seeded, wilson};
+use rollout::{
+    result::{Standing, TrialSummary},
+    stats::{
+        Clusters, Confidence, McNemar, Pairs, PassCurve, Sample, Sorted, holm,
+        report::{Report, Task, Trial},
+        seeded, wilson,
+    },
+};
 use rollout_testkit::Python;
 use serde_json::{Value, json};
 
@@ -113,17 +120,21 @@ fn clustered_errors_and_bootstrap_intervals_agree() {
             let values = values(&mut random, tasks.len());
             let clusters: Clusters<usize> = tasks.iter().copied().zip(values.iter().copied()).collect();
             let (mut draw, mut drawn) = (seeded(seed), Vec::new());
-            let interval = clusters.bootstrap(200, level, |below| {
+            let bootstrap = clusters.bootstrap(200, level, |below| {
                 drawn.push(draw(below));
                 drawn[drawn.len() - 1]
             });
-            let (interval, level) = (interval.unwrap(), level.level());
+            let (bootstrap, clustered) = (bootstrap.unwrap(), clusters.estimate(level).unwrap());
+            let level = level.level();
             (
                 json!({ "kind": "clusters", "tasks": tasks, "values": values, "drawn": drawn, "level": level }),
                 numbers([
-                    ("clustered", clusters.standard_error().unwrap()),
-                    ("low", interval.low),
-                    ("high", interval.high),
+                    ("clustered", clustered.standard_error),
+                    ("clustered low", clustered.interval.low),
+                    ("clustered high", clustered.interval.high),
+                    ("bootstrap", bootstrap.standard_error),
+                    ("low", bootstrap.interval.low),
+                    ("high", bootstrap.interval.high),
                 ]),
             )
         })
@@ -172,6 +183,98 @@ fn paired_comparisons_agree() {
         })
         .filter(|(_, numbers)| numbers["standard error"] > 0.0)
         .collect();
+    check(&cases);
+}
+
+#[test]
+fn adjustments_for_several_tests_agree() {
+    let mut random = same_seed();
+    let cases: Vec<Case> = (0..50)
+        .map(|_| {
+            let ties = random.bool();
+            let p: Vec<f64> = (0..random.usize(1..12))
+                .map(|_| if ties { f64::from(random.u8(..5)) / 8.0 } else { random.f64().powi(4) })
+                .collect();
+            let adjusted = holm(&p).into_iter().enumerate();
+            let numbers = adjusted.map(|(place, p)| (place.to_string(), p)).collect();
+            (json!({ "kind": "several", "p": p }), numbers)
+        })
+        .collect();
+    check(&cases);
+}
+
+/// Trials of one agent as they come: tasks of uneven numbers of attempts, failures, and rewards of every kind.
+fn trials(random: &mut fastrand::Rng) -> Vec<Trial> {
+    let attempts: Vec<u32> = (0..random.u32(2..30)).flat_map(|task| vec![task; random.usize(1..6)]).collect();
+    attempts
+        .into_iter()
+        .map(|task| {
+            let standing = if random.u8(..5) == 0 { Standing::Failed } else { Standing::Completed };
+            let reward = random.choice([0.0, 1.0, 1.0, 0.25, -0.5]);
+            let outcome = TrialSummary {
+                standing,
+                reward: reward.filter(|_| standing == Standing::Completed),
+                known_cost: random.bool().then(|| random.f64()),
+                seconds: 100.0 * random.f64(),
+                ..TrialSummary::SKIPPED
+            };
+            Trial { agent: 0, task, outcome }
+        })
+        .collect()
+}
+
+#[test]
+fn the_figures_of_a_job_agree_under_both_conventions() {
+    let mut random = same_seed();
+    let mut cases: Vec<Case> = Vec::new();
+    for _ in 0..20 {
+        let trials = trials(&mut random);
+        let task = |number: u32| Task {
+            dataset: "set".into(),
+            name: number.to_string(),
+            category: None,
+            difficulty: None,
+        };
+        let report = Report::new(vec!["agent".into()], (0..30).map(task).collect(), trials.clone());
+        let statistics = report.statistics();
+        let figures = &statistics.agents["agent"].figures;
+        for (scores, zero) in [(&figures.failed_excluded, false), (&figures.failed_as_zero, true)] {
+            let counted: Vec<(u32, f64)> = trials
+                .iter()
+                .filter_map(|trial| Some((trial.task, trial.outcome.reward.or(zero.then_some(0.0))?)))
+                .collect();
+            let (tasks, values): (Vec<u32>, Vec<f64>) = counted.into_iter().unzip();
+            let clusters = tasks.iter().collect::<std::collections::BTreeSet<_>>().len();
+            let mut draw = seeded(statistics.bootstrap.seed);
+            let drawn: Vec<usize> =
+                (0..statistics.bootstrap.resamples as usize * clusters).map(|_| draw(clusters)).collect();
+            let (mean, rate) = (scores.mean_reward.unwrap(), scores.pass_rate.unwrap());
+            let (plain, clustered, bootstrap) =
+                (mean.plain.unwrap(), mean.clustered.unwrap(), mean.bootstrap.unwrap());
+            let data =
+                json!({ "kind": "figures", "tasks": tasks, "values": values, "drawn": drawn, "level": 0.95 });
+            cases.push((
+                data,
+                numbers([
+                    ("rate", rate.rate),
+                    ("rate low", rate.interval.low),
+                    ("rate high", rate.interval.high),
+                    ("mean", mean.mean),
+                    ("plain", plain.standard_error),
+                    ("plain low", plain.interval.low),
+                    ("plain high", plain.interval.high),
+                    ("clustered", clustered.standard_error),
+                    ("clustered low", clustered.interval.low),
+                    ("clustered high", clustered.interval.high),
+                    ("bootstrap", bootstrap.standard_error),
+                    ("low", bootstrap.interval.low),
+                    ("high", bootstrap.interval.high),
+                    ("at 1", scores.pass_k[0].at_k),
+                    ("all 1", scores.pass_k[0].all_k),
+                ]),
+            ));
+        }
+    }
     check(&cases);
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 import statsmodels.api as sm
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
 
@@ -44,11 +45,39 @@ def clusters(data):
     drawn = np.array(data["drawn"]).reshape(-1, len(names))
     means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     tail = (1 - data["level"]) / 2
+    clustered = stats.t.interval(data["level"], len(names) - 1, values.mean(), model.bse[0])
     return {
         "clustered": model.bse[0],
+        "clustered low": clustered[0],
+        "clustered high": clustered[1],
+        "bootstrap": np.std(means, ddof=1),
         "low": np.quantile(means, tail),
         "high": np.quantile(means, 1 - tail),
     }
+
+
+def figures(data):
+    tasks, values = np.array(data["tasks"]), np.array(data["values"])
+    low, high = stats.t.interval(data["level"], len(values) - 1, np.mean(values), stats.sem(values))
+    passed = values == 1
+    rate = wilson({"successes": passed.sum(), "trials": len(values), "level": data["level"]})
+    once = np.mean([passed[tasks == name].mean() for name in np.unique(tasks)])
+    return {
+        "rate": passed.mean(),
+        "rate low": rate["low"],
+        "rate high": rate["high"],
+        "mean": values.mean(),
+        "plain": stats.sem(values),
+        "plain low": low,
+        "plain high": high,
+        "at 1": once,
+        "all 1": once,
+        **clusters(data),
+    }
+
+
+def several(data):
+    return {str(place): p for place, p in enumerate(multipletests(data["p"], method="holm")[1])}
 
 
 def pairs(data):
@@ -93,7 +122,7 @@ def passes(data):
     return numbers
 
 
-kinds = {f.__name__: f for f in (sample, wilson, clusters, pairs, flips, passes)}
+kinds = {f.__name__: f for f in (sample, wilson, clusters, figures, several, pairs, flips, passes)}
 for line in sys.stdin:
     data = json.loads(line)
     numbers = kinds[data["kind"]](data)

@@ -20,6 +20,8 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
         ExportWhat::Rl(args) => rl::run(args),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
         ExportWhat::EvalLog(args) => eval_log(args),
+        ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
+        ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
     }
 }
 

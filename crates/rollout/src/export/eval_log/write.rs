@@ -147,7 +147,8 @@ impl<'a> Log<'a> {
             record.findings = earlier.findings;
             record.unknown = earlier.unknown;
         }
-        Ok(record.save_as(&place(&self.dir, trial.id.agent.as_str(), trial.id.dataset.as_str()), self.dialect)?)
+        Ok(record
+            .save_as(&place(&self.dir, trial.id.agent.as_str(), trial.id.dataset.as_str()), self.dialect)?)
     }
 
     /// The record of a trial in an eval log, if it has one that can be read.

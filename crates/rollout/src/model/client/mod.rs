@@ -62,7 +62,7 @@ use reqwest::{
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value};
 
-pub(crate) use self::endpoint::shown as shown_url;
+pub(crate) use self::{endpoint::shown as shown_url, tokens::decode_base64};
 pub use self::{
     config::{ClientConfig, ClientError, Dialect, RateLimit},
     prices::{Price, Prices, PricesError},

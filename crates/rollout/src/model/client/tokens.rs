@@ -154,7 +154,8 @@ impl Array {
     }
 }
 
-fn decode_base64(text: &str) -> Option<Vec<u8>> {
+/// Reads base64 of either alphabet. None if it is none.
+pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=').as_bytes();
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
     for group in text.chunks(4) {

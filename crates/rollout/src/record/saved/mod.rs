@@ -27,7 +27,7 @@ use std::{
     fs::File,
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use jiff::Timestamp;
@@ -40,6 +40,7 @@ use self::{lines::LineIndex, rows::RowIndex};
 use super::{
     journal::{self, Entry, Header, JournalError, PlannedTask},
     layout::JobDir,
+    provenance::{Provenance, TrialProvenance},
     tasks::TaskAbout,
 };
 use crate::{
@@ -74,6 +75,8 @@ pub struct Run {
     pub ended_at: Option<Timestamp>,
     /// Whether it was cut short.
     pub cancelled: bool,
+    /// Where its results come from; none if an older version ran it.
+    pub provenance: Option<Arc<Provenance>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +146,9 @@ impl SavedJob {
         let mut places: HashMap<TrialIndex, Place> = HashMap::new();
         let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
             Entry::Job(_) => {}
-            Entry::RunStarted { at } => runs.push(Run { started_at: at, ended_at: None, cancelled: false }),
+            Entry::RunStarted { at, provenance } => {
+                runs.push(Run { started_at: at, ended_at: None, cancelled: false, provenance });
+            }
             Entry::Trial { index, .. } => {
                 let run = runs.len().saturating_sub(1) as u32;
                 places.insert(index, Place { index, offset, run });
@@ -213,6 +218,12 @@ impl SavedJob {
     /// The task of a trial.
     pub fn task(&self, trial: &SavedTrial) -> &PlannedTask {
         &self.header.tasks[trial.task]
+    }
+
+    /// Where the result of a trial comes from. None if an older version ran it.
+    pub fn provenance(&self, trial: &SavedTrial) -> Option<TrialProvenance> {
+        let run = self.runs.get(trial.run)?.provenance.as_ref()?;
+        Some(run.of_trial(&trial.result, self.task(trial).content_hash.as_deref()))
     }
 
     /// Its finished trials, in the order of the plan.
@@ -307,7 +318,7 @@ impl Trials<'_> {
         let Entry::Trial { index, result } = entry else {
             return Err(failed(io::Error::other("it changed while it was read")));
         };
-        let result = std::sync::Arc::unwrap_or_clone(result);
+        let result = Arc::unwrap_or_clone(result);
         let id = TrialId {
             agent: result.agent_name.clone(),
             dataset: result.dataset_name.clone(),

@@ -4,9 +4,12 @@ mod address;
 mod cache;
 mod command;
 mod held;
+mod worktree;
 
 pub(super) use address::{CommitId, GitUrl, RepoPath};
 pub(super) use cache::GitCache;
 pub(super) use command::Git;
 pub use command::GitError;
 pub use held::{Checkout, checkouts, remove_unused_checkouts};
+pub use worktree::GitState;
+pub(crate) use worktree::git_state;

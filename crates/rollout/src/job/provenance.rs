@@ -1,0 +1,102 @@
+//! Where the results of a job come from: found out once in a run, and told with every result.
+
+use std::{path::Path, sync::Arc};
+
+use super::{
+    Job, absolute,
+    plan::{Plan, Work},
+};
+use crate::{
+    event::TrialIndex,
+    record::{
+        journal::PlannedTask,
+        provenance::{GitState, Provenance, Seeds, TrialProvenance, install_hash},
+    },
+    result::TrialResult,
+    task::git_state,
+};
+
+impl Job {
+    /// Says how the run was started, for the record: the words of the command. Secrets are masked.
+    pub fn started_by(&mut self, command: impl IntoIterator<Item = String>) {
+        self.command = Some(command.into_iter().collect());
+    }
+
+    /// Where the results of this run come from. Looks around in the repository of the job file, if it is in one.
+    pub async fn provenance(&mut self) -> Arc<Provenance> {
+        if let Some(known) = &self.provenance {
+            return Arc::clone(known);
+        }
+        let file = &self.plan.loaded().path;
+        let git = match absolute(file).filter(|_| !file.as_os_str().is_empty()) {
+            Some(file) => git_state(file.parent().unwrap_or(Path::new("/"))).await,
+            None => None,
+        };
+        let made = Arc::new(self.plan.provenance(git, self.command.as_deref(), self.provider.name()));
+        self.provenance = Some(Arc::clone(&made));
+        made
+    }
+}
+
+impl Plan {
+    /// Where the results of a run come from.
+    fn provenance(&self, git: Option<GitState>, command: Option<&[String]>, provider: &str) -> Provenance {
+        let clean = |text: &str| self.redactor().text(text).into_owned();
+        let mut seeds = Seeds::default();
+        for task in &self.tasks {
+            if let Work::Example { rollouts, .. } = &task.work
+                && let Some(seed) = rollouts.shuffled.flatten()
+                && !seeds.shuffle.contains_key(task.dataset.as_str())
+            {
+                seeds.shuffle.insert(task.dataset.to_string(), seed);
+            }
+        }
+        let models = self.agents.iter().filter_map(|agent| Some((&agent.name, agent.model.as_ref()?)));
+        for (name, seed) in models.filter_map(|(name, model)| Some((name, model.sampling.get("seed")?))) {
+            seeds.sampling.insert(name.to_string(), self.redactor().json(seed.clone()));
+        }
+        let installs = self
+            .agents
+            .iter()
+            .filter_map(|agent| Some((agent.name.to_string(), install_hash(agent.config.as_ref()?)?)));
+        Provenance {
+            rollout_version: env!("CARGO_PKG_VERSION").to_owned(),
+            config_hash: self.loaded().hash.clone(),
+            git: git.map(|git| GitState { remote_url: git.remote_url.as_deref().map(clean), ..git }),
+            command: command.map(|words| words.iter().map(|word| clean(word)).collect()),
+            provider: provider.to_owned(),
+            seeds: seeds.some(),
+            agent_install_hashes: installs.collect(),
+        }
+    }
+}
+
+/// What the provenance of a trial is made of.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    /// That of the run; none if an older version did it.
+    pub(super) run: Option<Arc<Provenance>>,
+    pub(super) task_hashes: TaskHashes,
+}
+
+/// The hashes of the files of tasks, by the number of the task. Examples for a model have none here.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TaskHashes(Arc<[Option<Box<str>>]>);
+
+impl TaskHashes {
+    pub(super) fn new(tasks: &[PlannedTask]) -> Self {
+        let hash = |task: &PlannedTask| match task.example_id {
+            None => task.content_hash.as_deref().map(Box::from),
+            Some(_) => None,
+        };
+        Self(tasks.iter().map(hash).collect())
+    }
+}
+
+impl Origin {
+    /// Where a result comes from.
+    pub(super) fn of(&self, plan: &Plan, index: TrialIndex, result: &TrialResult) -> Option<TrialProvenance> {
+        let hash = self.task_hashes.0.get(plan.place(index).1).and_then(Option::as_deref);
+        Some(self.run.as_ref()?.of_trial(result, hash))
+    }
+}

@@ -1,0 +1,220 @@
+//! What the repository around a directory says of itself: its commit, whether files differ from it, where it came from.
+//!
+//! The repository may be a stranger's. Nothing that it asks git to run is run: no hooks, no monitors, no drivers for
+//! differences, and no filters that its own configuration defines.
+
+use std::{path::Path, process::Stdio, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::{address::GitUrl, command::Git};
+
+/// How long git may take over a tree of any size.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The state of a repository at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitState {
+    /// The commit that is checked out.
+    pub commit: String,
+    /// Whether files of the commit are changed or gone; none if that could not be found out in time.
+    pub is_dirty: Option<bool>,
+    /// The address of `origin`, without credentials.
+    pub remote_url: Option<String>,
+}
+
+/// The state of the repository around a directory. None if there is no repository, no commit, or no git.
+pub(crate) async fn git_state(dir: &Path) -> Option<GitState> {
+    tokio::time::timeout(PATIENCE, async {
+        let git = Git::find(Path::new("git")).await.ok()?;
+        let here = Here { git, url: GitUrl::parse("/").ok()?, dir };
+        let commit = here.ask(&["rev-parse", "--verify", "--quiet", "HEAD^{commit}"]).await?;
+        let remote_url = here.ask(&["config", "--get", "remote.origin.url"]).await;
+        // A tree so large that this takes too long still has a commit.
+        let is_dirty = tokio::time::timeout(PATIENCE / 2, here.is_dirty()).await.ok().flatten();
+        Some(GitState { commit, is_dirty, remote_url: remote_url.map(|url| without_credentials(&url)) })
+    })
+    .await
+    .ok()
+    .flatten()
+}
+
+/// A git that only looks at files here.
+struct Here<'a> {
+    git: Git,
+    /// Some place on this machine, so that nothing is fetched from anywhere else.
+    url: GitUrl,
+    dir: &'a Path,
+}
+
+impl Here<'_> {
+    fn command(&self) -> Command {
+        let mut command = self.git.command(&self.url);
+        command.env("GIT_OPTIONAL_LOCKS", "0").arg("-C").arg(self.dir);
+        command
+    }
+
+    /// What git answers, if it has an answer.
+    async fn ask(&self, arguments: &[&str]) -> Option<String> {
+        let answer = self.git.run(self.command().args(arguments), &self.url).await.ok()?.ok()?;
+        (!answer.is_empty()).then_some(answer)
+    }
+
+    async fn is_dirty(&self) -> Option<bool> {
+        let filters =
+            self.ask(&["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."]);
+        let filters = filters.await.unwrap_or_default();
+        let own = own_filters(&filters)?;
+        let mut command = self.command();
+        for name in own {
+            for setting in ["clean=", "smudge=", "process=", "required=false"] {
+                command.arg("-c").arg(format!("filter.{name}.{setting}"));
+            }
+        }
+        command.args([
+            "diff",
+            "--quiet",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--ignore-submodules=dirty",
+            "HEAD",
+        ]);
+        let mut child = self.git.start(command.stdout(Stdio::null()).stderr(Stdio::null())).ok()?;
+        match child.wait().await.ok()?.code()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+}
+
+/// The filters that a repository defines itself, by name, of a list of scopes and keys. None if one of them has a name
+/// that cannot be written on a command line, and so cannot be turned off.
+fn own_filters(list: &str) -> Option<Vec<&str>> {
+    let mut words = list.split('\0');
+    let mut names = Vec::new();
+    while let (Some(scope), Some(key)) = (words.next(), words.next()) {
+        if matches!(scope, "global" | "system") {
+            continue;
+        }
+        let name = key.strip_prefix("filter.")?.rsplit_once('.')?.0;
+        if name.contains(['=', '\n']) {
+            return None;
+        }
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Some(names)
+}
+
+/// An address as people may see it. One that Rollout would not fetch from is cut where credentials could be.
+fn without_credentials(url: &str) -> String {
+    let shown = GitUrl::parse(url).map_or_else(|_| url.to_owned(), |url| url.shown().to_owned());
+    let shown = shown.split(['?', '#']).next().unwrap_or_default();
+    let (scheme, rest) = match shown.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), shown),
+    };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        // A user of ssh, as in `git@host:path`, is a part of the address.
+        Some((user, host)) if !user.contains(':') && matches!(&*scheme, "" | "ssh://") => {
+            format!("{scheme}{user}@{host}{path}")
+        }
+        Some((_, host)) => format!("{scheme}{host}{path}"),
+        None => shown.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, process};
+
+    use super::*;
+
+    #[test]
+    fn addresses_lose_every_credential_and_keep_the_place() {
+        for (url, shown) in [
+            ("https://user:token@example.com/a/b.git", "https://example.com/a/b.git"),
+            ("https://token@example.com/a", "https://example.com/a"),
+            ("https://example.com/a?token=secret", "https://example.com/a"),
+            ("ssh://git:secret@example.com/a", "ssh://git@example.com/a"),
+            ("git@example.com:a/b", "git@example.com:a/b"),
+            ("user:secret@example.com:a/b", "example.com:a/b"),
+            ("weird://user:secret@example.com/a", "weird://example.com/a"),
+            ("weird://secret@example.com/a", "weird://example.com/a"),
+            ("../beside", "../beside"),
+            ("/srv/a", "/srv/a"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+    }
+
+    #[test]
+    fn filters_of_the_repository_are_told_from_those_of_the_user() {
+        let list = "global\0filter.lfs.clean\0local\0filter.a.b.clean\0local\0filter.a.b.smudge\0worktree\0filter.c.process\0";
+        assert_eq!(own_filters(list), Some(vec!["a.b", "c"]));
+        assert_eq!(own_filters(""), Some(vec![]));
+        assert_eq!(own_filters("local\0filter.a=b.clean\0"), None);
+    }
+
+    fn git(dir: &Path, arguments: &[&str]) {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"];
+        let done =
+            process::Command::new("git").arg("-C").arg(dir).args(who).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_told_by_its_commit_and_what_differs_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("below");
+        fs::create_dir(&below).unwrap();
+        assert_eq!(git_state(&below).await, None, "there is no repository");
+        git(dir.path(), &["init", "--quiet"]);
+        assert_eq!(git_state(&below).await, None, "there is no commit");
+        fs::write(below.join("file"), "one").unwrap();
+        git(dir.path(), &["add", "."]);
+        git(dir.path(), &["commit", "--quiet", "-m", "one"]);
+        let clean = git_state(&below).await.unwrap();
+        assert_eq!((clean.commit.len(), clean.is_dirty, &clean.remote_url), (40, Some(false), &None));
+        fs::write(dir.path().join("new"), "not of the commit").unwrap();
+        git(dir.path(), &["remote", "add", "origin", "https://user:token@example.com/a"]);
+        let remote_url = Some("https://example.com/a".to_owned());
+        assert_eq!(git_state(&below).await, Some(GitState { remote_url, ..clean.clone() }));
+        fs::write(below.join("file"), "two").unwrap();
+        assert_eq!(git_state(&below).await.unwrap().is_dirty, Some(true));
+    }
+
+    #[tokio::test]
+    async fn nothing_that_a_repository_names_is_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        git(path, &["init", "--quiet"]);
+        fs::write(path.join("file"), "one\n").unwrap();
+        fs::write(path.join(".gitattributes"), "* filter=bad diff=bad\n").unwrap();
+        git(path, &["add", "."]);
+        git(path, &["commit", "--quiet", "-m", "one"]);
+        let ran = path.join("ran");
+        let script = format!("touch {}; cat", ran.display());
+        for key in [
+            "filter.bad.clean",
+            "filter.bad.process",
+            "diff.bad.textconv",
+            "diff.bad.command",
+            "diff.external",
+        ] {
+            git(path, &["config", key, &script]);
+        }
+        git(path, &["config", "core.fsmonitor", &script]);
+        // The same bytes at another time, so that git has to look into the file.
+        let file = fs::File::options().write(true).open(path.join("file")).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(git_state(path).await.unwrap().is_dirty, Some(false));
+        fs::write(path.join("file"), "two\n").unwrap();
+        assert_eq!(git_state(path).await.unwrap().is_dirty, Some(true));
+        assert!(!ran.exists());
+    }
+}
