@@ -55,6 +55,7 @@ pub mod config;
 pub mod environment;
 pub mod event;
 pub mod export;
+pub mod hub;
 pub mod investigate;
 pub mod job;
 pub mod model;

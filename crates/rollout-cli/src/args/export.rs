@@ -17,8 +17,14 @@ pub(crate) struct Export {
 pub(crate) enum ExportWhat {
     /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
     Rl(ExportRl),
-    /// Make a table of the trials, as comma-separated values
+    /// Make tables of the trials and their steps, as comma-separated values
     Csv(FromJob),
+    /// Make tables of the trials and their steps, as Parquet files
+    Parquet(FromJob),
+    /// Make rows in the form of the verifiers library: outputs.jsonl and metadata.json
+    Verifiers(FromJob),
+    /// Make chats to imitate of the conversations that earned enough
+    Sft(ExportSft),
     /// Make an eval log: a record of each agent on each dataset, and one of each episode
     EvalLog(ExportEvalLog),
     /// Make logs that Inspect reads and its viewer opens
@@ -81,4 +87,19 @@ pub(crate) enum ExportFormat {
     Jsonl,
     /// Parquet, compressed with Zstandard
     Parquet,
+}
+
+/// Arguments of `export sft`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportSft {
+    #[command(flatten)]
+    pub from: FromJob,
+
+    /// The least reward of a conversation
+    #[arg(long, value_name = "REWARD", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub min_reward: f64,
+
+    /// The most conversations of one task
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_per_task: Option<u32>,
 }

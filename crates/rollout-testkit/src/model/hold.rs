@@ -39,7 +39,7 @@ impl Hold {
         self.door.close();
     }
 
-    pub(super) fn wait(self) -> Wait {
+    pub(crate) fn wait(self) -> Wait {
         Box::pin(async move {
             let _present = Present::new(&self.waiting);
             if let Ok(permit) = self.door.acquire().await {
@@ -50,7 +50,7 @@ impl Hold {
 }
 
 /// A reply's wait at the door.
-pub(super) type Wait = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
+pub(crate) type Wait = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
 /// A reply at the door. A client that hangs up takes its reply away.
 struct Present<'a>(&'a watch::Sender<usize>);

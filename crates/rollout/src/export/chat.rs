@@ -10,12 +10,15 @@ use crate::{
     record::saved::SavedJob,
 };
 
+/// How the URLs of images begin.
+const IMAGE_URLS: [&str; 3] = ["https://", "http://", "data:image/"];
+
 /// A part of what is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part<'a> {
     /// Words. What is neither words nor an image is here as JSON.
     Text(Cow<'a, str>),
-    /// An image, by its URL, which holds the image itself if it begins with `data:`.
+    /// An image on the web, or one that its URL holds: never one by its path, which would be on the reader's machine.
     Image(Cow<'a, str>),
 }
 
@@ -49,7 +52,7 @@ fn part(part: &Value) -> Part<'_> {
                 _ => Part::Text(part.to_string().into()),
             }
         }
-        _ => match image() {
+        _ => match image().filter(|url| IMAGE_URLS.iter().any(|start| url.starts_with(start))) {
             Some(url) => Part::Image(url.into()),
             None => Part::Text(part.to_string().into()),
         },
@@ -93,6 +96,7 @@ mod tests {
             json!({"type": "image_url", "image_url": {"url": "https://host/a.png"}}),
             json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}),
             json!({"type": "image_url"}),
+            json!({"type": "image_url", "image_url": "file:///etc/passwd"}),
             json!({"type": "text", "text": 4}),
         ]);
         assert_eq!(
@@ -103,6 +107,7 @@ mod tests {
                 Part::Image("https://host/a.png".into()),
                 Part::Image("data:image/png;base64,AA==".into()),
                 Part::Text(r#"{"type":"image_url"}"#.into()),
+                Part::Text(r#"{"type":"image_url","image_url":"file:///etc/passwd"}"#.into()),
                 Part::Text(r#"{"type":"text","text":4}"#.into()),
             ]
         );

@@ -1,22 +1,134 @@
-//! One line of CSV for each trial.
+//! The tables of a job as comma-separated values, after RFC 4180.
+//!
+//! Spreadsheets take a cell that begins with `=`, `+`, `-` or `@` for a formula, and what an agent says is not to be
+//! run by whoever opens the file. Such a cell gets an apostrophe in front, unless it is a number.
 
-use std::io::Write as _;
+use std::{borrow::Cow, io, path::PathBuf};
 
-use super::{Export, ExportError, Exported};
+use csv::{Terminator, Writer, WriterBuilder};
 
-/// Writes `trials.csv`.
+use super::{
+    Export, ExportError, Exported, NewFile,
+    table::{self, Cell, Column, StepRow, Table, TrialRow},
+};
+
+/// Writes `trials.csv` and `steps.csv`.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
-    let mut file = export.file("trials.csv")?;
-    let mut rows = 0;
-    writeln!(file, "agent,dataset,task,attempt,reward,error").map_err(|error| file.failed(error))?;
-    for trial in export.trials()? {
-        let trial = trial?;
-        let (id, result) = (&trial.id, &trial.result);
-        let reward = result.reward.map(|reward| reward.to_string()).unwrap_or_default();
-        let error = result.error.as_ref().map(|error| error.kind.as_str()).unwrap_or_default();
-        writeln!(file, "{},{},{},{},{reward},{error}", id.agent, id.dataset, id.task, id.attempt)
-            .map_err(|error| file.failed(error))?;
-        rows += 1;
+    let trials = CsvTable::new(export, "trials.csv", TrialRow::COLUMNS)?;
+    let steps = CsvTable::new(export, "steps.csv", StepRow::COLUMNS)?;
+    table::write(export, trials, steps)
+}
+
+struct CsvTable {
+    path: PathBuf,
+    writer: Writer<NewFile>,
+}
+
+impl CsvTable {
+    fn new<R>(export: &Export<'_>, name: &str, columns: &[Column<R>]) -> Result<Self, ExportError> {
+        let file = export.file(name)?;
+        let writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(file);
+        let mut table = Self { path: export.dir().join(name), writer };
+        let header = table.writer.write_record(columns.iter().map(|column| column.name));
+        header.map_err(|error| table.failed(error.into()))?;
+        Ok(table)
     }
-    Ok(Exported { files: vec![file.finish()?], rows, left_out: Vec::new() })
+
+    fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Write { path: self.path.clone(), source }
+    }
+}
+
+impl Table for CsvTable {
+    fn add<R>(&mut self, columns: &[Column<R>], row: &R) -> Result<(), ExportError> {
+        let record = columns.iter().map(|column| field(column.cell(row)));
+        let written = record.map(|field| self.writer.write_field(&*field)).collect::<Result<(), _>>();
+        let ended = written.and_then(|()| self.writer.write_record(None::<&[u8]>));
+        ended.map_err(|error| self.failed(error.into()))
+    }
+
+    fn finish(self) -> Result<PathBuf, ExportError> {
+        let Self { path, writer } = self;
+        match writer.into_inner() {
+            Ok(file) => file.finish(),
+            Err(error) => Err(ExportError::Write { path, source: error.into_error() }),
+        }
+    }
+}
+
+/// A value as the text of a cell.
+fn field(cell: Cell<'_>) -> Cow<'_, str> {
+    match cell {
+        Cell::Null => "".into(),
+        Cell::Text(text) => guarded(text),
+        Cell::Integer(number) => number.to_string().into(),
+        // Short, and the same number when it is read.
+        Cell::Real(number) => format!("{number:?}").into(),
+        Cell::Boolean(is) => if is { "true" } else { "false" }.into(),
+        Cell::Time(time) => time.to_string().into(),
+    }
+}
+
+/// Text that no spreadsheet takes for a formula, and no reader for the end of the file.
+///
+/// One apostrophe is all that a reader has to take away from what begins like this: texts that had some before a
+/// formula get one more.
+fn guarded(text: Cow<'_, str>) -> Cow<'_, str> {
+    let text = if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text };
+    if is_formula(text.trim_start_matches('\'')) { format!("'{text}").into() } else { text }
+}
+
+fn is_formula(text: &str) -> bool {
+    const STARTS: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+    text.starts_with(STARTS) && !is_number(text)
+}
+
+/// Whether a spreadsheet reads a number. What else the standard library reads as one, such as `-inf`, is none.
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) && text.parse::<f64>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a reader does who wants the text as it was.
+    fn unguarded(cell: &str) -> &str {
+        match cell.strip_prefix('\'') {
+            Some(rest) if is_formula(rest.trim_start_matches('\'')) => rest,
+            _ => cell,
+        }
+    }
+
+    #[test]
+    fn cells_that_a_spreadsheet_would_run_are_texts_for_it() {
+        let cells = [
+            "=1+1", "+1-800", "-rf", "@SUM(A1)", "\t=1", "＝1", "-inf", "'=1", "-1.5e3", "+2", "plain",
+            "'tis", "",
+        ];
+        let shown: Vec<_> = cells.map(|cell| format!("{cell:?} {:?}", guarded(cell.into()))).into();
+        insta::assert_snapshot!(shown.join("\n"), @r#""#);
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_comes_back_and_none_is_a_formula(text in "['=+@\t\r\n\",a0.e-]{0,6}|\\PC*") {
+            let cell = guarded(text.as_str().into()).into_owned();
+            prop_assert!(!is_formula(&cell));
+            prop_assert_eq!(unguarded(&cell), text.as_str());
+            let mut writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(Vec::new());
+            writer.write_record([cell.as_str(), "end"]).unwrap();
+            let file = writer.into_inner().unwrap();
+            let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&file[..]);
+            let record = reader.records().next().unwrap().unwrap();
+            prop_assert_eq!((&record[0], &record[1]), (cell.as_str(), "end"));
+        }
+
+        #[test]
+        fn numbers_come_back_to_the_bit(number in any::<f64>().prop_filter("JSON has no others", |n| n.is_finite())) {
+            prop_assert_eq!(field(Cell::Real(number)).parse::<f64>().unwrap().to_bits(), number.to_bits());
+        }
+    }
 }

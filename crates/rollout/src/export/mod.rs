@@ -9,9 +9,15 @@ mod chat;
 pub mod csv;
 pub mod eval_log;
 pub mod inspect;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod sft;
+pub mod table;
+pub mod verifiers;
 
 use std::{
     cell::RefCell,
+    collections::HashMap,
     fs,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
@@ -19,7 +25,10 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use crate::record::saved::{SavedError, SavedJob, SavedTrial};
+use crate::record::{
+    journal::PlannedTask,
+    saved::{SavedError, SavedJob, SavedTrial},
+};
 
 /// A job on its way into files of another form.
 pub struct Export<'a> {
@@ -93,6 +102,23 @@ impl<'a> Export<'a> {
     /// The directory of the new files.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Where files of an agent on a dataset go, below the directory: as in the job, into one of their own unless there
+    /// is only one pair.
+    pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
+        if self.job.groups().nth(1).is_none() { PathBuf::new() } else { Path::new(agent).join(dataset) }
+    }
+
+    /// The number of each task in its dataset: that of the example, or its place.
+    pub fn examples(&self) -> Vec<u64> {
+        let mut places: HashMap<&str, u64> = HashMap::new();
+        let number = |task: &'a PlannedTask| {
+            let place = places.entry(&task.dataset).or_default();
+            *place += 1;
+            task.example_id.unwrap_or(*place - 1)
+        };
+        self.job.header().tasks.iter().map(number).collect()
     }
 
     /// The finished trials of the job, in the order of the plan.

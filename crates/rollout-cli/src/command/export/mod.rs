@@ -3,7 +3,7 @@
 mod rl;
 
 use rollout::{
-    export::{self, ExportError, Exported, eval_log::Dialect},
+    export::{self, ExportError, Exported, eval_log::Dialect, sft::SftOptions},
     record::saved::SavedJob,
 };
 
@@ -19,6 +19,15 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
         ExportWhat::Rl(args) => rl::run(args),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
+        #[cfg(feature = "parquet")]
+        ExportWhat::Parquet(from) => write(from, "trial", export::parquet::write),
+        #[cfg(not(feature = "parquet"))]
+        ExportWhat::Parquet(_) => Err(rl::no_parquet("export as csv, which has the same columns")),
+        ExportWhat::Verifiers(from) => write(from, "row", export::verifiers::write),
+        ExportWhat::Sft(args) => {
+            let options = SftOptions { min_reward: args.min_reward, max_per_task: args.max_per_task };
+            write(&args.from, "conversation", |export| export::sft::write(export, options))
+        }
         ExportWhat::EvalLog(args) => eval_log(args),
         ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
         ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
@@ -40,10 +49,6 @@ fn write(
     noun: &str,
     make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
 ) -> Result<Exit, Failure> {
-    let failed = |error: ExportError| {
-        let hint = error.hint();
-        Failure::from(error).hint(hint)
-    };
     let job = SavedJob::open(&from.directory).map_err(|error| failed(error.into()))?;
     let export = export::Export::new(&job, &from.out).progress(progress("read", "trial"));
     let made = make(&export).map_err(failed)?;
@@ -55,4 +60,10 @@ fn write(
         super::print(&paint(DIM, &format!("left out: {reason}")))?;
     }
     Ok(Exit::Success)
+}
+
+/// An export that came to nothing, with the next step.
+fn failed(error: ExportError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
 }

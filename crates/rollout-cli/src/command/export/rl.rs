@@ -2,36 +2,26 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, BufReader, BufWriter},
+    io,
     path::{Path, PathBuf},
 };
 
-use rollout::model::samples::{ReadError, Sample, SampleError, SampleReader};
-use tempfile::NamedTempFile;
+use rollout::{
+    export::{Export, ExportError, NewFile},
+    model::samples::{Sample, SampleError, TrialSampleError},
+    record::saved::{SavedJob, SavedTrial},
+};
 
 use crate::{
     args::{ExportFormat, ExportRl},
+    command::progress::progress,
     exit::{Exit, Failure},
     report::text::{DIM, count, paint},
 };
 
-/// Names that rows have: Rollout's own, and that of programs whose directories it can continue.
-const ROWS: [&str; 2] = ["outputs.jsonl", "results.jsonl"];
-
-/// Why nothing can be exported.
+/// Why there are no samples.
 #[derive(Debug, thiserror::Error)]
-enum ExportError {
-    #[error("cannot look into the job directory {}", path.display())]
-    Directory { path: PathBuf, source: io::Error },
-    #[error("{} has no outputs.jsonl, so it has no rollouts of a model", .0.display())]
-    NoRows(PathBuf),
-    #[error("cannot read {}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {}", path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error("{} exists, and results are never overwritten", .0.display())]
-    Exists(PathBuf),
+enum RlError {
     #[error("{} gives no training samples: {reasons}", path.display())]
     NoSamples { path: PathBuf, reasons: String },
     #[cfg(not(feature = "parquet"))]
@@ -39,168 +29,181 @@ enum ExportError {
     NoParquet,
 }
 
-/// Makes samples of the rollouts of a job.
+/// Makes samples of the turns of a job.
 pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     #[cfg(not(feature = "parquet"))]
     if args.format == ExportFormat::Parquet {
-        let hint = "build it with `cargo install --path crates/rollout-cli --features parquet`, or export \
-                    as jsonl, which every library for data reads too";
-        return Err(Failure::from(ExportError::NoParquet).hint(Some(hint)));
+        return Err(no_parquet("export as jsonl, which every library for data reads too"));
     }
-    let sections = sections(&args.from.directory)?;
-    let name = match args.format {
-        ExportFormat::Jsonl => "samples.jsonl",
-        ExportFormat::Parquet => "samples.parquet",
-    };
-    let targets: Vec<PathBuf> =
-        sections.iter().map(|section| args.from.out.join(section).join(name)).collect();
-    if let Some(taken) = targets.iter().find(|target| target.exists()) {
-        let hint = "give another directory, or remove the file";
-        return Err(Failure::from(ExportError::Exists(taken.clone())).hint(Some(hint)));
+    let job = SavedJob::open(&args.from.directory).map_err(|error| super::failed(error.into()))?;
+    let export = Export::new(&job, &args.from.out).progress(progress("read", "trial"));
+    let sections = read(&export, args.format).map_err(super::failed)?;
+    if sections.iter().all(|section| section.file.is_none()) {
+        let mut without: BTreeMap<Lack, u64> = BTreeMap::new();
+        let all = sections.iter().flat_map(|section| &section.tally.without);
+        all.for_each(|(lack, number)| *without.entry(*lack).or_default() += number);
+        let tally = Tally { without, ..Tally::default() };
+        let error = RlError::NoSamples { path: args.from.directory.clone(), reasons: tally.reasons() };
+        return Err(Failure::from(error).hint(tally.hint()));
     }
-    for (section, target) in sections.iter().zip(&targets) {
-        let rows = rows_file(&args.from.directory.join(section)).expect("a section is where rows are");
-        let tally = export(&rows, target, args.format)?;
-        super::super::print(&tally.render(target))?;
+    for Section { dir, tally, file } in sections {
+        let made = file.map(NewFile::finish).transpose().map_err(super::failed)?;
+        super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
     Ok(Exit::Success)
 }
 
-/// Where rows are below a job directory, relative to it: in itself, or for each agent and dataset.
-fn sections(job: &Path) -> Result<Vec<PathBuf>, ExportError> {
-    let failed = |source| ExportError::Directory { path: job.to_owned(), source };
-    fs::read_dir(job).map_err(failed)?;
-    if rows_file(job).is_some() {
-        return Ok(vec![PathBuf::new()]);
-    }
+/// A build without Parquet was asked for it.
+#[cfg(not(feature = "parquet"))]
+pub(super) fn no_parquet(instead: &str) -> Failure {
+    let hint =
+        format!("build it with `cargo install --path crates/rollout-cli --features parquet`, or {instead}");
+    Failure::from(RlError::NoParquet).hint(Some(&hint))
+}
+
+/// What was made of the trials of one agent on one dataset.
+struct Section {
+    /// Its directory.
+    dir: PathBuf,
+    tally: Tally,
+    /// Whole, but not yet in its place. There is none without samples.
+    file: Option<NewFile>,
+}
+
+/// Makes a file for each agent and dataset.
+fn read(export: &Export<'_>, format: ExportFormat) -> Result<Vec<Section>, ExportError> {
+    let examples = export.examples();
+    let mut trials = export.trials()?.peekable();
     let mut sections = Vec::new();
-    for agent in directories(job).map_err(failed)? {
-        for dataset in directories(&job.join(&agent)).map_err(failed)? {
-            let section = Path::new(&agent).join(dataset);
-            if rows_file(&job.join(&section)).is_some() {
-                sections.push(section);
+    while let Some(first) = trials.next() {
+        let first = first?;
+        let dir = export.section(first.id.agent.as_str(), first.id.dataset.as_str());
+        let mut tally = Tally::default();
+        let mut writer: Option<Writer> = None;
+        let mut next = Some(first);
+        while let Some(trial) = next {
+            match samples(export, &trial, examples[trial.task])? {
+                Err(lack) => *tally.without.entry(lack).or_default() += 1,
+                Ok(samples) if samples.is_empty() => {}
+                Ok(samples) => {
+                    tally.add(&samples);
+                    let writer = match &mut writer {
+                        Some(writer) => writer,
+                        None => writer.insert(Writer::new(export, &dir, format)?),
+                    };
+                    samples.into_iter().try_for_each(|sample| writer.write(sample))?;
+                }
             }
+            // The trials of an agent on a dataset follow each other.
+            let is_near =
+                |other: &SavedTrial| other.id.agent == trial.id.agent && other.id.dataset == trial.id.dataset;
+            next = trials.next_if(|other| other.as_ref().is_ok_and(is_near)).transpose()?;
         }
+        let file = writer.map(Writer::end).transpose()?;
+        sections.push(Section { dir: export.dir().join(dir), tally, file });
     }
-    if sections.is_empty() { Err(ExportError::NoRows(job.to_owned())) } else { Ok(sections) }
+    Ok(sections)
 }
 
-/// The names of the directories in one, in order. Links are left out: they lead elsewhere.
-fn directories(path: &Path) -> io::Result<Vec<std::ffi::OsString>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            names.push(entry.file_name());
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-fn rows_file(section: &Path) -> Option<PathBuf> {
-    let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
-    ROWS.iter().map(|name| section.join(name)).find(is_file)
-}
-
-/// Writes the samples of one file of rows. Nothing is left behind unless all of it worked.
-fn export(rows: &Path, target: &Path, format: ExportFormat) -> Result<Tally, Failure> {
-    let read = |source| ExportError::Read { path: rows.to_owned(), source };
-    let write = |source| ExportError::Write { path: target.to_owned(), source };
-    let dir = target.parent().expect("a file is in a directory");
-    fs::create_dir_all(dir).map_err(write)?;
-    let file = NamedTempFile::new_in(dir).map_err(write)?;
-    let mut tally = Tally::default();
-    let mut samples = Writer::new(file, format).map_err(write)?;
-    for sample in SampleReader::new(BufReader::with_capacity(1 << 16, File::open(rows).map_err(read)?)) {
-        match sample {
-            Ok(sample) => {
-                tally.sample(&sample);
-                samples.write(sample).map_err(write)?;
-            }
-            Err(ReadError::Io { source, .. }) => return Err(read(source).into()),
-            Err(error) => tally.without(&error),
-        }
-    }
-    let file = samples.finish().map_err(write)?;
-    if tally.samples == 0 {
-        let hint = tally.hint();
-        let error = ExportError::NoSamples { path: rows.to_owned(), reasons: tally.reasons() };
-        return Err(Failure::from(error).hint(hint));
-    }
-    file.as_file().sync_all().map_err(write)?;
-    file.persist_noclobber(target).map_err(|error| match error.error.kind() {
-        io::ErrorKind::AlreadyExists => ExportError::Exists(target.to_owned()),
-        _ => write(error.error),
-    })?;
-    Ok(tally)
+/// The samples of a trial, or why there are none.
+fn samples(
+    export: &Export<'_>,
+    trial: &SavedTrial,
+    example: u64,
+) -> Result<Result<Vec<Sample>, Lack>, ExportError> {
+    Ok(match export.job.conversation(trial)? {
+        Some(said) => Sample::of_trial(trial, example, &said).map_err(|error| Lack::of(&error)),
+        None => Err(Lack::Conversation),
+    })
 }
 
 /// A file of samples that is being written.
-enum Writer {
-    Jsonl(BufWriter<NamedTempFile>),
+struct Writer {
+    path: PathBuf,
+    form: Form,
+}
+
+enum Form {
+    Jsonl(NewFile),
     #[cfg(feature = "parquet")]
-    Parquet(rollout::model::samples::ParquetWriter<NamedTempFile>),
+    Parquet(rollout::model::samples::ParquetWriter<NewFile>),
 }
 
 impl Writer {
-    fn new(file: NamedTempFile, format: ExportFormat) -> io::Result<Self> {
-        match format {
+    fn new(export: &Export<'_>, dir: &Path, format: ExportFormat) -> Result<Self, ExportError> {
+        let name = match format {
+            ExportFormat::Jsonl => "samples.jsonl",
+            ExportFormat::Parquet => "samples.parquet",
+        };
+        let path = export.dir().join(dir).join(name);
+        let file = export.file(dir.join(name))?;
+        let form = match format {
             #[cfg(feature = "parquet")]
             ExportFormat::Parquet => {
-                rollout::model::samples::ParquetWriter::new(file).map(Self::Parquet).map_err(io::Error::other)
+                Form::Parquet(rollout::model::samples::ParquetWriter::new(file).map_err(|error| {
+                    ExportError::Write { path: path.clone(), source: io::Error::other(error) }
+                })?)
             }
-            _ => Ok(Self::Jsonl(BufWriter::with_capacity(1 << 16, file))),
-        }
+            _ => Form::Jsonl(file),
+        };
+        Ok(Self { path, form })
     }
 
-    fn write(&mut self, sample: Sample) -> io::Result<()> {
-        match self {
-            Self::Jsonl(file) => sample.write_jsonl(file),
+    fn write(&mut self, sample: Sample) -> Result<(), ExportError> {
+        let written = match &mut self.form {
+            Form::Jsonl(file) => sample.write_jsonl(file),
             #[cfg(feature = "parquet")]
-            Self::Parquet(file) => file.write(sample).map_err(io::Error::other),
-        }
+            Form::Parquet(file) => file.write(sample).map_err(io::Error::other),
+        };
+        written.map_err(|source| ExportError::Write { path: self.path.clone(), source })
     }
 
-    fn finish(self) -> io::Result<NamedTempFile> {
-        match self {
-            Self::Jsonl(file) => file.into_inner().map_err(io::IntoInnerError::into_error),
+    fn end(self) -> Result<NewFile, ExportError> {
+        match self.form {
+            Form::Jsonl(file) => Ok(file),
             #[cfg(feature = "parquet")]
-            Self::Parquet(file) => file.finish().map_err(io::Error::other),
+            Form::Parquet(file) => file
+                .finish()
+                .map_err(|error| ExportError::Write { path: self.path, source: io::Error::other(error) }),
         }
     }
 }
 
-/// Why a row gave no samples.
+/// Why a trial gave no samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Lack {
     Benchmark,
+    Conversation,
     Trajectory,
     Tokens,
     Alignment,
-    Row,
+    Reward,
+    Damage,
 }
 
 impl Lack {
-    fn of(error: &ReadError) -> Self {
+    fn of(error: &TrialSampleError) -> Self {
         match error {
-            ReadError::Benchmark { .. } => Self::Benchmark,
-            ReadError::NoTrajectory { .. } => Self::Trajectory,
-            ReadError::NoSamples { source: SampleError::NoTokens, .. } => Self::Tokens,
-            ReadError::NoSamples { source: SampleError::Misaligned { .. }, .. } => Self::Alignment,
-            ReadError::NotARow { .. } | ReadError::Io { .. } => Self::Row,
+            TrialSampleError::Benchmark => Self::Benchmark,
+            TrialSampleError::NoTrajectory => Self::Trajectory,
+            TrialSampleError::Turns(SampleError::NoTokens) => Self::Tokens,
+            TrialSampleError::Turns(SampleError::Misaligned { .. }) => Self::Alignment,
+            TrialSampleError::NoReward => Self::Reward,
+            TrialSampleError::Damaged(_) => Self::Damage,
         }
     }
 
     fn told(self, number: u64) -> String {
         match self {
             Self::Benchmark => format!("{} of a benchmark, without tokens", count(number, "answer")),
+            Self::Conversation => format!("{} of which no conversation is kept", count(number, "trial")),
             Self::Trajectory => format!("{} saved without `trajectory`", count(number, "rollout")),
             Self::Tokens => format!("{} without token ids", count(number, "rollout")),
             Self::Alignment => {
                 format!("{} whose tokens and probabilities do not belong together", count(number, "rollout"))
             }
-            Self::Row => format!("{} without a rollout", count(number, "line")),
+            Self::Reward => format!("{} without a reward", count(number, "trial")),
+            Self::Damage => format!("{} whose `trajectory` is damaged", count(number, "rollout")),
         }
     }
 
@@ -210,6 +213,7 @@ impl Lack {
                 "run the questions as the interaction of a job, with `state_columns: [trajectory]` and \
                  `token_ids: true` for the model: benchmarks keep conversations, not tokens"
             }
+            Self::Conversation => "only agents that are models have turns to learn from",
             Self::Trajectory => {
                 "set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were \
                  not saved cannot be made up"
@@ -221,7 +225,8 @@ impl Lack {
             Self::Alignment => {
                 "the server of the model gave more or fewer probabilities than tokens; update it"
             }
-            Self::Row => "look at the file: it may be cut off or of another program",
+            Self::Reward => "an error kept them from one; `rollout resume --rerun` does them again",
+            Self::Damage => "look at the file of rows: somebody may have changed it",
         }
     }
 }
@@ -233,25 +238,18 @@ struct Tally {
     tokens: u64,
     sampled: u64,
     rollouts: u64,
-    last: Option<(u64, std::sync::Arc<str>)>,
     without: BTreeMap<Lack, u64>,
 }
 
 impl Tally {
-    fn sample(&mut self, sample: &Sample) {
-        self.samples += 1;
-        self.tokens += sample.token_ids.len() as u64;
-        self.sampled += sample.loss_mask.iter().map(|&mask| u64::from(mask)).sum::<u64>();
-        // The samples of a rollout follow each other.
-        let rollout = (sample.example_id, std::sync::Arc::clone(&sample.trajectory_id));
-        if self.last.as_ref() != Some(&rollout) {
-            self.rollouts += 1;
-            self.last = Some(rollout);
+    /// Counts the samples of a rollout.
+    fn add(&mut self, samples: &[Sample]) {
+        self.rollouts += 1;
+        self.samples += samples.len() as u64;
+        for sample in samples {
+            self.tokens += sample.token_ids.len() as u64;
+            self.sampled += sample.loss_mask.iter().map(|&mask| u64::from(mask)).sum::<u64>();
         }
-    }
-
-    fn without(&mut self, error: &ReadError) {
-        *self.without.entry(Lack::of(error)).or_default() += 1;
     }
 
     fn reasons(&self) -> String {

@@ -157,8 +157,7 @@ impl Making<'_> {
     /// Finds out where an image is, and of which kind. None if the format has no place for it.
     fn image(&mut self, url: &str) -> Option<ImageSource> {
         let Some(data) = url.strip_prefix("data:") else {
-            let is_web = url.starts_with("https://") || url.starts_with("http://");
-            let path = url.split(['?', '#']).next().filter(|_| is_web)?;
+            let path = url.split(['?', '#']).next()?;
             let ending = path.rsplit_once('.')?.1.to_ascii_lowercase();
             let (media_type, _) = IMAGES.iter().find(|(_, endings)| endings.contains(&ending.as_str()))?;
             return Some(ImageSource { media_type: (*media_type).to_owned(), path: url.to_owned() });

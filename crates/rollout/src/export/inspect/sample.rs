@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     export::ExportError,
+    model::RolloutOutput,
     record::{
         saved::{Conversation, SavedJob, SavedTrial},
         tasks::TaskAbout,
@@ -178,13 +179,12 @@ impl<'a> Trial<'a> {
 
     fn common(&self) -> Common<'_> {
         let result = &self.saved.result;
-        let row = self.conversation.as_ref().and_then(|said| said.row.as_deref());
         let scores = self.scores().map(|(name, value)| (name.to_owned(), self.score(value)));
         let usage = self.usage().map(|usage| (self.model.to_owned(), json!(usage)));
         Common {
             id: self.saved.id.task.as_str(),
             epoch: self.saved.id.attempt,
-            target: row.and_then(|row| row.answer.clone()).unwrap_or_default(),
+            target: self.row().and_then(|row| row.answer.clone()).unwrap_or_default(),
             description: self.about.as_ref().and_then(|about| about.description.as_deref()),
             scores: scores.collect(),
             model_usage: usage.into_iter().collect(),
@@ -198,9 +198,12 @@ impl<'a> Trial<'a> {
         }
     }
 
+    fn row(&self) -> Option<&RolloutOutput> {
+        self.conversation.as_ref()?.row.as_deref()
+    }
+
     fn score(&self, value: f64) -> Value {
-        let row = self.conversation.as_ref().and_then(|said| said.row.as_deref());
-        let answer = row.and_then(|row| row.columns.get("predicted_answer")?.as_str());
+        let answer = self.row().and_then(|row| row.columns.get("predicted_answer")?.as_str());
         json!({"value": value, "answer": answer})
     }
 
@@ -225,7 +228,7 @@ impl<'a> Trial<'a> {
     fn metadata(&self) -> Value {
         let result = &self.saved.result;
         let said = self.conversation.as_ref();
-        let about = self.about.as_ref();
+        let (row, about) = (self.row(), self.about.as_ref());
         let all = json!({
             "category": about.and_then(|about| about.category.as_deref()),
             "difficulty": about.and_then(|about| about.difficulty.as_deref()),
@@ -233,7 +236,8 @@ impl<'a> Trial<'a> {
             "task_version_hash": about.and_then(|about| about.version_hash.as_deref()),
             "task_content_hash": self.content_hash,
             "task_git_commit_id": self.commit,
-            "info": said.and_then(|said| said.row.as_deref()).and_then(|row| row.info.as_ref()),
+            "question_id": row.and_then(|row| row.columns.get("task_id")),
+            "info": row.and_then(|row| row.info.as_ref()),
             "stop_condition": said.and_then(|said| said.stop_condition.as_deref()),
             "is_truncated": said.map(|said| said.is_truncated),
             "error": result.error,

@@ -31,6 +31,7 @@ mod merge;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod read;
+mod saved;
 
 use std::{io, sync::Arc};
 
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "parquet")]
 pub use self::parquet::{ParquetWriteError, ParquetWriter};
 pub use self::read::{ReadError, SampleReader};
+pub use self::saved::TrialSampleError;
 use super::State;
 
 /// A sequence of tokens to train on. All its lists are of one length.

@@ -80,8 +80,9 @@ struct Row {
     trajectory: Option<Vec<Step>>,
 }
 
+/// A saved turn.
 #[derive(Deserialize)]
-struct Step {
+pub(super) struct Step {
     tokens: Option<StepTokens>,
     advantage: Option<f64>,
     #[serde(default)]
@@ -142,12 +143,20 @@ fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
         false => ReadError::NotARow { line, source },
     })?;
     let steps = row.trajectory.ok_or(ReadError::NoTrajectory { line })?;
-    let rollout = Rollout {
-        example_id: row.example_id,
-        task: row.task.into(),
-        reward: row.reward.unwrap_or(0.0),
-        advantage: row.advantage.or_else(|| steps.iter().find_map(|step| step.advantage)),
-    };
+    of_steps(row.example_id, row.task.into(), row.reward.unwrap_or(0.0), row.advantage, &steps)
+        .map_err(|source| ReadError::NoSamples { line, source })
+}
+
+/// The samples of the saved turns of a rollout.
+pub(super) fn of_steps(
+    example_id: u64,
+    task: Arc<str>,
+    reward: f64,
+    advantage: Option<f64>,
+    steps: &[Step],
+) -> Result<Vec<Sample>, SampleError> {
+    let advantage = advantage.or_else(|| steps.iter().find_map(|step| step.advantage));
+    let rollout = Rollout { example_id, task, reward, advantage };
     let turns = steps.iter().map(|step| Turn {
         tokens: step.tokens.as_ref().map(|tokens| Tokens {
             prompt_ids: &tokens.prompt_ids,
@@ -159,7 +168,7 @@ fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
         is_truncated: step.is_truncated,
         trajectory_id: &step.trajectory_id,
     });
-    merge::samples(&rollout, turns).map_err(|source| ReadError::NoSamples { line, source })
+    merge::samples(&rollout, turns)
 }
 
 /// Whether a row that is none of outputs is one of a benchmark.

@@ -6,7 +6,9 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::SavedError;
-use crate::model::{Messages, Response, Role, RolloutOutput, TokenUsage, ToolDef, output::OutputError};
+use crate::model::{
+    Messages, Response, ResponseTokens, Role, RolloutOutput, TokenUsage, ToolDef, output::OutputError,
+};
 
 /// The conversation of one trial.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -46,6 +48,8 @@ pub struct Turn {
     pub usage: Option<TokenUsage>,
     /// Why the model stopped, where the server said.
     pub finish_reason: Option<String>,
+    /// The tokens of it, where the server gave them.
+    pub tokens: Option<ResponseTokens>,
     /// How long it took.
     pub model_sec: f64,
     /// How long the tools took that it called.
@@ -91,13 +95,14 @@ impl From<TrajectoryFile> for Conversation {
         let mut completion = Messages::new();
         let mut turns = Vec::with_capacity(file.turns.len());
         for turn in file.turns {
-            let Response { created, model, usage, message, finish_reason, .. } = turn.response;
+            let Response { created, model, usage, message, finish_reason, tokens, .. } = turn.response;
             turns.push(Turn {
                 message: completion.len(),
                 model,
                 created,
                 usage,
                 finish_reason: finish_reason.map(|reason| reason.as_str().to_owned()),
+                tokens,
                 model_sec: turn.model_sec,
                 tools_sec: turn.tools_sec,
             });

@@ -266,7 +266,7 @@ impl SavedJob {
     }
 
     /// Where the rows of an agent on a dataset are.
-    fn section(&self, agent: &str, dataset: &str) -> PathBuf {
+    pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
         match self.rows.len() {
             1 => self.dir.path().to_owned(),
             _ => self.dir.path().join(agent).join(dataset),

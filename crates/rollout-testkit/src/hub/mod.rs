@@ -1,0 +1,115 @@
+//! A hub for datasets on loopback, that speaks the upload protocol of the Hugging Face Hub.
+//!
+//! It has two addresses: that of the hub, and that of its storage for large files, to which tokens must not go.
+
+mod api;
+mod fault;
+mod serve;
+mod store;
+
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use bytes::Bytes;
+
+pub use fault::{Fault, Trouble};
+use store::Store;
+
+/// A hub at free ports, in a thread of its own. It runs until it is dropped.
+pub struct HubServer {
+    url: String,
+    shared: Arc<Mutex<Store>>,
+    _running: tokio::sync::oneshot::Sender<()>,
+}
+
+impl HubServer {
+    /// The token that may write.
+    pub const TOKEN: &str = "hf_loopbackloopbackloopback";
+
+    /// Who has the token.
+    pub const USER: &str = "tester";
+
+    /// An organisation that the user belongs to.
+    pub const ORGANISATION: &str = "team";
+
+    /// Starts a hub without datasets, to which files of 1000 bytes and more are large.
+    pub fn start() -> Self {
+        let listen = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");
+            listener.set_nonblocking(true).expect("listen without blocking");
+            let address = listener.local_addr().expect("a listener has an address");
+            (listener, format!("http://{address}"))
+        };
+        let ((hub, url), (storage, storage_url)) = (listen(), listen());
+        let shared = Arc::new(Mutex::new(Store::new(&url, &storage_url)));
+        let (running, dropped) = tokio::sync::oneshot::channel();
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || serve::run(hub, storage, &serving, dropped));
+        Self { url, shared, _running: running }
+    }
+
+    /// Has large files sent in parts of so many bytes.
+    #[must_use]
+    pub fn parts_of(self, bytes: usize) -> Self {
+        self.store().part_size = Some(bytes);
+        self
+    }
+
+    /// Has something go wrong. Troubles of the same requests come one after the other.
+    #[must_use]
+    pub fn fault(self, fault: Fault) -> Self {
+        self.store().faults.push(fault);
+        self
+    }
+
+    /// The address, as `HF_ENDPOINT` has it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The files of a dataset.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such dataset.
+    #[track_caller]
+    pub fn files(&self, repo: &str) -> BTreeMap<String, Bytes> {
+        let store = self.store();
+        let repo = store.repos.get(repo).expect("there is such a dataset");
+        let content = |(name, file): (&String, &store::Stored)| (name.clone(), store.content(file));
+        repo.files.iter().map(content).collect()
+    }
+
+    /// What the commits to a dataset say, from the first.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such dataset.
+    #[track_caller]
+    pub fn commits(&self, repo: &str) -> Vec<String> {
+        self.store().repos.get(repo).expect("there is such a dataset").commits.clone()
+    }
+
+    /// Whether there is such a dataset, and it is private.
+    pub fn is_private(&self, repo: &str) -> Option<bool> {
+        self.store().repos.get(repo).map(|repo| repo.private)
+    }
+
+    /// The requests so far, as `POST /path`. Those to the storage begin with `storage`.
+    pub fn requests(&self) -> Vec<String> {
+        self.store().requests.clone()
+    }
+
+    /// How many requests to the storage had a token.
+    pub fn leaks(&self) -> usize {
+        self.store().leaks
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

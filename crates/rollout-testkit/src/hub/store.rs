@@ -1,0 +1,115 @@
+//! What a hub keeps.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+
+use super::fault::Fault;
+
+pub(super) struct Store {
+    pub(super) url: String,
+    pub(super) storage_url: String,
+    pub(super) part_size: Option<usize>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) repos: BTreeMap<String, Repo>,
+    /// Large files by the SHA-256 of their content.
+    pub(super) large: HashMap<String, Bytes>,
+    /// Parts of large files that are not whole yet, by file and number.
+    pub(super) parts: HashMap<(String, usize), Bytes>,
+    pub(super) requests: Vec<String>,
+    pub(super) leaks: usize,
+}
+
+pub(super) struct Repo {
+    pub(super) private: bool,
+    pub(super) files: BTreeMap<String, Stored>,
+    pub(super) commits: Vec<String>,
+    /// The identifier of the last commit.
+    pub(super) head: String,
+}
+
+/// A file of a repository.
+#[derive(Clone)]
+pub(super) enum Stored {
+    Regular { content: Bytes, git_blob: String },
+    Large { sha256: String },
+}
+
+impl Store {
+    pub(super) fn new(url: &str, storage_url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            storage_url: storage_url.to_owned(),
+            part_size: None,
+            faults: Vec::new(),
+            repos: BTreeMap::new(),
+            large: HashMap::new(),
+            parts: HashMap::new(),
+            requests: Vec::new(),
+            leaks: 0,
+        }
+    }
+
+    pub(super) fn content(&self, file: &Stored) -> Bytes {
+        match file {
+            Stored::Regular { content, .. } => content.clone(),
+            Stored::Large { sha256 } => self.large.get(sha256).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+impl Repo {
+    pub(super) fn new(private: bool) -> Self {
+        let attributes =
+            Stored::regular(Bytes::from_static(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"));
+        let mut repo = Self {
+            private,
+            files: BTreeMap::from([(".gitattributes".to_owned(), attributes)]),
+            commits: Vec::new(),
+            head: String::new(),
+        };
+        repo.commit("initial commit");
+        repo
+    }
+
+    pub(super) fn commit(&mut self, message: &str) {
+        self.commits.push(message.to_owned());
+        self.head = sha256(format!("{}{message}", self.commits.len()).as_bytes())[..40].to_owned();
+    }
+}
+
+impl Stored {
+    pub(super) fn regular(content: Bytes) -> Self {
+        Self::Regular { git_blob: git_blob(&content), content }
+    }
+
+    /// How clients tell whether it has changed.
+    pub(super) fn oid(&self) -> &str {
+        match self {
+            Self::Regular { git_blob, .. } => git_blob,
+            Self::Large { sha256 } => sha256,
+        }
+    }
+}
+
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The name of the content by git itself.
+fn git_blob(content: &[u8]) -> String {
+    let mut child = Command::new("git")
+        .args(["hash-object", "--no-filters", "--stdin"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("git starts");
+    child.stdin.take().expect("it is piped").write_all(content).expect("git reads");
+    let output = child.wait_with_output().expect("git ends");
+    String::from_utf8(output.stdout).expect("git prints text").trim().to_owned()
+}

@@ -1,0 +1,191 @@
+//! The tables of a job as Parquet files, compressed with Zstandard.
+//!
+//! Times are microseconds in UTC, and the version of the columns is in the files' metadata as `rollout.schema_version`.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use parquet::{
+    basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel},
+    data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type},
+    errors::ParquetError,
+    file::{
+        metadata::KeyValue,
+        properties::WriterProperties,
+        writer::{SerializedFileWriter, SerializedRowGroupWriter},
+    },
+    schema::types::Type,
+};
+
+use super::{
+    Export, ExportError, Exported, NewFile,
+    table::{self, Cell, Column, Kind, SCHEMA_VERSION, StepRow, Table, TrialRow},
+};
+
+/// What is held in memory before it is written as a row group.
+const MAX_ROWS: usize = 16 << 10;
+const MAX_BYTES: usize = 16 << 20;
+
+/// Writes `trials.parquet` and `steps.parquet`.
+pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
+    let trials = ParquetTable::new(export, "trials", TrialRow::COLUMNS)?;
+    let steps = ParquetTable::new(export, "steps", StepRow::COLUMNS)?;
+    table::write(export, trials, steps)
+}
+
+struct ParquetTable {
+    path: PathBuf,
+    file: SerializedFileWriter<NewFile>,
+    columns: Vec<Held>,
+    rows: usize,
+    bytes: usize,
+}
+
+/// The values of a column that are not yet written.
+struct Held {
+    values: Values,
+    /// For each row of a column that may lack values, whether it has one.
+    is_there: Option<Vec<i16>>,
+}
+
+enum Values {
+    Text(Vec<ByteArray>),
+    Integer(Vec<i64>),
+    Real(Vec<f64>),
+    Boolean(Vec<bool>),
+}
+
+impl ParquetTable {
+    fn new<R>(export: &Export<'_>, name: &str, columns: &[Column<R>]) -> Result<Self, ExportError> {
+        let relative = format!("{name}.parquet");
+        let path = export.dir().join(&relative);
+        let file = export.file(relative)?;
+        let failed = |error| ExportError::Write { path: path.clone(), source: io::Error::other(error) };
+        let schema = schema(name, columns).map_err(failed)?;
+        let version = KeyValue::new("rollout.schema_version".to_owned(), SCHEMA_VERSION.to_string());
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_key_value_metadata(Some(vec![version]))
+            .build();
+        let file = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties)).map_err(failed)?;
+        let columns = columns.iter().map(Held::new).collect();
+        Ok(Self { path, file, columns, rows: 0, bytes: 0 })
+    }
+
+    fn write_held(&mut self) -> Result<(), ExportError> {
+        (self.rows, self.bytes) = (0, 0);
+        let mut write = || {
+            let mut group = self.file.next_row_group()?;
+            self.columns.iter_mut().try_for_each(|column| column.write(&mut group))?;
+            group.close().map(|_| ())
+        };
+        write()
+            .map_err(|error| ExportError::Write { path: self.path.clone(), source: io::Error::other(error) })
+    }
+}
+
+impl Table for ParquetTable {
+    fn add<R>(&mut self, columns: &[Column<R>], row: &R) -> Result<(), ExportError> {
+        for (column, held) in columns.iter().zip(&mut self.columns) {
+            self.bytes += held.add(column.cell(row));
+        }
+        self.rows += 1;
+        if self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES { self.write_held() } else { Ok(()) }
+    }
+
+    fn finish(mut self) -> Result<PathBuf, ExportError> {
+        if self.rows > 0 {
+            self.write_held()?;
+        }
+        let Self { path, file, .. } = self;
+        match file.into_inner() {
+            Ok(file) => file.finish(),
+            Err(error) => Err(ExportError::Write { path, source: io::Error::other(error) }),
+        }
+    }
+}
+
+fn schema<R>(name: &str, columns: &[Column<R>]) -> Result<Type, ParquetError> {
+    let field = |column: &Column<R>| {
+        let (physical, logical) = match column.kind {
+            Kind::Text | Kind::Json => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            Kind::Integer => (Physical::INT64, None),
+            Kind::Real => (Physical::DOUBLE, None),
+            Kind::Boolean => (Physical::BOOLEAN, None),
+            Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
+        };
+        let repetition = if column.is_required { Repetition::REQUIRED } else { Repetition::OPTIONAL };
+        let field = Type::primitive_type_builder(column.name, physical);
+        field.with_repetition(repetition).with_logical_type(logical).build().map(Arc::new)
+    };
+    let fields = columns.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+    Type::group_type_builder(name).with_fields(fields).build()
+}
+
+impl Held {
+    fn new<R>(column: &Column<R>) -> Self {
+        let values = match column.kind {
+            Kind::Text | Kind::Json => Values::Text(Vec::new()),
+            Kind::Integer | Kind::Time => Values::Integer(Vec::new()),
+            Kind::Real => Values::Real(Vec::new()),
+            Kind::Boolean => Values::Boolean(Vec::new()),
+        };
+        Self { values, is_there: (!column.is_required).then(Vec::new) }
+    }
+
+    /// Takes a value, and tells about how much memory it needs.
+    fn add(&mut self, cell: Cell<'_>) -> usize {
+        let mut size = size_of::<u64>();
+        let is_there = match (&mut self.values, cell) {
+            (Values::Text(values), Cell::Text(text)) => {
+                size = size_of::<ByteArray>() + text.len();
+                values.push(ByteArray::from(text.into_owned().into_bytes()));
+                1
+            }
+            (Values::Integer(values), Cell::Integer(number)) => {
+                values.push(number);
+                1
+            }
+            (Values::Integer(values), Cell::Time(time)) => {
+                values.push(time.as_microsecond());
+                1
+            }
+            (Values::Real(values), Cell::Real(number)) => {
+                values.push(number);
+                1
+            }
+            (Values::Boolean(values), Cell::Boolean(is)) => {
+                values.push(is);
+                1
+            }
+            // In a column that has to have a value, the file is refused for it.
+            _ => 0,
+        };
+        self.is_there.iter_mut().for_each(|all| all.push(is_there));
+        size
+    }
+
+    fn write(&mut self, group: &mut SerializedRowGroupWriter<'_, NewFile>) -> Result<(), ParquetError> {
+        let is_there = self.is_there.as_deref();
+        match &mut self.values {
+            Values::Text(values) => write_column::<ByteArrayType>(group, values, is_there),
+            Values::Integer(values) => write_column::<Int64Type>(group, values, is_there),
+            Values::Real(values) => write_column::<DoubleType>(group, values, is_there),
+            Values::Boolean(values) => write_column::<BoolType>(group, values, is_there),
+        }?;
+        self.is_there.iter_mut().for_each(Vec::clear);
+        Ok(())
+    }
+}
+
+fn write_column<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, NewFile>,
+    values: &mut Vec<T::T>,
+    is_there: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let column = group.next_column()?;
+    let mut column =
+        column.ok_or_else(|| ParquetError::General("the schema has fewer columns".to_owned()))?;
+    column.typed::<T>().write_batch(values, is_there, None)?;
+    values.clear();
+    column.close()
+}

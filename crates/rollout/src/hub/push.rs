@@ -1,0 +1,337 @@
+//! A push: the repository, what of the files it lacks, and the commits that add them.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use reqwest::{Method, StatusCode, header};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    Hub, HubError, RepoName, base64, card,
+    client::time_for,
+    commit::{Body, Change, Wire},
+    files::{Content, FileError, PushFile},
+};
+
+/// The branch that is pushed to.
+const BRANCH: &str = "main";
+
+/// How many files the hub is asked about at a time.
+const BATCH: usize = 256;
+
+/// The most that one commit has: files, and bytes within the commit itself.
+const MAX_CHANGES: usize = 2_000;
+const MAX_INLINE: u64 = 64 << 20;
+
+/// How often whoever waits is told how far it is.
+const TOLD_EVERY: Duration = Duration::from_millis(500);
+
+const CARD: &str = "README.md";
+
+/// Files on their way to a dataset.
+#[derive(Debug, Clone)]
+pub struct Push {
+    repo: RepoName,
+    files: Vec<PushFile>,
+    private: bool,
+    message: String,
+}
+
+/// How far a push is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that have been sent, or need not be.
+    pub sent: u64,
+    /// Bytes of all files.
+    pub total: u64,
+}
+
+/// What came of a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pushed {
+    /// Where people look at the dataset.
+    pub url: String,
+    /// The last commit; none if the dataset had every file already.
+    pub commit: Option<String>,
+    /// How many files were new or different.
+    pub changed: usize,
+    /// How many files the dataset had already.
+    pub unchanged: usize,
+}
+
+#[derive(Deserialize)]
+struct WhoAmI {
+    name: String,
+    #[serde(default)]
+    orgs: Vec<Organisation>,
+}
+
+#[derive(Deserialize)]
+struct Organisation {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct RepoInfo {
+    #[serde(default)]
+    private: bool,
+}
+
+#[derive(Deserialize)]
+struct Modes {
+    files: Vec<Mode>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mode {
+    path: String,
+    upload_mode: UploadMode,
+    #[serde(default)]
+    should_ignore: bool,
+    #[serde(default)]
+    oid: Option<String>,
+}
+
+#[derive(Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum UploadMode {
+    Lfs,
+    Regular,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Committed {
+    commit_oid: String,
+}
+
+impl Push {
+    /// These files.
+    pub fn files(repo: RepoName, files: Vec<PushFile>) -> Self {
+        Self { repo, files, private: false, message: "Add results of Rollout".to_owned() }
+    }
+
+    /// All files below a directory. There has to be one, and no links.
+    pub async fn directory(repo: RepoName, dir: impl Into<PathBuf>) -> Result<Self, FileError> {
+        let dir = dir.into();
+        let gathered = tokio::task::spawn_blocking({
+            let dir = dir.clone();
+            move || PushFile::below(&dir)
+        });
+        let files = gathered.await.map_err(|error| FileError::Read { path: dir, source: error.into() })??;
+        Ok(Self::files(repo, files))
+    }
+
+    /// Whether only its owner may read the dataset.
+    #[must_use]
+    pub fn private(self, private: bool) -> Self {
+        Self { private, ..self }
+    }
+
+    /// What the commits say.
+    #[must_use]
+    pub fn message(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+}
+
+impl Hub {
+    /// Who has the token.
+    pub async fn whoami(&self) -> Result<String, HubError> {
+        Ok(self.who().await?.name)
+    }
+
+    async fn who(&self) -> Result<WhoAmI, HubError> {
+        self.json("ask who has the token", Method::GET, self.url("api/whoami-v2"), |request| request).await
+    }
+
+    /// Pushes files to a dataset, which is made where there is none. Whoever waits is told now and then how far it is.
+    pub async fn push(
+        &self,
+        push: &Push,
+        told: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<Pushed, HubError> {
+        let total: Arc<AtomicU64> = Arc::default();
+        let sent: Arc<AtomicU64> = Arc::default();
+        let mut work = std::pin::pin!(self.push_all(push, &total, &sent));
+        let mut ticks = tokio::time::interval(TOLD_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                biased;
+                pushed = &mut work => return pushed,
+                _ = ticks.tick() => {
+                    let total = total.load(Ordering::Relaxed);
+                    // What is sent twice is counted twice.
+                    told(Progress { sent: sent.load(Ordering::Relaxed).min(total), total });
+                }
+            }
+        }
+    }
+
+    async fn push_all(
+        &self,
+        push: &Push,
+        total: &AtomicU64,
+        sent: &Arc<AtomicU64>,
+    ) -> Result<Pushed, HubError> {
+        let user = self.who().await?;
+        let repo = push.repo.clone().owned_by(&user.name);
+        let owner = repo.owner().unwrap_or_default();
+        if owner != user.name && user.orgs.iter().all(|org| org.name != owner) {
+            return Err(HubError::NotTheOwner { user: user.name, owner: owner.to_owned() });
+        }
+        self.create(&repo, push.private).await?;
+        let url = self.url(&format!("datasets/{repo}")).to_string();
+        let mut pushed = Pushed { url, commit: None, changed: 0, unchanged: 0 };
+        let sizes = push.files.iter().map(|file| file.path.metadata().map_or(0, |found| found.len()));
+        total.store(sizes.sum(), Ordering::Relaxed);
+
+        let (mut changes, mut inline) = (Vec::new(), 0);
+        if push.files.iter().all(|file| file.name != CARD) && !self.has_card(&repo).await? {
+            let names = push.files.iter().map(|file| file.name.as_str());
+            let text = card::text(repo.name(), names);
+            changes.push(Change { name: CARD.to_owned(), content: Body::Text(text.into()) });
+        }
+        for files in push.files.chunks(BATCH) {
+            let contents = contents(files).await?;
+            let known: Vec<_> = files.iter().zip(&contents).collect();
+            let lacking = self.lacking(&repo, &known).await?;
+            pushed.unchanged += known.len() - lacking.len();
+            pushed.changed += lacking.len();
+            let here: u64 = known.iter().map(|(_, content)| content.size).sum();
+            let large: Vec<_> = lacking
+                .iter()
+                .filter(|(.., mode)| *mode == UploadMode::Lfs)
+                .map(|(file, content, _)| (*file, *content))
+                .collect();
+            let outside: u64 = large.iter().map(|(_, content)| content.size).sum();
+            self.send_large(&repo, &large, sent).await?;
+            sent.fetch_add(here - outside, Ordering::Relaxed);
+            for (file, content, mode) in lacking {
+                let content = match mode {
+                    UploadMode::Lfs => Body::Large { sha256: content.sha256.clone(), size: content.size },
+                    UploadMode::Regular => Body::File { path: file.path.clone(), size: content.size },
+                };
+                if changes.len() == MAX_CHANGES || inline + content.inline() > MAX_INLINE && inline > 0 {
+                    let full = std::mem::take(&mut changes);
+                    inline = 0;
+                    pushed.commit = Some(self.commit(&repo, &push.message, full).await?);
+                }
+                inline += content.inline();
+                changes.push(Change { name: file.name.clone(), content });
+            }
+        }
+        if !changes.is_empty() {
+            pushed.commit = Some(self.commit(&repo, &push.message, changes).await?);
+        }
+        Ok(pushed)
+    }
+
+    /// Makes the repository. One that is there is fine, unless it is public and must not be.
+    async fn create(&self, repo: &RepoName, private: bool) -> Result<(), HubError> {
+        let action = format!("make the dataset {repo}");
+        let mut question = json!({"type": "dataset", "name": repo.name(), "organization": repo.owner()});
+        if private {
+            question["visibility"] = json!("private");
+        }
+        let url = self.url("api/repos/create");
+        let answer = self.send(&action, &Method::POST, url, |request| request.json(&question)).await?;
+        match answer.status() {
+            StatusCode::CONFLICT => {}
+            // A token may be allowed to write to a repository, and not to make one.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.info(repo).await.is_ok() => {}
+            _ => _ = self.accepted(&action, answer).await?,
+        }
+        if private && !self.info(repo).await?.private {
+            return Err(HubError::Public(repo.to_string()));
+        }
+        Ok(())
+    }
+
+    async fn info(&self, repo: &RepoName) -> Result<RepoInfo, HubError> {
+        let url = self.url(&format!("api/datasets/{repo}"));
+        self.json(&format!("look at the dataset {repo}"), Method::GET, url, |request| request).await
+    }
+
+    async fn has_card(&self, repo: &RepoName) -> Result<bool, HubError> {
+        let url = self.url(&format!("datasets/{repo}/resolve/{BRANCH}/{CARD}"));
+        let action = format!("look for a card in {repo}");
+        match self.send(&action, &Method::HEAD, url, |request| request).await {
+            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Ok(false),
+            Ok(answer) => self.accepted(&action, answer).await.map(|_| true),
+            // Content may be kept elsewhere.
+            Err(HubError::Elsewhere { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Those of the files that the repository has not, or in another form, with the way in which each is to be sent.
+    async fn lacking<'a>(
+        &self,
+        repo: &RepoName,
+        files: &[(&'a PushFile, &'a Content)],
+    ) -> Result<Vec<(&'a PushFile, &'a Content, UploadMode)>, HubError> {
+        let action = format!("ask what {repo} lacks");
+        let file = |(file, content): &(&PushFile, &Content)| {
+            let mut sample = String::new();
+            base64::encode(&content.sample, &mut sample);
+            json!({"path": file.name, "sample": sample, "size": content.size})
+        };
+        let question = json!({"files": files.iter().map(file).collect::<Vec<_>>()});
+        let url = self.url(&format!("api/datasets/{repo}/preupload/{BRANCH}"));
+        let modes: Modes = self.json(&action, Method::POST, url, |request| request.json(&question)).await?;
+        let mut modes: std::collections::HashMap<_, _> =
+            modes.files.into_iter().map(|mode| (mode.path.clone(), mode)).collect();
+        let mut lacking = Vec::new();
+        for (file, content) in files {
+            let strange = |what| HubError::Strange { action: action.clone(), what };
+            let mode =
+                modes.remove(&file.name).ok_or_else(|| strange(format!("nothing about {}", file.name)))?;
+            if mode.should_ignore {
+                return Err(strange(format!("{} is in the dataset's .gitignore", file.name)));
+            }
+            // The storage for large files takes no empty ones.
+            let upload = if content.size == 0 { UploadMode::Regular } else { mode.upload_mode };
+            let oid = if upload == UploadMode::Lfs { &content.sha256 } else { &content.git_blob };
+            if mode.oid.as_ref() != Some(oid) {
+                lacking.push((*file, *content, upload));
+            }
+        }
+        Ok(lacking)
+    }
+
+    async fn commit(&self, repo: &RepoName, message: &str, changes: Vec<Change>) -> Result<String, HubError> {
+        let wire = Wire::new(message, changes.into());
+        let length = wire.length();
+        let url = self.url(&format!("api/datasets/{repo}/commit/{BRANCH}"));
+        // A commit whose answer was lost is made twice, with nothing in the second.
+        let committed: Committed = self
+            .json(&format!("commit to {repo}"), Method::POST, url, |request| {
+                request
+                    .timeout(time_for(length))
+                    .header(header::CONTENT_TYPE, "application/x-ndjson")
+                    .header(header::CONTENT_LENGTH, length)
+                    .body(reqwest::Body::wrap_stream(wire.stream()))
+            })
+            .await?;
+        Ok(committed.commit_oid)
+    }
+}
+
+/// Hashes files, where that may block.
+async fn contents(files: &[PushFile]) -> Result<Vec<Content>, FileError> {
+    let path = files.first().map(|file| file.path.clone()).unwrap_or_default();
+    let files = files.to_vec();
+    let hashed = tokio::task::spawn_blocking(move || files.iter().map(PushFile::content).collect());
+    hashed.await.map_err(|error| FileError::Read { path, source: error.into() })?
+}
