@@ -15,7 +15,9 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use eval::{Ask, Eval};
-pub(crate) use export::{EvalLogDialect, Export, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use export::{
+    EeeRelationship, EvalLogDialect, Export, ExportEee, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob,
+};
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
