@@ -20,7 +20,10 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 pub(crate) use compare::Compare;
 pub(crate) use eval::{Ask, Eval};
-pub(crate) use export::{EvalLogDialect, Export, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use export::{
+    EeeRelationship, EvalLogDialect, Export, ExportEee, ExportEvalLog, ExportFormat, ExportRl, ExportWhat,
+    FromJob,
+};
 pub(crate) use flakes::Flakes;
 pub(crate) use investigate::{Investigate, InvestigateOnly};
 pub(crate) use reproduce::Reproduce;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use rollout::hub::RepoName;
 
 /// Arguments of `export`.
 #[derive(Debug, Args)]
@@ -27,6 +28,8 @@ pub(crate) enum ExportWhat {
     Sft(ExportSft),
     /// Make an eval log: a record of each agent on each dataset, and one of each episode
     EvalLog(ExportEvalLog),
+    /// Make files of Every Eval Ever: scores of each agent on each dataset, and a line for each trial
+    Eee(ExportEee),
     /// Make logs that Inspect reads and its viewer opens
     Inspect(FromJob),
     /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
@@ -43,6 +46,47 @@ pub(crate) struct FromJob {
     /// The directory to write to
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
+
+    /// Push the files to a dataset of the Hugging Face Hub, with the token in HF_TOKEN
+    #[arg(long, value_name = "OWNER/NAME")]
+    pub push_to_hub: Option<RepoName>,
+
+    /// Let only its owner read the dataset
+    #[arg(long, requires = "push_to_hub")]
+    pub hub_private: bool,
+}
+
+/// Arguments of `export eee`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportEee {
+    #[command(flatten)]
+    pub from: FromJob,
+
+    /// Who ran the evaluation
+    #[arg(long, value_name = "NAME")]
+    pub organization: Option<String>,
+
+    /// What they have to do with the model
+    #[arg(long, value_name = "RELATIONSHIP", default_value = "other")]
+    pub relationship: EeeRelationship,
+
+    /// Who made the model, where its name does not begin with it
+    #[arg(long, value_name = "NAME")]
+    pub developer: Option<String>,
+}
+
+/// What those who ran an evaluation have to do with the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum EeeRelationship {
+    /// They made it
+    FirstParty,
+    /// They have nothing to do with it
+    ThirdParty,
+    /// They worked with those who made it
+    Collaborative,
+    /// Anything else
+    Other,
 }
 
 /// Arguments of `export eval-log`.

@@ -7,6 +7,7 @@
 pub mod atif;
 mod chat;
 pub mod csv;
+pub mod eee;
 pub mod eval_log;
 pub mod inspect;
 #[cfg(feature = "parquet")]

@@ -193,8 +193,7 @@ impl Hub {
         self.create(&repo, push.private).await?;
         let url = self.url(&format!("datasets/{repo}")).to_string();
         let mut pushed = Pushed { url, commit: None, changed: 0, unchanged: 0 };
-        let sizes = push.files.iter().map(|file| file.path.metadata().map_or(0, |found| found.len()));
-        total.store(sizes.sum(), Ordering::Relaxed);
+        total.store(size(&push.files).await, Ordering::Relaxed);
 
         let (mut changes, mut inline) = (Vec::new(), 0);
         if push.files.iter().all(|file| file.name != CARD) && !self.has_card(&repo).await? {
@@ -326,6 +325,14 @@ impl Hub {
             .await?;
         Ok(committed.commit_oid)
     }
+}
+
+/// How many bytes files have. It only tells how far a push is, so a file that is gone is told later.
+async fn size(files: &[PushFile]) -> u64 {
+    let files = files.to_vec();
+    let length = |file: &PushFile| file.path.metadata().map_or(0, |found| found.len());
+    let sizes = tokio::task::spawn_blocking(move || files.iter().map(length).sum());
+    sizes.await.unwrap_or_default()
 }
 
 /// Hashes files, where that may block.

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     config::{JobConfig, LoadedJob, RetryConfig},
+    hub::{Hub, HubError, Push, PushFile, Pushed, RepoName},
     job::{self, Cancel, Collector, ExampleSet, Job, JobError, Plan, PlanError, ResumeError},
     name::{AgentName, DatasetName},
 };
@@ -46,6 +47,8 @@ pub struct RunOptions {
     on_start: Option<OnStart>,
     on_progress: Option<OnProgress>,
     cancel: Cancel,
+    hub: Option<Hub>,
+    hub_dataset: Option<RepoName>,
 }
 
 enum Save {
@@ -68,6 +71,8 @@ impl RunOptions {
             on_start: None,
             on_progress: None,
             cancel: Cancel::default(),
+            hub: None,
+            hub_dataset: None,
         }
     }
 
@@ -133,6 +138,19 @@ impl RunOptions {
         told: impl FnMut(&[RolloutOutput], &[RolloutOutput], &GenerateMetadata) + Send + 'static,
     ) -> Self {
         Self { on_progress: Some(Box::new(told)), ..self }
+    }
+
+    /// Pushes rows and averages to a dataset of a hub in the end. They have to be saved too.
+    #[must_use]
+    pub fn push_to_hf_hub(self, hub: Hub) -> Self {
+        Self { hub: Some(hub), ..self }
+    }
+
+    /// The dataset to push to, in the place of `<env_id>_<model>_n<examples>_r<rollouts per example>` of whoever has
+    /// the token.
+    #[must_use]
+    pub fn hf_hub_dataset_name(self, name: RepoName) -> Self {
+        Self { hub_dataset: Some(name), ..self }
     }
 
     /// Stops the run.
@@ -224,6 +242,8 @@ pub struct GenerateOutputs {
     pub metadata: GenerateMetadata,
     /// Whether somebody cut the run short, so that rows are missing.
     pub cancelled: bool,
+    /// What came of the push, if one was asked for and nobody cut the run short.
+    pub pushed: Option<Pushed>,
 }
 
 /// Why rollouts could not be generated.
@@ -241,6 +261,17 @@ pub enum GenerateError {
     /// The run had to stop.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// There would be no files to push.
+    #[error("results that are not saved cannot be pushed; call `save_results` or `save_to` too")]
+    Unsaved,
+    /// The results are saved and could not be pushed.
+    #[error("the results are in {}, and could not be pushed", directory.display())]
+    Push {
+        /// Where they are saved.
+        directory: PathBuf,
+        /// Why.
+        source: HubError,
+    },
 }
 
 impl GenerateError {
@@ -249,7 +280,8 @@ impl GenerateError {
         match self {
             Self::Resume(error) => error.hint(),
             Self::Job(error) => error.hint(),
-            Self::NoExamples | Self::Unusable(_) => None,
+            Self::Push { source, .. } => source.hint().map(str::to_owned),
+            Self::NoExamples | Self::Unusable(_) | Self::Unsaved => None,
         }
     }
 }
@@ -301,6 +333,9 @@ impl Rollouts {
             Save::To(directory) => Some(directory),
             Save::Under(base) => Some(new_directory(&base, self.name(), &model.name)),
         };
+        if options.hub.is_some() && directory.is_none() {
+            return Err(GenerateError::Unsaved);
+        }
         let (env_id, shuffled) = (self.name().to_owned(), self.shuffled);
         let examples = ExampleSet {
             name: DatasetName::new(flat(&env_id)).unwrap_or_else(|_| default_name()),
@@ -322,8 +357,8 @@ impl Rollouts {
         let num_examples = plan.tasks().len();
         let per_example = if total > num_examples { total / num_examples } else { attempts.get() as usize };
         plan.describe(json!({
-            "env_id": env_id,
-            "model": name,
+            "env_id": &env_id,
+            "model": &name,
             "num_examples": num_examples,
             "rollouts_per_example": per_example,
             "shuffle": shuffled.map(|seed| seed.is_some()),
@@ -331,7 +366,7 @@ impl Rollouts {
         }));
 
         let all = plan.len() as usize;
-        let mut job = match directory {
+        let mut job = match directory.clone() {
             None => Job::unrecorded(plan),
             Some(directory) => Job::in_directory(plan, directory).await?,
         };
@@ -345,8 +380,29 @@ impl Rollouts {
         let (events, _) = mpsc::unbounded_channel();
         job.run(events, options.cancel).await?;
         let gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(gathered.expect("a job that ends well tells its end"))
+        let mut gathered: GenerateOutputs = gathered.expect("a job that ends well tells its end");
+        if let (Some(hub), Some(directory), false) = (options.hub, directory, gathered.cancelled) {
+            let dataset = options.hub_dataset.unwrap_or_else(|| {
+                RepoName::tidy(&format!("{env_id}_{}_n{num_examples}_r{per_example}", name.replace('/', "_")))
+            });
+            let pushed = push(&hub, dataset, &directory).await;
+            gathered.pushed = Some(pushed.map_err(|source| GenerateError::Push { directory, source })?);
+        }
+        Ok(gathered)
     }
+}
+
+/// Pushes the rows and averages of a directory.
+async fn push(hub: &Hub, dataset: RepoName, directory: &Path) -> Result<Pushed, HubError> {
+    let mut files = Vec::new();
+    // A directory of another program goes on with its own name for the rows.
+    for name in ["outputs.jsonl", "results.jsonl", "metadata.json"] {
+        let path = directory.join(name);
+        if tokio::fs::try_exists(&path).await.unwrap_or(false) {
+            files.push(PushFile::new(path, name)?);
+        }
+    }
+    hub.push(&Push::files(dataset, files), &mut |_| {}).await
 }
 
 /// Gathers rows while they come.
@@ -369,7 +425,7 @@ impl Collector for Gather {
         let mut outputs = std::mem::take(&mut self.all);
         outputs.sort_by_key(|output| (output.example_id, output.attempt));
         let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        *gathered = Some(GenerateOutputs { outputs, metadata, cancelled });
+        *gathered = Some(GenerateOutputs { outputs, metadata, cancelled, pushed: None });
     }
 }
 

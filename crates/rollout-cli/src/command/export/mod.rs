@@ -1,15 +1,22 @@
 //! `rollout export`: files for other programs, made of the results of a job.
 
+mod push;
 mod rl;
 
 use rollout::{
-    export::{self, ExportError, Exported, eval_log::Dialect, sft::SftOptions},
+    export::{
+        self, ExportError, Exported,
+        eee::{self, Relationship},
+        eval_log::Dialect,
+        sft::SftOptions,
+    },
     record::saved::SavedJob,
 };
 
+use self::push::pushing;
 use super::progress::progress;
 use crate::{
-    args::{EvalLogDialect, Export, ExportEvalLog, ExportWhat, FromJob},
+    args::{EeeRelationship, EvalLogDialect, Export, ExportEee, ExportEvalLog, ExportWhat, FromJob},
     exit::{Exit, Failure},
     report::text::{DIM, count, paint},
 };
@@ -17,7 +24,7 @@ use crate::{
 /// Exports what was asked for.
 pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
-        ExportWhat::Rl(args) => rl::run(args),
+        ExportWhat::Rl(args) => pushing(&args.from, || rl::run(args)),
         ExportWhat::Csv(from) => write(from, "trial", export::csv::write),
         #[cfg(feature = "parquet")]
         ExportWhat::Parquet(from) => write(from, "trial", export::parquet::write),
@@ -29,6 +36,7 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
             write(&args.from, "conversation", |export| export::sft::write(export, options))
         }
         ExportWhat::EvalLog(args) => eval_log(args),
+        ExportWhat::Eee(args) => eee(args),
         ExportWhat::Inspect(from) => write(from, "sample", export::inspect::write),
         ExportWhat::Atif(from) => write(from, "trial", export::atif::write),
     }
@@ -43,8 +51,30 @@ fn eval_log(args: &ExportEvalLog) -> Result<Exit, Failure> {
     write(&args.from, "episode", |export| export::eval_log::write(export, options))
 }
 
-/// Opens a job, makes files of it, and tells what was made.
+fn eee(args: &ExportEee) -> Result<Exit, Failure> {
+    let options = eee::Options {
+        organization: args.organization.clone(),
+        relationship: match args.relationship {
+            EeeRelationship::FirstParty => Relationship::FirstParty,
+            EeeRelationship::ThirdParty => Relationship::ThirdParty,
+            EeeRelationship::Collaborative => Relationship::Collaborative,
+            EeeRelationship::Other => Relationship::Other,
+        },
+        developer: args.developer.clone(),
+    };
+    write(&args.from, "trial", |export| eee::write(export, &options))
+}
+
+/// Opens a job, makes files of it, pushes them if that is asked for, and tells what was made.
 fn write(
+    from: &FromJob,
+    noun: &str,
+    make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
+) -> Result<Exit, Failure> {
+    pushing(from, || make_files(from, noun, make))
+}
+
+fn make_files(
     from: &FromJob,
     noun: &str,
     make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
