@@ -3,7 +3,9 @@
 mod compare;
 mod eval;
 mod export;
+mod flakes;
 mod investigate;
+mod reproduce;
 mod score;
 mod tools;
 
@@ -19,7 +21,9 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub(crate) use compare::Compare;
 pub(crate) use eval::{Ask, Eval};
 pub(crate) use export::{EvalLogDialect, Export, ExportEvalLog, ExportFormat, ExportRl, ExportWhat, FromJob};
+pub(crate) use flakes::Flakes;
 pub(crate) use investigate::{Investigate, InvestigateOnly};
+pub(crate) use reproduce::Reproduce;
 pub(crate) use score::Score;
 pub(crate) use tools::{Tools, ToolsCall, ToolsCommand, ToolsList, ToolsServe};
 
@@ -107,6 +111,10 @@ pub(crate) enum Command {
     Compare(Compare),
     /// Have a model say why trials of a job failed
     Investigate(Investigate),
+    /// Run one trial again, and tell what differs
+    Reproduce(Reproduce),
+    /// Find tasks whose oracle does not always pass, or that reward doing nothing
+    Flakes(Flakes),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
     /// Open a shell in a fresh environment of a task

@@ -42,6 +42,8 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Export(args) => command::export::run(&args),
         Command::Compare(args) => command::compare::run(&args),
         Command::Investigate(args) => on_runtime(command::investigate::run(&args)),
+        Command::Reproduce(args) => on_runtime(command::reproduce::run(args)),
+        Command::Flakes(args) => on_runtime(command::flakes::run(args)),
         Command::Validate(args) => on_runtime(command::validate::run(&args)),
         Command::Shell(args) => on_runtime(command::shell::shell(&args)),
         Command::Attach(args) => on_runtime(command::shell::attach(&args)),

@@ -40,7 +40,9 @@ fn agrees(log: &Value, result: &Value) {
         let sample = sample(log, row["task_name"].as_str().unwrap(), attempt);
         assert_eq!(sample["scores"].get("reward").unwrap_or(&Value::Null), &row["reward"]);
         let error = sample["error"].as_str().map(|error| error.split(": ").next().unwrap());
-        assert_eq!(error, row["error"].as_str());
+        // Inspect knows no error beside a score, so such a one is told, and the sample counts as the trial does.
+        let kept = if row["reward"].is_null() { error } else { sample["metadata"]["error"]["type"].as_str() };
+        assert_eq!((kept, error.is_some()), (row["error"].as_str(), row["reward"].is_null()));
         count += 1;
     }
     assert_eq!(log["samples"].as_array().unwrap().len(), count);
@@ -80,6 +82,7 @@ fn trials_in_containers_are_samples_with_messages_tools_scores_and_errors() {
         );
     }
     assert_eq!((&script["model"], &model["model"]), (&json!("agent"), &json!("scripted")));
+    assert_eq!(model["provenance"]["provider"], "native");
 
     let silent = sample(script, "good", 1);
     assert_eq!((&silent["input"], &silent["messages"]), (&json!("Create the file /app/done.\n"), &json!([])));
@@ -93,8 +96,20 @@ fn trials_in_containers_are_samples_with_messages_tools_scores_and_errors() {
     assert_eq!(said["metadata"]["environment"]["provider"], "native");
     said["messages"][0]["text"] = json!("[system prompt]");
     said["messages"][3]["answers"][0] = json!("[id]");
-    insta::assert_snapshot!(lines(&said["messages"]), @r#""#);
-    insta::assert_snapshot!(lines(&said["events"]), @r#""#);
+    insta::assert_snapshot!(lines(&said["messages"]), @r#"
+    {"role":"system","text":"[system prompt]"}
+    {"role":"user","text":"Create the file /app/done.\n"}
+    {"role":"assistant","text":"","calls":[["bash",{"command":"touch /app/done; echo made"},null]]}
+    {"role":"tool","text":"made\n[exit code 0]","answers":["[id]","bash"]}
+    {"role":"assistant","text":"Done."}
+    "#);
+    insta::assert_snapshot!(lines(&said["events"]), @r#"
+    {"event":"sample_init"}
+    {"event":"model","input":2,"completion":"","tools":["bash","read_file","write_file","apply_patch"],"usage":{"input_tokens":400,"output_tokens":50,"total_tokens":1050,"input_tokens_cache_write":0,"input_tokens_cache_read":600,"reasoning_tokens":0,"total_cost":0.012}}
+    {"event":"tool","function":"bash","arguments":{"command":"touch /app/done; echo made"},"result":"made\n[exit code 0]"}
+    {"event":"model","input":4,"completion":"Done.","tools":["bash","read_file","write_file","apply_patch"],"usage":{"input_tokens":400,"output_tokens":50,"total_tokens":1050,"input_tokens_cache_write":0,"input_tokens_cache_read":600,"reasoning_tokens":0,"total_cost":0.012}}
+    {"event":"score","score":["reward",1.0]}
+    "#);
     let failed = sample(model, "broken", 1);
     assert_eq!(failed["messages"].as_array().unwrap().len(), 5);
     assert_eq!(failed["events"].as_array().unwrap().last().unwrap()["message"], failed["error"]);
@@ -141,7 +156,42 @@ fn questions_of_a_benchmark_are_samples_with_what_was_answered() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&json!([
         log["task"], log["solver"], log["model"], log["total"], log["completed"], log["metrics"], log["scored"],
         log["sample_ids"],
-    ])).unwrap(), @r#""#);
+    ])).unwrap(), @r#"
+    [
+      "questions",
+      "m",
+      "m",
+      4,
+      3,
+      {
+        "reward": {
+          "accuracy": 0.5,
+          "mean": 0.5,
+          "stderr": 0.5
+        },
+        "exact_match": {
+          "mean": 0.5,
+          "stderr": 0.5
+        }
+      },
+      {
+        "reward": [
+          2,
+          2
+        ],
+        "exact_match": [
+          2,
+          2
+        ]
+      },
+      [
+        "q_1~dd4810e7f33e",
+        "q2",
+        "问题",
+        "q4"
+      ]
+    ]
+    "#);
     for line in fs::read_to_string(job.dir().join("results.jsonl")).unwrap().lines() {
         let row: Value = serde_json::from_str(line).unwrap();
         let mut samples = log["samples"].as_array().unwrap().iter();
@@ -165,7 +215,7 @@ fn the_viewer_of_inspect_lists_and_opens_the_logs() {
     job.run().expect(1);
     export(&job);
     let shown = Python::new().run(include_str!("view.py"), job.root().join("out").to_str().unwrap());
-    insta::assert_snapshot!(shown.trim_end(), @r#""#);
+    insta::assert_snapshot!(shown.trim_end(), @r#"[["set", "agent", "success", 4, "broken"], ["set", "model", "success", 4, "broken"]]"#);
 }
 
 #[test]
@@ -178,8 +228,30 @@ fn nothing_that_a_model_or_a_tool_says_makes_a_log_unreadable() {
     let huge = sample["messages"][4]["text"].take();
     assert_eq!(huge.as_str().unwrap(), output);
     assert_eq!(sample["events"][2]["result"].take().as_str().unwrap(), output);
-    insta::assert_snapshot!(lines(&sample["messages"]), @r#""#);
-    insta::assert_snapshot!(lines(&sample["events"]), @r#""#);
+    insta::assert_snapshot!(lines(&sample["messages"]), @r#"
+    {"role":"system","text":"\u0000"}
+    {"role":"user","text":"look\n{\"type\":\"image_url\",\"image_url\":{\"url\":\"file:///etc/passwd\"}}\n{\"type\":\"image_url\",\"image_url\":4}\n{\"type\":\"input_audio\",\"input_audio\":{\"data\":\"AA==\",\"format\":\"ogg\"}}","parts":["text","image","image","text","text","text"]}
+    {"role":"assistant","text":"","calls":[["old",{},null]]}
+    {"role":"assistant","text":"","parts":["reasoning"],"calls":[["a/b",{"arguments":"{\"x\": \"\\ud800\"}"},"the arguments are not a JSON object"],["",{"arguments":"[1]"},"the arguments are not a JSON object"]]}
+    {"role":"tool","text":null,"answers":["../../1","a/b"]}
+    {"role":"tool","text":"?","parts":["text"],"answers":["nobody's",null]}
+    {"role":"tool","text":"","answers":[null,null]}
+    {"role":"user","text":"go on"}
+    {"role":"tool","text":"late","answers":["2",""]}
+    {"role":"assistant","text":"a\n{\"type\":\"thing\",\"value\":[1]}","parts":["text","text"]}
+    "#);
+    insta::assert_snapshot!(lines(&sample["events"]), @r#"
+    {"event":"sample_init"}
+    {"event":"model","input":3,"completion":"","tools":["a/b"]}
+    {"event":"tool","function":"a/b","arguments":{"arguments":"{\"x\": \"\\ud800\"}"},"result":null}
+    {"event":"tool","function":"","arguments":{},"result":"[ContentText(internal=None, type='text', text='?', refusal=None, citations=None, cache_breakpoint=None)]"}
+    {"event":"tool","function":"","arguments":{},"result":""}
+    {"event":"tool","function":"","arguments":{"arguments":"[1]"},"result":"late"}
+    {"event":"model","input":9,"completion":"a","tools":["a/b"]}
+    {"event":"score","score":["reward",1.0]}
+    {"event":"score","score":["numeric",1.0]}
+    {"event":"score","score":["num_turns",1.0]}
+    "#);
     assert_eq!(sample["scores"], json!({"reward": 1.0, "numeric": 1.0, "num_turns": 1.0}));
 }
 
@@ -191,6 +263,6 @@ fn a_job_without_finished_trials_is_told() {
     let begun: Vec<_> = fs::read_to_string(&journal).unwrap().lines().take(2).map(str::to_owned).collect();
     fs::write(&journal, begun.join("\n") + "\n").unwrap();
     let stderr = job.rollout(&["export", "inspect", "jobs/job", "-o", "out"]).expect(2).stderr();
-    insta::assert_snapshot!(stderr, @r#""#);
+    insta::assert_snapshot!(stderr, @"error: jobs/job has nothing to export: none of its trials is finished");
     assert!(!job.root().join("out").exists());
 }

@@ -85,6 +85,7 @@ def log(info):
         "solver": header.eval.solver,
         "status": header.status,
         "epochs": header.eval.config.epochs,
+        "provenance": header.eval.metadata["provenance"],
         "sample_ids": header.eval.dataset.sample_ids,
         "total": header.results.total_samples,
         "completed": header.results.completed_samples,

@@ -306,7 +306,8 @@ fn header(
         version: journal::VERSION,
         kind: plan.kind(),
         job_name: name.to_owned(),
-        directory,
+        // A path that is no text cannot stand in JSON.
+        directory: directory.filter(|path| path.to_str().is_some()),
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),
         config_hash: plan.loaded().hash.clone(),

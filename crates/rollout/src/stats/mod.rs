@@ -32,8 +32,8 @@ mod resample;
 mod sample;
 
 pub use clusters::{Clusters, Estimate};
-pub use figures::{Figures, MOST_TRIES, MeanReward, PassRate, Resampling, Scores, Spread};
 pub(crate) use figures::Gather;
+pub use figures::{Figures, MOST_TRIES, MeanReward, PassRate, Resampling, Scores, Spread};
 pub use holm::holm;
 pub use interval::{Confidence, Interval, wilson};
 pub use mcnemar::{ChiSquare, McNemar};

@@ -108,6 +108,7 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
     for varying in ["results_file", "evaluation_file", "total_time_seconds", "timestamp"] {
         written[varying] = "…".into();
     }
+    written["provenance"]["config_hash"] = "…".into();
     insta::assert_json_snapshot!(written, @r#"
     {
       "benchmark_name": "sums_v1",
@@ -119,7 +120,15 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
       "total_time_seconds": "…",
       "results_file": "…",
       "evaluation_file": "…",
-      "timestamp": "…"
+      "timestamp": "…",
+      "provenance": {
+        "rollout_version": "0.1.0",
+        "config_hash": "…",
+        "git": null,
+        "command": null,
+        "provider": "none",
+        "seeds": null
+      }
     }
     "#);
     assert_eq!(bench.json("out/result.json")["mean_reward"], 2.0 / 3.0);

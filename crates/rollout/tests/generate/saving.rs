@@ -29,7 +29,7 @@ async fn rows_and_averages_are_saved_where_the_caller_says() {
     assert_eq!(metadata["avg_reward"], 0.5);
     assert_eq!(metadata["time_ms"].as_f64(), metadata["time"].as_f64().map(|seconds| seconds * 1e3));
     let keys: Vec<_> = metadata.as_object().unwrap().keys().map(String::as_str).collect();
-    insta::assert_snapshot!(keys.join(" "), @"env_id env_args model base_url num_examples rollouts_per_example sampling_args shuffle time_ms time avg_reward avg_metrics avg_error pass_at_k pass_all_k pass_threshold usage cost version_info state_columns tools");
+    insta::assert_snapshot!(keys.join(" "), @"env_id env_args model base_url num_examples rollouts_per_example sampling_args shuffle time_ms time avg_reward avg_metrics avg_error pass_at_k pass_all_k pass_threshold usage cost version_info state_columns tools provenance");
     assert_eq!(results.metadata.path_to_save, Some(path));
 }
 

@@ -63,6 +63,7 @@ fn trajectory(
 ) -> Trajectory {
     let (id, result, task) = (&trial.id, &trial.result, job.task(trial));
     let usage = result.usage.unwrap_or_default();
+    let provenance = job.provenance(trial);
     let extra = json!({
         "job": job.header().job_name,
         "dataset": id.dataset,
@@ -74,8 +75,8 @@ fn trajectory(
         "model_error": conversation.error,
         "stop_condition": conversation.stop_condition,
         "is_truncated": conversation.is_truncated,
-        "task_content_hash": task.content_hash,
         "task_git_commit_id": task.git_commit_id,
+        "provenance": provenance,
         "started_at": result.timestamps.started_at,
         "ended_at": result.timestamps.ended_at,
     });
@@ -84,7 +85,10 @@ fn trajectory(
         session_id: format!("{}/{id}", job.header().job_name),
         agent: Agent {
             name: id.agent.to_string(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: provenance.map_or_else(
+                || env!("CARGO_PKG_VERSION").to_owned(),
+                |provenance| provenance.rollout_version,
+            ),
             model_name: chat::model_of(job, id.agent.as_str()).map(str::to_owned),
             tool_definitions: conversation.tools.iter().map(tool).collect(),
         },

@@ -185,3 +185,104 @@ fn metrics(usage: &TokenUsage) -> Metrics {
             .collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::ToolCall;
+
+    fn content() -> impl Strategy<Value = Option<Content>> {
+        let part = prop_oneof![
+            any::<String>().prop_map(|text| json!({"type": "text", "text": text})),
+            Just(json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}})),
+            Just(json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,!"}})),
+            "https://[a-z]{1,3}/[a-z]{1,3}(\\.png|\\.gif|\\.exe)?(\\?a=b\\.png)?"
+                .prop_map(|url| json!({"type": "image_url", "image_url": {"url": url}})),
+            Just(json!(["what is this"])),
+        ];
+        prop_oneof![
+            Just(None),
+            any::<String>().prop_map(|text| Some(Content::Text(text))),
+            prop::collection::vec(part, 0..4).prop_map(|parts| Some(Content::Parts(parts))),
+        ]
+    }
+
+    fn message() -> impl Strategy<Value = Arc<Message>> {
+        let role = prop_oneof![
+            Just(Role::System),
+            Just(Role::User),
+            Just(Role::Assistant),
+            Just(Role::Tool),
+            Just(Role::Text),
+            Just(Role::Other("developer".to_owned())),
+        ];
+        let arguments = prop_oneof![Just("{\"x\": [1.5]}".to_owned()), any::<String>()];
+        let call = ("[ab]", "[a-z]{0,3}", arguments)
+            .prop_map(|(id, name, arguments)| ToolCall::new(id, name, arguments));
+        let calls = prop::collection::vec(call, 0..3);
+        (role, content(), calls, prop::option::of("[abc]"), prop::option::of(any::<String>())).prop_map(
+            |(role, content, calls, answers, thought)| {
+                let of_model = role == Role::Assistant;
+                Arc::new(Message {
+                    tool_calls: if of_model { calls } else { Vec::new() },
+                    tool_call_id: answers.filter(|_| role == Role::Tool),
+                    reasoning_content: thought.filter(|_| of_model),
+                    content,
+                    ..Message::new(role, "")
+                })
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_conversation_keeps_the_rules_of_the_format_and_is_read_back_as_it_was(
+            prompt in prop::collection::vec(message(), 0..4),
+            completion in prop::collection::vec(message(), 0..8),
+        ) {
+            let conversation = Conversation { prompt, completion, ..Conversation::default() };
+            let (steps, images) = steps(&conversation, "folder");
+            let text = serde_json::to_string(&steps).unwrap();
+            prop_assert_eq!(&serde_json::from_str::<Vec<Step>>(&text).unwrap(), &steps);
+
+            let answers: usize =
+                steps.iter().filter_map(|step| Some(step.observation.as_ref()?.results.len())).sum();
+            let tools = conversation.messages().filter(|message| message.role == Role::Tool).count();
+            prop_assert_eq!(answers, tools);
+            for (place, step) in steps.iter().enumerate() {
+                prop_assert_eq!(step.step_id, place + 1);
+                let of_agent = step.source == Source::Agent;
+                prop_assert!(of_agent || (step.tool_calls.is_empty() && step.reasoning_content.is_none()));
+                for answer in step.observation.iter().flat_map(|observation| &observation.results) {
+                    let asked = |id: &String| step.tool_calls.iter().any(|call| call.tool_call_id == *id);
+                    prop_assert!(answer.source_call_id.as_ref().is_none_or(asked));
+                }
+            }
+            prop_assert!(images.iter().all(|image| image.bytes == b"\x89PNG" && text.contains(&image.path)));
+        }
+
+        #[test]
+        fn plain_words_and_well_formed_calls_are_not_lost(words in prop::collection::vec(any::<String>(), 1..6)) {
+            let said = |(place, text): (usize, &String)| {
+                let call = ToolCall::new(place.to_string(), "f", json!({"word": text}).to_string());
+                let message = Message { tool_calls: vec![call], ..Message::assistant(text.clone()) };
+                [Arc::new(message), Arc::new(Message::tool(place.to_string(), text.clone()))]
+            };
+            let completion = words.iter().enumerate().flat_map(said).collect();
+            let (steps, _) = steps(&Conversation { completion, ..Conversation::default() }, "folder");
+            let back: Vec<_> = steps.iter().map(|step| {
+                let word = step.tool_calls[0].arguments["word"].as_str().unwrap();
+                let answer = &step.observation.as_ref().unwrap().results[0];
+                prop_assert_eq!(answer.source_call_id.as_ref(), Some(&step.tool_calls[0].tool_call_id));
+                prop_assert_eq!(&answer.content, &Said::Text(word.to_owned()));
+                prop_assert_eq!(&step.message, &answer.content);
+                Ok(word.to_owned())
+            }).collect::<Result<_, _>>()?;
+            prop_assert_eq!(back, words);
+        }
+    }
+}

@@ -159,6 +159,7 @@ impl<'a> Log<'a> {
     /// What was to be done.
     fn spec(&self) -> Value {
         let header = self.job.header();
+        let provenance = self.job.runs().last().and_then(|run| run.provenance.as_deref());
         let created = seconds(self.created);
         let scorer = |name: &str| {
             let metrics = json!([{"name": "accuracy"}, {"name": "mean"}, {"name": "stderr"}]);
@@ -189,11 +190,12 @@ impl<'a> Log<'a> {
                 "epochs": header.attempts, "epochs_reducer": ["mean"], "fail_on_error": false,
                 "log_samples": true,
             },
-            "packages": {"rollout": env!("CARGO_PKG_VERSION")},
-            "metadata": {
-                "job": header.job_name, "agent": self.agent, "provider": header.provider,
-                "config_hash": header.config_hash,
-            },
+            "revision": provenance.and_then(|run| run.git.as_ref()).map(|git| json!({
+                "type": "git", "commit": git.commit, "origin": git.remote_url.as_deref().unwrap_or_default(),
+                "dirty": git.is_dirty,
+            })),
+            "packages": {"rollout": provenance.map_or(env!("CARGO_PKG_VERSION"), |run| &run.rollout_version)},
+            "metadata": {"job": header.job_name, "agent": self.agent, "provenance": provenance},
             "scorers": [scorer(REWARD)],
         })
     }

@@ -1,0 +1,171 @@
+//! `rollout flakes`: tasks whose oracle does not always pass, and tasks that reward doing nothing.
+
+mod report;
+mod tally;
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use jiff::Zoned;
+use rollout::{
+    config::{DatasetSource, LoadedJob, Override, load_job_record},
+    job::{Job, Plan, Selection},
+    record::{layout::JobDir, saved::SavedJob},
+    task::Pins,
+};
+use serde_json::{Value, json};
+
+use self::{report::Report, tally::Tally};
+use super::{
+    execute,
+    load::{self, Oddities},
+    run,
+};
+use crate::{
+    args::{Flakes, Output},
+    exit::{Exit, Failure},
+    logging,
+    report::Form,
+    signals,
+};
+
+/// The agents whose trials tell about a task.
+const AGENTS: [&str; 2] = ["oracle", "nop"];
+
+/// Attempts the tasks, unless that was done, and tells which of them are flaky.
+pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
+    let directory = match JobDir::new(&args.path).journal().is_file() {
+        true => args.path.clone(),
+        false => match attempt(&args).await? {
+            Attempted::All(directory) => directory,
+            Attempted::Cancelled(directory) => {
+                let directory = directory.display();
+                let hint =
+                    format!("`rollout resume {directory}` goes on, then `rollout flakes {directory}` tells");
+                writeln!(anstream::stderr().lock(), "{hint}")?;
+                return Ok(Exit::Cancelled);
+            }
+            Attempted::Nothing => return Ok(Exit::Cancelled),
+            Attempted::Stopped => return Ok(Exit::Wrong),
+        },
+    };
+    let report = tokio::task::spawn_blocking(move || -> Result<Option<Report>, Failure> {
+        let job = SavedJob::open(directory)?;
+        Ok(Tally::read(&job)?.map(|tally| Report::new(&job, &tally)))
+    })
+    .await??;
+    let Some(report) = report else {
+        let path = args.path.display();
+        let failure = Failure::from(format!("{path} has no finished trial of the oracle or of nop"));
+        return Err(failure.hint(Some("give the job file, or the tasks themselves, to have them attempted")));
+    };
+    super::print(&match args.output {
+        Output::Human => report.render(),
+        Output::Json => serde_json::to_string(&report)?,
+    })?;
+    Ok(if report.is_clean() { Exit::Success } else { Exit::Unmet })
+}
+
+/// How the attempts ended.
+enum Attempted {
+    All(PathBuf),
+    Cancelled(PathBuf),
+    /// It was cancelled before anything ran.
+    Nothing,
+    /// It was told why.
+    Stopped,
+}
+
+/// Attempts the tasks of a job or of a directory with both agents.
+async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
+    let cancel = signals::listen()?;
+    let form = execute::form(args.output);
+    let plan = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Attempted::Nothing),
+        plan = plan(args) => plan?,
+    };
+    let log = logging::start(plan.config().log_level, &plan.loaded().secrets, form != Form::Live);
+    let provider = run::provider(&plan.config().environment).await?;
+    let mut job = Job::create(plan, provider).await.map_err(execute::job_failure)?;
+    execute::begin(&mut job, &log)?;
+    let directory = job.directory().to_owned();
+    let run = |events, cancel| async { job.run(events, cancel).await.map_err(execute::job_failure) };
+    let ran = match args.output {
+        Output::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
+        // Whoever reads JSON gets one answer, and no events before it.
+        Output::Json => run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
+    };
+    Ok(match ran {
+        Ok(result) if result.cancelled => Attempted::Cancelled(directory),
+        Ok(_) => Attempted::All(directory),
+        Err(failure) => {
+            failure.report();
+            Attempted::Stopped
+        }
+    })
+}
+
+async fn plan(args: &Flakes) -> Result<Plan, Failure> {
+    let (mut loaded, overrides) = match args.path.is_dir() {
+        true => (of_directory(args)?, Vec::new()),
+        false => of_job(args)?,
+    };
+    // Neither agent is a model, and only a model can attempt examples.
+    loaded.config.datasets.retain(|dataset| !matches!(dataset.source, DatasetSource::Interaction(_)));
+    if loaded.config.datasets.is_empty() {
+        let path = args.path.display();
+        return Err(format!("{path} has no tasks with containers, which alone can have an oracle").into());
+    }
+    let datasets = load::datasets(&loaded, &Pins::new(), None).await?;
+    for oddity in Oddities::of(&datasets).short() {
+        writeln!(anstream::stderr().lock(), "{oddity}")?;
+    }
+    Ok(Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?)
+}
+
+/// The settings of the job that attempts the tasks.
+fn settings(args: &Flakes, jobs_dir: &Path) -> Vec<(&'static str, Value)> {
+    let agents: Value = AGENTS.iter().map(|name| json!({"name": name})).collect();
+    let mut settings =
+        vec![("name", json!(free_name(jobs_dir))), ("agents", agents), ("n_attempts", json!(args.attempts))];
+    settings.extend(args.concurrency.map(|trials| ("n_concurrent_trials", json!(trials))));
+    settings
+}
+
+fn free_name(jobs_dir: &Path) -> String {
+    let whole = Zoned::now().strftime("flakes-%Y-%m-%d__%H-%M-%S").to_string();
+    let numbered = |number: u32| if number == 1 { whole.clone() } else { format!("{whole}-{number}") };
+    (1..).map(numbered).find(|name| !jobs_dir.join(name).exists()).unwrap_or(whole)
+}
+
+/// The datasets and the environment of a job file, with other agents.
+fn of_job(args: &Flakes) -> Result<(LoadedJob, Vec<String>), Failure> {
+    // Agents of the job are not loaded: their variables need not be set here.
+    let first = load::job(&args.path, &[over("agents", &json!([{"name": "nop"}]))])?;
+    let mut settings = settings(args, &first.config.jobs_dir);
+    if first.config.verifier.disable {
+        settings.push(("verifier.disable", json!(false)));
+    }
+    let overrides: Vec<Override> = settings.iter().map(|(key, value)| over(key, value)).collect();
+    let told = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
+    Ok((load::job(&args.path, &overrides)?, told))
+}
+
+fn over(key: &str, value: &Value) -> Override {
+    Override { key: key.to_owned(), value: value.to_string() }
+}
+
+/// A job that no file describes, of the tasks in a directory. Its own copy of it is enough to resume it.
+fn of_directory(args: &Flakes) -> Result<LoadedJob, Failure> {
+    let path = std::path::absolute(&args.path)?;
+    let settings = settings(args, Path::new("jobs"));
+    let mut record: Value = settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let text = path.to_str().ok_or_else(|| format!("the path {} is not UTF-8", path.display()))?;
+    record["datasets"] = json!([{"path": text}]);
+    let name = record["name"].as_str().unwrap_or_default();
+    let file = path.join(format!("{name}.yaml"));
+    load_job_record(&file, &record, &load::variable).map_err(|problems| load::refused(&args.path, &problems))
+}

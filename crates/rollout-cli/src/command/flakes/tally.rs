@@ -1,0 +1,100 @@
+//! How the oracle and nop did on each task.
+
+use std::collections::BTreeMap;
+
+use rollout::{
+    event::TrialId,
+    record::saved::{SavedError, SavedJob},
+    result::{ErrorType, TrialResult},
+};
+
+use super::AGENTS;
+
+/// Trials of a task that are kept as evidence.
+const EVIDENCE: usize = 3;
+
+/// The tasks that the oracle or nop attempted, by dataset and name.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) tasks: BTreeMap<(String, String), Task>,
+    /// Trials of the two that have no result.
+    pub(super) unfinished: u64,
+}
+
+/// How a task went.
+#[derive(Debug, Default)]
+pub(super) struct Task {
+    pub(super) oracle: Attempts,
+    pub(super) nop: Attempts,
+    /// There is no solution that the oracle could run.
+    pub(super) no_solution: bool,
+}
+
+/// How the attempts of one agent went.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    pub(super) passes: u64,
+    pub(super) attempts: u64,
+    pub(super) errors: BTreeMap<ErrorType, u64>,
+    /// The first trials that went as they should not.
+    pub(super) evidence: Vec<Evidence>,
+}
+
+/// A trial that went as it should not.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    pub(super) trial: TrialId,
+    pub(super) reward: Option<f64>,
+    pub(super) error: Option<(ErrorType, String)>,
+}
+
+impl Tally {
+    /// Reads the trials of a job. None if the oracle and nop finished none.
+    pub(super) fn read(job: &SavedJob) -> Result<Option<Self>, SavedError> {
+        let mut tally = Self::default();
+        let mut finished = 0;
+        for trial in job.trials()? {
+            let trial = trial?;
+            if !AGENTS.contains(&trial.id.agent.as_str()) {
+                continue;
+            }
+            finished += 1;
+            let key = (trial.id.dataset.to_string(), trial.id.task.to_string());
+            tally.tasks.entry(key).or_default().add(trial.id, &trial.result);
+        }
+        let agents =
+            job.header().agents.iter().filter(|agent| AGENTS.contains(&agent.as_str())).count() as u64;
+        let planned = agents * job.header().tasks.len() as u64 * u64::from(job.header().attempts);
+        tally.unfinished = planned.saturating_sub(finished);
+        Ok((finished > 0).then_some(tally))
+    }
+}
+
+impl Task {
+    fn add(&mut self, trial: TrialId, result: &TrialResult) {
+        let passed = result.reward.is_some_and(|reward| reward >= 1.0);
+        let error = result.error.as_ref();
+        let is_oracle = trial.agent.as_str() == "oracle";
+        if is_oracle && error.is_some_and(|error| lacks_solution(error.kind, &error.message)) {
+            self.no_solution = true;
+            return;
+        }
+        let (attempts, odd) = if is_oracle { (&mut self.oracle, !passed) } else { (&mut self.nop, passed) };
+        attempts.attempts += 1;
+        attempts.passes += u64::from(passed);
+        if odd {
+            if let Some(error) = error {
+                *attempts.errors.entry(error.kind).or_default() += 1;
+            }
+            if attempts.evidence.len() < EVIDENCE {
+                let error = error.map(|error| (error.kind, error.message.clone()));
+                attempts.evidence.push(Evidence { trial, reward: result.reward, error });
+            }
+        }
+    }
+}
+
+/// Whether the oracle refused a task because it has nothing to run.
+fn lacks_solution(kind: ErrorType, message: &str) -> bool {
+    kind == ErrorType::TaskInvalid && message.starts_with("the oracle runs solution/solve.sh")
+}

@@ -1,0 +1,251 @@
+//! The job that runs one trial of another job again.
+
+use std::{fs, path::Path, sync::Arc};
+
+use globset::{Glob, GlobMatcher};
+use rollout::{
+    benchmark::{self, EvalError, Run},
+    config::{
+        EnvironmentKind, LoadedBenchmark, LoadedJob, LogLevel, Override, load_benchmark,
+        load_benchmark_record, load_job_record,
+    },
+    environment::Provider,
+    event::{Event, JobKind},
+    job::{Cancel, Job, NoProvider, Plan, Resumable, ResumeError, Selection},
+    name::JobName,
+    record::saved::SavedTrial,
+    result::JobResult,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::super::{execute, load, run};
+use crate::exit::Failure;
+
+/// The longest name of a job.
+const MAX_NAME_BYTES: usize = 200;
+
+/// A job of one trial, ready to run.
+pub(super) struct Prepared {
+    pub(super) again: Again,
+    /// The hash of the configuration as it is now, with what was set beside it then.
+    pub(super) config_hash: String,
+    /// What the reader should know before it runs.
+    pub(super) notes: Vec<String>,
+    pub(super) secrets: Vec<String>,
+    pub(super) log_level: LogLevel,
+}
+
+/// What runs.
+pub(super) enum Again {
+    Job(Box<Job>),
+    Benchmark(Box<Run>),
+}
+
+impl Again {
+    pub(super) fn job(&mut self) -> &mut Job {
+        match self {
+            Self::Job(job) => job,
+            Self::Benchmark(run) => run.job(),
+        }
+    }
+
+    pub(super) async fn run(
+        self,
+        events: UnboundedSender<Event>,
+        cancel: Cancel,
+    ) -> Result<JobResult, Failure> {
+        match self {
+            Self::Job(job) => job.run(events, cancel).await.map_err(execute::job_failure),
+            Self::Benchmark(run) => Ok(run.run(events, cancel).await.map_err(eval_failure)?.result),
+        }
+    }
+}
+
+/// Loads the configuration again, and makes the directory of the new job.
+pub(super) async fn prepare(
+    before: &Resumable,
+    trial: &SavedTrial,
+    jobs_dir: &Path,
+) -> Result<Prepared, Failure> {
+    let header = before.header();
+    if header.job_file.as_os_str().is_empty() {
+        let message = "a program ran this job by the library, so there is no job file to run it from again";
+        return Err(message.into());
+    }
+    let name = free_name(jobs_dir, &header.job_name, &format!("{}__{}", trial.id.task, trial.id.attempt));
+    match header.kind {
+        JobKind::Job => job(before, trial, jobs_dir, &name).await,
+        JobKind::Benchmark => question(before, trial, &jobs_dir.join(name)).await,
+    }
+}
+
+/// A name that no job in the directory has.
+fn free_name(jobs_dir: &Path, job: &str, trial: &str) -> String {
+    let mut whole = format!("reproduce-{job}-{trial}");
+    // Room for a number.
+    let end = (0..=MAX_NAME_BYTES - 10).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(0);
+    whole.truncate(end);
+    let numbered = |number: u32| if number == 1 { whole.clone() } else { format!("{whole}-{number}") };
+    let free = (1..).map(numbered).find(|name| !jobs_dir.join(name).exists());
+    free.unwrap_or(whole)
+}
+
+async fn job(
+    before: &Resumable,
+    trial: &SavedTrial,
+    jobs_dir: &Path,
+    name: &str,
+) -> Result<Prepared, Failure> {
+    let header = before.header();
+    JobName::new(name)?;
+    let mut settings =
+        vec![("name", json!(name)), ("jobs_dir", json!(text(jobs_dir)?)), ("n_attempts", json!(1))];
+    let kinds = [EnvironmentKind::Docker, EnvironmentKind::Native];
+    if kinds.iter().any(|kind| kind.as_str() == header.provider) {
+        settings.push(("environment.type", json!(header.provider)));
+    }
+    let overrides = overrides(&header.overrides, &settings);
+    let mut notes = Vec::new();
+    let (config_hash, mut loaded) = if header.job_file.exists() {
+        let now = load::job(&header.job_file, &parsed(&header.overrides)?)?;
+        notes.extend(changes(before.check_config(&now))?);
+        (now.hash, load::job(&header.job_file, &parsed(&overrides)?)?)
+    } else {
+        notes.push(gone(&header.job_file));
+        (header.config_hash.clone(), from_copy(before, &settings)?)
+    };
+    let id = &trial.id;
+    loaded.config.datasets.retain(|dataset| dataset.name == id.dataset);
+    if loaded.config.datasets.is_empty() {
+        return Err(format!("the job no longer has the dataset {}", id.dataset).into());
+    }
+    let provider: Arc<dyn Provider> = match header.provider == NoProvider.name() {
+        true => Arc::new(NoProvider),
+        false => run::provider(&loaded.config.environment).await?,
+    };
+    let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
+    let datasets = load::datasets(&loaded, &header.pins, surroundings.as_ref()).await?;
+    let models = load::models(&loaded)?;
+    let selection = Selection {
+        agents: vec![exactly(id.agent.as_str())?],
+        datasets: vec![exactly(id.dataset.as_str())?],
+        tasks: vec![exactly(id.task.as_str())?],
+        limit: None,
+    };
+    let (secrets, log_level) = (loaded.secrets.clone(), loaded.config.log_level);
+    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
+    let job = Job::create(plan, provider).await.map_err(execute::job_failure)?;
+    Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, notes, secrets, log_level })
+}
+
+/// The job file as the job's directory holds it.
+fn from_copy(before: &Resumable, settings: &[(&str, Value)]) -> Result<LoadedJob, Failure> {
+    let mut record: Value = copy(before)?;
+    for (key, value) in settings {
+        let (parent, key) = key.split_once('.').map_or(("", *key), |(section, key)| (section, key));
+        let section = match parent {
+            "" => Some(&mut record),
+            section => record.get_mut(section),
+        };
+        let Some(section) = section.and_then(Value::as_object_mut) else {
+            return Err(format!("{} is not as Rollout writes it", before.config_copy().display()).into());
+        };
+        section.insert(key.to_owned(), value.clone());
+    }
+    load_job_record(&before.header().job_file, &record, &load::variable)
+        .map_err(|problems| load::refused(&before.config_copy(), &problems))
+}
+
+/// A question of a benchmark.
+async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> Result<Prepared, Failure> {
+    let header = before.header();
+    let file = &header.job_file;
+    let exists = file.is_file();
+    let load = |overrides: &[Override]| -> Result<LoadedBenchmark, Failure> {
+        match exists {
+            true => load_benchmark(file, overrides, &load::variable)
+                .map_err(|problems| load::refused(file, &problems)),
+            false => {
+                let mut record: Value = copy(before)?;
+                for Override { key, value } in overrides {
+                    record[key.as_str()] = serde_json::from_str(value)?;
+                }
+                load_benchmark_record(file, &record, &load::variable)
+                    .map_err(|problems| load::refused(&before.config_copy(), &problems))
+            }
+        }
+    };
+    // The copy has what was set beside the file already.
+    let told = if exists { header.overrides.clone() } else { Vec::new() };
+    let now = load(&parsed(&told)?)?;
+    let mut notes = if exists { Vec::new() } else { vec![gone(file)] };
+    notes.extend(changes(before.check_config(&now.job()))?);
+    let config = now.config.clone();
+    let items = tokio::task::spawn_blocking(move || benchmark::load_questions(&config)).await??;
+    let item = items.into_iter().find(|item| item.task_name() == trial.id.task);
+    let item = item.ok_or_else(|| format!("the benchmark no longer has the question {}", trial.id.task))?;
+    let settings = [("output_dir", json!(text(directory)?)), ("task_ids", json!([item.id]))];
+    let overrides = overrides(&told, &settings);
+    let loaded = load(&parsed(&overrides)?)?;
+    let run = Run::create(&loaded, overrides, &std::env::current_exe()?).await.map_err(eval_failure)?;
+    Ok(Prepared {
+        again: Again::Benchmark(Box::new(run)),
+        config_hash: now.hash,
+        notes,
+        secrets: loaded.secrets,
+        log_level: LogLevel::default(),
+    })
+}
+
+/// What changed in a configuration, which is told and not refused.
+fn changes(checked: Result<(), ResumeError>) -> Result<Vec<String>, Failure> {
+    match checked {
+        Ok(()) => Ok(Vec::new()),
+        Err(ResumeError::ConfigChanged(differences)) => {
+            let line = |difference: &rollout::job::Difference| {
+                format!("the configuration has changed: {difference}")
+            };
+            Ok(differences.iter().map(line).collect())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn gone(file: &Path) -> String {
+    format!("{} is gone, so the copy in the job's directory is used", file.display())
+}
+
+fn copy(before: &Resumable) -> Result<Value, Failure> {
+    let path = before.config_copy();
+    let bytes = fs::read(&path).map_err(|error| {
+        let file = before.header().job_file.display();
+        Failure::from(format!("{file} is gone, and its copy {} cannot be read: {error}", path.display()))
+            .hint(Some("put the job file back"))
+    })?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn parsed(overrides: &[String]) -> Result<Vec<Override>, Failure> {
+    Ok(overrides.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+}
+
+/// Settings after those that there were, so that they win.
+fn overrides(before: &[String], settings: &[(&str, Value)]) -> Vec<String> {
+    let settings = settings.iter().map(|(key, value)| format!("{key}={value}"));
+    before.iter().cloned().chain(settings).collect()
+}
+
+fn text(path: &Path) -> Result<&str, Failure> {
+    path.to_str()
+        .ok_or_else(|| format!("{} is not UTF-8; give another directory with -o", path.display()).into())
+}
+
+fn exactly(name: &str) -> Result<GlobMatcher, Failure> {
+    Ok(Glob::new(&globset::escape(name))?.compile_matcher())
+}
+
+fn eval_failure(error: EvalError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
+}

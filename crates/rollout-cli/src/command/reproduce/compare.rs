@@ -1,0 +1,148 @@
+//! What differs between two trials that were meant to be the same.
+
+use std::path::PathBuf;
+
+use rollout::record::{
+    provenance::TrialProvenance,
+    saved::{SavedJob, SavedTrial},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::report::{
+    Align, table,
+    text::{BAD, DIM, GOOD, fit, number, paint, span},
+};
+
+/// The longest value in a table: a hash with its name, cut.
+const WIDTH: usize = 48;
+
+/// Two trials side by side.
+#[derive(Debug, Serialize)]
+pub(super) struct Comparison {
+    trial: String,
+    job: PathBuf,
+    reproduced_in: PathBuf,
+    /// Whether reward and error are the same.
+    pub(super) same_outcome: bool,
+    differences: Vec<Pair>,
+    same: Vec<&'static str>,
+    /// What the older record does not tell.
+    not_recorded: Vec<&'static str>,
+    durations_sec: [f64; 2],
+    notes: Vec<String>,
+}
+
+/// Something that both trials have.
+#[derive(Debug, Serialize)]
+struct Pair {
+    what: &'static str,
+    before: Value,
+    after: Value,
+}
+
+impl Comparison {
+    pub(super) fn new(
+        name: &str,
+        before: (&SavedJob, &SavedTrial),
+        after: (&SavedJob, &SavedTrial),
+        config_hash: String,
+        notes: Vec<String>,
+    ) -> Self {
+        let [old, mut new] = [before, after].map(|(job, trial)| facts(job, trial));
+        // The new job differs in its name and its number of attempts, which is no change of the configuration.
+        for (what, value) in &mut new {
+            if *what == "configuration" {
+                *value = Some(json!(config_hash));
+            }
+        }
+        let mut comparison = Self {
+            trial: name.to_owned(),
+            job: before.0.path().to_owned(),
+            reproduced_in: after.0.path().to_owned(),
+            same_outcome: true,
+            differences: Vec::new(),
+            same: Vec::new(),
+            not_recorded: Vec::new(),
+            durations_sec: [before.1, after.1].map(|trial| trial.result.durations.total_sec),
+            notes,
+        };
+        for ((what, old), (_, new)) in old.into_iter().zip(new) {
+            match (old, new) {
+                (Some(before), Some(after)) if before == after => comparison.same.push(what),
+                (Some(before), Some(after)) => {
+                    comparison.same_outcome &= !matches!(what, "reward" | "error");
+                    comparison.differences.push(Pair { what, before, after });
+                }
+                _ => comparison.not_recorded.push(what),
+            }
+        }
+        comparison
+    }
+
+    /// The comparison for a person.
+    pub(super) fn render(&self) -> String {
+        let mut lines = vec![match self.same_outcome {
+            true => format!("{} {}: the same outcome again", paint(GOOD, "✓"), self.trial),
+            false => format!("{} {}: another outcome", paint(BAD, "✗"), self.trial),
+        }];
+        if !self.differences.is_empty() {
+            let mut rows = vec![["differs", "before", "now"].map(str::to_owned).to_vec()];
+            let cells = |pair: &Pair| vec![pair.what.to_owned(), shown(&pair.before), shown(&pair.after)];
+            rows.extend(self.differences.iter().map(cells));
+            lines.push(String::new());
+            lines.extend(table(&[Align::Left, Align::Left, Align::Left], &rows));
+        }
+        lines.push(String::new());
+        for (what, list) in [("the same", &self.same), ("not recorded", &self.not_recorded)] {
+            if !list.is_empty() {
+                lines.push(format!("{} {}", paint(DIM, &format!("{what}:")), list.join(", ")));
+            }
+        }
+        let [before, after] = self.durations_sec;
+        let ratio =
+            if before > 0.0 { format!(", {} times as long", number(after / before)) } else { String::new() };
+        lines.push(format!("{} {}, before {}{ratio}", paint(DIM, "took:"), span(after), span(before)));
+        lines.push(format!("{} {}", paint(DIM, "results:"), self.reproduced_in.display()));
+        lines.join("\n")
+    }
+}
+
+fn shown(value: &Value) -> String {
+    let text = match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
+        other => other.to_string(),
+    };
+    fit(&text, WIDTH)
+}
+
+/// What is known of a trial. None stands for what the record does not tell.
+fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>)> {
+    let result = &trial.result;
+    let environment = result.environment.as_ref();
+    let usage = result.usage.map(|usage| json!({"input": usage.input_tokens, "output": usage.output_tokens}));
+    let told = job.provenance(trial);
+    let of = |fact: fn(&TrialProvenance) -> Value| told.as_ref().map(fact);
+    let git = |fact: fn(&rollout::record::provenance::GitState) -> Value| {
+        told.as_ref().map(|told| told.git.as_ref().map(fact).unwrap_or_default())
+    };
+    vec![
+        ("reward", Some(json!(result.reward))),
+        ("error", Some(json!(result.error.as_ref().map(|error| error.kind.as_str())))),
+        ("rewards", Some(json!(result.rewards))),
+        ("task files", Some(json!(job.task(trial).content_hash))),
+        ("configuration", Some(json!(job.header().config_hash))),
+        ("image", Some(json!(environment.map(|found| &found.image)))),
+        ("provider", Some(json!(job.header().provider))),
+        ("limits", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
+        ("agent install", of(|told| json!(told.agent_install_hash))),
+        ("rollout version", of(|told| json!(told.rollout_version))),
+        ("commit", git(|git| json!(git.commit))),
+        ("uncommitted changes", git(|git| json!(git.is_dirty))),
+        ("seeds", of(|told| json!(told.seeds))),
+        ("tokens", Some(usage.unwrap_or_default())),
+    ]
+}

@@ -1,0 +1,183 @@
+//! `rollout reproduce`: one trial, run again from its record.
+
+mod again;
+mod compare;
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use rollout::{
+    job::Resumable,
+    record::saved::{SavedError, SavedJob, SavedTrial},
+};
+
+use self::compare::Comparison;
+use super::execute;
+use crate::{
+    args::{Output, Reproduce},
+    exit::{Exit, Failure},
+    logging,
+    report::{
+        Form,
+        text::{ODD, paint},
+    },
+    signals,
+};
+
+/// Why there is nothing to run again.
+#[derive(Debug, thiserror::Error)]
+enum ReproduceError {
+    #[error("{} does not name a trial", .0.display())]
+    NotATrial(PathBuf),
+    #[error("the job in {} has no result of {trial}", job.display())]
+    NoResult { job: PathBuf, trial: String },
+    #[error("the trial came to no result")]
+    NoEnd,
+    #[error(transparent)]
+    Saved(#[from] SavedError),
+}
+
+impl ReproduceError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::NotATrial(_) => Some(
+                "give <job directory>/<agent>/<dataset>/<task>__<attempt>; of rollouts and benchmarks too, \
+                 although no such directory is there"
+                    .to_owned(),
+            ),
+            Self::NoResult { job, .. } => Some(format!(
+                "`rollout export csv {} -o <directory>` lists the trials that have one",
+                job.display()
+            )),
+            Self::Saved(SavedError::NotAJob(_)) => Some(
+                "the job's directory is the part of the path before <agent>/<dataset>/<task>__<attempt>"
+                    .to_owned(),
+            ),
+            Self::NoEnd | Self::Saved(_) => None,
+        }
+    }
+}
+
+fn failure(error: ReproduceError) -> Failure {
+    let hint = error.hint();
+    Failure::from(error).hint(hint)
+}
+
+/// Runs a trial again, and tells what differs.
+pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
+    let cancel = signals::listen()?;
+    let (path, name) =
+        locate(&args.trial).ok_or_else(|| failure(ReproduceError::NotATrial(args.trial.clone())))?;
+    let wanted = name.clone();
+    let (before, trial) = blocking(move || find(path, &wanted)).await?;
+    let resumable = Resumable::open(before.path()).map_err(|error| {
+        let hint = error.hint();
+        Failure::from(error).hint(hint)
+    })?;
+    let jobs_dir = match args.jobs_dir {
+        Some(dir) => dir,
+        None => before.path().parent().unwrap_or(Path::new("/")).to_owned(),
+    };
+    let form = execute::form(args.output);
+    let prepared = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        prepared = again::prepare(&resumable, &trial, &jobs_dir) => prepared?,
+    };
+    let again::Prepared { mut again, config_hash, mut notes, secrets, log_level } = prepared;
+    let log = logging::start(log_level, &secrets, form != Form::Live);
+    execute::begin(again.job(), &log)?;
+    let directory = again.job().directory().to_owned();
+    let after = directory.clone();
+    let after = blocking(move || Ok(SavedJob::open(after)?)).await?;
+    if before.task(&trial).content_hash
+        != after.header().tasks.first().and_then(|task| task.content_hash.clone())
+    {
+        notes.push("the task's files are not what they were".to_owned());
+    }
+    for note in &notes {
+        writeln!(anstream::stderr().lock(), "{} {note}", paint(ODD, "warning:"))?;
+    }
+    let ran = match args.output {
+        Output::Human => execute::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
+            .await
+            .map(|(result, _)| result),
+        // Whoever reads JSON gets one answer, and no events before it.
+        Output::Json => again.run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
+    };
+    let result = match ran {
+        Ok(result) => result,
+        Err(failure) => {
+            failure.report();
+            return Ok(Exit::Wrong);
+        }
+    };
+    if result.cancelled {
+        return Ok(Exit::Cancelled);
+    }
+    let comparison = blocking(move || {
+        let job = SavedJob::open(directory)?;
+        let again = job.trials()?.next().ok_or(ReproduceError::NoEnd)??;
+        Ok(Comparison::new(&name, (&before, &trial), (&job, &again), config_hash, notes))
+    })
+    .await?;
+    super::print(&match args.output {
+        Output::Human => comparison.render(),
+        Output::Json => serde_json::to_string(&comparison)?,
+    })?;
+    Ok(if comparison.same_outcome { Exit::Success } else { Exit::Unmet })
+}
+
+/// Reads files where that may take its time.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ReproduceError> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await?.map_err(failure)
+}
+
+/// The job's directory and the trial's name in it.
+fn locate(path: &Path) -> Option<(PathBuf, String)> {
+    // What does not exist is named by its words alone: rollouts have no directories.
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
+    let (dataset, agent) = (path.parent()?, path.parent()?.parent()?);
+    let words = [agent.file_name()?, dataset.file_name()?, path.file_name()?];
+    let [agent_name, dataset_name, task] = words.map(|word| word.to_str());
+    let task = task?;
+    let (_, attempt) = task.rsplit_once("__")?;
+    attempt.parse::<u32>().ok()?;
+    Some((agent.parent()?.to_owned(), format!("{}/{}/{task}", agent_name?, dataset_name?)))
+}
+
+fn find(path: PathBuf, name: &str) -> Result<(SavedJob, SavedTrial), ReproduceError> {
+    let job = SavedJob::open(path)?;
+    let mut found = None;
+    for trial in job.trials()? {
+        let trial = trial?;
+        if trial.id.to_string() == name {
+            found = Some(trial);
+            break;
+        }
+    }
+    match found {
+        Some(trial) => Ok((job, trial)),
+        None => Err(ReproduceError::NoResult { job: job.path().to_owned(), trial: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_is_named_by_the_end_of_its_path() {
+        let found = |path: &str| locate(Path::new(path));
+        let trial = |job: &str, name: &str| Some((PathBuf::from(job), name.to_owned()));
+        assert_eq!(found("/jobs/a/oracle/set/sort__1"), trial("/jobs/a", "oracle/set/sort__1"));
+        assert_eq!(found("/jobs/a/oracle/set/a__b__12/"), trial("/jobs/a", "oracle/set/a__b__12"));
+        for other in ["/jobs/a/oracle/set", "/jobs/a/oracle/set/sort", "/set/sort__1", "/a/b/c/sort__x"] {
+            assert_eq!(found(other), None, "{other}");
+        }
+    }
+}
