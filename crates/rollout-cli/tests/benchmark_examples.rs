@@ -57,8 +57,8 @@ fn settled(text: &str) -> String {
         };
         // The last column is as wide as the times are.
         lines.push(match line.strip_suffix(" time") {
-            Some(columns) => format!("{}  time", columns.trim_end()),
-            None => line,
+            Some(columns) if line.starts_with("agent ") => format!("{}  time", columns.trim_end()),
+            _ => line,
         });
     }
     lines.join("\n").trim_end().to_owned()

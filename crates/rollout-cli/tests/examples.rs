@@ -71,8 +71,8 @@ fn settled(text: &str) -> String {
     // How much room there is says nothing of an example.
     for line in text.lines().filter(|line| !line.starts_with("warning: there is little room")) {
         let line = match line.strip_suffix(" time") {
-            Some(columns) => format!("{}  time", columns.trim_end()),
-            None => timeless(line),
+            Some(columns) if line.starts_with("agent ") => format!("{}  time", columns.trim_end()),
+            _ => timeless(line),
         };
         match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
             Some((_, trial)) => trials.push(trial.to_owned()),

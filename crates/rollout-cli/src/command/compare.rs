@@ -81,10 +81,9 @@ fn human(comparison: &Comparison) -> String {
         lines.extend(tasks(contrast));
     }
     for contrast in &comparison.contrasts {
-        let told = contrast
-            .warnings
-            .iter()
-            .map(|warning| format!("{} {}: {}", paint(ODD, "warning:"), contrast.other, first_line(warning)));
+        let told = contrast.warnings.iter().map(|warning| {
+            format!("{} {}: {}", paint(ODD, "warning:"), first_line(&contrast.other), first_line(warning))
+        });
         lines.extend(told);
     }
     lines.join("\n")
@@ -98,7 +97,7 @@ fn sides(sides: &[SideFigures]) -> Vec<String> {
         let mean = figures.failed_excluded.mean_reward;
         let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
         rows.push(vec![
-            name.clone(),
+            first_line(name),
             figures.tasks.to_string(),
             figures.trials.to_string(),
             figures.failed.to_string(),
@@ -116,13 +115,13 @@ fn sides(sides: &[SideFigures]) -> Vec<String> {
 /// A row for each side but the baseline, and another where failures make a difference.
 fn contrasts(comparison: &Comparison) -> Vec<String> {
     let Some(first) = comparison.contrasts.first() else { return Vec::new() };
-    let mut heading: Vec<String> = vec![format!("against {}", first.baseline)];
+    let mut heading: Vec<String> = vec![format!("against {}", first_line(&first.baseline))];
     let names = ["tasks", "mean reward", "p", "pass rate", "p", "won", "lost", "McNemar p", "cost", "time"];
     heading.extend(names.map(str::to_owned));
     let mut rows = vec![heading];
     for contrast in &comparison.contrasts {
         let ratio = |ratio: Option<f64>| ratio.map_or(NOTHING.to_owned(), |ratio| format!("×{ratio:.2}"));
-        let mut row = vec![contrast.other.clone()];
+        let mut row = vec![first_line(&contrast.other)];
         row.extend(differences(&contrast.failed_excluded));
         row.extend([ratio(contrast.cost_ratio), ratio(contrast.duration_ratio)]);
         rows.push(row);
@@ -200,8 +199,9 @@ fn tasks(contrast: &Contrast) -> Vec<String> {
     let mut lines = Vec::new();
     for (what, tasks) in lists.into_iter().filter(|(_, tasks)| !tasks.is_empty()) {
         lines.push(String::new());
-        lines.push(format!("{what} {}", count(tasks.len() as u64, "task")));
-        lines.extend(tasks.iter().take(MOST_NAMED).map(|task| format!("  {task}")));
+        lines.push(format!("{} {}", first_line(&what), count(tasks.len() as u64, "task")));
+        lines
+            .extend(tasks.iter().take(MOST_NAMED).map(|task| format!("  {}", first_line(&task.to_string()))));
         if tasks.len() > MOST_NAMED {
             lines.push(format!("  and {} more", tasks.len() - MOST_NAMED));
         }

@@ -22,6 +22,9 @@ mod contrast;
 mod side;
 mod svg;
 
+#[cfg(test)]
+mod tests;
+
 use serde::Serialize;
 
 pub use contrast::{Contrast, Difference, Differences, Flip, McNemarTest, TaskId};

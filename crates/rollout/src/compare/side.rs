@@ -61,7 +61,7 @@ impl Sums {
         }
     }
 
-    fn add(&mut self, trial: &TrialSummary) {
+    pub(super) fn add(&mut self, trial: &TrialSummary) {
         match (trial.standing, trial.reward) {
             (Standing::Completed, Some(reward)) => {
                 self.rewards.add(reward);
@@ -72,6 +72,22 @@ impl Sums {
         }
         self.seconds.add(trial.seconds);
         self.costs.extend(trial.known_cost);
+    }
+}
+
+#[cfg(test)]
+impl Side {
+    /// An agent of a job named `job` with these tasks.
+    pub(super) fn of(agent: &str, tasks: IndexMap<TaskId, Sums>) -> Self {
+        Self {
+            name: String::new(),
+            job: "job".to_owned(),
+            agent: agent.to_owned(),
+            directory: "jobs/job".to_owned(),
+            figures: Figures::default(),
+            tasks,
+            settings: IndexMap::new(),
+        }
     }
 }
 

@@ -201,3 +201,23 @@ fn escaped(text: &str) -> String {
     }
     safe
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_end_at_numbers_that_can_be_read() {
+        let ends = [0.0, 0.031, 0.12, 0.21, 0.45, 0.7, 1.0, 13.0].map(rounded_up);
+        for (end, expected) in ends.into_iter().zip([0.1, 0.04, 0.2, 0.4, 0.5, 1.0, 1.0, 20.0]) {
+            assert!((end - expected).abs() < 1e-12, "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn strangers_names_are_nothing_but_text_and_their_end_is_kept() {
+        assert_eq!(escaped("<a b=\"c\">&\u{1b}"), "&lt;a b=&quot;c&quot;&gt;&amp;\u{fffd}");
+        let long = format!("{}/agent", "x".repeat(100));
+        assert!(cut(&long).ends_with("x/agent") && cut(&long).chars().count() == MOST_CHARACTERS);
+    }
+}
