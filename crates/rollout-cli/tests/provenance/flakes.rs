@@ -74,7 +74,25 @@ fn flaky_tasks_and_tasks_that_reward_nothing_are_listed_with_their_evidence() {
     job.rollout(&["resume", dir]).expect(1);
     let shown = job.rollout(&["flakes", dir]).expect(1).stdout();
     let shown = shown.replace(dir, "[dir]");
-    insta::assert_snapshot!(shown, @"");
+    insta::assert_snapshot!(shown, @"
+    tasks whose oracle does not always pass
+      ✗ set/flaky: passed 2 of 3, so 20.8% to 93.9% of the time
+        [dir]/oracle/set/flaky__2 (reward 0)
+          the tests say 0
+
+    tasks that reward doing nothing
+      ✗ set/free: passed 3 of 3, so 43.9% to 100.0% of the time
+        [dir]/nop/set/free__1 (reward 1)
+        [dir]/nop/set/free__2 (reward 1)
+        [dir]/nop/set/free__3 (reward 1)
+
+    tasks without a solution, which the oracle cannot attempt
+      – set/unsolved
+
+    ✗ 4 tasks: 1 whose oracle does not always pass, 1 that nop passes
+    a task that passes 3 of 3 passes at least 43.9% of the time (at 95.0% confidence); more attempts show more
+    results: [dir]
+    ");
 }
 
 #[test]
