@@ -71,7 +71,7 @@ pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, 
 pub use eval::{Eval, rollout};
 pub(crate) use row::ResultForm;
 pub use row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
-pub use run::{EVALUATION, EvalError, LostServer, Outcome, Run};
+pub use run::{EVALUATION, EvalError, LostServer, Outcome, Run, question_hash};
 pub use runner::{AgentRunner, QuickError, QuickOptions, QuickResult, StartedRunner, quick_rollout};
 pub use setup::SetupError;
 pub use summary::RolloutSummary;

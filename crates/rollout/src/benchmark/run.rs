@@ -24,6 +24,7 @@ use crate::{
     job::{
         Cancel, ExampleSet, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError,
     },
+    model::dataset,
     record::{atomic::WriteError, rows},
     result::JobResult,
 };
@@ -302,6 +303,12 @@ async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan,
     let plan =
         Plan::of_examples(job, overrides, loaded.config.agent_name(), Arc::clone(&setup.model), examples)?;
     Ok((plan, setup))
+}
+
+/// The hash of a question that is at a place among those of a benchmark, as the journal of a run holds it.
+pub fn question_hash(config: &RolloutConfig, place: usize, item: BenchmarkItem) -> String {
+    let system = question::system_message(&config.system_prompt);
+    dataset::content_hash(&[item.input(place as u64, system, config.dataset_name().as_str())])
 }
 
 fn examples(config: &RolloutConfig, items: Vec<BenchmarkItem>, setup: &Setup) -> ExampleSet {

@@ -36,7 +36,8 @@ const AGENTS: [&str; 2] = ["oracle", "nop"];
 
 /// Attempts the tasks, unless that was done, and tells which of them are flaky.
 pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
-    let directory = match JobDir::new(&args.path).journal().is_file() {
+    let is_job = JobDir::new(&args.path).journal().is_file();
+    let directory = match is_job {
         true => args.path.clone(),
         false => match attempt(&args).await? {
             Attempted::All(directory) => directory,
@@ -62,10 +63,11 @@ pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
         return Err(failure.hint(Some("give the job file, or the tasks themselves, to have them attempted")));
     };
     super::print(&match args.output {
-        Output::Human => report.render(),
+        Output::Human if is_job => report.render(),
+        Output::Human => format!("\n{}", report.render()),
         Output::Json => serde_json::to_string(&report)?,
     })?;
-    Ok(if report.is_clean() { Exit::Success } else { Exit::Unmet })
+    Ok(report.exit())
 }
 
 /// How the attempts ended.

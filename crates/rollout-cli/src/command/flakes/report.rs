@@ -15,6 +15,7 @@ use rollout::{
 use serde::Serialize;
 
 use super::tally::{Attempts, Evidence, Tally};
+use crate::exit::Exit;
 use crate::report::text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, fit, number, paint, percent};
 
 /// Lines of the output of tests that are shown.
@@ -38,6 +39,8 @@ pub(super) struct Report {
     nop_passes: Vec<Found>,
     /// Tasks that the oracle cannot attempt.
     without_solution: Vec<String>,
+    /// No trial came to an environment, so nothing is known of any task.
+    nothing_ran: bool,
     /// Trials of the two agents that have no result.
     unfinished_trials: u64,
     /// The fewest attempts of the oracle at a task that it can attempt, and what passing all of them shows.
@@ -87,6 +90,7 @@ impl Report {
                 .filter(|(_, task)| task.no_solution)
                 .map(|(key, _)| name(key))
                 .collect(),
+            nothing_ran: tally.tasks.values().all(|task| !task.ran),
             unfinished_trials: tally.unfinished,
             oracle_attempts: fewest,
             pass_rate_at_least: fewest.and_then(|all| wilson(all, all, Confidence::P95)).map(|rate| rate.low),
@@ -95,8 +99,17 @@ impl Report {
     }
 
     /// Whether no task is flaky.
-    pub(super) fn is_clean(&self) -> bool {
+    fn is_clean(&self) -> bool {
         self.oracle_fails.is_empty() && self.nop_passes.is_empty()
+    }
+
+    /// How the command ends.
+    pub(super) fn exit(&self) -> Exit {
+        match (self.nothing_ran, self.is_clean()) {
+            (true, _) => Exit::Wrong,
+            (false, true) => Exit::Success,
+            (false, false) => Exit::Unmet,
+        }
     }
 
     /// The report for a person.
@@ -121,6 +134,12 @@ impl Report {
 
     fn verdict(&self) -> String {
         let tasks = count(self.tasks as u64, "task");
+        let results = format!("{} {}", paint(DIM, "results:"), self.job.display());
+        if self.nothing_ran {
+            let why = "no trial came to an environment, so nothing is known of them; \
+                       a job file can say which environment they need";
+            return format!("{} {tasks}: {why}\n{results}", paint(BAD, "✗"));
+        }
         let mut lines = vec![match self.is_clean() {
             true => format!("{} {tasks}: no flakes", paint(GOOD, "✓")),
             false => format!(
@@ -148,7 +167,7 @@ impl Report {
             let job = self.job.display();
             lines.push(paint(ODD, &format!("{missing} without a result: `rollout resume {job}` runs them")));
         }
-        lines.push(format!("{} {}", paint(DIM, "results:"), self.job.display()));
+        lines.push(results);
         lines.join("\n")
     }
 }

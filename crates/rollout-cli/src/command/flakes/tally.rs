@@ -28,6 +28,8 @@ pub(super) struct Task {
     pub(super) nop: Attempts,
     /// There is no solution that the oracle could run.
     pub(super) no_solution: bool,
+    /// Some trial came to an environment.
+    pub(super) ran: bool,
 }
 
 /// How the attempts of one agent went.
@@ -74,6 +76,7 @@ impl Task {
     fn add(&mut self, trial: TrialId, result: &TrialResult) {
         let passed = result.reward.is_some_and(|reward| reward >= 1.0);
         let error = result.error.as_ref();
+        self.ran |= result.environment.is_some();
         let is_oracle = trial.agent.as_str() == "oracle";
         if is_oracle && error.is_some_and(|error| lacks_solution(error.kind, &error.message)) {
             self.no_solution = true;

@@ -30,6 +30,9 @@ pub(super) struct Prepared {
     pub(super) again: Again,
     /// The hash of the configuration as it is now, with what was set beside it then.
     pub(super) config_hash: String,
+    /// The hash of the task as it is now, where that of the new job is not to be compared: a question alone has another
+    /// place among the questions than it had.
+    pub(super) task_hash: Option<String>,
     /// What the reader should know before it runs.
     pub(super) notes: Vec<String>,
     pub(super) secrets: Vec<String>,
@@ -136,7 +139,7 @@ async fn job(
     let (secrets, log_level) = (loaded.secrets.clone(), loaded.config.log_level);
     let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
     let job = Job::create(plan, provider).await.map_err(execute::job_failure)?;
-    Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, notes, secrets, log_level })
+    Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, task_hash: None, notes, secrets, log_level })
 }
 
 /// The job file as the job's directory holds it.
@@ -183,8 +186,11 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     notes.extend(changes(before.check_config(&now.job()))?);
     let config = now.config.clone();
     let items = tokio::task::spawn_blocking(move || benchmark::load_questions(&config)).await??;
-    let item = items.into_iter().find(|item| item.task_name() == trial.id.task);
-    let item = item.ok_or_else(|| format!("the benchmark no longer has the question {}", trial.id.task))?;
+    let mut items = items.into_iter().enumerate();
+    let Some((place, item)) = items.find(|(_, item)| item.task_name() == trial.id.task) else {
+        return Err(format!("the benchmark no longer has the question {}", trial.id.task).into());
+    };
+    let task_hash = benchmark::question_hash(&now.config, place, item.clone());
     let settings = [("output_dir", json!(text(directory)?)), ("task_ids", json!([item.id]))];
     let overrides = overrides(&told, &settings);
     let loaded = load(&parsed(&overrides)?)?;
@@ -192,6 +198,7 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     Ok(Prepared {
         again: Again::Benchmark(Box::new(run)),
         config_hash: now.hash,
+        task_hash: Some(task_hash),
         notes,
         secrets: loaded.secrets,
         log_level: LogLevel::default(),

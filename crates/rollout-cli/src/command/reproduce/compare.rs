@@ -46,14 +46,16 @@ impl Comparison {
         name: &str,
         before: (&SavedJob, &SavedTrial),
         after: (&SavedJob, &SavedTrial),
-        config_hash: String,
+        [task, config]: [Value; 2],
         notes: Vec<String>,
     ) -> Self {
         let [old, mut new] = [before, after].map(|(job, trial)| facts(job, trial));
-        // The new job differs in its name and its number of attempts, which is no change of the configuration.
+        // The new job differs in its name, its number of attempts and its selection, which is no change of either.
         for (what, value) in &mut new {
-            if *what == "configuration" {
-                *value = Some(json!(config_hash));
+            match *what {
+                "task" => *value = Some(task.clone()),
+                "configuration" => *value = Some(config.clone()),
+                _ => {}
             }
         }
         let mut comparison = Self {
@@ -133,7 +135,7 @@ fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>
         ("reward", Some(json!(result.reward))),
         ("error", Some(json!(result.error.as_ref().map(|error| error.kind.as_str())))),
         ("rewards", Some(json!(result.rewards))),
-        ("task files", Some(json!(job.task(trial).content_hash))),
+        ("task", Some(json!(job.task(trial).content_hash))),
         ("configuration", Some(json!(job.header().config_hash))),
         ("image", Some(json!(environment.map(|found| &found.image)))),
         ("provider", Some(json!(job.header().provider))),

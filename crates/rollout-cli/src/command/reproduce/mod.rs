@@ -13,6 +13,8 @@ use rollout::{
     record::saved::{SavedError, SavedJob, SavedTrial},
 };
 
+use serde_json::json;
+
 use self::compare::Comparison;
 use super::execute;
 use crate::{
@@ -86,16 +88,19 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
         prepared = again::prepare(&resumable, &trial, &jobs_dir) => prepared?,
     };
-    let again::Prepared { mut again, config_hash, mut notes, secrets, log_level } = prepared;
+    let again::Prepared { mut again, config_hash, task_hash, mut notes, secrets, log_level } = prepared;
     let log = logging::start(log_level, &secrets, form != Form::Live);
     execute::begin(again.job(), &log)?;
     let directory = again.job().directory().to_owned();
     let after = directory.clone();
     let after = blocking(move || Ok(SavedJob::open(after)?)).await?;
-    if before.task(&trial).content_hash
-        != after.header().tasks.first().and_then(|task| task.content_hash.clone())
-    {
-        notes.push("the task's files are not what they were".to_owned());
+    let planned = || after.header().tasks.first().and_then(|task| task.content_hash.clone());
+    let task_hash = task_hash.or_else(planned);
+    if before.task(&trial).content_hash != task_hash {
+        notes.push(match before.task(&trial).example_id {
+            Some(_) => "the example is not what it was".to_owned(),
+            None => "the task's files are not what they were".to_owned(),
+        });
     }
     for note in &notes {
         writeln!(anstream::stderr().lock(), "{} {note}", paint(ODD, "warning:"))?;
@@ -120,11 +125,17 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     let comparison = blocking(move || {
         let job = SavedJob::open(directory)?;
         let again = job.trials()?.next().ok_or(ReproduceError::NoEnd)??;
-        Ok(Comparison::new(&name, (&before, &trial), (&job, &again), config_hash, notes))
+        Ok(Comparison::new(
+            &name,
+            (&before, &trial),
+            (&job, &again),
+            [json!(task_hash), json!(config_hash)],
+            notes,
+        ))
     })
     .await?;
     super::print(&match args.output {
-        Output::Human => comparison.render(),
+        Output::Human => format!("\n{}", comparison.render()),
         Output::Json => serde_json::to_string(&comparison)?,
     })?;
     Ok(if comparison.same_outcome { Exit::Success } else { Exit::Unmet })
