@@ -77,13 +77,15 @@ mod tests {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let identity = |dir: &Path, secret: &str, port: u16| {
             std::fs::write(dir.join("go.sh"), "go").unwrap();
-            let text = format!(
-                "agents:
-                  - {{name: a, description: d{port}, install_file: {}/go.sh, execute: run, env: {{KEY: '${{KEY}}', N: 1}}}}
-                  - {{name: m, model: {{name: gpt, base_url: 'http://localhost:{port}', api_key: '${{KEY}}'}}}}
-                datasets: [{{path: tasks}}]",
-                dir.display()
-            );
+            let text = json!({
+                "agents": [
+                    {"name": "a", "description": format!("d{port}"), "install_file": dir.join("go.sh"), "execute": "run",
+                     "env": {"KEY": "${KEY}", "N": 1}},
+                    {"name": "m", "model": {"name": "gpt", "base_url": format!("http://localhost:{port}"), "api_key": "${KEY}"}},
+                ],
+                "datasets": [{"path": ".", "name": "set"}],
+            });
+            let text = text.to_string();
             let job = load_job_text(&dir.join("job.yaml"), &text, &[], &|_| Some(secret.to_owned())).unwrap();
             (agent_identity(&job.record, "a"), agent_identity(&job.record, "m"))
         };
@@ -105,7 +107,26 @@ mod tests {
         };
         let one = agent_identity(&record("/home/one", "${A}"), "gpt");
         assert_eq!(one, agent_identity(&record("/srv/two", "${B}"), "gpt"));
-        insta::assert_json_snapshot!(one, @"");
+        insta::assert_json_snapshot!(one, @r#"
+        {
+          "model_name": "gpt",
+          "max_turns": 3,
+          "available_tools": [
+            "web-search"
+          ],
+          "system_prompt": "Be short.",
+          "resource_types": [
+            "rag"
+          ],
+          "resource_init_configs": {
+            "rag": {
+              "documents": "papers",
+              "url": "http://x/y",
+              "n": 3
+            }
+          }
+        }
+        "#);
     }
 
     #[test]

@@ -83,7 +83,22 @@ mod tests {
         };
         let prompt = prompt(&evidence);
         let shown = prompt.strip_prefix(ASKED).unwrap().strip_suffix(ANSWER).unwrap();
-        insta::assert_snapshot!(shown, @"");
+        insta::assert_snapshot!(shown, @"
+
+
+        The reward: 0
+
+        What the agent was told:
+        ```
+        Create /app/done.
+        ```
+
+        Standard output of the tests:
+        ```
+        /app/done is missing
+
+        ```
+        ");
     }
 
     #[test]

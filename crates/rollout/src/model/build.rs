@@ -282,6 +282,7 @@ fn container_task(name: &DatasetName, container: &ContainerConfig) -> Task {
         context,
         config: TaskConfig { docker_image, cpus: container.cpus, memory: container.memory, ..defaults },
         git_commit_id: None,
+        url: None,
         has_solution: false,
         has_config: false,
     }

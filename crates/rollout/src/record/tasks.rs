@@ -34,6 +34,8 @@ pub struct TaskAbout {
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.
     pub test: Option<String>,
+    /// Where its tests can be seen as they were, if they are in a repository on GitHub.
+    pub tests_url: Option<String>,
 }
 
 /// Writes the file, without secrets.

@@ -43,6 +43,8 @@ pub struct Task {
     pub config: TaskConfig,
     /// The commit of the repository that holds it.
     pub git_commit_id: Option<String>,
+    /// Where it can be seen at that commit, if a registry says that it is in a repository on GitHub.
+    pub url: Option<String>,
     /// Whether solution/solve.sh is there.
     pub has_solution: bool,
     /// Whether task.toml is there; every setting has its default otherwise.

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     config::{DatasetConfig, DatasetSource, RegistryLocation},
+    export::eval_log::github_permalink,
     name::{DatasetName, TaskName},
     text::listed,
 };
@@ -229,7 +230,9 @@ impl Loader<'_> {
             let (url, commit) = revision;
             match dir {
                 Some(dir) => {
-                    commits.insert(name.clone(), commit);
+                    let seen = github_permalink(url.shown(), &commit.to_string());
+                    let seen = seen.map(|commit| format!("{commit}/{path}"));
+                    commits.insert(name.clone(), (commit, seen));
                     present.push((name, dir));
                 }
                 None => {
@@ -249,7 +252,9 @@ impl Loader<'_> {
                 if let Ok(task) = entry.task.as_mut()
                     && let Some(task) = Arc::get_mut(task)
                 {
-                    task.git_commit_id = commits.get(&entry.name).map(CommitId::to_string);
+                    let (commit, url) = commits.remove(&entry.name).unzip();
+                    task.git_commit_id = commit.map(|commit| commit.to_string());
+                    task.url = url.flatten();
                 }
             }
             loaded

@@ -7,12 +7,15 @@ use serde_json::{Map, Number, Value};
 
 use super::{
     AgentInfo, BenchmarkSubset, EpisodeRecord, ExperimentRecord, Steps, UsageSummary, Verifier,
-    experiment_id, success,
+    experiment_id, github_permalink, success,
 };
 use crate::{
     config::agent_identity,
     event::JobKind,
-    record::saved::{Conversation, SavedError, SavedJob, SavedTrial},
+    record::{
+        provenance::Provenance,
+        saved::{Conversation, SavedError, SavedJob, SavedTrial},
+    },
     result::TrialResult,
 };
 
@@ -24,15 +27,14 @@ impl<'a> Records<'a> {
     /// What the episodes of an agent on a dataset share.
     pub(super) fn experiment(self, agent: &str, dataset: &str) -> ExperimentRecord {
         let header = self.0.header();
-        let version = env!("CARGO_PKG_VERSION");
         let (name, output_dir) = self.named(agent, dataset);
         let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
         ExperimentRecord {
             experiment_id: experiment_id(&name, &output_dir),
             experiment_name: name,
             timestamp: seconds(Timestamp::now()),
-            framework_version: version.to_owned(),
-            agent: self.agent(agent, version),
+            framework_version: self.framework_version().to_owned(),
+            agent: self.agent(agent),
             benchmark_name: dataset.to_owned(),
             benchmark_version: self.version(dataset),
             benchmark_subset: BenchmarkSubset::new(dataset, n_tasks),
@@ -53,7 +55,17 @@ impl<'a> Records<'a> {
         (format!("{}/{agent}/{dataset}", header.job_name), output_dir.to_string_lossy().into_owned())
     }
 
-    fn agent(self, agent: &str, version: &str) -> AgentInfo {
+    /// Where the results of the first run come from. Later runs go on with the same configuration.
+    fn provenance(self) -> Option<&'a Provenance> {
+        self.0.runs().iter().find_map(|run| run.provenance.as_deref())
+    }
+
+    fn framework_version(self) -> &'a str {
+        self.provenance().map_or(env!("CARGO_PKG_VERSION"), |provenance| &provenance.rollout_version)
+    }
+
+    fn agent(self, agent: &str) -> AgentInfo {
+        let version = self.framework_version();
         let config = agent_identity(self.0.config(), agent);
         let kind = match agent {
             _ if self.0.header().kind == JobKind::Benchmark => "rollout.BenchmarkModel",
@@ -67,6 +79,11 @@ impl<'a> Records<'a> {
         let mut info = AgentInfo::from_config(config, kind, version);
         info.llm_model = info.llm_model.or(model);
         info.dependency_versions.insert("rollout".to_owned(), version.to_owned());
+        if let Some(git) = self.provenance().and_then(|provenance| provenance.git.as_ref()) {
+            info.git_commit = Some(git.commit.clone());
+            info.git_is_dirty = git.is_dirty;
+            info.git_remote_url = git.remote_url.as_ref().and_then(|url| github_permalink(url, &git.commit));
+        }
         info
     }
 
@@ -118,7 +135,11 @@ impl<'a> Records<'a> {
             usage: usage(result, said),
             trajectory_id: self.trajectory_id(trial),
             timestamp: self.timestamp(trial),
-            verifier: about.test.map(|source| Verifier { source: Some(source), ..Verifier::default() }),
+            verifier: (about.test.is_some() || about.tests_url.is_some()).then(|| Verifier {
+                reference: about.tests_url,
+                source: about.test,
+                unknown: Map::new(),
+            }),
             findings: None,
             unknown: Map::new(),
         })
