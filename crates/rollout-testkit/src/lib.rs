@@ -8,6 +8,7 @@ mod docker;
 mod gate;
 mod idle;
 mod job;
+mod large;
 mod leftover;
 mod library;
 mod model;
@@ -25,6 +26,7 @@ pub use docker::{Engine, Holdings, OwnEngine};
 pub use gate::{Arrival, Gate};
 pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Finished, TestJob};
+pub use large::{EXPORTS, LargeJob, Measured};
 pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};
 pub use model::{
