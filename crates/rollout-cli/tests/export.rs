@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Finished, ModelServer, Reply, TestJob};
+use rollout_testkit::{Finished, ModelServer, Reply, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, one attempt at a time, and datasets of one example each.
@@ -78,8 +78,8 @@ fn each_model_and_dataset_has_a_file_of_its_own() {
     let job = job(&server, &["sums", "others"], &["trajectory"], true);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
-    out/policy/others/samples.jsonl: 2 samples with 4 tokens, 2 of them sampled, from 2 rollouts
     out/policy/sums/samples.jsonl: 2 samples with 4 tokens, 2 of them sampled, from 2 rollouts
+    out/policy/others/samples.jsonl: 2 samples with 4 tokens, 2 of them sampled, from 2 rollouts
     ");
     for file in ["out/policy/sums/samples.jsonl", "out/policy/others/samples.jsonl"] {
         assert_eq!(samples(&job, file).len(), 2, "{file}");
@@ -92,10 +92,10 @@ fn rollouts_saved_without_their_turns_are_told_with_the_setting() {
     let job = job(&server, &["sums"], &[], true);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: jobs/job/outputs.jsonl gives no training samples: 2 rollouts saved without `trajectory`
+    error: jobs/job gives no training samples: 2 rollouts saved without `trajectory`
     hint: set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
     ");
-    assert_eq!(fs::read_dir(job.root().join("out")).unwrap().count(), 0);
+    assert!(!job.root().join("out").exists());
 }
 
 #[test]
@@ -104,58 +104,92 @@ fn rollouts_without_tokens_are_told_with_the_setting() {
     let job = job(&server, &["sums"], &["trajectory"], false);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: jobs/job/outputs.jsonl gives no training samples: 2 rollouts without token ids
+    error: jobs/job gives no training samples: 2 rollouts without token ids
     hint: set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
     ");
 }
 
 #[test]
 fn what_cannot_be_exported_is_counted_and_the_rest_is_exported() {
-    let server = server();
-    let job = job(&server, &["sums"], &["trajectory"], true);
+    let server = ModelServer::always(Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]));
+    let job = job(&server, &["sums"], &["trajectory"], true).set("n_attempts", json!(5));
     job.run().expect(0);
     let rows = job.dir().join("outputs.jsonl");
-    let mut text = fs::read_to_string(&rows).unwrap();
-    text += "{\"example_id\": 8, \"trajectory\": [{\"tokens\": null}]}\n";
-    text += "{\"example_id\": 9, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [1], \"completion_ids\": [2], \"completion_logprobs\": []}}]}\n";
-    text += "{\"example_id\": 7}\n{\"example_id\": 5, \"traj";
-    fs::write(&rows, text).unwrap();
+    let text = fs::read_to_string(&rows).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| line.parse().unwrap()).collect();
+    lines[0]["trajectory"] = Value::Null;
+    lines[1]["trajectory"][0]["tokens"] = Value::Null;
+    lines[2]["trajectory"][0]["tokens"]["completion_logprobs"] = json!([]);
+    lines[3]["trajectory"] = json!("lost");
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(&rows, text + "{\"example_id\": 5, \"traj").unwrap();
     insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
-    out/samples.jsonl: 2 samples with 9 tokens, 3 of them sampled, from 2 rollouts
+    out/samples.jsonl: 1 sample with 4 tokens, 1 of them sampled, from 1 rollout
     left out: 1 rollout saved without `trajectory`; set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
     left out: 1 rollout without token ids; set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
     left out: 1 rollout whose tokens and probabilities do not belong together; the server of the model gave more or fewer probabilities than tokens; update it
-    left out: 1 line without a rollout; look at the file: it may be cut off or of another program
+    left out: 1 rollout whose `trajectory` is damaged; look at the file of rows: somebody may have changed it
     ");
-    assert_eq!(samples(&job, "out/samples.jsonl").len(), 2);
+    assert_eq!(samples(&job, "out/samples.jsonl").len(), 1);
+}
+
+#[test]
+fn a_rollout_that_was_run_again_gives_the_samples_of_its_last_run() {
+    let server = ModelServer::sequence([
+        Reply::text("3").tokens(&[1], &[(2, -0.5)]),
+        Reply::text("2").tokens(&[1], &[(3, -0.5)]),
+        Reply::text("2").tokens(&[1], &[(4, -0.5)]),
+    ]);
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    job.run().expect(0);
+    job.rollout(&["resume", "jobs/job", "--rerun", "unsolved"]).expect(0);
+    export(&job).expect(0);
+    let tokens: Vec<_> = samples(&job, "out/samples.jsonl").iter().map(|s| s["token_ids"].clone()).collect();
+    assert_eq!(tokens, [json!([1, 4]), json!([1, 3])]);
+}
+
+#[test]
+fn models_that_solve_tasks_in_containers_give_samples_too() {
+    let server = ModelServer::turns([
+        Reply::tool_call("bash", &json!({"command": "touch /app/done"})).tokens(&[1], &[(2, -0.5)]),
+        Reply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
+    ]);
+    let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("broken").tests("exit 1\n"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "policy", "model": model}))
+        .oracle()
+        .set("n_concurrent_trials", json!(1));
+    job.run().expect(1);
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
+    out/policy/set/samples.jsonl: 1 sample with 4 tokens, 2 of them sampled, from 1 rollout
+    left out: 1 trial without a reward; an error kept them from one; `rollout resume --rerun error` runs them again
+    out/oracle/set: 0 samples with 0 tokens, 0 of them sampled, from 0 rollouts
+    left out: 2 trials of which no conversation is kept; only agents that are models have turns to learn from
+    ");
+    let [sample] = samples(&job, "out/policy/set/samples.jsonl").try_into().unwrap();
+    assert_eq!((&sample["token_ids"], &sample["loss_mask"]), (&json!([1, 2, 3, 4]), &json!([0, 1, 0, 1])));
+    assert_eq!(
+        (&sample["example_id"], &sample["task"], &sample["reward"]),
+        (&json!(1), &json!("task"), &json!(1.0))
+    );
+    assert_eq!((&sample["trajectory_id"], &sample["advantage"]), (&json!("task__1"), &Value::Null));
 }
 
 #[test]
 fn a_directory_without_rollouts_of_a_model_is_told() {
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).file("jobs/job/result.json", "{}");
-    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"error: jobs/job has no outputs.jsonl, so it has no rollouts of a model");
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: jobs/job is not a job directory: it has no journal.jsonl
+    hint: give the directory that `rollout run` printed
+    ");
     let missing = job.rollout(&["export", "rl", "nowhere", "-o", "out"]).expect(2);
     insta::assert_snapshot!(missing.stderr(), @"
-    error: cannot look into the job directory nowhere
-    cause: No such file or directory (os error 2)
+    error: nowhere is not a job directory: it has no journal.jsonl
+    hint: give the directory that `rollout run` printed
     ");
     assert!(!job.root().join("out").exists());
-}
-
-#[cfg(unix)]
-#[test]
-fn links_are_not_followed_out_of_the_job() {
-    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .file("elsewhere/sums/outputs.jsonl", "{\"example_id\": 1}\n")
-        .file("jobs/job/result.json", "{}");
-    std::os::unix::fs::symlink(job.root().join("elsewhere"), job.dir().join("policy")).unwrap();
-    std::os::unix::fs::symlink(
-        job.root().join("elsewhere/sums/outputs.jsonl"),
-        job.dir().join("outputs.jsonl"),
-    )
-    .unwrap();
-    let stderr = export(&job).expect(2).stderr();
-    assert!(stderr.contains("has no outputs.jsonl"), "{stderr}");
 }
 
 #[cfg(not(feature = "parquet"))]

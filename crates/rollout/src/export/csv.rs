@@ -14,8 +14,8 @@ use super::{
 
 /// Writes `trials.csv` and `steps.csv`.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
-    let trials = CsvTable::new(export, "trials.csv", TrialRow::COLUMNS)?;
-    let steps = CsvTable::new(export, "steps.csv", StepRow::COLUMNS)?;
+    let trials = CsvTable::new(export.file("trials.csv")?, TrialRow::COLUMNS)?;
+    let steps = CsvTable::new(export.file("steps.csv")?, StepRow::COLUMNS)?;
     table::write(export, trials, steps)
 }
 
@@ -25,10 +25,10 @@ struct CsvTable {
 }
 
 impl CsvTable {
-    fn new<R>(export: &Export<'_>, name: &str, columns: &[Column<R>]) -> Result<Self, ExportError> {
-        let file = export.file(name)?;
+    fn new<R>(file: NewFile, columns: &[Column<R>]) -> Result<Self, ExportError> {
+        let path = file.path.clone();
         let writer = WriterBuilder::new().terminator(Terminator::CRLF).from_writer(file);
-        let mut table = Self { path: export.dir().join(name), writer };
+        let mut table = Self { path, writer };
         let header = table.writer.write_record(columns.iter().map(|column| column.name));
         header.map_err(|error| table.failed(error.into()))?;
         Ok(table)

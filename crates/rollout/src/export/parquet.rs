@@ -27,8 +27,8 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Writes `trials.parquet` and `steps.parquet`.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
-    let trials = ParquetTable::new(export, "trials", TrialRow::COLUMNS)?;
-    let steps = ParquetTable::new(export, "steps", StepRow::COLUMNS)?;
+    let trials = ParquetTable::new(export.file("trials.parquet")?, "trials", TrialRow::COLUMNS)?;
+    let steps = ParquetTable::new(export.file("steps.parquet")?, "steps", StepRow::COLUMNS)?;
     table::write(export, trials, steps)
 }
 
@@ -55,10 +55,8 @@ enum Values {
 }
 
 impl ParquetTable {
-    fn new<R>(export: &Export<'_>, name: &str, columns: &[Column<R>]) -> Result<Self, ExportError> {
-        let relative = format!("{name}.parquet");
-        let path = export.dir().join(&relative);
-        let file = export.file(relative)?;
+    fn new<R>(file: NewFile, name: &str, columns: &[Column<R>]) -> Result<Self, ExportError> {
+        let path = file.path.clone();
         let failed = |error| ExportError::Write { path: path.clone(), source: io::Error::other(error) };
         let schema = schema(name, columns).map_err(failed)?;
         let version = KeyValue::new("rollout.schema_version".to_owned(), SCHEMA_VERSION.to_string());
@@ -188,4 +186,104 @@ fn write_column<T: DataType>(
     column.typed::<T>().write_batch(values, is_there, None)?;
     values.clear();
     column.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use jiff::Timestamp;
+    use parquet::{
+        file::reader::{FileReader as _, SerializedFileReader},
+        record::{Field, Row},
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A row of every kind of column.
+    #[derive(Debug, Clone, PartialEq)]
+    struct All {
+        text: Option<String>,
+        integer: Option<i64>,
+        real: Option<f64>,
+        boolean: Option<bool>,
+        time: Option<i64>,
+        name: String,
+    }
+
+    const COLUMNS: [Column<All>; 6] = [
+        Column::optional("text", Kind::Text, "", |row| row.text.as_ref().into()),
+        Column::optional("integer", Kind::Integer, "", |row| row.integer.map_or(Cell::Null, Cell::Integer)),
+        Column::optional("real", Kind::Real, "", |row| row.real.into()),
+        Column::optional("boolean", Kind::Boolean, "", |row| row.boolean.into()),
+        Column::optional("time", Kind::Time, "", |row| {
+            row.time.map(|at| Timestamp::from_microsecond(at).unwrap()).into()
+        }),
+        Column::required("name", Kind::Text, "", |row| (&row.name).into()),
+    ];
+
+    fn written(rows: &[All]) -> SerializedFileReader<File> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = NewFile::create(dir.path().join("rows.parquet")).unwrap();
+        let mut table = ParquetTable::new(file, "rows", &COLUMNS).unwrap();
+        rows.iter().for_each(|row| table.add(&COLUMNS, row).unwrap());
+        SerializedFileReader::new(File::open(table.finish().unwrap()).unwrap()).unwrap()
+    }
+
+    fn read(row: &Row) -> All {
+        let mut fields = row.get_column_iter().map(|(_, field)| field.clone());
+        let mut next = || fields.next().filter(|field| *field != Field::Null);
+        let text = |field| match field {
+            Field::Str(text) => text,
+            other => panic!("{other} is no text"),
+        };
+        All {
+            text: next().map(text),
+            integer: next()
+                .map(|field| if let Field::Long(number) = field { number } else { panic!("{field}") }),
+            real: next()
+                .map(|field| if let Field::Double(number) = field { number } else { panic!("{field}") }),
+            boolean: next().map(|field| if let Field::Bool(is) = field { is } else { panic!("{field}") }),
+            time: next()
+                .map(|field| if let Field::TimestampMicros(at) = field { at } else { panic!("{field}") }),
+            name: next().map(text).unwrap(),
+        }
+    }
+
+    fn any_row() -> impl Strategy<Value = All> {
+        let real = any::<f64>().prop_filter("JSON has no others", |number| number.is_finite());
+        let time = -60_000_000_000_000_000..250_000_000_000_000_000_i64;
+        let some = (any::<Option<String>>(), any::<Option<i64>>(), prop::option::of(real));
+        (some, any::<Option<bool>>(), prop::option::of(time), any::<String>()).prop_map(
+            |((text, integer, real), boolean, time, name)| All { text, integer, real, boolean, time, name },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(rows in prop::collection::vec(any_row(), 0..20)) {
+            let file = written(&rows);
+            let found: Vec<All> = file.get_row_iter(None).unwrap().map(|row| read(&row.unwrap())).collect();
+            prop_assert_eq!(found, rows);
+        }
+    }
+
+    #[test]
+    fn rows_are_written_in_groups_of_bounded_size() {
+        let row = |text: &str| All {
+            text: Some(text.to_owned()),
+            integer: None,
+            real: None,
+            boolean: None,
+            time: None,
+            name: String::new(),
+        };
+        let groups = |file: SerializedFileReader<File>| -> Vec<i64> {
+            file.metadata().row_groups().iter().map(|group| group.num_rows()).collect()
+        };
+        assert_eq!(groups(written(&vec![row("short"); MAX_ROWS + 1])), [MAX_ROWS as i64, 1]);
+        let long = "x".repeat(MAX_BYTES / 2);
+        assert_eq!(groups(written(&vec![row(&long); 5])), [2, 2, 1]);
+    }
 }

@@ -64,7 +64,9 @@ fn row(
     about: Option<&TaskAbout>,
 ) -> RolloutOutput {
     let mut said = said;
-    if let Some(row) = said.as_mut().and_then(|said| said.row.take()) {
+    if let Some(mut row) = said.as_mut().and_then(|said| said.row.take()) {
+        // By this one, which `task` repeats, readers know the line of a benchmark, which a row is not.
+        row.columns.remove("task_id");
         let said = said.unwrap_or_default();
         let kept = |messages: crate::model::Messages| (!messages.is_empty()).then_some(messages);
         return RolloutOutput {

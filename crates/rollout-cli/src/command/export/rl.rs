@@ -225,7 +225,7 @@ impl Lack {
             Self::Alignment => {
                 "the server of the model gave more or fewer probabilities than tokens; update it"
             }
-            Self::Reward => "an error kept them from one; `rollout resume --rerun` does them again",
+            Self::Reward => "an error kept them from one; `rollout resume --rerun error` runs them again",
             Self::Damage => "look at the file of rows: somebody may have changed it",
         }
     }

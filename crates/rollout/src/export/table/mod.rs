@@ -81,7 +81,7 @@ pub enum Cell<'a> {
 }
 
 impl<R> Column<R> {
-    const fn required(
+    pub(super) const fn required(
         name: &'static str,
         kind: Kind,
         meaning: &'static str,
@@ -90,7 +90,7 @@ impl<R> Column<R> {
         Self { name, kind, is_required: true, meaning, cell }
     }
 
-    const fn optional(
+    pub(super) const fn optional(
         name: &'static str,
         kind: Kind,
         meaning: &'static str,
