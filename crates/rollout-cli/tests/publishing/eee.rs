@@ -95,9 +95,7 @@ fn tasks_in_containers_are_agentic_samples_with_scores_and_errors() {
     let found = validated(&job);
     assert_eq!(found.len(), 2, "{}", exported.stdout());
     assert!(
-        exported
-            .stdout()
-            .ends_with("6 trials\nleft out: broken on set, all of whose 3 scored trials failed\n"),
+        exported.stdout().ends_with("6 trials\nleft out: broken on set, where every trial failed (3)\n"),
         "{}",
         exported.stdout()
     );
@@ -239,7 +237,7 @@ fn questions_of_a_benchmark_are_samples_with_the_answer_that_was_found() {
     let exported =
         job.rollout(&["export", "eee", "jobs/job", "-o", "out", "--developer", "Us & Co"]).expect(0);
     assert!(
-        exported.stdout().ends_with("2 trials\nleft out: 1 trials of m on sums that nobody scored\n"),
+        exported.stdout().ends_with("2 trials\nleft out: unscored trials of m on sums (1)\n"),
         "{}",
         exported.stdout()
     );
@@ -259,6 +257,6 @@ fn a_job_without_scores_has_nothing_to_export() {
     let job = job().task(TestTask::new("task")).oracle().set("verifier", json!({"disable": true}));
     job.run().expect(0);
     let refused = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(2);
-    insta::assert_snapshot!(refused.stderr(), @"error: jobs/job has nothing to export: it has no scores, only 1 trials of oracle on set that nobody scored");
+    insta::assert_snapshot!(refused.stderr(), @"error: jobs/job has nothing to export: it has no scores, only unscored trials of oracle on set (1)");
     assert!(!job.root().join("out/data").exists());
 }

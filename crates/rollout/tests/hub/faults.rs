@@ -86,6 +86,20 @@ async fn a_refusal_is_told_with_the_words_of_the_hub_and_not_tried_again() {
 }
 
 #[tokio::test]
+async fn a_token_that_may_write_and_make_nothing_is_enough_for_a_dataset_that_is_there() {
+    let dir = files();
+    let refused = HubServer::start().fault(Fault::once("/create", Trouble::Status(403, None)));
+    let error = push(&refused, REPO, dir.path()).await.unwrap_err();
+    assert!(matches!(error, HubError::Unauthorized { .. }), "{error}");
+    push(&refused, REPO, dir.path()).await.unwrap();
+    let server = HubServer::start().fault(Fault::once("/commit/", Trouble::Status(422, None)));
+    push(&server, REPO, dir.path()).await.unwrap_err();
+    let server = server.fault(Fault::once("/create", Trouble::Status(403, None)));
+    push(&server, REPO, dir.path()).await.unwrap();
+    check(&server, REPO, dir.path());
+}
+
+#[tokio::test]
 async fn redirects_are_followed_on_the_hub_and_nowhere_else() {
     let other = HubServer::start();
     let dir = files();
