@@ -139,7 +139,8 @@ fn create(store: &mut Store, asked: &Value) -> Answer {
     if store.repos.contains_key(&id) {
         return Answer::json(409, &json!({"error": "You already created this dataset repo", "url": url}));
     }
-    store.repos.insert(id.clone(), Repo::new(asked["visibility"] == "private"));
+    let attributes = store.regular(Bytes::from_static(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"));
+    store.repos.insert(id.clone(), Repo::new(asked["visibility"] == "private", attributes));
     Answer::json(200, &json!({"url": url, "name": id, "id": id}))
 }
 
@@ -246,7 +247,7 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
             Some("header") => message = value["summary"].as_str().unwrap_or_default().to_owned(),
             Some("file") if value["encoding"] == "base64" => {
                 match value["content"].as_str().and_then(base64) {
-                    Some(content) => files.push((name(), Stored::regular(content.into()))),
+                    Some(content) => files.push((name(), store.regular(content.into()))),
                     None => return Answer::error(400, "the content of a file is no base64"),
                 }
             }

@@ -21,6 +21,8 @@ pub(super) struct Store {
     pub(super) large: HashMap<String, Bytes>,
     /// Parts of large files that are not whole yet, by file and number.
     pub(super) parts: HashMap<(String, usize), Bytes>,
+    /// What git calls content that was seen before, by its SHA-256.
+    git_blobs: HashMap<String, String>,
     pub(super) requests: Vec<String>,
     pub(super) leaks: usize,
 }
@@ -50,9 +52,16 @@ impl Store {
             repos: BTreeMap::new(),
             large: HashMap::new(),
             parts: HashMap::new(),
+            git_blobs: HashMap::new(),
             requests: Vec::new(),
             leaks: 0,
         }
+    }
+
+    pub(super) fn regular(&mut self, content: Bytes) -> Stored {
+        let name = || git_blob(&content);
+        let git_blob = self.git_blobs.entry(sha256(&content)).or_insert_with(name).clone();
+        Stored::Regular { content, git_blob }
     }
 
     pub(super) fn content(&self, file: &Stored) -> Bytes {
@@ -64,9 +73,8 @@ impl Store {
 }
 
 impl Repo {
-    pub(super) fn new(private: bool) -> Self {
-        let attributes =
-            Stored::regular(Bytes::from_static(b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"));
+    /// A repository with the file that every new one has.
+    pub(super) fn new(private: bool, attributes: Stored) -> Self {
         let mut repo = Self {
             private,
             files: BTreeMap::from([(".gitattributes".to_owned(), attributes)]),
@@ -84,10 +92,6 @@ impl Repo {
 }
 
 impl Stored {
-    pub(super) fn regular(content: Bytes) -> Self {
-        Self::Regular { git_blob: git_blob(&content), content }
-    }
-
     /// How clients tell whether it has changed.
     pub(super) fn oid(&self) -> &str {
         match self {

@@ -246,9 +246,9 @@ impl Hub {
         let url = self.url("api/repos/create");
         let answer = self.send(&action, &Method::POST, url, |request| request.json(&question)).await?;
         match answer.status() {
-            StatusCode::CONFLICT => {}
-            // A token may be allowed to write to a repository, and not to make one.
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.info(repo).await.is_ok() => {}
+            // It is there; or, a token may be allowed to write to it, and not to make one.
+            StatusCode::CONFLICT | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+                if self.info(repo).await.is_ok() => {}
             _ => _ = self.accepted(&action, answer).await?,
         }
         if private && !self.info(repo).await?.private {

@@ -20,7 +20,7 @@ async fn a_wrong_token_is_told_once_and_never_repeated() {
     let push = Push::directory(REPO.parse().unwrap(), dir.path()).await.unwrap();
     let error = hub.push(&push, &mut |_| {}).await.unwrap_err();
     // The server repeats the token in its answer.
-    insta::assert_snapshot!(told(&error), @"");
+    insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub does not accept the token: Invalid credentials: Bearer [redacted]");
     assert!(!format!("{error:?}").contains("hf_wrong"), "{error:?}");
     assert_eq!(error.hint(), Some("check that HF_TOKEN is valid and may write to the dataset"));
     assert_eq!(server.requests().len(), 1);
@@ -69,7 +69,7 @@ async fn a_hub_that_wants_hours_of_rest_is_not_waited_for() {
     let (server, dir) =
         (HubServer::start().fault(Fault::once("/commit/", Trouble::Status(429, Some(3600)))), files());
     let error = push(&server, REPO, dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"");
+    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub wants to be asked again in 3600 s");
     // What has arrived is not sent again.
     push(&server, REPO, dir.path()).await.unwrap();
     check(&server, REPO, dir.path());
@@ -81,8 +81,22 @@ async fn a_refusal_is_told_with_the_words_of_the_hub_and_not_tried_again() {
     let (server, dir) =
         (HubServer::start().fault(Fault::once("/commit/", Trouble::Status(422, None))), files());
     let error = push(&server, REPO, dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"");
+    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub answered with 422 Unprocessable Entity: the test refuses this");
     assert_eq!(requests(&server, "/commit/"), 1);
+}
+
+#[tokio::test]
+async fn a_token_that_may_write_and_make_nothing_is_enough_for_a_dataset_that_is_there() {
+    let dir = files();
+    let refused = HubServer::start().fault(Fault::once("/create", Trouble::Status(403, None)));
+    let error = push(&refused, REPO, dir.path()).await.unwrap_err();
+    assert!(matches!(error, HubError::Unauthorized { .. }), "{error}");
+    push(&refused, REPO, dir.path()).await.unwrap();
+    let server = HubServer::start().fault(Fault::once("/commit/", Trouble::Status(422, None)));
+    push(&server, REPO, dir.path()).await.unwrap_err();
+    let server = server.fault(Fault::once("/create", Trouble::Status(403, None)));
+    push(&server, REPO, dir.path()).await.unwrap();
+    check(&server, REPO, dir.path());
 }
 
 #[tokio::test]
@@ -112,8 +126,11 @@ async fn a_hub_that_is_not_there_is_tried_a_few_times() {
 
 #[tokio::test]
 async fn an_answer_that_makes_no_sense_is_told() {
-    let server = rollout_testkit::FileServer::new(files().path());
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("api")).unwrap();
+    std::fs::write(dir.path().join("api/whoami-v2"), "<html>").unwrap();
+    let server = rollout_testkit::FileServer::new(dir.path());
     let hub = Hub::new(server.url("").trim_end_matches('/'), "hf_x").unwrap();
     let error = hub.whoami().await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"");
+    insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub answered with something else than its protocol has: expected value at line 1 column 1");
 }

@@ -112,7 +112,7 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
     for group in groups.into_values() {
         let Group { agent, dataset, unscored, .. } = group;
         if unscored > 0 {
-            exported.left_out.push(format!("{unscored} trials of {agent} on {dataset} that nobody scored"));
+            exported.left_out.push(format!("unscored trials of {agent} on {dataset} ({unscored})"));
         }
         let figures = &statistics.agents[agent].datasets.get(dataset);
         let scored = figures.filter(|figures| figures.failed_excluded.mean_reward.is_some());
@@ -124,7 +124,7 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
             }
             None if group.failed > 0 => exported
                 .left_out
-                .push(format!("{agent} on {dataset}, all of whose {} scored trials failed", group.failed)),
+                .push(format!("{agent} on {dataset}, where every trial failed ({})", group.failed)),
             None => {}
         }
     }
