@@ -101,6 +101,7 @@ impl Environments {
             context: PathBuf::new(),
             config: TaskConfig { docker_image: Some(image.to_owned()), ..defaults },
             git_commit_id: None,
+            url: None,
             has_solution: false,
             has_config: false,
         }
