@@ -101,6 +101,9 @@ fn in_the_example_benchmark_the_scripted_model_does_sums_in_two_languages() {
     agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     gpt-4.1-mini  sums          8          8       0      75.0%         75.0%         0.75    $0  [time]
 
+    agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
+    gpt-4.1-mini  sums         40.9–92.9%      0.75 ± 0.164  [time]  [time]
+
     8 questions in [time]: 8 completed, 0 failed
     benchmark   sums
     questions   8: 8 answered, 0 failed
@@ -130,6 +133,9 @@ fn in_the_example_benchmark_tools_programs_documents_and_databases_are_asked() {
 
     agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     gpt-4.1-mini  library       7          7       0      85.7%         85.7%        0.857    $0  [time]
+
+    agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
+    gpt-4.1-mini  library      48.7–97.4%     0.857 ± 0.143  [time]  [time]
 
     7 questions in [time]: 7 completed, 0 failed
     benchmark   library

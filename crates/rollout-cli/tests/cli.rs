@@ -57,6 +57,8 @@ fn help_teaches_the_first_steps() {
       serve        Run rollouts of a model for a training loop, over HTTP
       tools        Serve tools for models over HTTP: code, documents, databases, the web
       export       Turn the results of a job into files for other programs
+      compare      Compare jobs or agents task by task: differences, and whether they can be chance
+      investigate  Have a model say why trials of a job failed
       reproduce    Run one trial again, and tell what differs
       flakes       Find tasks whose oracle does not always pass, or that reward doing nothing
       validate     Check a job, a task, a dataset or a benchmark without running anything

@@ -71,6 +71,9 @@ fn a_run_shows_the_running_score_and_where_everything_is() {
     agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     m      questions       3          3       0      50.0%         50.0%          0.5    $0  …s
 
+    agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
+    m      questions       9.5–90.5%         0.5 ± 0.5      …s      …s
+
     3 questions in …s: 3 completed, 0 failed
     benchmark   questions
     questions   3: 3 answered, 0 failed

@@ -178,6 +178,9 @@ fn in_the_example_math_the_scripted_model_solves_what_is_written_in_figures() {
     agent  dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     model  math         10         10       0      80.0%         80.0%          0.8    $0  [time]
 
+    agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
+    model  math         49.0–94.3%         0.8 ± 0.2  2   80.0%   80.0%  [time]  [time]
+
     10 trials in [time]: 10 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
     ");
@@ -200,6 +203,9 @@ fn in_the_example_judge_another_model_grades() {
 
     agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     model  questions       3          3       0      66.7%         66.7%        0.667    $0  [time]
+
+    agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
+    model  questions      20.8–93.9%     0.667 ± 0.333  [time]  [time]
 
     3 trials in [time]: 3 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
@@ -227,6 +233,9 @@ fn in_the_example_tools_the_model_counts_in_a_container() {
 
     agent  dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
     model  log           6          6       0      66.7%         66.7%        0.667    $0  [time]
+
+    agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
+    model  log          30.0–90.3%     0.667 ± 0.333  2   66.7%   66.7%  [time]  [time]
 
     6 trials in [time]: 6 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json
@@ -257,6 +266,11 @@ fn in_the_example_model_agent_a_model_stands_between_the_oracle_and_nop() {
     nop     quickstart       3          3       0       0.0%          0.0%            0    $0  [time]
     model   quickstart       3          3       0      66.7%         66.7%        0.667    $0  [time]
     all                      9          9       0      55.6%         55.6%        0.556    $0  [time]
+
+    agent   dataset     pass rate, 95%  mean reward ± se  time p50  time p90
+    oracle  quickstart     43.9–100.0%             1 ± 0  [time]  [time]
+    nop     quickstart       0.0–56.1%             0 ± 0  [time]  [time]
+    model   quickstart      20.8–93.9%     0.667 ± 0.333  [time]  [time]
 
     9 trials in [time]: 9 completed, 0 failed
     results  jobs/2026-01-15__10-30-00/result.json

@@ -1,6 +1,10 @@
 //! `rollout compare`: jobs and agents side by side.
 
-use std::{fs, io::Write as _, path::Path};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::Path,
+};
 
 use rollout::{
     compare::{self, CompareError, Comparison, Contrast, Difference, Differences, SideFigures, TaskId},
@@ -57,12 +61,15 @@ fn compare(args: &Compare) -> Result<Comparison, CompareError> {
     }
 }
 
-/// A picture is no result: an earlier one is replaced by a later one only if somebody removed it.
+/// Writes the picture. One that is there stays.
 fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let written =
         fs::File::create_new(path).and_then(|mut file| file.write_all(compare::svg(comparison).as_bytes()));
-    written.map_err(|source| NotDrawn { path: path.display().to_string(), source })?;
-    Ok(())
+    written.map_err(|source| {
+        let exists = source.kind() == io::ErrorKind::AlreadyExists;
+        let error = NotDrawn { path: path.display().to_string(), source };
+        Failure::from(error).hint(exists.then_some("give another file, or remove it"))
+    })
 }
 
 /// The picture cannot be written.
@@ -70,7 +77,7 @@ fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
 #[error("cannot write {path}")]
 struct NotDrawn {
     path: String,
-    source: std::io::Error,
+    source: io::Error,
 }
 
 fn human(comparison: &Comparison) -> String {

@@ -7,10 +7,10 @@ use crate::stats::Interval;
 
 /// The room between two rows.
 const ROW: f64 = 26.0;
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 /// Where names end and the scale begins.
 const LEFT: f64 = 250.0;
-const RIGHT: f64 = WIDTH - 110.0;
+const RIGHT: f64 = WIDTH - 150.0;
 /// How many characters of a name have room.
 const MOST_CHARACTERS: usize = 34;
 
@@ -130,7 +130,7 @@ impl Panel<'_> {
         for step in 0..=4 {
             let value = self.low + (self.high - self.low) * f64::from(step) / 4.0;
             let class = if value == 0.0 { "zero" } else { "grid" };
-            let (at, tick) = (x(value), (self.tick)(value));
+            let (at, tick) = (x(value), if value == 0.0 { "0".to_owned() } else { (self.tick)(value) });
             line(format_args!(
                 "<line class=\"{class}\" x1=\"{at:.1}\" y1=\"{first}\" x2=\"{at:.1}\" y2=\"{last}\"/>"
             ));
