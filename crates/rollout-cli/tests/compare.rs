@@ -177,7 +177,10 @@ fn a_job_of_tasks_has_statistics_by_agent_dataset_category_difficulty_and_task()
     assert_eq!(agent["categories"]["files"]["trials"], 12);
     assert_eq!(agent["difficulties"]["hard"]["failed_excluded"]["pass_rate"]["rate"], 0.5);
     assert_eq!(agent["datasets"]["set"], agent["categories"]["files"]);
-    assert_eq!((&agent["tasks"][5]["task_name"], &agent["tasks"][5]["failed"]), (&json!("t6"), &json!(2)));
+    assert_eq!(
+        (&agent["by_task"][5]["task_name"], &agent["by_task"][5]["failed"]),
+        (&json!("t6"), &json!(2))
+    );
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Report {
     /// The statistics with the figures of each task, as a job's result.json has them.
     pub(crate) fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
         let agent = |(number, (name, agent)): (usize, (&'a String, &'a AgentStatistics))| {
-            (name.as_str(), AgentFile { agent, tasks: Tasks { report: self, agent: number } })
+            (name.as_str(), AgentFile { agent, by_task: Tasks { report: self, agent: number } })
         };
         StatisticsFile {
             confidence: statistics.confidence,
@@ -306,7 +306,7 @@ pub(crate) struct StatisticsFile<'a> {
 struct AgentFile<'a> {
     #[serde(flatten)]
     agent: &'a AgentStatistics,
-    tasks: Tasks<'a>,
+    by_task: Tasks<'a>,
 }
 
 struct Tasks<'a> {
