@@ -36,7 +36,7 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
       The agent made no file.
 
     1 trial with new findings
-    1 request: 221 tokens read and 11 written, at an unknown price
+    1 request: 215 tokens read and 11 written, at an unknown price
     written to jobs/job/eval-log
     ");
     let log = job.dir().join("eval-log");
