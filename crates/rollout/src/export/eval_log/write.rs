@@ -122,7 +122,9 @@ impl<'a> Log<'a> {
         for log in self.places() {
             let earlier = match ExperimentRecord::load(&place(&log, agent, dataset)) {
                 Ok(earlier) if earlier.experiment_id == record.experiment_id => earlier,
-                Err(EvalLogError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(EvalLogError::Read { source, .. })
+                    if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+                {
                     continue;
                 }
                 Ok(_) | Err(_) if log == self.dir => return Err(ExportError::Exists(dir)),
