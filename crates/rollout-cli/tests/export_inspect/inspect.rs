@@ -138,7 +138,86 @@ fn rollouts_are_samples_with_questions_answers_and_every_score() {
     let mut right = sample(log, names[0], 1).clone();
     right["metadata"] = json!({});
     right["total_time"] = json!(0);
-    insta::assert_snapshot!(serde_json::to_string_pretty(&right).unwrap(), @r#""#);
+    insta::assert_snapshot!(serde_json::to_string_pretty(&right).unwrap(), @r#"
+    {
+      "id": "0",
+      "epoch": 1,
+      "input": [
+        "system",
+        "user"
+      ],
+      "target": "1",
+      "messages": [
+        {
+          "role": "system",
+          "text": "Be brief."
+        },
+        {
+          "role": "user",
+          "text": "What is 0+1?"
+        },
+        {
+          "role": "assistant",
+          "text": "1"
+        }
+      ],
+      "completion": "1",
+      "scores": {
+        "reward": 1.0,
+        "numeric": 1.0,
+        "num_turns": 1.0
+      },
+      "answers": {
+        "reward": null,
+        "numeric": null,
+        "num_turns": null
+      },
+      "error": null,
+      "usage": {
+        "scripted": {
+          "input_tokens": 400,
+          "output_tokens": 50,
+          "total_tokens": 1050,
+          "input_tokens_cache_read": 600,
+          "total_cost": 0.012
+        }
+      },
+      "events": [
+        {
+          "event": "sample_init"
+        },
+        {
+          "event": "model",
+          "input": 2,
+          "completion": "1",
+          "tools": []
+        },
+        {
+          "event": "score",
+          "score": [
+            "reward",
+            1.0
+          ]
+        },
+        {
+          "event": "score",
+          "score": [
+            "numeric",
+            1.0
+          ]
+        },
+        {
+          "event": "score",
+          "score": [
+            "num_turns",
+            1.0
+          ]
+        }
+      ],
+      "metadata": {},
+      "total_time": 0
+    }
+    "#);
     let refused = sample(log, names[5], 2);
     assert_eq!((&refused["completion"], &refused["error"]), (&json!(""), &Value::Null));
     assert_eq!(refused["metadata"]["model_error"]["error"], "ModelError");

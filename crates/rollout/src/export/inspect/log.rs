@@ -8,7 +8,7 @@ use std::{
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use zip::{
     CompressionMethod, ZipWriter,
@@ -56,6 +56,29 @@ struct Totals {
     ended_at: Option<Timestamp>,
     /// By the name of the score; the tasks by their numbers.
     scores: IndexMap<String, Clusters<usize>>,
+}
+
+/// One score of each task.
+#[derive(Serialize)]
+struct Reduction<'a> {
+    scorer: &'a String,
+    reducer: &'static str,
+    samples: Tasks<'a>,
+}
+
+/// The tasks one by one: there may be very many.
+struct Tasks<'a> {
+    job: &'a SavedJob,
+    scores: &'a Clusters<usize>,
+}
+
+impl Serialize for Tasks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let tasks = &self.job.header().tasks;
+        serializer.collect_seq(self.scores.by_task().iter().map(|(number, values)| {
+            json!({"value": values.mean().unwrap_or_default(), "sample_id": tasks[*number].name})
+        }))
+    }
 }
 
 impl<'a> Log<'a> {
@@ -125,8 +148,9 @@ impl<'a> Log<'a> {
             let mut spool = self.summaries.get_ref().try_clone().map_err(failed)?;
             self.member(name, |file| io::copy(&mut spool, file).map(|_| ()))?;
         }
-        let reductions = self.reductions();
-        self.member("reductions.json", |file| json_to(file, &reductions))?;
+        let (job, totals) = (self.job, std::mem::take(&mut self.totals));
+        self.member("reductions.json", |file| json_to(file, &totals.reductions(job)))?;
+        self.totals = totals;
         let header = self.header();
         self.member("header.json", |file| json_to(file, &header))?;
         let Self { path, zip, .. } = self;
@@ -233,17 +257,6 @@ impl<'a> Log<'a> {
         })
     }
 
-    /// The scores of each task over its attempts.
-    fn reductions(&self) -> Value {
-        let names = &self.job.header().tasks;
-        let reduction = |(name, score): (&String, &Clusters<usize>)| {
-            let task = |(number, values): (&usize, &crate::stats::Sample)| json!({"value": values.mean().unwrap_or_default(), "sample_id": names[*number].name});
-            let samples: Value = score.by_task().iter().map(task).collect();
-            json!({"scorer": name, "reducer": "mean", "samples": samples})
-        };
-        self.totals.scores.iter().map(reduction).collect()
-    }
-
     fn tasks(&self) -> impl Iterator<Item = &str> {
         let tasks = self.job.header().tasks.iter();
         tasks.filter(|task| task.dataset == self.dataset).map(|task| task.name.as_str())
@@ -266,6 +279,13 @@ impl Totals {
                 self.scores.entry(name.to_owned()).or_default().add(trial.saved.task, value);
             }
         }
+    }
+
+    /// The scores of each task over its attempts.
+    fn reductions<'a>(&'a self, job: &'a SavedJob) -> Vec<Reduction<'a>> {
+        let reduction =
+            |(name, scores)| Reduction { scorer: name, reducer: "mean", samples: Tasks { job, scores } };
+        self.scores.iter().map(reduction).collect()
     }
 
     /// The metrics of a score: over all attempts, as `result.json` has them, and with attempts at one task taken
