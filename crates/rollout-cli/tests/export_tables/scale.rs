@@ -6,7 +6,7 @@ use rollout_testkit::{EXPORTS, LargeJob};
 const MAX_KILOBYTES: u64 = 200 << 10;
 
 fn trials() -> u32 {
-    if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 100_000 } else { 5_000 }
+    if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 100_000 } else { 2_000 }
 }
 
 #[test]

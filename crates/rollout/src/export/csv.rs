@@ -41,8 +41,8 @@ impl CsvTable {
 
 impl Table for CsvTable {
     fn add<R>(&mut self, columns: &[Column<R>], row: &R) -> Result<(), ExportError> {
-        let record = columns.iter().map(|column| field(column.cell(row)));
-        let written = record.map(|field| self.writer.write_field(&*field)).collect::<Result<(), _>>();
+        let mut record = columns.iter().map(|column| field(column.cell(row)));
+        let written = record.try_for_each(|field| self.writer.write_field(&*field));
         let ended = written.and_then(|()| self.writer.write_record(None::<&[u8]>));
         ended.map_err(|error| self.failed(error.into()))
     }
@@ -109,7 +109,21 @@ mod tests {
             "'tis", "",
         ];
         let shown: Vec<_> = cells.map(|cell| format!("{cell:?} {:?}", guarded(cell.into()))).into();
-        insta::assert_snapshot!(shown.join("\n"), @r#""#);
+        insta::assert_snapshot!(shown.join("\n"), @r#"
+        "=1+1" "'=1+1"
+        "+1-800" "'+1-800"
+        "-rf" "'-rf"
+        "@SUM(A1)" "'@SUM(A1)"
+        "\t=1" "'\t=1"
+        "＝1" "'＝1"
+        "-inf" "'-inf"
+        "'=1" "''=1"
+        "-1.5e3" "-1.5e3"
+        "+2" "+2"
+        "plain" "plain"
+        "'tis" "'tis"
+        "" ""
+        "#);
     }
 
     proptest! {

@@ -261,6 +261,9 @@ mod tests {
     }
 
     proptest! {
+        // Every case is a file on the disk.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         #[test]
         fn what_is_written_is_read_back(rows in prop::collection::vec(any_row(), 0..20)) {
             let file = written(&rows);

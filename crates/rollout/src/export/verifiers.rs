@@ -66,7 +66,9 @@ fn row(
     let mut said = said;
     if let Some(mut row) = said.as_mut().and_then(|said| said.row.take()) {
         // By this one, which `task` repeats, readers know the line of a benchmark, which a row is not.
-        row.columns.remove("task_id");
+        if row.columns.contains_key("predicted_answer") {
+            row.columns.remove("task_id");
+        }
         let said = said.unwrap_or_default();
         let kept = |messages: crate::model::Messages| (!messages.is_empty()).then_some(messages);
         return RolloutOutput {

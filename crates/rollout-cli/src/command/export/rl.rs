@@ -126,7 +126,7 @@ struct Writer {
 enum Form {
     Jsonl(NewFile),
     #[cfg(feature = "parquet")]
-    Parquet(rollout::model::samples::ParquetWriter<NewFile>),
+    Parquet(Box<rollout::model::samples::ParquetWriter<NewFile>>),
 }
 
 impl Writer {
@@ -140,9 +140,10 @@ impl Writer {
         let form = match format {
             #[cfg(feature = "parquet")]
             ExportFormat::Parquet => {
-                Form::Parquet(rollout::model::samples::ParquetWriter::new(file).map_err(|error| {
-                    ExportError::Write { path: path.clone(), source: io::Error::other(error) }
-                })?)
+                let writer = rollout::model::samples::ParquetWriter::new(file);
+                let failed =
+                    |error| ExportError::Write { path: path.clone(), source: io::Error::other(error) };
+                Form::Parquet(Box::new(writer.map_err(failed)?))
             }
             _ => Form::Jsonl(file),
         };
