@@ -91,8 +91,14 @@ mod tests {
         };
         let one = identity(dirs[0].path(), "secret-one-0123456789", 1);
         assert_eq!(one, identity(dirs[1].path(), "secret-two-0123456789", 2));
-        insta::assert_json_snapshot!(one.0, @"");
-        insta::assert_json_snapshot!(one.1, @"");
+        let script = json!({
+            "name": "a",
+            "install_sha256": "sha256:4cd0e21a9a0795a14ec9aa5f0e7d1abff0492565770e43eafdf1e3e8afed1f33",
+            "execute": "run",
+            "env": {"KEY": "${KEY}", "N": "1"},
+        });
+        assert_eq!(Json::Object(one.0), script);
+        assert_eq!((&one.1["model"]["name"], one.1["model"].get("base_url")), (&json!("gpt"), None));
     }
 
     #[test]
