@@ -111,8 +111,11 @@ fn uncertainty(result: &JobResult) -> Vec<String> {
     std::iter::once(String::new()).chain(lines.iter().map(|line| paint(DIM, line))).collect()
 }
 
+/// What a cell says of the trials of its row, if there is something to say.
+type Cell = fn(&Figures) -> Option<String>;
+
 /// Columns of the table of uncertainty.
-const UNCERTAINTY: [(&str, fn(&Figures) -> Option<String>); 9] = [
+const UNCERTAINTY: [(&str, Cell); 9] = [
     ("pass rate, 95%", |figures| {
         let interval = figures.failed_excluded.pass_rate?.interval;
         Some(format!("{:.1}–{}", interval.low * 100.0, percent(interval.high)))

@@ -170,12 +170,12 @@ impl NewFile {
         written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
     }
 
-    /// Puts it on the disk, in its place. Without this nothing is left of it.
+    /// Puts it in its place. Without this nothing is left of it. It is not synced to the disk: a job can be exported again,
+    /// and a format with a file for each trial would wait for the disk as often.
     pub fn finish(self) -> Result<PathBuf, ExportError> {
         let Self { path, file } = self;
         let persist = || {
             let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.as_file().sync_all()?;
             file.persist_noclobber(&path).map_err(|error| error.error)
         };
         match persist() {

@@ -43,7 +43,10 @@ pub fn load_task(dir: &Path, name: TaskName) -> Result<(Task, Vec<Diagnostic>), 
         Some(Ok((config, warnings))) if reader.problems.is_empty() => {
             let dir = dir.to_owned();
             let context = dir.join("environment");
-            Ok((Task { name, dir, context, config, git_commit_id: None, url: None, has_solution, has_config }, warnings))
+            Ok((
+                Task { name, dir, context, config, git_commit_id: None, url: None, has_solution, has_config },
+                warnings,
+            ))
         }
         Some(Err(problems)) => Err(TaskProblem::Invalid(reader.summary(Some(&problems)))),
         _ => Err(TaskProblem::Invalid(reader.summary(None))),
