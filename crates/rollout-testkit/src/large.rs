@@ -25,8 +25,8 @@ use tempfile::TempDir;
 
 const ATTEMPTS: u32 = 10;
 
-/// The exports that have to do with any number of trials: what is written between `rollout` and the job's directory.
-pub const EXPORTS: [&[&str]; 9] = [
+/// The commands that have to do with any number of trials: what is written between `rollout` and the job's directory.
+pub const READERS: [&[&str]; 11] = [
     &["export", "csv"],
     &["export", "parquet"],
     &["export", "verifiers"],
@@ -36,6 +36,8 @@ pub const EXPORTS: [&[&str]; 9] = [
     &["export", "eval-log"],
     &["export", "inspect"],
     &["export", "atif"],
+    &["export", "eee"],
+    &["compare"],
 ];
 
 /// A job directory with many finished trials: ten attempts at each task.
@@ -96,7 +98,7 @@ impl LargeJob {
         self.root.path().join("job")
     }
 
-    /// Runs a command on it that writes to a new directory, which is removed again.
+    /// Runs a command on it: an export into a new directory, which is removed again, or a comparison with itself.
     ///
     /// # Panics
     ///
@@ -104,7 +106,12 @@ impl LargeJob {
     pub fn measure(&self, rollout: &str, command: &[&str]) -> Measured {
         let out = self.root.path().join("out");
         let mut command_line = Command::new(rollout);
-        command_line.args(command).arg(self.dir()).arg("-o").arg(&out);
+        command_line.args(command).arg(self.dir());
+        match command[0] {
+            "compare" => command_line.arg(self.dir()).arg("--svg").arg(out.join("picture.svg")),
+            _ => command_line.arg("-o").arg(&out),
+        };
+        fs::create_dir(&out).expect("make a directory");
         let told = self.root.path().join("stderr");
         let stderr = File::create(&told).expect("make a file");
         let (measured, status) = measure(command_line.stdout(Stdio::null()).stderr(stderr));

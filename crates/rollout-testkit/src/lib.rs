@@ -28,7 +28,7 @@ pub use gate::{Arrival, Gate};
 pub use hub::{Fault, HubServer, Trouble};
 pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Finished, TestJob};
-pub use large::{EXPORTS, LargeJob, Measured};
+pub use large::{LargeJob, Measured, READERS};
 pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};
 pub use model::{

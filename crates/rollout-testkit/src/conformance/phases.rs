@@ -44,9 +44,16 @@ pub fn a_trial_leaves_the_documented_directory_behind(suite: &Suite) {
     for fact in ["provider", "id", "image", "network"] {
         assert!(!environment[fact].as_str().unwrap().is_empty(), "{fact}: {environment}");
     }
+    let (image, enforced) = (environment["image"].clone(), environment["enforced"].clone());
     let limits: Vec<_> = environment["enforced"].as_object().unwrap().keys().collect();
     assert_eq!(limits, ["cpus", "memory", "pids", "storage"]);
     *environment = json!("[facts]");
+    let provenance = &mut result["provenance"];
+    assert_eq!((&provenance["image"], &provenance["enforced_limits"]), (&image, &enforced));
+    for hash in ["config_hash", "task_content_hash", "agent_install_hash"] {
+        assert!(provenance[hash].as_str().unwrap().starts_with("sha256:"), "{hash}: {provenance}");
+    }
+    *provenance = json!("[facts]");
     let expected = json!({
         "task_name": "task",
         "dataset_name": "set",
@@ -79,6 +86,7 @@ pub fn a_trial_leaves_the_documented_directory_behind(suite: &Suite) {
         },
         "environment": "[facts]",
         "tries": 1,
+        "provenance": "[facts]",
     });
     // Compared as text, so that the order of the keys is checked too.
     assert_eq!(format!("{result:#}"), format!("{expected:#}"));
