@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout::environment::{DockerPlace, Place};
 use rollout_testkit::processes_and_mounts_below;
 use rollout_tools::{
@@ -73,7 +74,7 @@ impl TestDesktop {
             (&shot["format"], &shot["width"], &shot["height"]),
             (&json!("png"), &json!(WIDTH), &json!(HEIGHT))
         );
-        let file = decode_base64(shot["image"].as_str().unwrap());
+        let file = BASE64_STANDARD.decode(shot["image"].as_str().unwrap()).unwrap();
         let mut reader = png::Decoder::new(Cursor::new(file)).read_info().unwrap();
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         reader.next_frame(&mut pixels).unwrap();
@@ -113,28 +114,6 @@ fn desktops(dir: &Path, config: Value) -> Desktops {
     let place = Place { state_dir: dir.join("state"), helper, docker: DockerPlace::default() };
     let config: VmConfig = serde_json::from_value(config).unwrap();
     Desktops::new(config, place)
-}
-
-fn decode_base64(text: &str) -> Vec<u8> {
-    let digits = text.bytes().filter(|byte| *byte != b'=').map(|byte| match byte {
-        b'A'..=b'Z' => byte - b'A',
-        b'a'..=b'z' => byte - b'a' + 26,
-        b'0'..=b'9' => byte - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        other => panic!("{other} is no digit"),
-    });
-    let mut bytes = Vec::new();
-    let (mut buffer, mut bits) = (0_u32, 0);
-    for digit in digits {
-        buffer = buffer << 6 | u32::from(digit);
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((buffer >> bits) as u8);
-        }
-    }
-    bytes
 }
 
 #[tokio::test]

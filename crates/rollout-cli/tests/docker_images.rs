@@ -3,6 +3,7 @@
 
 use std::{fs, path::Path};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout_testkit::{Engine, Registry, TestJob, TestTask};
 use serde_json::{Value, json};
 
@@ -39,14 +40,6 @@ fn holding(dir: &Path, needle: &str) -> Vec<String> {
     found
 }
 
-fn base64(text: &str) -> String {
-    let output = std::process::Command::new("sh")
-        .args(["-c", "printf %s \"$1\" | base64 -w0", "_", text])
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn a_private_image_is_pulled_once_for_all_trials_and_not_again_while_it_is_there() {
     let registry = Registry::shared();
@@ -60,7 +53,7 @@ fn a_private_image_is_pulled_once_for_all_trials_and_not_again_while_it_is_there
             .oracle();
         let finished = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0);
         assert_eq!(finished.result()["completed_trials"], 4);
-        let secret = base64(&format!("tester:{}", registry.password()));
+        let secret = BASE64_STANDARD.encode(format!("tester:{}", registry.password()));
         for needle in [registry.password(), &secret] {
             assert_eq!(holding(&job.dir(), needle), Vec::<String>::new());
             assert_eq!(holding(&job.state_dir(), needle), Vec::<String>::new());
@@ -91,7 +84,7 @@ fn wrong_credentials_fail_the_pull_without_a_retry_and_appear_nowhere() {
     assert_eq!(trial["tries"], 1);
     let message = trial["error"]["message"].as_str().unwrap();
     assert!(message.contains(&image) && message.contains("docker login"), "{message}");
-    for needle in [wrong, &base64(&format!("tester:{wrong}"))] {
+    for needle in [wrong, &BASE64_STANDARD.encode(format!("tester:{wrong}"))] {
         assert_eq!(holding(&job.dir(), needle), Vec::<String>::new());
         assert_eq!(holding(&job.state_dir(), needle), Vec::<String>::new());
         assert!(!finished.stdout().contains(needle) && !finished.stderr().contains(needle));

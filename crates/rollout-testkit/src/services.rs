@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
 
 use crate::Engine;
@@ -52,7 +53,7 @@ impl Registry {
 
     fn write(&self, dir: &Path, login: &str) {
         fs::create_dir_all(dir).expect("make a directory for the client's configuration");
-        let config = json!({"auths": {&self.address: {"auth": base64(login.as_bytes())}}});
+        let config = json!({"auths": {&self.address: {"auth": BASE64_STANDARD.encode(login)}}});
         fs::write(dir.join("config.json"), config.to_string()).expect("write the client's configuration");
     }
 
@@ -86,32 +87,5 @@ impl Registry {
             .filter(|(request, rest)| request.contains(&within) && !rest.starts_with("401"))
             .filter_map(|(request, _)| Some(request.rsplit_once(' ')?.0.to_owned()))
             .collect()
-    }
-}
-
-/// The encoding that the client's configuration wants of a login.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| group << 8 | u32::from(*byte));
-        let group = group << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = DIGITS[(group >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::base64;
-
-    #[test]
-    fn logins_are_encoded_with_padding() {
-        assert_eq!(base64(b"a:b"), "YTpi");
-        assert_eq!(base64(b"a:bc"), "YTpiYw==");
-        assert_eq!(base64(b"a:bcd"), "YTpiY2Q=");
     }
 }

@@ -59,6 +59,7 @@ pub mod export;
 pub mod hub;
 pub mod investigate;
 pub mod job;
+mod lenient_base64;
 pub mod model;
 pub mod name;
 pub mod record;

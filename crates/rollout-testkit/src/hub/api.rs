@@ -1,5 +1,6 @@
 //! The protocol of a hub: what each request does, and its answer.
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -246,7 +247,7 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
         match line["key"].as_str() {
             Some("header") => message = value["summary"].as_str().unwrap_or_default().to_owned(),
             Some("file") if value["encoding"] == "base64" => {
-                match value["content"].as_str().and_then(base64) {
+                match value["content"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok()) {
                     Some(content) => files.push((name(), store.regular(content.into()))),
                     None => return Answer::error(400, "the content of a file is no base64"),
                 }
@@ -291,30 +292,4 @@ fn resolve(store: &Store, asked: &Asked<'_>, id: &str, name: &str) -> Answer {
             .header("x-linked-size", &content.len().to_string()),
     };
     answer.header("x-repo-commit", &repo.head)
-}
-
-/// The bytes of base64 with padding.
-fn base64(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for group in text.as_bytes().chunks(4) {
-        let padding = group.iter().rev().take_while(|letter| **letter == b'=').count();
-        let mut bits = 0u32;
-        for letter in group {
-            let value = match letter {
-                b'A'..=b'Z' => letter - b'A',
-                b'a'..=b'z' => letter - b'a' + 26,
-                b'0'..=b'9' => letter - b'0' + 52,
-                b'+' => 62,
-                b'/' => 63,
-                b'=' => 0,
-                _ => return None,
-            };
-            bits = bits << 6 | u32::from(value);
-        }
-        if group.len() != 4 || padding > 2 {
-            return None;
-        }
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
-    }
-    Some(bytes)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout::{
     environment::{Environment, Exec, FileRead, Outcome},
     record::log::LogWriter,
@@ -153,8 +154,9 @@ impl Desktop {
             return Err(ToolError::new(Code::ExecutionError, "the memory of the screen is gone"));
         };
         let screen = self.screen;
-        let picture =
-            tokio::task::spawn_blocking(move || xwd::to_png(&dump, screen).map(|png| xwd::base64(&png)));
+        let picture = tokio::task::spawn_blocking(move || {
+            xwd::to_png(&dump, screen).map(|png| BASE64_STANDARD.encode(png))
+        });
         let picture = picture.await.map_err(|error| ToolError::new(Code::Unexpected, error.to_string()))?;
         let picture = picture.map_err(|error| ToolError::new(Code::ExecutionError, error.to_string()))?;
         Ok(json!({

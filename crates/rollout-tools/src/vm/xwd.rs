@@ -84,21 +84,6 @@ pub(super) fn to_png(dump: &[u8], screen: Screen) -> Result<Vec<u8>, ScreenError
     Ok(file)
 }
 
-/// Writes bytes as text.
-pub(super) fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let part = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
-        let bits = part(0) << 16 | part(1) << 8 | part(2);
-        for digit in 0..4 {
-            let value = bits >> (18 - 6 * digit) & 63;
-            text.push(if digit <= chunk.len() { char::from(DIGITS[value as usize]) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -147,16 +132,6 @@ mod tests {
         let mut shallow = good;
         shallow[4 * BITS_PER_PIXEL + 3] = 16;
         assert!(matches!(to_png(&shallow, SCREEN), Err(ScreenError::Depth(16))));
-    }
-
-    #[test]
-    fn bytes_are_written_as_the_standard_says() {
-        for (bytes, text) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
-        {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(base64(&[0xfb, 0xff]), "+/8=");
     }
 
     proptest! {

@@ -2,15 +2,14 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use serde_json::json;
 use tokio::{fs::File, io::AsyncReadExt as _};
 
-use super::base64;
-
-/// How much of a file is read at a time. Base64 of it has no padding.
-const BLOCK: usize = base64::BLOCK;
+/// How much of a file is read at a time: a multiple of three, so that base64 of it has no padding.
+const BLOCK: usize = 192 << 10;
 
 /// A file became shorter or longer, or went away, while it was sent.
 #[derive(Debug, thiserror::Error)]
@@ -93,11 +92,8 @@ impl Wire {
             Piece::Bytes(bytes) => futures_util::future::Either::Left(stream::iter([Ok(bytes)])),
             Piece::File { path, size } => {
                 use futures_util::TryStreamExt as _;
-                let encoded = blocks(path, 0, size).map_ok(|block| {
-                    let mut text = String::new();
-                    base64::encode(&block, &mut text);
-                    Bytes::from(text)
-                });
+                let encoded =
+                    blocks(path, 0, size).map_ok(|block| Bytes::from(BASE64_STANDARD.encode(block)));
                 futures_util::future::Either::Right(encoded)
             }
         });
@@ -116,9 +112,7 @@ impl Wire {
                     vec![open(), Piece::File { path: path.clone(), size: *size }, close()]
                 }
                 Body::Text(text) => {
-                    let mut encoded = String::new();
-                    base64::encode(text.as_bytes(), &mut encoded);
-                    vec![open(), Piece::Bytes(encoded.into()), close()]
+                    vec![open(), Piece::Bytes(BASE64_STANDARD.encode(&**text).into()), close()]
                 }
                 Body::Large { sha256, size } => {
                     let value = json!({"path": name, "algo": "sha256", "oid": sha256, "size": size});
@@ -186,7 +180,8 @@ mod tests {
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["value"]["summary"], "a summary");
         assert_eq!((&lines[1]["key"], &lines[1]["value"]["path"]), (&json!("file"), &json!("a \"b\"/ü")));
-        assert_eq!(lines[1]["value"]["content"].as_str().unwrap().len() as u64, size.div_ceil(3) * 4);
+        let sent = BASE64_STANDARD.decode(lines[1]["value"]["content"].as_str().unwrap()).unwrap();
+        assert!(sent == content, "the blocks make up the file");
         assert_eq!(lines[2]["value"]["content"], "IyBoaQ==");
         assert_eq!(
             lines[3],

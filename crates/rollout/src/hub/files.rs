@@ -6,9 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
-
-use super::git_blob::GitBlob;
 
 /// How much of a file the hub is shown before it decides how the file is to be sent.
 const SAMPLE: usize = 512;
@@ -57,6 +56,7 @@ pub(super) struct Content {
     /// Its first bytes.
     pub(super) sample: Vec<u8>,
     pub(super) sha256: String,
+    /// The name that git gives to it, by which the hub tells whether it has changed.
     pub(super) git_blob: String,
 }
 
@@ -86,7 +86,9 @@ impl PushFile {
         let read = || {
             let mut file = File::open(&self.path)?;
             let size = file.metadata()?.len();
-            let (mut sha256, mut git_blob) = (Sha256::new(), GitBlob::new(size));
+            let mut sha256 = Sha256::new();
+            // Git hashes so. It protects nothing here: whoever pushes may change the file anyway.
+            let mut git_blob = Sha1::new_with_prefix(format!("blob {size}\0"));
             let mut sample = Vec::new();
             let mut block = vec![0; BLOCK];
             let mut seen = 0;
@@ -104,8 +106,9 @@ impl PushFile {
             if seen != size {
                 return Err(io::Error::other("it changed while it was read"));
             }
-            let sha256 = sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            Ok(Content { size, sample, sha256, git_blob: git_blob.finish() })
+            let hex = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            let (sha256, git_blob) = (hex(&sha256.finalize()), hex(&git_blob.finalize()));
+            Ok(Content { size, sample, sha256, git_blob })
         };
         read().map_err(|source| FileError::Read { path: self.path.clone(), source })
     }
@@ -155,6 +158,21 @@ mod tests {
         assert!(matches!(PushFile::below(dir.path()), Err(FileError::NotAFile(_))));
         for name in ["", "/a", "a//b", "../a", "a/..", ".git/config", "a/.cache/b", "a\nb", "a\\b"] {
             assert!(matches!(PushFile::new("x", name), Err(FileError::Name(_))), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn contents_have_the_names_that_git_gives_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        // As `git hash-object --stdin` prints them.
+        for (content, name) in [
+            (vec![], "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"),
+            (vec![b'a'; 1000], "a50be72b20f0e3f078d252e8e56b11b4bec67509"),
+            (vec![b'a'; 2 * BLOCK + 1], "550e67d0a0102593f5db44819f972a4e925db4b1"),
+        ] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(PushFile::new(&path, "file").unwrap().content().unwrap().git_blob, name);
         }
     }
 

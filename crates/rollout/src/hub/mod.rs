@@ -15,13 +15,11 @@
 //! # }
 //! ```
 
-mod base64;
 mod card;
 mod client;
 mod commit;
 mod error;
 mod files;
-mod git_blob;
 mod large;
 mod name;
 mod push;

@@ -9,12 +9,13 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    Hub, HubError, RepoName, base64, card,
+    Hub, HubError, RepoName, card,
     client::time_for,
     commit::{Body, Change, Wire},
     files::{Content, FileError, PushFile},
@@ -282,8 +283,7 @@ impl Hub {
     ) -> Result<Vec<(&'a PushFile, &'a Content, UploadMode)>, HubError> {
         let action = format!("ask what {repo} lacks");
         let file = |(file, content): &(&PushFile, &Content)| {
-            let mut sample = String::new();
-            base64::encode(&content.sample, &mut sample);
+            let sample = BASE64_STANDARD.encode(&content.sample);
             json!({"path": file.name, "sample": sample, "size": content.size})
         };
         let question = json!({"files": files.iter().map(file).collect::<Vec<_>>()});

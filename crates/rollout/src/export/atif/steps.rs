@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::format::{Answer, Call, ContentPart, ImageSource, Metrics, Observation, Said, Source, Step};
 use crate::{
     export::chat::{self, Part, later},
-    model::{Content, Message, Role, TokenUsage, client::decode_base64},
+    lenient_base64,
+    model::{Content, Message, Role, TokenUsage},
     record::saved::{Conversation, Turn},
 };
 
@@ -165,7 +166,7 @@ impl Making<'_> {
         let (kind, data) = data.split_once(";base64,")?;
         let (media_type, endings) = IMAGES.iter().find(|(media_type, _)| *media_type == kind)?;
         let path = format!("{}/{}.{}", self.folder, self.images.len() + 1, endings[0]);
-        self.images.push(Image { path: path.clone(), bytes: decode_base64(data)? });
+        self.images.push(Image { path: path.clone(), bytes: lenient_base64::decode(data)? });
         Some(ImageSource { media_type: (*media_type).to_owned(), path })
     }
 }

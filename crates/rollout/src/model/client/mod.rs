@@ -62,11 +62,11 @@ use reqwest::{
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value};
 
+pub(crate) use self::endpoint::shown as shown_url;
 pub use self::{
     config::{ClientConfig, ClientError, Dialect, RateLimit},
     prices::{Price, Prices, PricesError},
 };
-pub(crate) use self::{endpoint::shown as shown_url, tokens::decode_base64};
 use self::{
     endpoint::{Endpoint, Sessions},
     failure::{Asked, Failure},
