@@ -105,7 +105,8 @@ fn without_times(mut value: Value) -> Value {
     match &mut value {
         Value::Object(map) => {
             let moving = |key: &str| {
-                let words = ["time", "timing", "timestamps", "timestamp", "durations", "id", "job_id"];
+                let words =
+                    ["time", "timing", "timestamps", "timestamp", "durations", "id", "job_id", "command"];
                 words.contains(&key)
                     || ["_at", "_sec", "_seconds", "_time", "_ms"].iter().any(|end| key.ends_with(end))
             };

@@ -54,7 +54,8 @@ fn without_times(mut value: Value) -> Value {
     match &mut value {
         Value::Object(map) => {
             let moving = |key: &str| {
-                ["time", "time_ms", "timing", "timestamps", "durations", "id", "job_id"].contains(&key)
+                ["time", "time_ms", "timing", "timestamps", "durations", "id", "job_id", "command"]
+                    .contains(&key)
                     || key.ends_with("_at")
                     || key.ends_with("_sec")
             };
