@@ -68,6 +68,7 @@ fn the_documented_job_is_read() {
         "multiplier": 2.0
       },
       "log_level": "error",
+      "eval_log": false,
       "instruction_path": "/tmp/instruction.md",
       "compat": null,
       "environment": {

@@ -26,7 +26,7 @@ datasets: []
     1 | n_attempt: 3
       | ^^^^^^^^^
       |
-      = help: did you mean `n_attempts`? known keys: `name`, `jobs_dir`, `n_attempts`, `n_concurrent_trials`, `timeout_multiplier`, `retry`, `log_level`, `instruction_path`, `compat`, `environment`, `verifier`, `metrics`, `agents`, `datasets`
+      = help: did you mean `n_attempts`? known keys: `name`, `jobs_dir`, `n_attempts`, `n_concurrent_trials`, `timeout_multiplier`, `retry`, `log_level`, `eval_log`, `instruction_path`, `compat`, `environment`, `verifier`, `metrics`, `agents`, `datasets`
 
     error: `n_concurrent_trials` must be at least 1, not 0
      --> job.yaml:2:22
