@@ -23,6 +23,8 @@ pub enum Trouble {
     CutAnswer,
     /// It is led to another address.
     Redirect(String),
+    /// It is answered with something else.
+    Answer(serde_json::Value),
     /// It waits before anything is done.
     Hold(Hold),
 }

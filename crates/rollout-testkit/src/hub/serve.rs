@@ -92,6 +92,10 @@ async fn answer(
             let _ = body.collect().await;
             return Ok(render(Answer::status(307).header("location", to)));
         }
+        Some(Trouble::Answer(answer)) => {
+            let _ = body.collect().await;
+            return Ok(render(Answer::json(200, answer)));
+        }
         Some(Trouble::CutRequest) => {
             let _ = body.frame().await;
             return Err(CutHere);

@@ -62,7 +62,12 @@ impl Hub {
                 endpoint.rsplit('@').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
             return Err(HubError::Endpoint(short(shown)));
         };
-        let http = reqwest::Client::builder()
+        let builder = match endpoint.scheme() {
+            // Only loopback is spoken to in clear text, and a proxy would carry the token out of this machine.
+            "http" => reqwest::Client::builder().no_proxy(),
+            _ => reqwest::Client::builder(),
+        };
+        let http = builder
             .connect_timeout(CONNECT_TIMEOUT)
             // A redirect would take the token to a host that nobody named.
             .redirect(redirect::Policy::none())

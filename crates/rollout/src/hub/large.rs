@@ -94,6 +94,13 @@ impl Hub {
                         .header(header::CONTENT_TYPE, LFS_JSON)
                 })
                 .await?;
+            // A file that the answer passes over would be committed without ever having been sent.
+            if let Some(missing) =
+                batch.iter().find(|content| answer.objects.iter().all(|object| object.oid != content.sha256))
+            {
+                let what = format!("no place for {}", by_hash[missing.sha256.as_str()].0.name);
+                return Err(HubError::Strange { action: action.to_owned(), what });
+            }
             let known = answer.objects.into_iter().filter_map(|object| {
                 let file = *by_hash.get(object.oid.as_str())?;
                 Some((object, file))

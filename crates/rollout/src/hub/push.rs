@@ -151,7 +151,16 @@ impl Hub {
     }
 
     async fn who(&self) -> Result<WhoAmI, HubError> {
-        self.json("ask who has the token", Method::GET, self.url("api/whoami-v2"), |request| request).await
+        let action = "ask who has the token";
+        let who: WhoAmI =
+            self.json(action, Method::GET, self.url("api/whoami-v2"), |request| request).await?;
+        // It becomes a part of addresses, and is shown.
+        match who.name.parse::<RepoName>() {
+            Ok(name) if name.owner().is_none() => Ok(who),
+            _ => {
+                Err(HubError::Strange { action: action.to_owned(), what: "a user without a name".to_owned() })
+            }
+        }
     }
 
     /// Pushes files to a dataset, which is made where there is none. Whoever waits is told now and then how far it is.

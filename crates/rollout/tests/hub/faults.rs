@@ -4,8 +4,9 @@ use std::error::Error;
 
 use rollout::hub::{Hub, HubError, Push};
 use rollout_testkit::{Fault, HubServer, Trouble};
+use serde_json::json;
 
-use super::{REPO, check, files, push, requests};
+use super::{REPO, check, files, hub, push, requests};
 
 /// An error with its causes, as people read it.
 fn told(error: &dyn Error) -> String {
@@ -133,4 +134,25 @@ async fn an_answer_that_makes_no_sense_is_told() {
     let hub = Hub::new(server.url("").trim_end_matches('/'), "hf_x").unwrap();
     let error = hub.whoami().await.unwrap_err();
     insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub answered with something else than its protocol has: expected value at line 1 column 1");
+}
+
+#[tokio::test]
+async fn a_user_whose_name_could_lead_elsewhere_is_refused() {
+    for name in ["me\u{1b}[31m", "../other", "a/b", ""] {
+        let answer = json!({"type": "user", "name": name, "orgs": []});
+        let server = HubServer::start().fault(Fault::once("whoami", Trouble::Answer(answer)));
+        let error = hub(&server).whoami().await.unwrap_err();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub answered with something else than its protocol has: a user without a name");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_large_file_that_the_hub_passes_over_is_not_committed() {
+    let server = HubServer::start()
+        .fault(Fault::once("objects/batch", Trouble::Answer(json!({"transfer": "basic", "objects": []}))));
+    let error = push(&server, REPO, files().path()).await.unwrap_err();
+    assert!(matches!(&error, HubError::Strange { what, .. } if what.starts_with("no place for ")), "{error}");
+    assert_eq!(server.commits(REPO), [""; 0]);
 }
