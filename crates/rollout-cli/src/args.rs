@@ -234,6 +234,24 @@ pub(crate) enum Output {
     Json,
 }
 
+impl From<Answer> for Output {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Human => Self::Human,
+            Answer::Json => Self::Json,
+        }
+    }
+}
+
+/// Who reads an answer that is given at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Answer {
+    /// A person
+    Human,
+    /// A program: one object
+    Json,
+}
+
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {

@@ -98,6 +98,12 @@ fn agents_of_a_job_are_compared_task_by_task() {
     cause: File exists (os error 17)
     hint: give another file, or remove it
     ");
+    let nowhere = job.rollout(&["compare", "jobs/job", "--svg", "absent/a.svg"]).expect(2);
+    insta::assert_snapshot!(nowhere.stderr(), @"
+    error: cannot write absent/a.svg
+    cause: No such file or directory (os error 2)
+    hint: make the directory first, or give a file in another one
+    ");
 }
 
 #[test]
@@ -116,17 +122,53 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
     jobs/job/agent         5       5       0      40.0%  11.8–76.9%         40.0%          0.4
 
     against jobs/before/agent  tasks  mean reward      p             pass rate      p  won  lost  McNemar p  cost  time
-    jobs/job/agent                 5   0 (0 to 0)  1.000  +0.0% (+0.0 to +0.0)  1.000    0     0      1.000     —  [time]
+    jobs/job/agent                 5   0 (0 to 0)  1.000  +0.0% (+0.0 to +0.0)  1.000    0     0          —     —  [time]
     differences are means over tasks with their 95% intervals; p is that of a permutation test;
     a task is won if at least half of its attempts pass here and fewer than half there
 
     only jobs/before/agent has 1 task
       set/t6
 
-    warning: jobs/job/agent: attempts: 2 in jobs/before/agent, 1 in jobs/job/agent
+    warning: jobs/job/agent: attempts: 2 in jobs/before/agent, 1 in jobs/job/agent; McNemar's test is left out
     warning: jobs/job/agent: timeout_multiplier: 1.0 in jobs/before/agent, 2.0 in jobs/job/agent
     warning: jobs/job/agent: the files of 1 of 5 tasks are not the same: set/t1
     ");
+}
+
+#[test]
+fn a_job_that_is_not_finished_is_told() {
+    let job = job(&solves("1|2"))
+        .agent(json!({"name": "other", "execute": solves("1|2|3")}))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1));
+    job.run().expect(0);
+    let journal = job.dir().join("journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    let of_other = |line: &&str| line.contains("\"agent_name\":\"other\"");
+    let kept = text.lines().filter(|line| !of_other(line) || line.contains("\"task_name\":\"t1\""));
+    fs::write(&journal, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let told = job.rollout(&["compare", "jobs/job"]).expect(0).stdout();
+    assert!(told.contains("warning: other: 10 of 12 trials of other have no result"), "{told}");
+    let told = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0).stdout();
+    let side = &serde_json::from_str::<Value>(&told).unwrap()["sides"][1];
+    assert_eq!(
+        (&side["tasks"], &side["trials"], &side["completed"], &side["skipped"]),
+        (&json!(6), &json!(12), &json!(2), &json!(10))
+    );
+    let kept = text.lines().filter(|line| !of_other(line));
+    fs::write(&journal, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let nothing = job.rollout(&["compare", "jobs/job", "--svg", "no.svg"]).expect(2);
+    insta::assert_snapshot!(nothing.stderr(), @"
+    error: agent and other have no finished task in common
+    hint: tasks are the same if dataset and name are: `name` of a dataset in the job file can make them so
+    ");
+    assert!(!job.root().join("no.svg").exists());
+    let absent = job.rollout(&["compare", "jobs/absent"]).expect(2);
+    assert!(
+        absent.stderr().contains("hint: give directories that `rollout run` printed"),
+        "{}",
+        absent.stderr()
+    );
 }
 
 #[test]
@@ -170,6 +212,7 @@ fn a_job_of_tasks_has_statistics_by_agent_dataset_category_difficulty_and_task()
         (&agent["failed_excluded"]["pass_rate"]["rate"], &result["pass_rate"]),
         (&json!(0.6), &json!(0.6))
     );
+    assert_eq!(agent["failed_excluded"]["mean_reward"]["mean"], result["mean_reward"]);
     assert_eq!(agent["failed_as_zero"]["pass_rate"]["rate"], 0.5);
     assert_eq!(agent["failed_excluded"]["pass_k"][1], json!({"k": 2, "tasks": 5, "at_k": 0.6, "all_k": 0.6}));
     assert_eq!(agent["duration_sec"]["n"], 12);

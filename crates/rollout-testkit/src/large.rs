@@ -25,6 +25,8 @@ use tempfile::TempDir;
 
 const ATTEMPTS: u32 = 10;
 
+const TIME: &str = "2026-01-02T03:04:05.678901Z";
+
 /// The commands that have to do with any number of trials: what is written between `rollout` and the job's directory.
 pub const READERS: [&[&str]; 11] = [
     &["export", "csv"],
@@ -40,7 +42,7 @@ pub const READERS: [&[&str]; 11] = [
     &["compare"],
 ];
 
-/// A job directory with many finished trials: ten attempts at each task.
+/// A job directory with many finished trials: ten attempts at each task of one agent, in one run.
 #[derive(Debug)]
 pub struct LargeJob {
     root: TempDir,
@@ -114,7 +116,7 @@ impl LargeJob {
         fs::create_dir(&out).expect("make a directory");
         let told = self.root.path().join("stderr");
         let stderr = File::create(&told).expect("make a file");
-        let (measured, status) = measure(command_line.stdout(Stdio::null()).stderr(stderr));
+        let (measured, status) = Measured::of(command_line.stdout(Stdio::null()).stderr(stderr));
         let told = fs::read_to_string(told).unwrap_or_default();
         assert!(status.success(), "{command:?} failed with {status}: {told}");
         fs::remove_dir_all(out).expect("remove what was made");
@@ -147,6 +149,7 @@ impl LargeJob {
         let config = json!({"name": "job", "agents": [{"name": "agent", "model": {"name": "scripted"}}]});
         fs::write(dir.config(), config.to_string()).expect("write the configuration");
         let mut journal = Journal::create(&dir.journal(), header).expect("start the journal");
+        journal.push(&started());
         let mut example: TrialResult = serde_json::from_value(result()).expect("it is a result");
         for number in 0..trials {
             example.task_name = TaskName::new(name(number / ATTEMPTS)).expect("it is a name");
@@ -162,12 +165,23 @@ impl LargeJob {
     }
 }
 
+/// The entry that says where the results of the run come from.
+fn started() -> Entry {
+    let provenance = json!({
+        "rollout_version": "0.1.0", "config_hash": "sha256:0", "provider": "native", "seeds": null,
+        "git": {"commit": "0".repeat(40), "is_dirty": false, "remote_url": "https://example.com/jobs"},
+        "command": ["rollout", "run", "job.yaml"],
+    });
+    let entry = json!({"entry": "run_started", "at": TIME, "provenance": provenance});
+    serde_json::from_value(entry).expect("it is an entry of a journal")
+}
+
 fn name(task: u32) -> String {
     format!("task-{task:06}")
 }
 
 fn result() -> Value {
-    let time = "2026-01-02T03:04:05.678901Z";
+    let time = TIME;
     json!({
         "task_name": "task", "dataset_name": "set", "agent_name": "agent", "attempt": 1,
         "task_git_commit_id": null, "reward": 1.0, "rewards": {"speed": 0.5, "style": 0.25},
@@ -181,7 +195,7 @@ fn result() -> Value {
             "agent_execution_ended_at": time, "verifier_started_at": time, "verifier_ended_at": time,
             "ended_at": time},
         "environment": {"provider": "native", "id": "e1", "image": "sha256:0", "network": "none",
-            "enforced": {"memory_mb": 512, "cpus": 1}},
+            "enforced": {"cpus": true, "memory": true, "pids": true, "storage": false}},
         "tries": 1,
     })
 }
@@ -212,20 +226,26 @@ fn row(number: u32) -> Value {
     })
 }
 
-/// Runs a command to its end.
-fn measure(command: &mut Command) -> (Measured, ExitStatus) {
-    let from = Instant::now();
-    let mut child = command.spawn().expect("start the command");
-    let mut last = Measured::default();
-    let status = loop {
-        // A process that has ended has no figures to ask, so the last ones before that are taken.
-        last = used(child.id()).unwrap_or(last);
-        if let Some(status) = child.try_wait().expect("wait for the command") {
-            break status;
-        }
-        thread::sleep(Duration::from_millis(2));
-    };
-    (Measured { time: from.elapsed(), ..last }, status)
+impl Measured {
+    /// Runs a command to its end.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be started.
+    pub fn of(command: &mut Command) -> (Self, ExitStatus) {
+        let from = Instant::now();
+        let mut child = command.spawn().expect("start the command");
+        let mut last = Self::default();
+        let status = loop {
+            // A process that has ended has no figures to ask, so the last ones before that are taken.
+            last = used(child.id()).unwrap_or(last);
+            if let Some(status) = child.try_wait().expect("wait for the command") {
+                break status;
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        (Self { time: from.elapsed(), ..last }, status)
+    }
 }
 
 /// What a process has used so far. None of one that is over.

@@ -355,6 +355,11 @@ pub struct Totals {
     pub errors: IndexMap<ErrorType, u64>,
 }
 
+/// Whether a trial with this reward counts as passed: only with exactly 1.
+pub fn is_pass(reward: f64) -> bool {
+    reward == 1.0
+}
+
 /// What totals need of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialSummary {
@@ -408,7 +413,7 @@ impl Totals {
                 self.completed_trials += 1;
                 if let Some(reward) = trial.reward {
                     self.rewarded_trials += 1;
-                    self.passed_trials += u64::from(reward == 1.0);
+                    self.passed_trials += u64::from(is_pass(reward));
                     self.reward_sum += reward;
                     self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
                     self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));

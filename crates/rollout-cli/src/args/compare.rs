@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Output;
+use super::Answer;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ pub(crate) struct Compare {
 
     /// Choose who reads the output
     #[arg(long, value_name = "FOR", default_value = "human")]
-    pub output: Output,
+    pub output: Answer,
 
     /// Draw the differences to this file
     #[arg(long, value_name = "FILE")]

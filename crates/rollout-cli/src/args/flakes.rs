@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 
 use clap::Args;
 
-use super::Output;
+use super::Answer;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,8 +13,8 @@ Examples:
   rollout flakes jobs/nightly            Look at the oracle and nop of a job that was run
 
 Exit status:
-  0    the oracle always passes, and nop never does
-  1    some task is flaky, or gives nop a reward of 1
+  0    no trial of the oracle failed, and none of nop passed; it is said if a job has only one of them
+  1    some task is flaky, or gives nop a reward of 1, or trials have no result
   2    the tasks could not be attempted
   130  cancelled";
 
@@ -36,5 +36,5 @@ pub(crate) struct Flakes {
 
     /// Choose who reads the output
     #[arg(long, value_name = "FOR", default_value = "human")]
-    pub output: Output,
+    pub output: Answer,
 }

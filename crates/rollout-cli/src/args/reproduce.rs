@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Output;
+use super::Answer;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,5 +33,5 @@ pub(crate) struct Reproduce {
 
     /// Choose who reads the output
     #[arg(long, value_name = "FOR", default_value = "human")]
-    pub output: Output,
+    pub output: Answer,
 }

@@ -13,7 +13,7 @@ use rollout::{
 };
 
 use crate::{
-    args::{Compare, Output},
+    args::{Answer, Compare},
     exit::{Exit, Failure},
     report::{
         Align, table,
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &Compare) -> Result<Exit, Failure> {
         draw(path, &comparison)?;
     }
     match args.output {
-        Output::Human => super::print(&human(&comparison))?,
-        Output::Json => super::print(&serde_json::to_string_pretty(&comparison)?)?,
+        Answer::Human => super::print(&human(&comparison))?,
+        Answer::Json => super::print(&serde_json::to_string_pretty(&comparison)?)?,
     }
     Ok(Exit::Success)
 }
@@ -66,9 +66,13 @@ fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let written =
         fs::File::create_new(path).and_then(|mut file| file.write_all(compare::svg(comparison).as_bytes()));
     written.map_err(|source| {
-        let exists = source.kind() == io::ErrorKind::AlreadyExists;
+        let hint = match source.kind() {
+            io::ErrorKind::AlreadyExists => Some("give another file, or remove it"),
+            io::ErrorKind::NotFound => Some("make the directory first, or give a file in another one"),
+            _ => None,
+        };
         let error = NotDrawn { path: path.display().to_string(), source };
-        Failure::from(error).hint(exists.then_some("give another file, or remove it"))
+        Failure::from(error).hint(hint)
     })
 }
 

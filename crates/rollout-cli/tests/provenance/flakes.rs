@@ -108,6 +108,70 @@ fn tasks_that_always_go_as_they_should_are_good() {
     );
 }
 
+/// Leaves only the first trials in the journal of a job, as if the run had been killed after them.
+fn cut_short(job: &TestJob, trials: usize) {
+    let journal = job.dir().join("journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    let mut left = trials + 1;
+    let kept = text.lines().filter(|line| {
+        let is_trial = line.contains("\"reward\":");
+        left = left.saturating_sub(usize::from(is_trial));
+        !is_trial || left > 0
+    });
+    let kept: String = kept.map(|line| format!("{line}\n")).collect();
+    assert_ne!(kept, text);
+    fs::write(&journal, kept).unwrap();
+}
+
+#[test]
+fn tasks_are_not_called_good_before_every_trial_has_a_result() {
+    let job = job()
+        .task(TestTask::new("a"))
+        .task(TestTask::new("b"))
+        .oracle()
+        .agent(json!({"name": "nop"}))
+        .set("n_concurrent_trials", json!(1))
+        .set("n_attempts", json!(2));
+    job.run().expect(0);
+    assert!(job.rollout(&["flakes", "jobs/job"]).expect(0).stdout().contains("✓ 2 tasks: no flakes\n"));
+    cut_short(&job, 2);
+    let told = report(&job, &["jobs/job"], 1);
+    assert_eq!((&told["tasks"], &told["unfinished_trials"]), (&json!(2), &json!(6)), "{told:#}");
+    let shown = job.rollout(&["flakes", "jobs/job"]).expect(1).stdout();
+    insta::assert_snapshot!(shown, @"
+    – 2 tasks: no flakes so far
+    a task that passes 2 of 2 passes at least 34.2% of the time (at 95.0% confidence); more attempts show more
+    nop attempted no task, so any of them may reward doing nothing
+    6 trials without a result: `rollout resume jobs/job` runs them
+    results: jobs/job
+    ");
+}
+
+#[test]
+fn an_agent_that_attempted_nothing_is_told() {
+    let job = job().task(TestTask::new("task")).oracle();
+    job.run().expect(0);
+    let told = report(&job, &["jobs/job"], 0);
+    assert_eq!((&told["oracle_attempts"], &told["nop_attempts"]), (&json!(1), &Value::Null));
+    let shown = job.rollout(&["flakes", "jobs/job"]).expect(0).stdout();
+    assert!(shown.starts_with("– 1 task: no flakes so far\n"), "{shown}");
+    assert!(shown.contains("nop attempted no task"), "{shown}");
+}
+
+#[test]
+fn a_reward_above_one_is_no_pass_here_as_elsewhere() {
+    let job = job()
+        .task(TestTask::new("task").tests("echo 1.5 > /logs/verifier/reward.txt\n"))
+        .oracle()
+        .agent(json!({"name": "nop"}));
+    job.run().expect(0);
+    let told = report(&job, &["jobs/job"], 1);
+    assert_eq!((&told["oracle_fails"][0]["passes"], &told["nop_passes"]), (&json!(0), &json!([])));
+    let compared = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0);
+    let compared: Value = serde_json::from_str(&compared.stdout()).unwrap();
+    assert_eq!(compared["sides"][1]["failed_excluded"]["passed"], 0);
+}
+
 #[test]
 fn errors_of_the_oracle_are_counted_by_type() {
     let job = job().task(TestTask::new("broken").solution("echo no such tool >&2; exit 3\n"));
@@ -133,6 +197,6 @@ fn what_has_no_oracle_is_refused() {
     let refused = job.rollout(&["flakes", "jobs/job"]).expect(2);
     assert!(refused.stderr().contains("no finished trial of the oracle or of nop"), "{}", refused.stderr());
     let refused = job.rollout(&["flakes", "absent.yaml"]).expect(2);
-    assert!(refused.stderr().contains("absent.yaml"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("absent.yaml does not exist"), "{}", refused.stderr());
     fs::remove_dir_all(job.dir()).unwrap();
 }

@@ -28,7 +28,10 @@ fn a_trial_is_run_again_alone_in_a_job_of_its_own() {
     let told = answer(&twice.stdout());
     assert!(told["reproduced_in"].as_str().unwrap().ends_with("jobs/reproduce-job-b__2-2"), "{told:#}");
     assert_eq!(differing(&told), Vec::<&str>::new(), "{told:#}");
-    assert_eq!(told["not_recorded"], json!([]));
+    // Neither the agent nor the task has any of these.
+    let absent = json!(["agent install", "commit", "uncommitted changes", "seeds", "tokens"]);
+    assert_eq!(told["not_recorded"], absent);
+    assert!(told["same"].as_array().unwrap().contains(&json!("limits")), "{told:#}");
 }
 
 #[test]
@@ -41,8 +44,11 @@ fn another_outcome_is_told_and_so_is_what_changed() {
         job.rollout(&["reproduce", "jobs/job/oracle/set/task__1", "--output", "json", "-o", "elsewhere"]);
     let again = again.expect(1);
     let told = answer(&again.stdout());
-    assert_eq!(differing(&told), ["reward", "error", "task", "configuration"], "{told:#}");
+    assert_eq!(differing(&told), ["reward", "error", "task", "configuration", "limits"], "{told:#}");
     assert_eq!(told["differences"][1]["after"], "agent_execution_failed");
+    let [before, after] = ["before", "after"].map(|when| &told["differences"][4][when]);
+    assert_eq!(before["agent_timeout_sec"].as_f64().unwrap() * 2.0, after["agent_timeout_sec"], "{told:#}");
+    assert_eq!((&before["cpus"], &before["memory_bytes"]), (&after["cpus"], &after["memory_bytes"]));
     assert!(again.stderr().contains("the task's files are not what they were"), "{}", again.stderr());
     assert!(again.stderr().contains("timeout_multiplier: was 1.0, is 2.0"), "{}", again.stderr());
     assert!(job.root().join("elsewhere/reproduce-job-task__1/journal.jsonl").exists());
@@ -58,6 +64,20 @@ fn a_job_file_that_is_gone_is_replaced_by_its_copy() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(stderr.contains("job.yaml is gone, so the copy in the job's directory is used"), "{stderr}");
+}
+
+#[test]
+fn a_problem_of_the_copy_is_placed_in_the_copy() {
+    let agent =
+        json!({"name": "agent", "execute": "touch /app/done", "env": {"API_KEY": "sk-of-some-length"}});
+    let job = job().task(TestTask::new("task")).agent(agent);
+    job.run().expect(0);
+    let mut command = job.command(&["reproduce", "jobs/job/agent/set/task__1"]);
+    fs::remove_file(job.root().join("job.yaml")).unwrap();
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("--> config.json:") && !stderr.contains("job.yaml:"), "{stderr}");
 }
 
 #[test]

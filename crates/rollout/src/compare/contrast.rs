@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::side::{Failed, Side, Sums};
-use crate::stats::{Confidence, Interval, McNemar, Pairs, Resampling, Sample, seeded};
+use crate::stats::{Confidence, Figures, Interval, McNemar, Pairs, Resampling, Sample, seeded};
 
 /// The share of attempts that have to pass for a task to count as solved.
 const SOLVED: f64 = 0.5;
@@ -88,7 +88,8 @@ pub struct McNemarTest {
     pub only_baseline: u64,
     /// Tasks that only the other side solves.
     pub only_other: u64,
-    /// The exact probability of as uneven numbers; none without tasks.
+    /// The exact probability of as uneven numbers; none without tasks, and where the sides attempt tasks not equally
+    /// often: then half of the attempts is not equally easy to reach.
     pub p: Option<f64>,
     /// The same, adjusted by Holm's method for the number of contrasts; absent if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -168,14 +169,19 @@ impl Contrast {
             let pair = |(_, first, second): &Both<'_>| Some((values(first).mean()?, values(second).mean()?));
             Pairs::new(both.iter().filter_map(pair)).and_then(|pairs| pairs.ratio_of_totals())
         };
+        let of = |failed| {
+            let mut differences = differences(&both, failed, confidence, permutation);
+            differences.mcnemar.p = differences.mcnemar.p.filter(|_| baseline.attempts == other.attempts);
+            differences
+        };
         Self {
             baseline: baseline.name.clone(),
             other: other.name.clone(),
             tasks_in_both: both.len() as u64,
             only_in_baseline: only(baseline, other),
             only_in_other: only(other, baseline),
-            failed_excluded: differences(&both, Failed::Excluded, confidence, permutation),
-            failed_as_zero: differences(&both, Failed::AsZero, confidence, permutation),
+            failed_excluded: of(Failed::Excluded),
+            failed_as_zero: of(Failed::AsZero),
             cost_ratio: ratio(|sums| &sums.costs),
             duration_ratio: ratio(|sums| &sums.seconds),
             warnings: warnings(baseline, other, &both),
@@ -220,6 +226,18 @@ fn warnings(baseline: &Side, other: &Side, both: &[Both<'_>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if both.is_empty() {
         warnings.push("they have no task in common".to_owned());
+    }
+    for side in [baseline, other] {
+        let Figures { trials, skipped, .. } = side.figures;
+        if skipped > 0 {
+            warnings.push(format!("{skipped} of {trials} trials of {} have no result", side.name));
+        }
+    }
+    if baseline.attempts != other.attempts {
+        warnings.push(format!(
+            "attempts: {} in {}, {} in {}; McNemar's test is left out",
+            baseline.attempts, baseline.name, other.attempts, other.name
+        ));
     }
     for (name, first) in &baseline.settings {
         if let Some(second) = other.settings.get(name)

@@ -53,6 +53,14 @@ pub enum CompareError {
     /// One alone cannot be compared.
     #[error("there is only {0}, and nothing to compare it with")]
     Alone(String),
+    /// No task is on both sides.
+    #[error("{baseline} and {others} have no finished task in common")]
+    NothingInCommon {
+        /// The first side.
+        baseline: String,
+        /// All others.
+        others: String,
+    },
     /// There are no trials at all.
     #[error("there are no trials to compare")]
     Nothing,
@@ -63,6 +71,10 @@ impl CompareError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Alone(_) => Some("give two job directories, or a job with two agents"),
+            Self::NothingInCommon { .. } => Some(
+                "tasks are the same if dataset and name are: `name` of a dataset in the job file can make them so",
+            ),
+            Self::Saved(SavedError::NotAJob(_)) => Some("give directories that `rollout run` printed"),
             Self::Saved(_) | Self::NoAgent { .. } | Self::Nothing => None,
         }
     }
@@ -90,7 +102,7 @@ pub struct SideFigures {
     pub job: String,
     /// Its agent.
     pub agent: String,
-    /// Over all its finished trials.
+    /// Over all its trials, without a bootstrap.
     #[serde(flatten)]
     pub figures: Figures,
 }
@@ -110,6 +122,11 @@ impl Comparison {
         let permutation = Resampling { resamples: resamples(baseline.tasks.len()), seed: SEED };
         let mut contrasts: Vec<Contrast> =
             others.iter().map(|other| Contrast::new(baseline, other, confidence, permutation)).collect();
+        if contrasts.iter().all(|contrast| contrast.tasks_in_both == 0) {
+            let others: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
+            let (baseline, others) = (baseline.name.clone(), others.join(", "));
+            return Err(CompareError::NothingInCommon { baseline, others });
+        }
         if contrasts.len() > 1 {
             for p in PROBABILITIES {
                 adjust(&mut contrasts, p);

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::{CompareError, TaskId};
 use crate::{
     record::saved::{SavedJob, SavedTrial},
-    result::{Standing, TrialSummary},
-    stats::{Confidence, Figures, Gather, Resampling, Sample},
+    result::{Standing, TrialSummary, is_pass},
+    stats::{Confidence, Figures, Gather, Resampling, Sample, finite},
 };
 
 /// One agent of one job.
@@ -19,6 +19,8 @@ pub struct Side {
     directory: String,
     pub(super) figures: Figures,
     pub(super) tasks: IndexMap<TaskId, Sums>,
+    /// How often the job attempts each task.
+    pub(super) attempts: u32,
     /// What should be alike on both sides, by what it is called.
     pub(super) settings: IndexMap<&'static str, String>,
 }
@@ -56,8 +58,7 @@ impl Sums {
         let zeros = if failed == Failed::AsZero { self.failed } else { 0 };
         match (values.count(), zeros) {
             (0, 0) => None,
-            (0, _) => Some(0.0),
-            (count, zeros) => Some(values.mean()? * (count as f64 / (count + zeros) as f64)),
+            (count, zeros) => finite(values.sum() / (count + zeros) as f64),
         }
     }
 
@@ -65,13 +66,24 @@ impl Sums {
         match (trial.standing, trial.reward) {
             (Standing::Completed, Some(reward)) => {
                 self.rewards.add(reward);
-                self.passes.add(f64::from(u8::from(reward == 1.0)));
+                self.passes.add(f64::from(u8::from(is_pass(reward))));
             }
             (Standing::Failed, _) => self.failed += 1,
             (Standing::Completed, None) | (Standing::Skipped, _) => return,
         }
         self.seconds.add(trial.seconds);
         self.costs.extend(trial.known_cost);
+    }
+}
+
+impl Side {
+    /// Counts the trials of the plan that have no result as skipped.
+    fn plan(&mut self, tasks: u64) {
+        let Figures { trials, skipped, .. } = &mut self.figures;
+        let missing = (tasks * u64::from(self.attempts)).saturating_sub(*trials);
+        *trials += missing;
+        *skipped += missing;
+        self.figures.tasks = self.figures.tasks.max(tasks);
     }
 }
 
@@ -86,6 +98,7 @@ impl Side {
             directory: "jobs/job".to_owned(),
             figures: Figures::default(),
             tasks,
+            attempts: 1,
             settings: IndexMap::new(),
         }
     }
@@ -113,7 +126,8 @@ pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError
             reading.add(job, &trial);
         }
     }
-    Ok(readings.into_iter().map(Reading::finish).collect())
+    let tasks = header.tasks.len() as u64;
+    Ok(readings.into_iter().map(|reading| reading.finish(tasks)).collect())
 }
 
 impl Reading {
@@ -140,7 +154,7 @@ impl Reading {
         }
     }
 
-    fn finish(self) -> Side {
+    fn finish(self, planned_tasks: u64) -> Side {
         let Self { mut side, gather, limits, versions } = self;
         for (name, mut found) in [("limits that held", limits), ("version of Rollout", versions)] {
             if !found.is_empty() {
@@ -150,6 +164,7 @@ impl Reading {
         }
         // Differences are resampled, and not the sides by themselves.
         side.figures = gather.finish(Confidence::P95, Resampling { resamples: 0, seed: 0 });
+        side.plan(planned_tasks);
         side
     }
 }
@@ -164,8 +179,7 @@ fn note(found: &mut Vec<String>, text: String) {
 
 fn empty(job: &SavedJob, agent: &str) -> Side {
     let header = job.header();
-    let mut settings =
-        IndexMap::from([("provider", header.provider.clone()), ("attempts", header.attempts.to_string())]);
+    let mut settings = IndexMap::from([("provider", header.provider.clone())]);
     let config = job.config();
     let environment = config.get("environment");
     let of = |section: Option<&Value>, key: &str| section.and_then(|section| section.get(key)).cloned();
@@ -190,6 +204,7 @@ fn empty(job: &SavedJob, agent: &str) -> Side {
         directory: job.path().display().to_string(),
         figures: Figures::default(),
         tasks: IndexMap::new(),
+        attempts: header.attempts,
         settings,
     }
 }

@@ -75,6 +75,19 @@ fn failures_are_left_out_or_zeros_and_a_task_without_a_score_is_in_one_conventio
 }
 
 #[test]
+fn sides_that_try_tasks_not_equally_often_are_not_tested_for_solving_more() {
+    let first = side("first", &[("a", &[Some(1.0)]), ("b", &[Some(0.0)])]);
+    let tried = [Some(1.0), Some(0.0)];
+    let mut second = side("second", &[("a", &tried), ("b", &tried)]);
+    second.attempts = 2;
+    let contrast = &compared(vec![first, second]).contrasts[0];
+    let Differences { mean_reward, mcnemar, .. } = &contrast.failed_excluded;
+    assert_eq!((mean_reward.mean, mean_reward.p), (0.0, Some(1.0)));
+    assert_eq!((mcnemar.only_other, mcnemar.p), (1, None));
+    assert_eq!(contrast.warnings, ["attempts: 1 in first, 2 in second; McNemar's test is left out"]);
+}
+
+#[test]
 fn several_comparisons_make_each_less_certain() {
     let tasks: Vec<String> = (0..6).map(|number| number.to_string()).collect();
     let all = |agent: &str, reward: f64| {
@@ -96,9 +109,12 @@ fn several_comparisons_make_each_less_certain() {
 }
 
 #[test]
-fn tasks_that_have_nothing_in_common_are_no_comparison_but_a_warning() {
-    let contrast =
-        &compared(vec![side("a", &[("x", &[Some(1.0)])]), side("b", &[("y", &[Some(1.0)])])]).contrasts[0];
+fn tasks_that_have_nothing_in_common_are_no_comparison() {
+    let one = |agent: &str, task: &str| side(agent, &[(task, &[Some(1.0)])]);
+    let nothing = Comparison::new(vec![one("a", "x"), one("b", "y"), one("c", "z")]);
+    assert!(matches!(nothing, Err(CompareError::NothingInCommon { others, .. }) if others == "b, c"));
+    // Where there is something to compare, the others are told.
+    let contrast = &compared(vec![one("a", "x"), one("b", "y"), one("c", "x")]).contrasts[0];
     assert_eq!(contrast.warnings, ["they have no task in common"]);
     assert_eq!((contrast.failed_excluded.mean_reward.p, contrast.failed_excluded.mcnemar.p), (None, None));
 }

@@ -16,7 +16,7 @@ use super::{
     RolloutConfig,
     diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
     expand::{Expanded, expand, has_password, names_a_secret},
-    load_job::{Loader, read_text},
+    load_job::{COPY, Loader, read_text},
     load_model::{MOST_RETRIES, is_secret_header},
     overrides,
     reader::{MAX_TIMEOUT_SEC, Reader, Section, above_zero, scalar_text},
@@ -229,7 +229,8 @@ fn load(
 ) -> Result<LoadedBenchmark, Problems> {
     let text = text.trim_start_matches('\u{feff}');
     let mut sources = Sources::default();
-    let source = sources.add(&path.display().to_string(), text);
+    let shown = path.display().to_string();
+    let source = sources.add(if is_record { COPY } else { &shown }, text);
     let mut tree = yaml::parse(text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
         let yaml = path.extension().is_some_and(|extension| extension != "json");

@@ -172,6 +172,9 @@ pub fn load_job_record(
     load(path, &format!("{record:#}"), &[], vars, Origin::Record)
 }
 
+/// What a job directory's copy of its configuration is called.
+pub(super) const COPY: &str = "config.json";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Author,
@@ -186,7 +189,11 @@ fn load(
     origin: Origin,
 ) -> Result<LoadedJob, Problems> {
     let mut sources = Sources::default();
-    let source = sources.add(&path.display().to_string(), text);
+    let source = match origin {
+        Origin::Author => sources.add(&path.display().to_string(), text),
+        // The lines are those of the copy, which may be all that is left.
+        Origin::Record => sources.add(COPY, text),
+    };
     let mut tree = yaml::parse(text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
         let format =

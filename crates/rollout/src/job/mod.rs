@@ -354,6 +354,7 @@ fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
 /// The tasks as the journal holds them, with the hashes of their files, and what those that are containers say.
 async fn planned_tasks(plan: Arc<Plan>) -> io::Result<(Vec<PlannedTask>, Vec<TaskAbout>)> {
     blocking(move || {
+        let config = plan.config();
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let chunk = plan.tasks().len().div_ceil(workers).max(1);
         std::thread::scope(|scope| {
@@ -362,7 +363,7 @@ async fn planned_tasks(plan: Arc<Plan>) -> io::Result<(Vec<PlannedTask>, Vec<Tas
                 .chunks(chunk)
                 .map(|tasks| {
                     scope.spawn(move || {
-                        tasks.iter().map(plan::PlanTask::journaled).collect::<io::Result<Vec<_>>>()
+                        tasks.iter().map(|task| task.journaled(config)).collect::<io::Result<Vec<_>>>()
                     })
                 })
                 .collect();

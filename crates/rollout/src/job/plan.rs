@@ -14,7 +14,11 @@ use crate::{
     event::{JobKind, TrialId, TrialIndex},
     model::{Model, RolloutInput, Rollouts, dataset},
     name::{AgentName, DatasetName, TaskName},
-    record::{journal::PlannedTask, redact::Redactor, tasks::TaskAbout},
+    record::{
+        journal::PlannedTask,
+        redact::Redactor,
+        tasks::{TaskAbout, TaskLimits},
+    },
     task::{Dataset, Pins, Task, TaskProblem},
     text::listed,
 };
@@ -197,12 +201,15 @@ impl PlanTask {
     }
 
     /// The task as the journal holds it, and what it says if it is a container that can be run.
-    pub(super) fn journaled(&self) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
+    pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
         let (content_hash, about) = match &self.work {
             Work::Container { task: Ok(task), .. } => {
                 let contents = task.contents()?;
-                let about =
-                    TaskAbout { name: self.name.to_string(), ..task.about(self.dataset.as_str(), &contents) };
+                let about = TaskAbout {
+                    name: self.name.to_string(),
+                    limits: Some(TaskLimits::new(config, &task.config)),
+                    ..task.about(self.dataset.as_str(), &contents)
+                };
                 (Some(contents.hash()), Some(about))
             }
             Work::Container { task: Err(_), .. } => (None, None),

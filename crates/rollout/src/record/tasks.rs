@@ -11,9 +11,13 @@ use super::{
     atomic::{self, WriteError},
     redact::Redactor,
 };
+use crate::{
+    config::{JobConfig, TaskConfig},
+    trial::Timeouts,
+};
 
 /// What a task said: a line of the file.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskAbout {
     /// Its dataset.
@@ -36,6 +40,45 @@ pub struct TaskAbout {
     pub test: Option<String>,
     /// Where its tests can be seen as they were, if they are in a repository on GitHub.
     pub tests_url: Option<String>,
+    /// The limits that its trials were to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TaskLimits>,
+}
+
+/// The limits of a task's trials as the task and the job ask for them. Which of them hold is told by each trial.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TaskLimits {
+    /// Cores.
+    pub cpus: f64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Bytes on the disk.
+    pub storage_bytes: u64,
+    /// Seconds for building or fetching the image.
+    pub build_timeout_sec: f64,
+    /// Seconds for installing the agent.
+    pub install_timeout_sec: f64,
+    /// Seconds for the agent.
+    pub agent_timeout_sec: f64,
+    /// Seconds for the tests.
+    pub verifier_timeout_sec: f64,
+}
+
+impl TaskLimits {
+    /// What trials of a task get in a job.
+    pub fn new(job: &JobConfig, task: &TaskConfig) -> Self {
+        let Timeouts { build, install, execute, verify } = Timeouts::new(job, task);
+        let environment = &job.environment;
+        Self {
+            cpus: environment.override_cpus.unwrap_or(task.cpus).millis as f64 / 1000.0,
+            memory_bytes: environment.override_memory.unwrap_or(task.memory).0,
+            storage_bytes: environment.override_storage.unwrap_or(task.storage).0,
+            build_timeout_sec: build.as_secs_f64(),
+            install_timeout_sec: install.as_secs_f64(),
+            agent_timeout_sec: execute.as_secs_f64(),
+            verifier_timeout_sec: verify.as_secs_f64(),
+        }
+    }
 }
 
 /// Writes the file, without secrets.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Clusters, Confidence, Estimate, Interval, PassCurve, PassPoint, Sample, Sorted, seeded, wilson};
-use crate::result::{Standing, TrialSummary};
+use crate::result::{Standing, TrialSummary, is_pass};
 
 /// The most tries for which chances are told: the curve of a task that was tried more often is cut there.
 pub const MOST_TRIES: usize = 1_000;
@@ -173,7 +173,7 @@ impl Gather {
     }
 
     fn score(&mut self, task: u32, reward: f64) {
-        let passes = reward == 1.0;
+        let passes = is_pass(reward);
         self.rewards.add(task, reward);
         self.curve.add(task, passes);
         self.passed += u64::from(passes);

@@ -45,6 +45,6 @@ pub use resample::seeded;
 pub use sample::Sample;
 
 /// A number, unless it is none.
-fn finite(number: f64) -> Option<f64> {
+pub(crate) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }

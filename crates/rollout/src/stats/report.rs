@@ -25,7 +25,7 @@ use super::{
     figures::{Figures, Gather, MOST_TRIES, Resampling},
     pass_all_k, pass_at_k, wilson,
 };
-use crate::result::{Standing, TrialSummary};
+use crate::result::{Standing, TrialSummary, is_pass};
 
 /// The most parts that tasks are divided in: with more of them, a part tells little, and a report too much.
 pub const MOST_PARTS: usize = 1_000;
@@ -182,7 +182,7 @@ impl Report {
     }
 
     /// The statistics with the figures of each task, as a job's result.json has them.
-    pub(crate) fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
+    pub fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
         let agent = |(number, (name, agent)): (usize, (&'a String, &'a AgentStatistics))| {
             (name.as_str(), AgentFile { agent, by_task: Tasks { report: self, agent: number } })
         };
@@ -252,7 +252,7 @@ impl<'a> TaskFigures<'a> {
             outcomes().filter(|trial| trial.standing == Standing::Completed).filter_map(|t| t.reward)
         {
             rewards.add(reward);
-            passed += u64::from(reward == 1.0);
+            passed += u64::from(is_pass(reward));
         }
         let failed = count(Standing::Failed);
         let failed_excluded = TaskScores::new(rewards, passed);
@@ -295,20 +295,21 @@ impl TaskScores {
 }
 
 /// The statistics as they stand in a file: tasks are summed up while they are written.
-#[derive(Serialize)]
-pub(crate) struct StatisticsFile<'a> {
+#[derive(Debug, Serialize)]
+pub struct StatisticsFile<'a> {
     confidence: f64,
     bootstrap: Resampling,
     agents: IndexMap<&'a str, AgentFile<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct AgentFile<'a> {
     #[serde(flatten)]
     agent: &'a AgentStatistics,
     by_task: Tasks<'a>,
 }
 
+#[derive(Debug)]
 struct Tasks<'a> {
     report: &'a Report,
     agent: usize,

@@ -11,6 +11,8 @@ use super::{Confidence, Interval, distribution::t_critical, finite};
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sample {
     count: u64,
+    sum: f64,
+    /// The mean so far, from which the next value's distance is taken.
     mean: f64,
     /// The sum of the squared distances from the mean, which loses no digits however far the values lie from zero.
     squares: f64,
@@ -20,6 +22,7 @@ impl Sample {
     /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
+        self.sum += value;
         let before = value - self.mean;
         self.mean += before / self.count as f64;
         self.squares += before * (value - self.mean);
@@ -30,9 +33,14 @@ impl Sample {
         self.count
     }
 
-    /// The mean, of one value or more.
+    /// Their sum.
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// The mean, of one value or more: to the last bit what their sum divided by their number is.
     pub fn mean(&self) -> Option<f64> {
-        if self.count == 0 { None } else { finite(self.mean) }
+        if self.count == 0 { None } else { finite(self.sum / self.count as f64) }
     }
 
     /// The standard deviation of what the values are a sample of: divided by n − 1, so of two values or more.
@@ -47,9 +55,9 @@ impl Sample {
 
     /// The interval of the mean by Student's distribution, of two values or more that do not depend on one another.
     pub fn interval(&self, confidence: Confidence) -> Option<Interval> {
-        let error = self.standard_error()?;
+        let (mean, error) = (self.mean()?, self.standard_error()?);
         let reach = t_critical(self.count - 1, confidence.miss()) * error;
-        Interval::finite(self.mean - reach, self.mean + reach)
+        Interval::finite(mean - reach, mean + reach)
     }
 }
 
@@ -82,6 +90,14 @@ mod tests {
         assert_eq!((one.mean(), one.sd(), one.standard_error()), (Some(0.5), None, None));
         assert_eq!(one.interval(Confidence::P95), None);
         assert_eq!(sample(&[]).interval(Confidence::P95), None);
+    }
+
+    #[test]
+    fn the_mean_is_the_sum_divided_by_the_count_to_the_last_bit() {
+        let ones = sample(&[1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0]);
+        assert_eq!(ones.mean(), Some(0.8));
+        let tenths = [0.1, 0.2, 0.3, 0.7];
+        assert_eq!(sample(&tenths).mean(), Some(tenths.iter().sum::<f64>() / 4.0));
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl Task {
             instruction: instruction.map(|kept| kept.text).unwrap_or_default(),
             test: read("tests/test.sh").map(|kept| kept.text),
             tests_url: self.url.as_ref().map(|url| format!("{url}/tests")),
+            limits: None,
         }
     }
 }

@@ -24,7 +24,7 @@ use super::{
     run,
 };
 use crate::{
-    args::{Flakes, Output},
+    args::{Answer, Flakes},
     exit::{Exit, Failure},
     logging,
     report::Form,
@@ -36,6 +36,10 @@ const AGENTS: [&str; 2] = ["oracle", "nop"];
 
 /// Attempts the tasks, unless that was done, and tells which of them are flaky.
 pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
+    if !args.path.exists() {
+        let failure = Failure::from(format!("{} does not exist", args.path.display()));
+        return Err(failure.hint(Some("give a job file, a directory of tasks, or the directory of a job")));
+    }
     let is_job = JobDir::new(&args.path).journal().is_file();
     let directory = match is_job {
         true => args.path.clone(),
@@ -63,9 +67,9 @@ pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
         return Err(failure.hint(Some("give the job file, or the tasks themselves, to have them attempted")));
     };
     super::print(&match args.output {
-        Output::Human if is_job => report.render(),
-        Output::Human => format!("\n{}", report.render()),
-        Output::Json => serde_json::to_string(&report)?,
+        Answer::Human if is_job => report.render(),
+        Answer::Human => format!("\n{}", report.render()),
+        Answer::Json => serde_json::to_string(&report)?,
     })?;
     Ok(report.exit())
 }
@@ -83,7 +87,7 @@ enum Attempted {
 /// Attempts the tasks of a job or of a directory with both agents.
 async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
     let cancel = signals::listen()?;
-    let form = execute::form(args.output);
+    let form = execute::form(args.output.into());
     let plan = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Attempted::Nothing),
@@ -96,9 +100,9 @@ async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
     let directory = job.directory().to_owned();
     let run = |events, cancel| async { job.run(events, cancel).await.map_err(execute::job_failure) };
     let ran = match args.output {
-        Output::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
+        Answer::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
         // Whoever reads JSON gets one answer, and no events before it.
-        Output::Json => run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
+        Answer::Json => run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
     };
     Ok(match ran {
         Ok(result) if result.cancelled => Attempted::Cancelled(directory),

@@ -31,7 +31,7 @@ const WIDTH: usize = 160;
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     job: PathBuf,
-    /// Tasks of which something is known.
+    /// Tasks of the job.
     tasks: usize,
     /// Tasks whose oracle does not always pass.
     oracle_fails: Vec<Found>,
@@ -46,6 +46,8 @@ pub(super) struct Report {
     /// The fewest attempts of the oracle at a task that it can attempt, and what passing all of them shows.
     oracle_attempts: Option<u64>,
     pass_rate_at_least: Option<f64>,
+    /// The fewest attempts of nop at a task that it attempted.
+    nop_attempts: Option<u64>,
     confidence: f64,
 }
 
@@ -93,6 +95,7 @@ impl Report {
             nothing_ran: tally.tasks.values().all(|task| !task.ran),
             unfinished_trials: tally.unfinished,
             oracle_attempts: fewest,
+            nop_attempts: tally.tasks.values().map(|task| task.nop.attempts).filter(|all| *all > 0).min(),
             pass_rate_at_least: fewest.and_then(|all| wilson(all, all, Confidence::P95)).map(|rate| rate.low),
             confidence: Confidence::P95.level(),
         }
@@ -105,10 +108,10 @@ impl Report {
 
     /// How the command ends.
     pub(super) fn exit(&self) -> Exit {
-        match (self.nothing_ran, self.is_clean()) {
-            (true, _) => Exit::Wrong,
-            (false, true) => Exit::Success,
-            (false, false) => Exit::Unmet,
+        match () {
+            () if self.nothing_ran => Exit::Wrong,
+            () if self.is_clean() && self.unfinished_trials == 0 => Exit::Success,
+            () => Exit::Unmet,
         }
     }
 
@@ -140,8 +143,11 @@ impl Report {
                        a job file can say which environment they need";
             return format!("{} {tasks}: {why}\n{results}", paint(BAD, "✗"));
         }
+        let is_whole =
+            self.unfinished_trials == 0 && self.oracle_attempts.is_some() && self.nop_attempts.is_some();
         let mut lines = vec![match self.is_clean() {
-            true => format!("{} {tasks}: no flakes", paint(GOOD, "✓")),
+            true if is_whole => format!("{} {tasks}: no flakes", paint(GOOD, "✓")),
+            true => format!("{} {tasks}: no flakes so far", paint(ODD, "–")),
             false => format!(
                 "{} {tasks}: {} whose oracle does not always pass, {} that nop passes",
                 paint(BAD, "✗"),
@@ -161,6 +167,9 @@ impl Report {
             ));
         } else {
             lines.push(paint(ODD, "the oracle attempted no task, so nothing is known of flaky tests"));
+        }
+        if self.nop_attempts.is_none() {
+            lines.push(paint(ODD, "nop attempted no task, so any of them may reward doing nothing"));
         }
         if self.unfinished_trials > 0 {
             let missing = count(self.unfinished_trials, "trial");

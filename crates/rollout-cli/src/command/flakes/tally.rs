@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use rollout::{
     event::TrialId,
-    record::saved::{SavedError, SavedJob},
-    result::{ErrorType, TrialResult},
+    record::{
+        journal::PlannedTask,
+        saved::{SavedError, SavedJob},
+    },
+    result::{ErrorType, TrialResult, is_pass},
 };
 
 use super::AGENTS;
@@ -13,7 +16,7 @@ use super::AGENTS;
 /// Trials of a task that are kept as evidence.
 const EVIDENCE: usize = 3;
 
-/// The tasks that the oracle or nop attempted, by dataset and name.
+/// The tasks that the oracle or nop were to attempt, by dataset and name.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) tasks: BTreeMap<(String, String), Task>,
@@ -53,7 +56,10 @@ pub(super) struct Evidence {
 impl Tally {
     /// Reads the trials of a job. None if the oracle and nop finished none.
     pub(super) fn read(job: &SavedJob) -> Result<Option<Self>, SavedError> {
-        let mut tally = Self::default();
+        let planned_tasks = &job.header().tasks;
+        let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
+        let tasks = planned_tasks.iter().map(|task| (key(task), Task::default())).collect();
+        let mut tally = Self { tasks, unfinished: 0 };
         let mut finished = 0;
         for trial in job.trials()? {
             let trial = trial?;
@@ -66,7 +72,7 @@ impl Tally {
         }
         let agents =
             job.header().agents.iter().filter(|agent| AGENTS.contains(&agent.as_str())).count() as u64;
-        let planned = agents * job.header().tasks.len() as u64 * u64::from(job.header().attempts);
+        let planned = agents * planned_tasks.len() as u64 * u64::from(job.header().attempts);
         tally.unfinished = planned.saturating_sub(finished);
         Ok((finished > 0).then_some(tally))
     }
@@ -74,7 +80,7 @@ impl Tally {
 
 impl Task {
     fn add(&mut self, trial: TrialId, result: &TrialResult) {
-        let passed = result.reward.is_some_and(|reward| reward >= 1.0);
+        let passed = result.reward.is_some_and(is_pass);
         let error = result.error.as_ref();
         self.ran |= result.environment.is_some();
         let is_oracle = trial.agent.as_str() == "oracle";

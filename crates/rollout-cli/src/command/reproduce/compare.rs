@@ -27,7 +27,7 @@ pub(super) struct Comparison {
     pub(super) same_outcome: bool,
     differences: Vec<Pair>,
     same: Vec<&'static str>,
-    /// What the older record does not tell.
+    /// What a record does not tell, or neither trial has.
     not_recorded: Vec<&'static str>,
     durations_sec: [f64; 2],
     notes: Vec<String>,
@@ -70,7 +70,12 @@ impl Comparison {
             notes,
         };
         for ((what, old), (_, new)) in old.into_iter().zip(new) {
+            // That there is no reward and no error is an outcome. All else that is not there says nothing.
+            let says = |value: &Value| !value.is_null() || matches!(what, "reward" | "error");
             match (old, new) {
+                (Some(before), Some(after)) if !says(&before) && !says(&after) => {
+                    comparison.not_recorded.push(what);
+                }
                 (Some(before), Some(after)) if before == after => comparison.same.push(what),
                 (Some(before), Some(after)) => {
                     comparison.same_outcome &= !matches!(what, "reward" | "error");
@@ -127,6 +132,7 @@ fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>
     let environment = result.environment.as_ref();
     let usage = result.usage.map(|usage| json!({"input": usage.input_tokens, "output": usage.output_tokens}));
     let told = job.provenance(trial);
+    let asked = job.about(trial.task);
     let of = |fact: fn(&TrialProvenance) -> Value| told.as_ref().map(fact);
     let git = |fact: fn(&rollout::record::provenance::GitState) -> Value| {
         told.as_ref().map(|told| told.git.as_ref().map(fact).unwrap_or_default())
@@ -139,7 +145,8 @@ fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>
         ("configuration", Some(json!(job.header().config_hash))),
         ("image", Some(json!(environment.map(|found| &found.image)))),
         ("provider", Some(json!(job.header().provider))),
-        ("limits", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
+        ("limits", asked.ok().flatten().map(|about| json!(about.limits))),
+        ("limits that held", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
         ("agent install", of(|told| json!(told.agent_install_hash))),
         ("rollout version", of(|told| json!(told.rollout_version))),
         ("commit", git(|git| json!(git.commit))),

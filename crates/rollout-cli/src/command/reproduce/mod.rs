@@ -18,7 +18,7 @@ use serde_json::json;
 use self::compare::Comparison;
 use super::execute;
 use crate::{
-    args::{Output, Reproduce},
+    args::{Answer, Reproduce},
     exit::{Exit, Failure},
     logging,
     report::{
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         Some(dir) => dir,
         None => before.path().parent().unwrap_or(Path::new("/")).to_owned(),
     };
-    let form = execute::form(args.output);
+    let form = execute::form(args.output.into());
     let prepared = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
@@ -106,11 +106,11 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         writeln!(anstream::stderr().lock(), "{} {note}", paint(ODD, "warning:"))?;
     }
     let ran = match args.output {
-        Output::Human => execute::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
+        Answer::Human => execute::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
             .await
             .map(|(result, _)| result),
         // Whoever reads JSON gets one answer, and no events before it.
-        Output::Json => again.run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
+        Answer::Json => again.run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
     };
     let result = match ran {
         Ok(result) => result,
@@ -135,8 +135,8 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     })
     .await?;
     super::print(&match args.output {
-        Output::Human => format!("\n{}", comparison.render()),
-        Output::Json => serde_json::to_string(&comparison)?,
+        Answer::Human => format!("\n{}", comparison.render()),
+        Answer::Json => serde_json::to_string(&comparison)?,
     })?;
     Ok(if comparison.same_outcome { Exit::Success } else { Exit::Unmet })
 }

@@ -70,7 +70,7 @@ impl Sample<'_> {
         line["answer_attribution"] = self.attribution(kind);
         line["evaluation"] = json!({
             "score": self.score,
-            "is_correct": self.score == 1.0,
+            "is_correct": crate::result::is_pass(self.score),
             "num_turns": self.conversation.map(Conversation::responses).filter(|turns| *turns > 0),
             "tool_calls_count": self.conversation.map(|_| self.calls().count()),
         });

@@ -60,7 +60,7 @@ impl<'a> TrialRow<'a> {
         ),
         Column::optional("reward", Kind::Real, "The score", |row| row.trial.result.reward.into()),
         Column::optional("passed", Kind::Boolean, "Whether the reward is 1; null without one", |row| {
-            row.trial.result.reward.map(|reward| reward == 1.0).into()
+            row.trial.result.reward.map(crate::result::is_pass).into()
         }),
         Column::optional(
             "rewards",
