@@ -68,3 +68,4 @@ pub mod stats;
 pub mod task;
 mod text;
 pub mod trial;
+pub mod xml;

@@ -1,4 +1,13 @@
-//! Foreign text and long lists, made fit for a sentence.
+//! Foreign text, long lists and bytes, made fit for a sentence.
+
+/// Bytes in lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
 
 /// The start of a text, short enough for a sentence.
 pub(crate) fn excerpt(text: &str) -> String {

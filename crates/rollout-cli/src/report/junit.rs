@@ -8,6 +8,7 @@ use std::{
 use rollout::{
     event::{Event, TrialId, TrialIndex},
     result::{Standing, TrialResult},
+    xml::escape,
 };
 
 use super::{
@@ -124,24 +125,4 @@ fn write_case(out: &mut impl Write, suite: &str, case: &Case) -> io::Result<()> 
         ),
         Outcome::Skipped => writeln!(out, ">\n      <skipped/>\n    </testcase>"),
     }
-}
-
-/// Text that XML takes in attributes and between tags. Characters that XML cannot hold are replaced.
-fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&apos;"),
-            '\n' | '\t' => safe.push(c),
-            // A bare carriage return would be read back as a newline.
-            '\r' => safe.push_str("&#13;"),
-            '\0'..='\u{1f}' | '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            _ => safe.push(c),
-        }
-    }
-    safe
 }

@@ -1,6 +1,7 @@
 //! Exports whose rows are trials, steps, rollouts or conversations, through the command.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod read_back;
 mod scale;
 mod sft;
 mod tables;

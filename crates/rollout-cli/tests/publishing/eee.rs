@@ -1,6 +1,6 @@
 //! `rollout export eee`, validated against the schemas by another program.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use rollout_testkit::{ModelServer, Python, Reply, TestJob, TestTask, TokenCounts};
 use serde_json::{Value, json};
@@ -250,6 +250,40 @@ fn questions_of_a_benchmark_are_samples_with_the_answer_that_was_found() {
     assert_eq!(sample["answer_attribution"][0]["extracted_value"], "7");
     assert_eq!(sample["answer_attribution"][0]["extraction_method"], "exact_match");
     assert_eq!(sample["evaluation"]["is_correct"], false);
+}
+
+#[test]
+fn the_files_of_one_dataset_are_closed_before_the_next() {
+    let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
+    let interaction = json!({"dataset": rows, "rubric": [{"match": "numeric"}]});
+    let dataset = |number: u32| json!({"name": format!("d{number}"), "interaction": interaction});
+    let server = ModelServer::always(Reply::text("2"));
+    let job = rollouts(&server, (0..40).map(dataset).collect());
+    job.run().expect(0);
+    let export = [env!("CARGO_BIN_EXE_rollout"), "export", "eee", "jobs/job", "-o", "out"];
+    // Enough for reading the rows of each dataset, and not for writing as many at once.
+    let mut few = Command::new("sh");
+    few.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""]).args(export).current_dir(job.root());
+    let output = few.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(validated(&job).len(), 40);
+}
+
+#[test]
+fn the_command_of_a_run_can_be_given_to_a_shell() {
+    let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
+    let interaction = json!({"dataset": rows, "rubric": [{"match": "numeric"}]});
+    let server = ModelServer::always(Reply::text("2"));
+    let job = rollouts(&server, json!([{"name": "sums", "interaction": interaction}]));
+    let words = ["run", "job.yaml", "--set", "retry={max_attempts: 1}"];
+    job.rollout(&words).expect(0);
+    job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(0);
+    let found = validated(&job);
+    let args = &found[0]["score"]["evaluation_results"][0]["generation_config"]["generation_args"];
+    let line = args["execution_command"].as_str().unwrap();
+    let read = Command::new("sh").args(["-c", &format!("printf '%s\\n' {line}")]).output().unwrap();
+    let read = String::from_utf8(read.stdout).unwrap();
+    assert!(read.lines().skip(1).eq(words), "{line}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! `--push-to-hub`, against a hub on loopback, and read back with the official client.
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use rollout_testkit::{Fault, Hold, HubServer, ModelServer, Python, Reply, TestJob, Trouble};
 use serde_json::{Value, json};
@@ -74,13 +77,31 @@ fn an_export_is_pushed_and_read_back_by_the_official_client() {
 fn every_format_can_be_pushed_to_the_same_dataset() {
     let server = HubServer::start();
     let job = job(&server);
-    for format in ["csv", "rl", "inspect", "eval-log"] {
+    let formats = ["csv", "parquet", "eval-log", "eee", "inspect", "atif", "verifiers", "sft", "rl"];
+    for format in formats {
         export(&job, format, &format!("out-{format}"), &[]).expect(0);
     }
     let files = server.files("tester/results");
-    assert!(files.contains_key("trials.csv") && files.contains_key("samples.jsonl"), "{:?}", files.keys());
+    for format in formats {
+        let out = job.root().join(format!("out-{format}"));
+        let made = walk(&out);
+        assert!(!made.is_empty(), "{format}");
+        for path in made {
+            let name = path.strip_prefix(&out).unwrap().to_str().unwrap();
+            assert_eq!(files[name], fs::read(&path).unwrap(), "{format}: {name}");
+        }
+    }
     let again = export(&job, "csv", "again", &[]).expect(0);
-    assert!(again.stdout().contains("pushed 0 files, 1 file there already: "), "{}", again.stdout());
+    assert!(again.stdout().contains("pushed 0 files, 2 files there already: "), "{}", again.stdout());
+}
+
+/// All files below a directory.
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let below = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        if path.is_dir() { walk(&path) } else { vec![path] }
+    };
+    fs::read_dir(dir).unwrap().flat_map(below).collect()
 }
 
 #[test]

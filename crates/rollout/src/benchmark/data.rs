@@ -60,8 +60,7 @@ impl BenchmarkItem {
             // What is replaced could make two ids the same; the hash keeps them apart.
             let plain = |char: char| if char.is_alphanumeric() || ".-_".contains(char) { char } else { '_' };
             let start: String = self.id.chars().map(plain).take(40).collect();
-            let digest = Sha256::digest(&self.id);
-            let hash: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+            let hash = crate::text::hex(&Sha256::digest(&self.id)[..6]);
             TaskName::new(format!("{start}~{hash}")).expect("letters and digits, 40 at most, are a name")
         })
     }

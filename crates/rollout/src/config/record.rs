@@ -188,9 +188,5 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 
 /// `sha256:` and a hash in hexadecimal.
 pub(super) fn hexadecimal(hash: &[u8]) -> String {
-    let mut text = String::from("sha256:");
-    for byte in hash {
-        text += &format!("{byte:02x}");
-    }
-    text
+    format!("sha256:{}", crate::text::hex(hash))
 }

@@ -298,7 +298,3 @@ fn notes(engine: &Engine, settings: &Settings, limits_storage: bool) -> Vec<Stri
     }
     notes
 }
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -59,12 +59,44 @@ fn part(part: &Value) -> Part<'_> {
     }
 }
 
-/// The arguments of a call as an object. None if the model wrote something else.
+/// The arguments of a call as an object. None if the model wrote something else, or a number that would become another
+/// one.
 pub(super) fn arguments(call: &ToolCall) -> Option<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Some(Map::new());
     }
-    serde_json::from_str(&call.arguments).ok()
+    serde_json::from_str(&call.arguments).ok().filter(|_| has_exact_integers(&call.arguments))
+}
+
+/// Whether every integer in a text of JSON fits into 64 bits. Others are rounded by whoever reads them.
+fn has_exact_integers(json: &str) -> bool {
+    let mut rest = json;
+    while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
+        rest = &rest[start..];
+        if let Some(text) = rest.strip_prefix('"') {
+            rest = after_text(text);
+            continue;
+        }
+        let is_part = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+        let (number, after) = rest.split_at(rest.find(|c| !is_part(c)).unwrap_or(rest.len()));
+        rest = after;
+        let is_integer = !number.contains(['.', 'e', 'E']);
+        if is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// What follows the text that a quote began.
+fn after_text(text: &str) -> &str {
+    let mut is_escaped = false;
+    let end = text.find(|c| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    });
+    end.map_or("", |end| &text[end + 1..])
 }
 
 /// The moment so many seconds later, or the same one if that is not known or no time that could be.
@@ -114,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_object_is_arguments() {
+    fn only_an_object_whose_numbers_survive_is_arguments() {
         for (text, expected) in [
             (r#"{"x": 1}"#, Some(json!({"x": 1}))),
             ("", Some(json!({}))),
@@ -122,6 +154,18 @@ mod tests {
             ("[1]", None),
             ("{\"x\": ", None),
             (r#"{"x": "\ud800"}"#, None),
+            (r#"{"x": [12345678901234567890123]}"#, None),
+            (r#"{"x": -9223372036854775809}"#, None),
+            (
+                r#"{"x": [18446744073709551615, -9223372036854775808, 1.5, 1e25, -0]}"#,
+                Some(json!({"x": [u64::MAX, i64::MIN, 1.5, 1e25, -0.0]})),
+            ),
+            (
+                r#"{"12345678901234567890123": "a\\\"12345678901234567890123", "y": "\\", "z": true}"#,
+                Some(
+                    json!({"12345678901234567890123": "a\\\"12345678901234567890123", "y": "\\", "z": true}),
+                ),
+            ),
         ] {
             let arguments = arguments(&ToolCall::new("1", "f", text)).map(Value::Object);
             assert_eq!(arguments, expected, "{text}");

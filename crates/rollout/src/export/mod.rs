@@ -82,16 +82,35 @@ impl ExportError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Exists(_) => Some("give another directory, or remove the file"),
-            Self::Job(SavedError::NotAJob(_)) => Some("give the directory that `rollout run` printed"),
-            Self::Job(_) | Self::Write { .. } | Self::Nothing { .. } => None,
+            Self::Job(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
+                Some("give the directory that `rollout run` printed")
+            }
+            Self::Write { source, .. } => match source.kind() {
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                    Some("a file is where the directory of the export would be: give another directory")
+                }
+                _ => None,
+            },
+            Self::Job(_) | Self::Nothing { .. } => None,
         }
     }
 }
 
 impl<'a> Export<'a> {
-    /// Exports a job into a directory, which need not exist.
-    pub fn new(job: &'a SavedJob, dir: impl Into<PathBuf>) -> Self {
-        Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) }
+    /// Exports a job into a directory, which need not exist. A job without a finished trial has nothing for any format.
+    pub fn new(job: &'a SavedJob, dir: impl Into<PathBuf>) -> Result<Self, ExportError> {
+        if job.is_empty() {
+            let reason = "no trial is finished".to_owned();
+            return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        }
+        Ok(Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) })
+    }
+
+    /// How many trials of the plan are not finished, and so in no export.
+    pub fn unfinished(&self) -> u64 {
+        let header = self.job.header();
+        let planned = header.agents.len() as u64 * header.tasks.len() as u64 * u64::from(header.attempts);
+        planned.saturating_sub(self.job.len() as u64)
     }
 
     /// Tells after each trial how many were read.

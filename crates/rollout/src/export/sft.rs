@@ -84,9 +84,7 @@ pub fn write(export: &Export<'_>, options: SftOptions) -> Result<Exported, Expor
     }
     let left_out: Vec<_> = left_out.iter().map(|(lack, number)| lack.told(*number, options)).collect();
     if rows == 0 {
-        let reason =
-            if left_out.is_empty() { "no trial is finished".to_owned() } else { left_out.join(", ") };
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        return Err(ExportError::Nothing { path: job.path().to_owned(), reason: left_out.join(", ") });
     }
     Ok(Exported { files: vec![file.finish()?], rows, left_out })
 }

@@ -53,7 +53,7 @@ pub(super) fn correction(problem: &str) -> String {
 pub(super) fn version() -> String {
     let asked = format!("{}{}", prompt(&Evidence::default()), correction(""));
     let hash = Sha256::digest(asked);
-    hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    format!("sha256:{}", crate::text::hex(&hash))
 }
 
 /// The start and the end of a text that is too long, with a line on what is not there.

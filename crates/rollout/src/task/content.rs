@@ -10,6 +10,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::Task;
+use crate::text::hex;
 
 /// What a task's directory holds: every path with the hash of what is there.
 #[derive(Debug)]
@@ -108,13 +109,4 @@ fn digest_file(path: &Path) -> io::Result<(Metadata, [u8; 32])> {
             read => digest.update(&buffer[..read]),
         }
     }
-}
-
-/// Bytes in lower-case hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
-        text
-    })
 }

@@ -80,7 +80,7 @@ fn make_files(
     make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
 ) -> Result<Exit, Failure> {
     let job = SavedJob::open(&from.directory).map_err(|error| failed(error.into()))?;
-    let export = export::Export::new(&job, &from.out).progress(progress("read", "trial"));
+    let export = export::Export::new(&job, &from.out).map_err(failed)?.progress(progress("read", "trial"));
     let made = make(&export).map_err(failed)?;
     for file in &made.files {
         super::print(&file.display().to_string())?;
@@ -89,7 +89,19 @@ fn make_files(
     for reason in &made.left_out {
         super::print(&paint(DIM, &format!("left out: {reason}")))?;
     }
+    tell_unfinished(&export)?;
     Ok(Exit::Success)
+}
+
+/// Tells that there will be more to export, if the job was cut short or still runs.
+fn tell_unfinished(export: &export::Export<'_>) -> Result<(), Failure> {
+    let text = match export.unfinished() {
+        0 => return Ok(()),
+        1 => "1 trial that is not finished".to_owned(),
+        number => format!("{number} trials that are not finished"),
+    };
+    super::print(&paint(DIM, &format!("left out: {text}")))?;
+    Ok(())
 }
 
 /// An export that came to nothing, with the next step.

@@ -36,7 +36,8 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         return Err(no_parquet("export as jsonl, which every library for data reads too"));
     }
     let job = SavedJob::open(&args.from.directory).map_err(|error| super::failed(error.into()))?;
-    let export = Export::new(&job, &args.from.out).progress(progress("read", "trial"));
+    let export =
+        Export::new(&job, &args.from.out).map_err(super::failed)?.progress(progress("read", "trial"));
     let sections = read(&export, args.format).map_err(super::failed)?;
     if sections.iter().all(|section| section.file.is_none()) {
         let mut without: BTreeMap<Lack, u64> = BTreeMap::new();
@@ -50,6 +51,7 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         let made = file.map(NewFile::finish).transpose().map_err(super::failed)?;
         super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
+    super::tell_unfinished(&export)?;
     Ok(Exit::Success)
 }
 
@@ -261,7 +263,14 @@ impl Tally {
     }
 
     fn hint(&self) -> Option<&'static str> {
-        let (lack, _) = self.without.iter().max_by_key(|(_, number)| **number)?;
+        // Agents that are no models explain nothing where there is also a model, and a failed trial nothing where a
+        // setting keeps all of them from samples.
+        let says = |lack: Lack| match lack {
+            Lack::Conversation => 0,
+            Lack::Reward => 1,
+            Lack::Benchmark | Lack::Trajectory | Lack::Tokens | Lack::Alignment | Lack::Damage => 2,
+        };
+        let (lack, _) = self.without.iter().max_by_key(|(lack, number)| (says(**lack), **number))?;
         Some(lack.hint())
     }
 

@@ -53,7 +53,7 @@ impl ReproduceError {
                 "`rollout export csv {} -o <directory>` lists the trials that have one",
                 job.display()
             )),
-            Self::Saved(SavedError::NotAJob(_)) => Some(
+            Self::Saved(SavedError::NotAJob(_) | SavedError::Missing(_)) => Some(
                 "the job's directory is the part of the path before <agent>/<dataset>/<task>__<attempt>"
                     .to_owned(),
             ),

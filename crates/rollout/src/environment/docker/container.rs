@@ -417,6 +417,6 @@ pub(super) fn snapshot_reference(key: &str) -> String {
     if plain {
         format!("{SNAPSHOTS}:{key}")
     } else {
-        format!("{SNAPSHOTS}:{}", &super::hex(&Sha256::digest(key))[..32])
+        format!("{SNAPSHOTS}:{}", &crate::text::hex(&Sha256::digest(key))[..32])
     }
 }

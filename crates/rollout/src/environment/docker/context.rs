@@ -69,7 +69,7 @@ impl BuildContext {
                 }
             }
         }
-        Ok(super::hex(&hasher.finalize())[..32].to_owned())
+        Ok(crate::text::hex(&hasher.finalize())[..32].to_owned())
     }
 
     /// The archive, made while it is read.

@@ -106,7 +106,7 @@ fn current_context(place: &DockerPlace) -> Result<Option<String>, EngineError> {
 
 /// Follows a context. Its directories are named by the hash of its name.
 fn of_context(place: &DockerPlace, name: &str) -> Result<Endpoint, EngineError> {
-    let id = super::hex(&Sha256::digest(name));
+    let id = crate::text::hex(&Sha256::digest(name));
     let unknown = || EngineError::UnknownContext(name.to_owned());
     let path = place.config_file(format!("contexts/meta/{id}/meta.json")).ok_or_else(unknown)?;
     let meta: ContextMeta = read_json(&path).map_err(|source| match source.kind() {
@@ -147,7 +147,7 @@ mod tests {
 
     fn with_context(name: &str, host: &str, tls: bool) -> (tempfile::TempDir, DockerPlace) {
         let dir = tempfile::tempdir().unwrap();
-        let id = super::super::hex(&Sha256::digest(name));
+        let id = crate::text::hex(&Sha256::digest(name));
         let meta = dir.path().join("contexts/meta").join(&id);
         fs::create_dir_all(&meta).unwrap();
         let text = serde_json::json!({"Name": name, "Endpoints": {"docker": {"Host": host}}});

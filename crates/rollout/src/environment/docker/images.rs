@@ -228,7 +228,7 @@ impl Images {
         hasher.update(base.id.as_bytes());
         hasher.update(Sha256::digest(guest::PROGRAM));
         hasher.update(platform.as_bytes());
-        let hash = super::hex(&hasher.finalize())[..32].to_owned();
+        let hash = crate::text::hex(&hasher.finalize())[..32].to_owned();
         let reference = format!("{ENVIRONMENTS}:{hash}");
         if self.find(&reference).await?.is_some() {
             return Ok(reference);

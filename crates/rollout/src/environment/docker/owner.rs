@@ -59,7 +59,7 @@ impl Owner {
             String::new()
         } else {
             // The identifier itself is confidential to the machine.
-            super::hex(&Sha256::digest(format!("rollout {machine}")))[..16].to_owned()
+            crate::text::hex(&Sha256::digest(format!("rollout {machine}")))[..16].to_owned()
         };
         Self {
             pid,

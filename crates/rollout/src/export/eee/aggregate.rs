@@ -8,7 +8,7 @@ use sha2::Digest as _;
 use super::{
     Group, Options, SCHEMA,
     evaluated::{generation, text},
-    hex, retrieved_at, scores_path, unix,
+    retrieved_at, scores_path, unix,
 };
 use crate::{
     event::JobKind,
@@ -16,21 +16,19 @@ use crate::{
     model::ToolDef,
     record::saved::SavedJob,
     stats::{Figures, Interval, Resampling},
+    text::hex,
 };
 
 impl Group<'_> {
-    /// Puts the lines in their place, and writes the scores beside them.
+    /// Writes the scores beside the lines.
     pub(super) fn finish(
-        mut self,
+        self,
         export: &Export<'_>,
         options: &Options,
         figures: &Figures,
         bootstrap: Resampling,
     ) -> Result<PathBuf, ExportError> {
         let mut file = export.file(scores_path(&self.stem))?;
-        if let Some(samples) = self.samples.take() {
-            samples.finish()?;
-        }
         let scores = self.scores(export.job, options, figures, bootstrap);
         let text = serde_json::to_string_pretty(&scores).expect("plain data with string keys");
         std::io::Write::write_all(&mut file, format!("{text}\n").as_bytes())

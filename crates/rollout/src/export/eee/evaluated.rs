@@ -112,9 +112,19 @@ pub(super) fn generation(job: &SavedJob, agent: &str) -> (Map<String, Value>, Ma
     }
     let command = job.runs().first().and_then(|run| run.provenance.as_ref()?.command.as_ref());
     if let Some(command) = command {
-        args.insert("execution_command".to_owned(), command.join(" ").into());
+        args.insert("execution_command".to_owned(), command_line(command).into());
     }
     (args, details)
+}
+
+/// Words as a line that a shell reads as the same words.
+fn command_line(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// A value where only text may be.
@@ -137,6 +147,15 @@ mod tests {
         assert_eq!(split("a/b/c"), (Some("a"), "b/c"));
         assert_eq!(split("gpt-4"), (None, "gpt-4"));
         assert_eq!(split("/x"), (None, "/x"));
+    }
+
+    #[test]
+    fn words_of_a_command_are_quoted_where_a_shell_would_not_leave_them_alone() {
+        let words = ["rollout", "run", "job.yaml", "--set", r#"agents=[{"name": "it's"}]"#, "", "~", "a=b"];
+        assert_eq!(
+            command_line(&words.map(str::to_owned)),
+            r#"rollout run job.yaml --set 'agents=[{"name": "it'\''s"}]' '' '~' a=b"#
+        );
     }
 
     proptest::proptest! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{SCHEMA, evaluated::text, hex};
+use super::{SCHEMA, evaluated::text};
 use crate::{
     export::chat::arguments,
     model::{Message, Role, ToolCall},
@@ -59,7 +59,7 @@ impl Sample<'_> {
             "evaluation_name": self.task.dataset,
             "evaluation_result_id": self.result_id,
             "sample_id": self.task.name,
-            "sample_hash": hex(&hash),
+            "sample_hash": crate::text::hex(&hash),
             "interaction_type": kind.as_str(),
             "input": {"raw": raw, "reference": reference},
         });

@@ -19,6 +19,7 @@ use crate::{
     record::saved::{SavedJob, SavedTrial},
     result::{Standing, TrialSummary},
     stats::report::{Report, Task, Trial},
+    text::hex,
 };
 
 /// The version of the schemas.
@@ -91,14 +92,22 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
         groups.insert((number, dataset), Group::new(job, options, agent, dataset));
     }
     let mut trials = Vec::with_capacity(job.len());
+    // The trials of an agent on a dataset follow each other, so that one file is open at a time.
+    let mut open: Option<(u32, &str)> = None;
     for trial in export.trials()? {
         let trial = trial?;
         let agent = agent_number(job, trial.id.agent.as_str());
         trials.push(Trial { agent, task: trial.task as u32, outcome: TrialSummary::from(&trial.result) });
-        let dataset = job.task(&trial).dataset.as_str();
-        if let Some(group) = groups.get_mut(&(agent, dataset)) {
+        let pair = (agent, job.task(&trial).dataset.as_str());
+        if let Some(group) = open.replace(pair).filter(|earlier| *earlier != pair) {
+            groups.get_mut(&group).map(Group::end).transpose()?;
+        }
+        if let Some(group) = groups.get_mut(&pair) {
             group.add(export, &trial)?;
         }
+    }
+    if let Some(group) = open {
+        groups.get_mut(&group).map(Group::end).transpose()?;
     }
     let tasks = job.header().tasks.iter().map(|task| Task {
         dataset: task.dataset.clone(),
@@ -129,10 +138,7 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
         }
     }
     if exported.files.is_empty() {
-        let reason = match exported.left_out.is_empty() {
-            true => "no trial is finished".to_owned(),
-            false => format!("it has no scores, only {}", exported.left_out.join(", ")),
-        };
+        let reason = format!("it has no scores, only {}", exported.left_out.join(", "));
         return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
     }
     Ok(exported)
@@ -209,12 +215,26 @@ impl<'a> Group<'a> {
         line.push(b'\n');
         let file = match &mut self.samples {
             Some(file) => file,
-            none => none.insert(export.file(format!("{}_samples.jsonl", self.stem))?),
+            none => {
+                let scores = export.dir().join(scores_path(&self.stem));
+                if scores.symlink_metadata().is_ok() {
+                    return Err(ExportError::Exists(scores));
+                }
+                none.insert(export.file(format!("{}_samples.jsonl", self.stem))?)
+            }
         };
         file.write_all(&line).map_err(|error| file.failed(error))?;
         self.checksum.update(&line);
         self.rows += 1;
         Ok(())
+    }
+
+    /// Puts the lines in their place, once there are no more. Without a score there are no files.
+    fn end(&mut self) -> Result<(), ExportError> {
+        match self.samples.take() {
+            Some(samples) if self.rows > self.failed => samples.finish().map(|_| ()),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -246,10 +266,6 @@ fn shaped(parts: &[&str]) -> String {
     bytes[8] = bytes[8] & 0x3f | 0x80;
     let digits = hex(&bytes);
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Where a file of scores is, below the directory of the export.

@@ -31,6 +31,10 @@ const VERSION: u32 = 2;
 /// Scores of more names than these are in the samples only: a task could name a new one in every trial.
 const MAX_SCORES: usize = 64;
 
+/// Files of the archive from this size on are written in the form for more than 4 GiB, which not every reader knows.
+/// Far from the bound, because what cannot be compressed grows a little.
+const LARGE_MEMBER: u64 = 1 << 31;
+
 /// A log that is being written.
 pub(super) struct Log<'a> {
     job: &'a SavedJob,
@@ -146,7 +150,9 @@ impl<'a> Log<'a> {
             let failed = |source| ExportError::Write { path: self.path.clone(), source };
             self.summaries.seek(SeekFrom::Start(0)).map_err(failed)?;
             let mut spool = self.summaries.get_ref().try_clone().map_err(failed)?;
-            self.member(name, |file| io::copy(&mut spool, file).map(|_| ()))?;
+            let is_large = spool.metadata().map_err(failed)?.len() >= LARGE_MEMBER;
+            let options = options().large_file(is_large);
+            self.member_with(options, name, |file| io::copy(&mut spool, file).map(|_| ()))?;
         }
         let (job, totals) = (self.job, std::mem::take(&mut self.totals));
         self.member("reductions.json", |file| json_to(file, &totals.reductions(job)))?;
@@ -170,7 +176,15 @@ impl<'a> Log<'a> {
         name: &str,
         write: impl FnOnce(&mut BufWriter<&mut ZipWriter<StreamWriter<NewFile>>>) -> io::Result<()>,
     ) -> Result<(), ExportError> {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+        self.member_with(options(), name, write)
+    }
+
+    fn member_with(
+        &mut self,
+        options: SimpleFileOptions,
+        name: &str,
+        write: impl FnOnce(&mut BufWriter<&mut ZipWriter<StreamWriter<NewFile>>>) -> io::Result<()>,
+    ) -> Result<(), ExportError> {
         let started = self.zip.start_file(name, options).map_err(io::Error::from);
         let written = started.and_then(|()| {
             let mut file = BufWriter::with_capacity(1 << 16, &mut self.zip);
@@ -293,9 +307,11 @@ impl Totals {
     fn score(&self, name: &str, score: &Clusters<usize>) -> Value {
         let all = score.all();
         let mut metrics = serde_json::Map::new();
+        // A number that does not exist is no metric: the standard error of a single task is not 0.
         let mut metric = |name: &str, value: Option<f64>, params: Value| {
-            let value = value.unwrap_or_default();
-            metrics.insert(name.to_owned(), json!({"name": name, "value": value, "params": params}));
+            if let Some(value) = value {
+                metrics.insert(name.to_owned(), json!({"name": name, "value": value, "params": params}));
+            }
         };
         if name == REWARD {
             metric("accuracy", Some(self.passed as f64 / all.count() as f64), json!({}));
@@ -307,6 +323,10 @@ impl Totals {
             "unscored_samples": self.samples - all.count(), "params": {}, "metrics": metrics,
         })
     }
+}
+
+fn options() -> SimpleFileOptions {
+    SimpleFileOptions::default().compression_method(CompressionMethod::Deflated)
 }
 
 fn json_to(file: &mut impl Write, value: &impl Serialize) -> io::Result<()> {

@@ -107,7 +107,12 @@ fn call(call: &ToolCall) -> Value {
     let mut value =
         json!({"id": call.id, "function": call.name, "type": "function", "arguments": arguments(call)});
     if chat::arguments(call).is_none() {
-        value["parse_error"] = "the arguments are not a JSON object".into();
+        let is_object = serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).is_ok();
+        value["parse_error"] = match is_object {
+            true => "an integer in the arguments has more than 64 bits",
+            false => "the arguments are not a JSON object",
+        }
+        .into();
     }
     value
 }
@@ -176,10 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_no_object_are_kept_as_text_and_told() {
+    fn arguments_that_cannot_be_an_object_are_kept_as_text_and_told() {
         let message = Message {
             content: None,
-            tool_calls: vec![ToolCall::new("1", "add", "{\"x\": "), ToolCall::new("2", "add", "{\"x\": 1}")],
+            tool_calls: vec![
+                ToolCall::new("1", "add", "{\"x\": "),
+                ToolCall::new("2", "add", "{\"x\": 1}"),
+                ToolCall::new("3", "add", "{\"x\": 12345678901234567890123}"),
+            ],
             ..Message::assistant("")
         };
         assert_eq!(
@@ -190,6 +199,11 @@ mod tests {
                     "parse_error": "the arguments are not a JSON object",
                 },
                 {"id": "2", "function": "add", "type": "function", "arguments": {"x": 1}},
+                {
+                    "id": "3", "function": "add", "type": "function",
+                    "arguments": {"arguments": "{\"x\": 12345678901234567890123}"},
+                    "parse_error": "an integer in the arguments has more than 64 bits",
+                },
             ])
         );
     }

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::{log::Log, sample::Trial};
 use super::{Export, ExportError, Exported, chat};
+use crate::text::hex;
 
 /// Writes the logs. Their names are those that Inspect would give them, so its lists find them.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
@@ -34,10 +35,6 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         made.rows += 1;
     }
     made.files.extend(log.map(Log::finish).transpose()?);
-    if made.rows == 0 {
-        let reason = "none of its trials is finished".to_owned();
-        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
-    }
     Ok(made)
 }
 
@@ -48,5 +45,5 @@ fn id(words: &[&str]) -> String {
         hash.update((word.len() as u64).to_le_bytes());
         hash.update(word.as_bytes());
     }
-    hash.finalize().iter().take(11).map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.finalize()[..11])
 }

@@ -107,6 +107,9 @@ pub enum SavedError {
     /// It has no journal.
     #[error("{} is not a job directory: it has no journal.jsonl", .0.display())]
     NotAJob(PathBuf),
+    /// There is no such directory.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
     /// Its journal is wrong.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -139,6 +142,9 @@ impl SavedJob {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, SavedError> {
         let dir = JobDir::new(path);
         let journal = dir.journal();
+        if !dir.path().exists() {
+            return Err(SavedError::Missing(dir.path().to_owned()));
+        }
         if !journal.is_file() {
             return Err(SavedError::NotAJob(dir.path().to_owned()));
         }

@@ -32,10 +32,7 @@ use super::{
     command::{Git, GitError, presentable, tail},
     held,
 };
-use crate::{
-    blocking::blocking,
-    task::{content::hex, sources::notice},
-};
+use crate::{blocking::blocking, task::sources::notice, text::hex};
 
 /// How often a lock that another process holds is tried again.
 const LOCK_POLL: Duration = Duration::from_millis(100);
