@@ -173,6 +173,8 @@ mod tests {
         assert_eq!(id("script"), "2c18cd863e5bce95b68bcdc5ffffc7499f7c16388818e75568d89910c0925158");
         assert_eq!(id("plain"), "653eb42e8633365de1a9be6541d5579c83448f38fca67e384c5c5e2686fd5407");
         assert_eq!(id("full"), "8d47a3efcd9bac0b8431b3dc6f0f8268fb859f5234313afa47af639edf880405");
+        // Jobs of before are resumed only if this is what it was.
+        assert_eq!(job.hash, "sha256:58e4a5be5f050422f299c04b592a6c806e2d79310b999535c904681450733f8c");
     }
 
     #[test]
