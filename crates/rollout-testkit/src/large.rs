@@ -144,6 +144,8 @@ impl LargeJob {
             agents: vec!["agent".to_owned()],
             attempts: ATTEMPTS,
             pins: Default::default(),
+            selection: None,
+            dataset_sizes: Default::default(),
             tasks: (0..trials / ATTEMPTS).map(task).collect(),
         };
         let config = json!({"name": "job", "agents": [{"name": "agent", "model": {"name": "scripted"}}]});

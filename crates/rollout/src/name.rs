@@ -8,7 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Files that a job directory holds beside its agents' directories.
-const RESERVED: [&str; 5] = ["config.json", "result.json", "journal.jsonl", "rollout.log", "eval-log"];
+const RESERVED: [&str; 6] =
+    ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "rollout.log", "eval-log"];
 
 /// The longest name that leaves room for `__<attempt>` within the 255 bytes of a directory entry.
 const MAX_BYTES: usize = 200;
@@ -131,6 +132,7 @@ mod tests {
             ("result.json", Some(NameError::Reserved)),
             ("Config.JSON", Some(NameError::Reserved)),
             ("journal.jsonl", Some(NameError::Reserved)),
+            ("tasks.jsonl", Some(NameError::Reserved)),
             ("result.json.tmp", Some(NameError::Reserved)),
         ] {
             assert_eq!(TaskName::new(text).err(), expected, "{text:?}");

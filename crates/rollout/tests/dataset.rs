@@ -333,7 +333,8 @@ fn local_tasks_carry_the_commit_of_their_repository() {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     git("repository", &["init", "--quiet"]);
-    git("repository", &["commit", "--quiet", "--allow-empty", "--message=first"]);
+    git("repository", &["add", "set"]);
+    git("repository", &["commit", "--quiet", "--message=first"]);
     git("fresh", &["init", "--quiet"]);
     let commit = git("repository", &["rev-parse", "HEAD"]);
     let mut commits = GitCommits::default();
@@ -346,6 +347,23 @@ fn local_tasks_carry_the_commit_of_their_repository() {
     assert_eq!(commits.of(&tasks.path("repository/set/a")), Some(commit));
     assert_eq!(commits.of(&tasks.path("plain/c")), None);
     assert_eq!(commits.of(&tasks.path("fresh/d")), None, "a repository without commits");
+
+    // What differs from the commit is not said to be it; what does not differ is.
+    let second = git("repository", &["rev-parse", "HEAD"]);
+    let of = |task: &str| GitCommits::default().of(&tasks.path(task)).unwrap();
+    let dirty = format!("{second}-dirty");
+    tasks.write("repository/set/a/notes.md", "new");
+    assert_eq!((of("repository/set/a"), of("repository/set/b")), (dirty.clone(), second));
+    tasks.write("repository/set/b/instruction.md", "other");
+    assert_eq!(of("repository/set/b"), dirty);
+    tasks.write("repository/.gitignore", "*.pyc\n/ignored/\n");
+    git("repository", &["add", "."]);
+    git("repository", &["commit", "--quiet", "--message=third"]);
+    tasks.write("repository/set/a/tests/cached.pyc", "ignored");
+    tasks.write("repository/ignored/e/instruction.md", "never committed");
+    let third = git("repository", &["rev-parse", "HEAD"]);
+    assert_eq!(of("repository/set/a"), third);
+    assert_eq!(of("repository/ignored/e"), format!("{third}-dirty"));
 }
 
 #[tokio::test]

@@ -106,21 +106,8 @@ fn containers_have_a_record_for_each_agent_and_each_episode() {
             "dialect": "chat",
             "sampling": {
               "seed": 7
-            },
-            "extra_body": {},
-            "stream": false,
-            "token_ids": false,
-            "max_seq_len": null
-          },
-          "system_prompt": null,
-          "limits": {
-            "max_turns": null,
-            "max_completion_tokens": null,
-            "max_total_tokens": null,
-            "max_cost": null,
-            "timeout_sec": null
-          },
-          "env": {}
+            }
+          }
         },
         "llm_model": "scripted",
         "framework_version": "0.1.0",
@@ -171,6 +158,7 @@ fn rollouts_of_models_have_their_calls_their_split_and_their_errors() {
     assert_eq!((&right[0]["n_steps"], &right[0]["verifier"]), (&json!(3), &Value::Null));
     assert_eq!((&wrong[0]["error_type"], &wrong[0]["n_steps"]), (&json!("ModelError"), &json!(1)));
     assert_ne!(right[0]["task_version_hash"], wrong[0]["task_version_hash"]);
+    assert_eq!(wrong[0]["task_version_hash"].as_str().map(str::len), Some(64));
 }
 
 #[test]
@@ -221,6 +209,10 @@ for path in sorted(pathlib.Path(sys.stdin.read()).rglob('experiment_record.json'
     lines = (path.parent / 'episodes.jsonl').read_text().splitlines()
     assert all(json.loads(line)['experiment_id'] == record['experiment_id'] for line in lines)
     print(record['experiment_name'], len(lines))
+    row = json.loads((path.parents[3] / 'jobs/job/outputs.jsonl').read_text())
+    example = {key: row.get(key) for key in ('prompt', 'answer', 'info')}
+    version = hashlib.sha256(json.dumps(example, sort_keys=True).encode()).hexdigest()
+    assert json.loads(lines[0])['task_version_hash'] == version, (lines[0], example)
 ";
     let out = job.root().join("out");
     assert_eq!(Python::new().run(program, out.to_str().unwrap()), "job/model/sums 1\n");
@@ -309,10 +301,22 @@ fn what_people_added_stays_and_other_experiments_are_not_overwritten() {
     let path = job.root().join("out/oracle/set/experiment_record.json");
     let mut record = json_file(&path);
     record["agent"]["description"] = json!("Knows the solution.");
+    record["agent"]["x_mine"] = json!("mine");
+    record["agent"]["cube_standard_git_commit"] = json!("abc");
+    record["agent"]["dependency_versions"]["docker"] = json!("28");
+    record["benchmark_subset"]["filter"] = json!("level=1");
+    record["benchmark_subset"]["x_mine"] = json!("mine");
     record["leaderboard"] = json!(1);
     fs::write(&path, record.to_string()).unwrap();
+    let of_episode = job.root().join("out/oracle/set/episodes/task__1/episode_record.json");
+    let mut episode = json_file(&of_episode);
+    episode["split"] = json!("test");
+    episode["usage"]["x_mine"] = json!(1);
+    episode["x_mine"] = json!("mine");
+    fs::write(&of_episode, episode.to_string()).unwrap();
     export(&job);
     assert_eq!(json_file(&path), record);
+    assert_eq!(json_file(&of_episode), episode);
 
     record["experiment_id"] = json!("0123456789abcdef");
     fs::write(&path, record.to_string()).unwrap();
@@ -322,4 +326,116 @@ fn what_people_added_stays_and_other_experiments_are_not_overwritten() {
     hint: give another directory, or remove the file
     ");
     assert_eq!(json_file(&path), record);
+}
+
+#[test]
+fn a_question_is_the_same_wherever_it_stands_in_its_dataset() {
+    let server = ModelServer::always(Reply::text("1"));
+    let question = json!({"question": "What is 0+1?", "answer": "1"});
+    let version = |rows: Value, task: &str| {
+        let datasets =
+            json!([{"name": "sums", "interaction": {"dataset": rows, "rubric": [{"match": "numeric"}]}}]);
+        let job = job().agent(model(&server)).set("datasets", datasets);
+        job.run().expect(0);
+        export(&job);
+        episode(&job.root().join("out"), &format!("model/sums/{task}__1"))["task_version_hash"].clone()
+    };
+    let first = version(json!([question]), "0");
+    assert_eq!(version(json!([{"question": "Another?", "answer": "2"}, question]), "1"), first);
+    assert_ne!(version(json!([{"question": "What is 0+1?", "answer": "2"}]), "0"), first);
+}
+
+#[test]
+fn a_part_of_a_benchmark_is_not_called_the_whole() {
+    let subset = |more: &[&str]| {
+        let job =
+            job().task(TestTask::new("hello-a")).task(TestTask::new("hello-b")).task(TestTask::new("other"));
+        let job = job.oracle();
+        job.rollout(&[&["run", "job.yaml"], more].concat()).expect(0);
+        export(&job);
+        experiment(&job.root().join("out"), "oracle/set")["benchmark_subset"].clone()
+    };
+    let whole = json!({"name": "set", "n_tasks": 3, "filter": null});
+    assert_eq!(subset(&["--task", "*"]), whole, "nothing is left out");
+    assert_eq!(
+        subset(&["--task", "hello*"]),
+        json!({"name": "set[hello*]", "n_tasks": 2, "filter": "hello*"})
+    );
+    assert_eq!(
+        subset(&["--task", "hello*", "--limit", "1"]),
+        json!({"name": "set[hello*,limit=1]", "n_tasks": 1, "filter": "hello*"})
+    );
+}
+
+#[test]
+fn a_trial_that_is_being_run_again_is_told_with_the_files_of_its_last_result() {
+    let server = ModelServer::always(Reply::text("Done."));
+    let job = job().task(task()).agent(model(&server));
+    job.run().expect(0);
+    export(&job);
+    let before = episode(&job.root().join("out"), "model/set/task__1");
+    assert_eq!(before["n_agent_steps"], 1);
+
+    // As a trial that is run again lies there until it has a new result.
+    let trial = job.dir().join("model/set/task__1");
+    let earlier = job.dir().join("model/set/earlier");
+    fs::rename(&trial, &earlier).unwrap();
+    fs::create_dir(&trial).unwrap();
+    fs::rename(&earlier, trial.join("earlier")).unwrap();
+    let mut unfinished = json_file(trial.join("earlier/trajectory.json"));
+    unfinished["turns"] = json!([]);
+    fs::write(trial.join("trajectory.json"), unfinished.to_string()).unwrap();
+    job.rollout(&["export", "eval-log", "jobs/job", "-o", "again"]).expect(0);
+    assert_eq!(episode(&job.root().join("again"), "model/set/task__1"), before);
+}
+
+#[test]
+fn conversations_are_read_from_the_files_of_the_job_only() {
+    let server = ModelServer::always(Reply::text("Done."));
+    let job = job().task(task()).agent(model(&server));
+    job.run().expect(0);
+    let trajectory = job.dir().join("model/set/task__1/trajectory.json");
+    let outside = job.root().join("outside.json");
+    fs::rename(&trajectory, &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &trajectory).unwrap();
+    let refused = job.rollout(&["export", "eval-log", "jobs/job", "-o", "out"]).expect(2);
+    assert!(refused.stderr().contains("it is no regular file of this directory"), "{}", refused.stderr());
+    fs::remove_file(&trajectory).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&trajectory).status().unwrap().success());
+    job.rollout(&["export", "eval-log", "jobs/job", "-o", "pipe"]).expect(2);
+}
+
+#[test]
+fn records_of_every_kind_of_job_keep_to_their_schema() {
+    const PROGRAM: &str = "
+import json, pathlib, sys
+import jsonschema
+asked = json.loads(sys.stdin.read())
+seen = {}
+for kind, name in (('experiment', 'experiment_record.json'), ('episode', 'episode_record.json')):
+    schema = dict(asked['schema'], **{'$ref': '#/$defs/' + kind})
+    jsonschema.Draft202012Validator.check_schema(schema)
+    check = jsonschema.Draft202012Validator(schema)
+    for out in asked['logs']:
+        for path in pathlib.Path(out).rglob(name):
+            check.validate(json.loads(path.read_text()))
+            seen[kind] = seen.get(kind, 0) + 1
+print(seen['experiment'], seen['episode'])
+";
+    let server = ModelServer::arithmetic();
+    let tasks = job().task(task()).oracle().agent(model(&server));
+    let tasks = tasks.set("datasets", json!([{"path": "set"}, sums(2)[0]]));
+    tasks.run();
+    let config = json!({"data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(), "model_name": "m"});
+    let benchmark = job()
+        .file("questions.jsonl", "{\"id\": \"q1\", \"question\": \"What is 2+2?\", \"answer\": \"4\"}\n")
+        .file("config.json", &config.to_string());
+    benchmark.rollout(&["eval", "config.json"]).expect(0);
+    let logs = [&tasks, &benchmark].map(|job| {
+        export(job);
+        job.root().join("out")
+    });
+    let schema: Value = serde_json::from_str(include_str!("schema.json")).unwrap();
+    let asked = json!({"schema": schema, "logs": logs}).to_string();
+    assert_eq!(Python::new().run(PROGRAM, &asked), "5 7\n");
 }

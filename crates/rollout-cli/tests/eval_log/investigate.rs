@@ -31,12 +31,18 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
     let job = failed_job();
     job.run().expect(0);
     let done = investigate(&job, &server, &[]).expect(0);
-    insta::assert_snapshot!(done.stdout(), @"
+    // The log of a build tells what was cached, so that the number of tokens is not the same every time.
+    let asked = server.requests()[0].last_text();
+    let (before, after) = done.stdout().split_once(" tokens read").unwrap();
+    let tokens = before.rsplit_once(' ').unwrap().1;
+    assert!(tokens.parse::<usize>().is_ok_and(|tokens| tokens > 200), "{tokens} tokens for {asked}");
+    let shown = format!("{}[N] tokens read{after}", before.strip_suffix(tokens).unwrap());
+    insta::assert_snapshot!(shown, @"
     agent/set/bad__1 easy, feasible
       The agent made no file.
 
     1 trial with new findings
-    1 request: 215 tokens read and 11 written, at an unknown price
+    1 request: [N] tokens read and 11 written, at an unknown price
     written to jobs/job/eval-log
     ");
     let log = job.dir().join("eval-log");
@@ -52,7 +58,6 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
     assert!(config["investigated_at"].as_str().is_some_and(|time| time.ends_with('Z')), "{config}");
     assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());
 
-    let asked = server.requests()[0].last_text();
     for words in ["Create the file /app/done", "I did my best", "/app/done is missing", "The reward: 0\n"] {
         assert!(asked.contains(words), "{words:?} is not in {asked}");
     }

@@ -22,6 +22,9 @@ const OF_A_BENCHMARK: [&str; 7] = [
 /// hashes and not by their paths, and it is left out how a model is reached and what it costs. Prose for readers is no
 /// part of it either.
 ///
+/// Settings that are off or were never set are left out: a version that knows more settings gives the same identity.
+/// What authors write word for word (`sampling`, `extra_body`, `env`, resources) stays as it is.
+///
 /// An agent of which the record says nothing has its name alone.
 pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
     if record.get("model_name").is_some_and(Json::is_string) {
@@ -40,13 +43,28 @@ pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
         record_model::strip(model);
         model.as_object_mut().into_iter().for_each(|model| _ = model.shift_remove("prices"));
     }
+    for key in ["model", "limits"] {
+        config.get_mut(key).and_then(Json::as_object_mut).into_iter().for_each(leave_out_unset);
+    }
+    leave_out_unset(&mut config);
     config
+}
+
+/// Leaves out settings that do nothing. New settings of agents have to be recorded as one of these when they are not set.
+fn leave_out_unset(settings: &mut Map<String, Json>) {
+    settings.retain(|_, value| match value {
+        Json::Null | Json::Bool(false) => false,
+        Json::Array(items) => !items.is_empty(),
+        Json::Object(entries) => !entries.is_empty(),
+        Json::Bool(true) | Json::Number(_) | Json::String(_) => true,
+    });
 }
 
 fn of_benchmark(record: &Json) -> Map<String, Json> {
     let known = |key: &&str| record.get(*key).map(|value| ((*key).to_owned(), value.clone()));
     let mut config: Map<_, _> = OF_A_BENCHMARK.iter().filter_map(known).collect();
     config.get_mut("resource_init_configs").into_iter().for_each(cut_paths);
+    leave_out_unset(&mut config);
     config
 }
 
@@ -98,7 +116,7 @@ mod tests {
             "env": {"KEY": "${KEY}", "N": "1"},
         });
         assert_eq!(Json::Object(one.0), script);
-        assert_eq!((&one.1["model"]["name"], one.1["model"].get("base_url")), (&json!("gpt"), None));
+        assert_eq!(Json::Object(one.1), json!({"name": "m", "model": {"name": "gpt", "dialect": "chat"}}));
     }
 
     #[test]
@@ -133,6 +151,30 @@ mod tests {
           }
         }
         "#);
+    }
+
+    /// These never change: results of years are joined by them.
+    #[test]
+    fn ids_of_agents_stay_what_they_are() {
+        let text = json!({
+            "agents": [
+                {"name": "script", "install": "apk add x", "execute": "run"},
+                {"name": "plain", "model": {"name": "gpt", "base_url": "http://h"}},
+                {"name": "full", "system_prompt": "Sois bref.", "limits": {"max_turns": 3},
+                 "model": {"name": "gpt", "base_url": "http://h", "stream": true, "max_seq_len": 4096,
+                           "sampling": {"temperature": 1e-7, "stop": null},
+                           "extra_body": {"chat_template_kwargs": {"enable_thinking": false}}}},
+            ],
+            "datasets": [{"path": ".", "name": "set"}],
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let job = load_job_text(&dir.path().join("job.yaml"), &text.to_string(), &[], &|_| None).unwrap();
+        let id = |agent: &str| crate::export::eval_log::agent_id(&agent_identity(&job.record, agent));
+        assert_eq!(id("script"), "2c18cd863e5bce95b68bcdc5ffffc7499f7c16388818e75568d89910c0925158");
+        assert_eq!(id("plain"), "653eb42e8633365de1a9be6541d5579c83448f38fca67e384c5c5e2686fd5407");
+        assert_eq!(id("full"), "8d47a3efcd9bac0b8431b3dc6f0f8268fb859f5234313afa47af639edf880405");
+        // Jobs of before are resumed only if this is what it was.
+        assert_eq!(job.hash, "sha256:58e4a5be5f050422f299c04b592a6c806e2d79310b999535c904681450733f8c");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! What is known of an episode, read from its job's directory. Much of it was written by agents and tasks.
 
 use std::{
-    fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
     path::Path,
 };
@@ -9,7 +8,7 @@ use std::{
 use crate::{
     model::Message,
     record::{
-        layout::JobDir,
+        layout::{JobDir, open_below},
         saved::{Conversation, SavedError, SavedJob, SavedTrial},
     },
 };
@@ -65,7 +64,7 @@ fn shown(message: &Message) -> String {
 }
 
 fn outputs(job: &Path, trial: &SavedTrial) -> Vec<(&'static str, String)> {
-    let dir = JobDir::new(job).trial(&trial.id);
+    let dir = JobDir::new(job).trial(&trial.id).of_last_result();
     let files = [
         ("Building the image", dir.build_log()),
         ("Standard error of the agent's installation", dir.setup().join("stderr.txt")),
@@ -81,12 +80,8 @@ fn outputs(job: &Path, trial: &SavedTrial) -> Vec<(&'static str, String)> {
 /// The start and the end of a file in a directory. What cannot be read, or leads elsewhere, is as if it were not there:
 /// what is read goes to a server.
 fn excerpt(dir: &Path, path: &Path) -> Option<String> {
-    let path = path.canonicalize().ok()?;
-    if !path.starts_with(dir.canonicalize().ok()?) || !path.is_file() {
-        return None;
-    }
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
+        let mut file = open_below(dir, path)?;
         let length = file.metadata()?.len();
         let mut bytes = Vec::new();
         if length > 2 * MAX_BYTES {
@@ -104,7 +99,10 @@ fn excerpt(dir: &Path, path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs::{self, File},
+        os::unix::fs::symlink,
+    };
 
     use super::*;
 

@@ -315,6 +315,8 @@ fn header(
         agents: plan.agents().map(ToString::to_string).collect(),
         attempts: plan.attempts(),
         pins: plan.pins().clone(),
+        selection: plan.selection.clone(),
+        dataset_sizes: plan.dataset_sizes.clone(),
         tasks,
     }
 }

@@ -1,7 +1,7 @@
 //! Which trials a job has, in which order.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use crate::{
     model::{Model, RolloutInput, Rollouts, dataset},
     name::{AgentName, DatasetName, TaskName},
     record::{
-        journal::PlannedTask,
+        journal::{PlannedTask, TaskSelection},
         redact::Redactor,
         tasks::{TaskAbout, TaskLimits},
     },
@@ -34,6 +34,15 @@ pub struct Selection {
     pub tasks: Vec<GlobMatcher>,
     /// At most this many tasks of each dataset.
     pub limit: Option<usize>,
+}
+
+impl Selection {
+    /// How it chooses tasks; none if it takes all.
+    fn of_tasks(&self) -> Option<TaskSelection> {
+        let globs = self.tasks.iter().map(|glob| glob.glob().to_string()).collect();
+        let chosen = TaskSelection { globs, limit: self.limit.map(|limit| limit as u64) };
+        (chosen != TaskSelection::default()).then_some(chosen)
+    }
 }
 
 /// Why there is nothing to run.
@@ -121,6 +130,10 @@ pub struct Plan {
     /// For each task, how many trials an agent has before it; then how many it has in all.
     offsets: Vec<u64>,
     pins: Pins,
+    /// How its tasks were chosen, if not all of them were wanted.
+    pub(super) selection: Option<TaskSelection>,
+    /// How many tasks its datasets have, chosen or not.
+    pub(super) dataset_sizes: BTreeMap<String, u64>,
     redactor: Arc<Redactor>,
 }
 
@@ -260,6 +273,8 @@ impl Plan {
         let names = || all.iter().flatten().map(|task| task.name.as_str());
         check("task", &selection.tasks, names())?;
         let available = listed(names());
+        let size = |tasks: &Vec<PlanTask>| Some((tasks.first()?.dataset.to_string(), tasks.len() as u64));
+        let dataset_sizes = all.iter().filter_map(size).collect();
         let mut tasks = Vec::new();
         for dataset in all {
             let wanted = dataset.into_iter().filter(|task| selects(&selection.tasks, task.name.as_str()));
@@ -276,7 +291,19 @@ impl Plan {
         }
         let redactor = Arc::new(redactor(&loaded, &tasks));
         let offsets = offsets(&tasks);
-        Ok(Self { loaded, overrides, config, agents, tasks, offsets, pins, redactor })
+        let selection = selection.of_tasks();
+        Ok(Self {
+            loaded,
+            overrides,
+            config,
+            agents,
+            tasks,
+            offsets,
+            pins,
+            selection,
+            dataset_sizes,
+            redactor,
+        })
     }
 
     /// A plan without a job file: one model, one set of examples.
@@ -302,6 +329,8 @@ impl Plan {
             tasks,
             offsets,
             pins: Pins::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
             redactor,
         })
     }

@@ -252,3 +252,16 @@ pub(crate) fn hash(value: &Value) -> String {
     let digest = Sha256::digest(value.to_string());
     digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_of_an_example_stays_what_it_is() {
+        let rows = rows(r#"{"question": "2+2?", "answer": 4}"#).unwrap();
+        let inputs = Format::default().inputs(rows).unwrap();
+        let golden = "sha256:96fa8dd0cac9e0866a8d929b27316e02e350b5e01625a0aefac57a127b080792";
+        assert_eq!(content_hash(&inputs), golden, "jobs of before could not be resumed");
+    }
+}

@@ -82,8 +82,25 @@ pub struct Header {
     /// The commits that were resolved for repositories of which the registry names none.
     #[serde(default)]
     pub pins: BTreeMap<String, String>,
+    /// How the tasks were chosen, if not all of them were wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<TaskSelection>,
+    /// How many tasks the datasets have, chosen or not. Older journals do not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_sizes: BTreeMap<String, u64>,
     /// The tasks of the plan.
     pub tasks: Vec<PlannedTask>,
+}
+
+/// How the tasks of a job were chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TaskSelection {
+    /// Patterns for their names, of which one has to match. Empty if any name will do.
+    #[serde(default)]
+    pub globs: Vec<String>,
+    /// How many of each dataset there can be.
+    #[serde(default)]
+    pub limit: Option<u64>,
 }
 
 /// A task as it was when the job was planned.
@@ -284,6 +301,8 @@ mod tests {
             agents: vec!["oracle".to_owned()],
             attempts: 1,
             pins: BTreeMap::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
             tasks: Vec::new(),
         }
     }

@@ -1,11 +1,23 @@
 //! Where everything lies in a job directory.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
 use crate::event::TrialId;
+
+/// Opens a file that has to be a regular one below a directory. A link that leads elsewhere is refused, and so is a pipe:
+/// what is read of a task or a job that others made is published, or sent to a server.
+pub(crate) fn open_below(dir: &Path, path: &Path) -> io::Result<File> {
+    let path = path.canonicalize()?;
+    if path.starts_with(dir.canonicalize()?) && path.metadata()?.is_file() {
+        File::open(path)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file of this directory"))
+    }
+}
 
 /// A job's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +118,14 @@ impl TrialDir {
     /// What `/logs/verifier` held inside, beside the output of the tests.
     pub fn verifier(&self) -> PathBuf {
         self.0.join("logs/verifier")
+    }
+
+    /// The directory with the files of the result that the journal has: what was set aside, while the trial is run again
+    /// and when that was cut short.
+    pub fn of_last_result(&self) -> Self {
+        let earlier = self.earlier();
+        let is_there = earlier.symlink_metadata().is_ok_and(|entry| entry.is_dir());
+        if is_there { Self(earlier) } else { self.clone() }
     }
 
     /// What an earlier run left, while the trial is run again.

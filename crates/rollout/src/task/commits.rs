@@ -1,26 +1,44 @@
-//! The commits of local tasks: one call of git per repository, however many tasks it holds.
+//! The commits of local tasks: git is asked once per repository, however many tasks it holds.
 
 use std::{
     collections::HashMap,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+
+use super::git::own_filters;
 
 /// Remembers which repository holds a directory and where its `HEAD` is.
 #[derive(Debug, Default)]
 pub struct GitCommits {
     repositories: HashMap<PathBuf, Option<PathBuf>>,
-    heads: HashMap<PathBuf, Option<String>>,
+    heads: HashMap<PathBuf, Option<Head>>,
+}
+
+/// A commit, and what differs from it.
+#[derive(Debug)]
+struct Head {
+    commit: String,
+    /// Files that are changed, new or gone, and files or directories that git ignores.
+    changed: Vec<PathBuf>,
+    ignored: Vec<PathBuf>,
 }
 
 impl GitCommits {
-    /// The commit that `HEAD` of the repository around a directory names.
+    /// The commit that `HEAD` of the repository around a directory names, with `-dirty` behind it if the directory holds
+    /// anything else than the commit does. Files in it that git ignores do not count.
     ///
     /// There is none outside of a repository, in one without commits, in one that git refuses to read,
     /// and on a machine without git. This waits for git, so it belongs on a thread that may block.
     pub fn of(&mut self, dir: &Path) -> Option<String> {
         let repository = self.repository(dir)?;
-        self.heads.entry(repository).or_insert_with_key(|root| head(root)).clone()
+        let relative = dir.strip_prefix(&repository).ok()?.to_owned();
+        let head = self.heads.entry(repository).or_insert_with_key(|root| head(root)).as_ref()?;
+        let differs = head.changed.iter().any(|path| path.starts_with(&relative))
+            || head.ignored.iter().any(|path| relative.starts_with(path));
+        Some(if differs { format!("{}-dirty", head.commit) } else { head.commit.clone() })
     }
 
     fn repository(&mut self, dir: &Path) -> Option<PathBuf> {
@@ -37,7 +55,32 @@ impl GitCommits {
     }
 }
 
-fn head(root: &Path) -> Option<String> {
+fn head(root: &Path) -> Option<Head> {
+    let commit = git(root, &[], &["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])?;
+    let commit = String::from_utf8(commit).ok()?.trim().to_owned();
+    let (mut changed, mut ignored) = (Vec::new(), Vec::new());
+    for entry in status(root).unwrap_or_default().split(|byte| *byte == 0) {
+        // Two letters and a blank stand before a path.
+        let Some((letters, path)) = entry.split_at_checked(3) else { continue };
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        if letters.starts_with(b"!!") { ignored.push(path) } else { changed.push(path) }
+    }
+    (!commit.is_empty()).then_some(Head { commit, changed, ignored })
+}
+
+/// What git says of files that differ. None if that cannot be found out without running what the repository asks for.
+fn status(root: &Path) -> Option<Vec<u8>> {
+    let list = git(root, &[], &["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."]);
+    let list = String::from_utf8(list.unwrap_or_default()).ok()?;
+    let settings = |name: &str| {
+        ["clean=", "smudge=", "process=", "required=false"].map(|setting| format!("filter.{name}.{setting}"))
+    };
+    let off: Vec<String> = own_filters(&list)?.into_iter().flat_map(settings).collect();
+    let asked = ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all"];
+    git(root, &off, &[&asked[..], &["--ignored=matching", "--ignore-submodules=dirty"]].concat())
+}
+
+fn git(root: &Path, settings: &[String], arguments: &[&str]) -> Option<Vec<u8>> {
     let mut git = Command::new("git");
     // Variables such as GIT_DIR, set while a hook runs, would point git at another repository.
     for (name, _) in std::env::vars_os() {
@@ -45,14 +88,14 @@ fn head(root: &Path) -> Option<String> {
             git.env_remove(name);
         }
     }
-    let output = git
-        .arg("-C")
-        .arg(root)
-        .args(["rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
+    git.env("GIT_OPTIONAL_LOCKS", "0").arg("-C").arg(root);
+    // A stranger's repository can name programs for these.
+    for setting in ["core.fsmonitor=false", "core.hooksPath=/dev/null"] {
+        git.args(["-c", setting]);
+    }
+    for setting in settings {
+        git.args(["-c", setting]);
+    }
+    let output = git.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then_some(output.stdout)
 }

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use proptest::prelude::*;
 use rollout::export::eval_log::{
-    AgentInfo, BenchmarkSubset, EpisodeRecord, Episodes, EvalLog, EvalLogError, ExperimentRecord, Findings,
-    Steps, UsageSummary, Verifier, experiment_id, success, tool_names,
+    AgentInfo, BenchmarkSubset, Dialect, EpisodeRecord, Episodes, EvalLog, EvalLogError, ExperimentRecord,
+    Findings, InvestigatorLlmConfig, Steps, UsageSummary, Verifier, experiment_id, success, tool_names,
 };
 use rollout_testkit::Python;
 use serde_json::{Map, Value, json};
@@ -286,8 +286,51 @@ proptest! {
             unknown: unknown.into_iter().map(|(key, value)| (key, value.into())).collect(),
             ..episode("add", 1.0)
         };
-        record.save(dir.path()).unwrap();
-        let read: Vec<EpisodeRecord> = Episodes::read(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
-        prop_assert_eq!(read, [record]);
+        for dialect in [Dialect::Document, Dialect::EeeAligned] {
+            record.save_as(dir.path(), dialect).unwrap();
+            let read: Vec<EpisodeRecord> = Episodes::read(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
+            prop_assert_eq!(read, std::slice::from_ref(&record), "{:?}", dialect);
+        }
+    }
+
+    #[test]
+    fn any_experiment_comes_back(
+        texts in prop::collection::vec(any::<String>(), 6),
+        timestamp in 0.0..4e9_f64,
+        temperature in any::<f64>().prop_filter("JSON has only numbers", |number| number.is_finite()),
+        n_tasks: u64,
+        is_dirty: Option<bool>,
+        investigated_at in prop::option::of(any::<String>()),
+        unknown in prop::collection::hash_map("x_[a-z]{1,8}", any::<String>(), 0..3),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let [name, model, version, filter, prompt, commit] = <[String; 6]>::try_from(texts).unwrap();
+        let unknown: Map<String, Value> = unknown.into_iter().map(|(key, value)| (key, value.into())).collect();
+        let Value::Object(config) = json!({ "model": model, "temperature": temperature }) else { unreachable!() };
+        let investigator =
+            InvestigatorLlmConfig { model, prompt_version: prompt, investigated_at, unknown: unknown.clone() };
+        let record = ExperimentRecord {
+            experiment_name: name.clone(),
+            timestamp,
+            framework_version: version,
+            agent: AgentInfo {
+                git_commit: Some(commit),
+                git_is_dirty: is_dirty,
+                unknown: unknown.clone(),
+                ..AgentInfo::from_config(config, "chat", "0.1.0")
+            },
+            benchmark_subset: BenchmarkSubset {
+                filter: Some(filter),
+                unknown: unknown.clone(),
+                ..BenchmarkSubset::new(&name, n_tasks)
+            },
+            investigator_llm_config: Some(investigator),
+            unknown,
+            ..experiment()
+        };
+        for dialect in [Dialect::Document, Dialect::EeeAligned] {
+            record.save_as(dir.path(), dialect).unwrap();
+            prop_assert_eq!(&ExperimentRecord::load(dir.path()).unwrap(), &record, "{:?}", dialect);
+        }
     }
 }

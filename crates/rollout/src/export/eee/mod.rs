@@ -283,6 +283,8 @@ mod tests {
     fn identifiers_depend_on_every_part() {
         assert_eq!(shaped(&["job", "agent"]), shaped(&["job", "agent"]));
         assert_ne!(shaped(&["job", "agent"]), shaped(&["joba", "gent"]));
+        // What was published under an identifier is found by it.
+        assert_eq!(shaped(&["job", "agent", "é"]), "37c13591-b113-4a9f-8d21-2f0e974c7591");
     }
 
     #[test]

@@ -39,6 +39,21 @@ pub struct ExperimentRecord {
     pub unknown: Map<String, Value>,
 }
 
+impl ExperimentRecord {
+    /// Takes over what others wrote into an earlier record of the same experiment.
+    pub(super) fn keep(&mut self, agent: AgentInfo, subset: BenchmarkSubset) {
+        self.agent.description = agent.description;
+        self.agent.cube_standard_git_commit = agent.cube_standard_git_commit;
+        self.agent.cube_standard_git_is_dirty = agent.cube_standard_git_is_dirty;
+        for (name, version) in agent.dependency_versions {
+            self.agent.dependency_versions.entry(name).or_insert(version);
+        }
+        self.agent.unknown = agent.unknown;
+        self.benchmark_subset.filter = subset.filter.or(self.benchmark_subset.filter.take());
+        self.benchmark_subset.unknown = subset.unknown;
+    }
+}
+
 /// An agent, as far as it can be known from outside: its configuration and what it ran on.
 ///
 /// The tools are not part of it: they differ from episode to episode.

@@ -39,7 +39,9 @@ pub use dialect::Dialect;
 pub use episode::{EpisodeRecord, Findings, UsageSummary, Verifier};
 pub use experiment::{AgentInfo, BenchmarkSubset, ExperimentRecord, InvestigatorLlmConfig};
 pub use files::{Episodes, EvalLog, EvalLogError};
-pub use recipe::{TaskVersion, agent_id, experiment_id, github_permalink, llm_model, success, tool_names};
+pub use recipe::{
+    ExampleVersion, TaskVersion, agent_id, experiment_id, github_permalink, llm_model, success, tool_names,
+};
 pub use steps::Steps;
 pub(crate) use write::{DIRECTORY, LiveLog, complete};
 pub use write::{Options, write};

@@ -49,6 +49,24 @@ impl TaskVersion<'_> {
     }
 }
 
+/// All that an example for a model is, wherever it stands in its dataset.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExampleVersion<'a> {
+    /// The first messages.
+    pub prompt: &'a Value,
+    /// The right answer, where there is one.
+    pub answer: Option<&'a str>,
+    /// What else is known of it.
+    pub info: Option<&'a Map<String, Value>>,
+}
+
+impl ExampleVersion<'_> {
+    /// The SHA-256 of `json.dumps` of these three, with their names and sorted keys.
+    pub fn hash(&self) -> String {
+        canonical_hash(self)
+    }
+}
+
 /// The model that a configuration names: as text at one of the usual places.
 pub fn llm_model(config: &Map<String, Value>) -> Option<&str> {
     fn first<'a>(config: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
@@ -160,6 +178,19 @@ mod tests {
             TaskVersion { instruction: "Lis.", ..version.clone() },
             TaskVersion { environment: None, ..version.clone() },
             TaskVersion { tests: Some("sha256:e"), ..version.clone() },
+        ];
+        assert!(changed.iter().all(|changed| changed.hash() != version.hash()));
+    }
+
+    #[test]
+    fn an_example_is_its_prompt_its_answer_and_its_info() {
+        let prompt = json!([{ "role": "user", "content": "Où ? 1e16" }]);
+        let info = json!({ "z": 1e16, "split": "tést" });
+        let version = ExampleVersion { prompt: &prompt, answer: Some("là"), info: info.as_object() };
+        assert_eq!(version.hash(), "a553249c89a15930fb0d1fd038273d112641ab37ad1ecb2e17589f7e3951d454");
+        let changed = [
+            ExampleVersion { answer: None, ..version.clone() },
+            ExampleVersion { info: None, ..version.clone() },
         ];
         assert!(changed.iter().all(|changed| changed.hash() != version.hash()));
     }

@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
 use super::{
-    AgentInfo, BenchmarkSubset, EpisodeRecord, ExperimentRecord, Steps, UsageSummary, Verifier,
-    experiment_id, github_permalink, success,
+    AgentInfo, BenchmarkSubset, EpisodeRecord, ExampleVersion, ExperimentRecord, Steps, UsageSummary,
+    Verifier, experiment_id, github_permalink, success,
 };
 use crate::{
     config::agent_identity,
     event::JobKind,
     record::{
+        journal::TaskSelection,
         provenance::Provenance,
         saved::{Conversation, SavedError, SavedJob, SavedTrial},
     },
@@ -26,9 +27,7 @@ pub(super) struct Records<'a>(pub(super) &'a SavedJob);
 impl<'a> Records<'a> {
     /// What the episodes of an agent on a dataset share.
     pub(super) fn experiment(self, agent: &str, dataset: &str) -> ExperimentRecord {
-        let header = self.0.header();
         let (name, output_dir) = self.named(agent, dataset);
-        let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
         ExperimentRecord {
             experiment_id: experiment_id(&name, &output_dir),
             experiment_name: name,
@@ -37,11 +36,26 @@ impl<'a> Records<'a> {
             agent: self.agent(agent),
             benchmark_name: dataset.to_owned(),
             benchmark_version: self.version(dataset),
-            benchmark_subset: BenchmarkSubset::new(dataset, n_tasks),
+            benchmark_subset: self.subset(dataset),
             investigator_llm_config: None,
             output_dir: Some(output_dir),
             unknown: Map::new(),
         }
+    }
+
+    /// The tasks of a dataset that the job was to run. If they are not all of them, the name says which they are.
+    fn subset(self, dataset: &str) -> BenchmarkSubset {
+        let header = self.0.header();
+        let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
+        let mut subset = BenchmarkSubset::new(dataset, n_tasks);
+        let is_whole = header.dataset_sizes.get(dataset).is_some_and(|size| *size == n_tasks);
+        if let Some(TaskSelection { globs, limit }) = header.selection.as_ref().filter(|_| !is_whole) {
+            let limit = limit.map(|limit| format!("limit={limit}"));
+            let chosen: Vec<&str> = globs.iter().chain(&limit).map(String::as_str).collect();
+            subset.name = format!("{dataset}[{}]", chosen.join(","));
+            subset.filter = (!globs.is_empty()).then(|| globs.join(","));
+        }
+        subset
     }
 
     /// The name of an experiment, and the directory that its id is made of.
@@ -110,8 +124,10 @@ impl<'a> Records<'a> {
     ) -> Result<EpisodeRecord, SavedError> {
         let (id, result) = (&trial.id, &trial.result);
         let about = self.0.about(trial.task)?.unwrap_or_default();
-        let content_hash = || self.0.task(trial).content_hash.clone();
-        let version = about.version_hash.or_else(content_hash);
+        let version = match self.0.task(trial).example_id {
+            Some(_) => said.and_then(example_version),
+            None => about.version_hash.or_else(|| self.0.task(trial).content_hash.clone()),
+        };
         let (name, output_dir) = self.named(id.agent.as_str(), id.dataset.as_str());
         let info = said.and_then(|said| said.row.as_ref()?.info.as_ref());
         let reward = result.reward.unwrap_or(0.0);
@@ -170,6 +186,14 @@ impl<'a> Records<'a> {
         let available = self.0.config()["available_tools"].as_array().into_iter().flatten();
         available.filter_map(Value::as_str).map(str::to_owned).collect()
     }
+}
+
+/// The version of the example that a conversation is about. None if its row does not hold what it started from.
+fn example_version(said: &Conversation) -> Option<String> {
+    let row = said.row.as_ref()?;
+    let prompt = serde_json::to_value(&said.prompt).ok().filter(|_| !said.prompt.is_empty())?;
+    let version = ExampleVersion { prompt: &prompt, answer: row.answer.as_deref(), info: row.info.as_ref() };
+    Some(version.hash())
 }
 
 /// Where the records of an agent on a dataset are in an eval log of a whole job.

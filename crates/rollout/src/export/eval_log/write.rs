@@ -131,8 +131,7 @@ impl<'a> Log<'a> {
                 Ok(_) | Err(_) => continue,
             };
             record.timestamp = earlier.timestamp;
-            record.agent.description = earlier.agent.description;
-            record.benchmark_subset.filter = earlier.benchmark_subset.filter;
+            record.keep(earlier.agent, earlier.benchmark_subset);
             record.investigator_llm_config = earlier.investigator_llm_config;
             record.unknown = earlier.unknown;
             break;
@@ -147,6 +146,9 @@ impl<'a> Log<'a> {
         if let Some(earlier) = earlier.find(|earlier| earlier.timestamp == record.timestamp) {
             record.verifier = earlier.verifier.or(record.verifier);
             record.findings = earlier.findings;
+            record.split = record.split.or(earlier.split);
+            record.task_description = record.task_description.or(earlier.task_description);
+            record.usage.unknown = earlier.usage.unknown;
             record.unknown = earlier.unknown;
         }
         Ok(record

@@ -47,3 +47,14 @@ fn id(words: &[&str]) -> String {
     }
     hex(&hash.finalize()[..11])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_stay_what_they_are() {
+        assert_eq!(id(&["job", "task", "é"]), "a92d3b55beb1e8007ac7fb");
+        assert_ne!(id(&["job", "task"]), id(&["jobt", "ask"]));
+    }
+}

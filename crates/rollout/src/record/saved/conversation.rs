@@ -1,13 +1,16 @@
 //! What a model and its tools said in a trial, from whichever file of the job has it.
 
-use std::{fs::File, io, io::BufReader, path::Path, sync::Arc};
+use std::{io, io::BufReader, path::Path, sync::Arc};
 
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::SavedError;
-use crate::model::{
-    Messages, Response, ResponseTokens, Role, RolloutOutput, TokenUsage, ToolDef, output::OutputError,
+use crate::{
+    model::{
+        Messages, Response, ResponseTokens, Role, RolloutOutput, TokenUsage, ToolDef, output::OutputError,
+    },
+    record::layout::open_below,
 };
 
 /// The conversation of one trial.
@@ -79,8 +82,8 @@ struct TurnFile {
 }
 
 /// Reads the conversation of a trial in a container. None if there was no model.
-pub(super) fn of_container(path: &Path) -> Result<Option<Conversation>, SavedError> {
-    let file = match File::open(path) {
+pub(super) fn of_container(job: &Path, path: &Path) -> Result<Option<Conversation>, SavedError> {
+    let file = match open_below(job, path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(SavedError::Read { path: path.to_owned(), source }),

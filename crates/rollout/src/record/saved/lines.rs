@@ -5,13 +5,14 @@ use std::{
     fs::File,
     hash::Hash,
     io::{self, BufRead as _, BufReader, Seek as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use serde::de::DeserializeOwned;
 
 use super::SavedError;
+use crate::record::layout::open_below;
 
 /// The lines of a file by what they are about, read when they are asked for.
 #[derive(Debug)]
@@ -23,14 +24,15 @@ pub(super) struct LineIndex<K> {
 }
 
 impl<K: Eq + Hash> LineIndex<K> {
-    /// Reads a file from the first line to the last, each with the place where it begins. What `each` makes of them is
+    /// Reads a file of a job from the first line to the last, each with the place where it begins. What `each` makes of them is
     /// `places`.
     pub(super) fn read<S: Default>(
+        job: &Path,
         path: PathBuf,
         mut each: impl FnMut(&mut S, u64, &[u8]),
         places: impl FnOnce(S) -> HashMap<K, u64>,
     ) -> Result<Self, SavedError> {
-        let mut reader = match File::open(&path) {
+        let mut reader = match open_below(job, &path) {
             Ok(file) => BufReader::with_capacity(1 << 18, file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Self { path, reader: None, places: HashMap::new() });

@@ -25,7 +25,7 @@ mod rows;
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -39,14 +39,14 @@ pub use conversation::{Conversation, Turn};
 use self::{lines::LineIndex, rows::RowIndex};
 use super::{
     journal::{self, Entry, Header, JournalError, PlannedTask},
-    layout::JobDir,
+    layout::{JobDir, open_below},
     provenance::{Provenance, TrialProvenance},
     tasks::TaskAbout,
 };
 use crate::{
     event::{TrialId, TrialIndex},
     model::RolloutOutput,
-    result::TrialResult,
+    result::{ErrorType, TrialResult},
 };
 
 /// A job that is on the disk.
@@ -167,7 +167,7 @@ impl SavedJob {
         })?;
         let mut places: Vec<_> = places.into_values().collect();
         places.sort_unstable_by_key(|place| place.index);
-        let config = read_json(&dir.config())?;
+        let config = read_json(&dir)?;
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
         let tasks = header.tasks.iter().enumerate().map(|(number, task)| (key(task), number)).collect();
         let mut rows: HashMap<_, OnceLock<RowIndex>> = HashMap::new();
@@ -243,11 +243,16 @@ impl SavedJob {
     /// What a model and its tools said in a trial. None if its agent is no model, or nothing was kept.
     pub fn conversation(&self, trial: &SavedTrial) -> Result<Option<Conversation>, SavedError> {
         let Some(example) = self.task(trial).example_id else {
-            return conversation::of_container(&self.dir.trial(&trial.id).trajectory());
+            let dir = self.dir.trial(&trial.id).of_last_result();
+            return conversation::of_container(self.path(), &dir.trajectory());
         };
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
-        let index = once(&self.rows[&pair], || rows::index(&self.section(&pair.0, &pair.1)))?;
+        let index = once(&self.rows[&pair], || rows::index(self.path(), &self.section(&pair.0, &pair.1)))?;
         let row: Option<RolloutOutput> = index.get(&(example, trial.id.attempt))?;
+        // A run that Rollout itself failed has no row: the last one is that of the run before.
+        let crashed = trial.result.error.as_ref().is_some_and(|error| error.kind == ErrorType::InternalError);
+        let started_at = trial.result.timestamps.started_at.as_microsecond() as f64 / 1e6;
+        let row = row.filter(|row| !crashed || row.timing.start_time + 1.0 >= started_at);
         Ok(row.map(Conversation::from))
     }
 
@@ -266,7 +271,7 @@ impl SavedJob {
                     places.insert(*number, at);
                 }
             };
-            LineIndex::read(self.dir.tasks(), each, |places| places)
+            LineIndex::read(self.path(), self.dir.tasks(), each, |places| places)
         };
         once(&self.abouts, read)?.get(&task)
     }
@@ -291,9 +296,11 @@ fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, SavedError>) -> 
     }
 }
 
-fn read_json(path: &Path) -> Result<Value, SavedError> {
-    match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
+fn read_json(dir: &JobDir) -> Result<Value, SavedError> {
+    let path = &dir.config();
+    let mut bytes = Vec::new();
+    match open_below(dir.path(), path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => serde_json::from_slice(&bytes)
             .map_err(|source| SavedError::Damaged { path: path.to_owned(), source }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Value::Null),
         Err(source) => Err(SavedError::Read { path: path.to_owned(), source }),

@@ -17,14 +17,14 @@ struct Whose {
     attempt: Option<u32>,
 }
 
-/// Finds the rows in a directory. Lines that are no rows are passed over.
-pub(super) fn index(dir: &Path) -> Result<RowIndex, SavedError> {
+/// Finds the rows in a directory of a job. Lines that are no rows are passed over.
+pub(super) fn index(job: &Path, dir: &Path) -> Result<RowIndex, SavedError> {
     let each = |seen: &mut Vec<(Whose, u64)>, at, line: &[u8]| {
         if let Ok(whose) = serde_json::from_slice(line) {
             seen.push((whose, at));
         }
     };
-    LineIndex::read(rows::file_in(dir), each, places)
+    LineIndex::read(job, rows::file_in(dir), each, places)
 }
 
 fn places(seen: Vec<(Whose, u64)>) -> HashMap<(u64, u32), u64> {

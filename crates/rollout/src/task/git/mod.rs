@@ -13,3 +13,4 @@ pub use command::GitError;
 pub use held::{Checkout, checkouts, remove_unused_checkouts};
 pub use worktree::GitState;
 pub(crate) use worktree::git_state;
+pub(super) use worktree::own_filters;

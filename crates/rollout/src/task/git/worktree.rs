@@ -91,7 +91,7 @@ impl Here<'_> {
 
 /// The filters that a repository defines itself, by name, of a list of scopes and keys. None if one of them has a name
 /// that cannot be written on a command line, and so cannot be turned off.
-fn own_filters(list: &str) -> Option<Vec<&str>> {
+pub(in crate::task) fn own_filters(list: &str) -> Option<Vec<&str>> {
     let mut words = list.split('\0');
     let mut names = Vec::new();
     while let (Some(scope), Some(key)) = (words.next(), words.next()) {
