@@ -67,7 +67,7 @@ fn sum_up(trials: u32, attempts: u32) {
         difficulty: Some(["easy", "hard"][number as usize % 2].to_owned()),
     };
     let trial = |number: u32| {
-        let is_failed = number % 50 == 0;
+        let is_failed = number.is_multiple_of(50);
         let outcome = TrialSummary {
             standing: if is_failed { Standing::Failed } else { Standing::Completed },
             reward: (!is_failed).then_some(f64::from(number % 3) / 2.0),
