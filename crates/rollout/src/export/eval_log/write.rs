@@ -18,7 +18,7 @@ use crate::{
 /// The directory of an eval log in that of its job.
 pub(crate) const DIRECTORY: &str = "eval-log";
 
-/// What [`write`] can do otherwise.
+/// What [`write()`] can do otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// The names of the fields.
