@@ -74,7 +74,9 @@ impl CompareError {
             Self::NothingInCommon { .. } => Some(
                 "tasks are the same if dataset and name are: `name` of a dataset in the job file can make them so",
             ),
-            Self::Saved(SavedError::NotAJob(_)) => Some("give directories that `rollout run` printed"),
+            Self::Saved(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
+                Some("give directories that `rollout run` printed")
+            }
             Self::Saved(_) | Self::NoAgent { .. } | Self::Nothing => None,
         }
     }
