@@ -89,6 +89,8 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
           }
         }
       },
+      "provenance": "[told elsewhere]",
+      "statistics": "[told elsewhere]",
       "results": [
         {
           "task_name": "a-task",

@@ -155,7 +155,7 @@ fn it_is_told_what_is_missing() {
     let server = ModelServer::always(Reply::text(FOUND));
     let no_job = investigate(&job, &server, &[]).expect(2);
     insta::assert_snapshot!(no_job.stderr(), @"
-    error: jobs/job is not a job directory: it has no journal.jsonl
+    error: jobs/job does not exist
     hint: give the directory that `rollout run` printed
     ");
 }

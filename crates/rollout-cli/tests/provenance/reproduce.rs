@@ -87,7 +87,7 @@ fn what_cannot_be_run_again_is_refused_with_a_reason() {
     for (path, reason) in [
         ("jobs/job", "jobs/job does not name a trial"),
         ("jobs/job/oracle/set/other__1", "has no result of oracle/set/other__1"),
-        ("jobs/other/oracle/set/task__1", "is not a job directory"),
+        ("jobs/other/oracle/set/task__1", "jobs/other does not exist"),
     ] {
         let refused = job.rollout(&["reproduce", path]).expect(2);
         assert!(refused.stderr().contains(reason), "{}", refused.stderr());
