@@ -9,6 +9,8 @@ use std::{
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
+use crate::text::hex;
+
 /// How much of a file the hub is shown before it decides how the file is to be sent.
 const SAMPLE: usize = 512;
 
@@ -106,7 +108,6 @@ impl PushFile {
             if seen != size {
                 return Err(io::Error::other("it changed while it was read"));
             }
-            let hex = |hash: &[u8]| hash.iter().map(|byte| format!("{byte:02x}")).collect();
             let (sha256, git_blob) = (hex(&sha256.finalize()), hex(&git_blob.finalize()));
             Ok(Content { size, sample, sha256, git_blob })
         };

@@ -25,6 +25,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Message, Messages, Role, RolloutInput};
+use crate::text::hex;
 
 /// One row of a dataset: its columns by name.
 pub type Row = Map<String, Value>;
@@ -250,7 +251,7 @@ pub(crate) fn hash(value: &Value) -> String {
     let mut value = value.clone();
     value.sort_all_objects();
     let digest = Sha256::digest(value.to_string());
-    digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    format!("sha256:{}", hex(&digest))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::record::python_json::PythonJson;
+use crate::{record::python_json::PythonJson, text::hex};
 
 /// The id of an agent: the SHA-256 of `json.dumps(config, sort_keys=True)`.
 ///
@@ -24,7 +24,7 @@ pub fn agent_id(config: &Map<String, Value>) -> String {
 /// assert_eq!(rollout::export::eval_log::experiment_id("my_exp", "/tmp/out"), "602c86b88de8b08f");
 /// ```
 pub fn experiment_id(name: &str, output_dir: &str) -> String {
-    let mut id = hexadecimal(Sha256::new().chain_update(name).chain_update(output_dir));
+    let mut id = hex(&Sha256::new().chain_update(name).chain_update(output_dir).finalize());
     id.truncate(16);
     id
 }
@@ -105,11 +105,7 @@ pub fn github_permalink(remote_url: &str, commit: &str) -> Option<String> {
 fn canonical_hash(value: &impl Serialize) -> String {
     let mut text = Vec::new();
     PythonJson::sorted().write(&mut text, value).expect("its keys are texts, and memory takes everything");
-    hexadecimal(Sha256::new().chain_update(text))
-}
-
-fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    hex(&Sha256::digest(text))
 }
 
 #[cfg(test)]
