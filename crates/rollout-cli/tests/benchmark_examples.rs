@@ -3,7 +3,7 @@
 
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
-use rollout_testkit::{ModelServer, Script};
+use rollout_testkit::{ModelServer, Script, timeless_line};
 use serde_json::Value;
 
 /// Runs an example from a copy, and returns what a person sees of it, which is also what its README shows, with its
@@ -53,7 +53,7 @@ fn settled(text: &str) -> String {
                 format!("{count} questions in [time]{}", &rest[rest.find(':').unwrap_or(0)..])
             }
             (None, Some(time)) if line.starts_with("summary ") => format!("{}_[time].json", &line[..time]),
-            _ => timeless(line),
+            _ => timeless_line(line),
         };
         // The last column is as wide as the times are.
         lines.push(match line.strip_suffix(" time") {
@@ -62,25 +62,6 @@ fn settled(text: &str) -> String {
         });
     }
     lines.join("\n").trim_end().to_owned()
-}
-
-/// A line without the times in it, and without the room that they take.
-fn timeless(line: &str) -> String {
-    let is_time = |word: &str| {
-        let number = word.strip_suffix('s').unwrap_or_default();
-        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-    };
-    let mut text = String::new();
-    for (place, word) in line.split(' ').enumerate() {
-        if is_time(word) {
-            text.truncate(text.trim_end().len());
-            text.push_str("  [time]");
-        } else {
-            text.push_str(if place > 0 { " " } else { "" });
-            text.push_str(word);
-        }
-    }
-    text
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use rollout_testkit::{Hold, ModelRequest, ModelServer, Reply, TestJob, finished_trials};
+use rollout_testkit::{Hold, ModelRequest, ModelServer, Reply, TestJob, finished_trials, without_times};
 use serde_json::{Value, json};
 
 /// Replies of the model for one question: three calls, and the answer.
@@ -98,25 +98,6 @@ fn rows(job: &TestJob) -> Vec<Value> {
     let mut rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     rows.sort_by_key(|row| row["example_id"].as_u64());
     rows.into_iter().map(without_times).collect()
-}
-
-/// A document without what differs between two runs: times, and names made at random.
-fn without_times(mut value: Value) -> Value {
-    match &mut value {
-        Value::Object(map) => {
-            let moving = |key: &str| {
-                let words =
-                    ["time", "timing", "timestamps", "timestamp", "durations", "id", "job_id", "command"];
-                words.contains(&key)
-                    || ["_at", "_sec", "_seconds", "_time", "_ms"].iter().any(|end| key.ends_with(end))
-            };
-            map.retain(|key, _| !moving(key));
-            map.values_mut().for_each(|value| *value = without_times(value.take()));
-        }
-        Value::Array(values) => values.iter_mut().for_each(|value| *value = without_times(value.take())),
-        _ => {}
-    }
-    value
 }
 
 fn document(job: &TestJob, file: &str) -> Value {

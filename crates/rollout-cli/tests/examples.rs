@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use rollout_testkit::{ModelServer, Script};
+use rollout_testkit::{ModelServer, Script, timeless_line};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -72,7 +72,7 @@ fn settled(text: &str) -> String {
     for line in text.lines().filter(|line| !line.starts_with("warning: there is little room")) {
         let line = match line.strip_suffix(" time") {
             Some(columns) if line.starts_with("agent ") => format!("{}  time", columns.trim_end()),
-            _ => timeless(line),
+            _ => timeless_line(line),
         };
         match line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
             Some((_, trial)) => trials.push(trial.to_owned()),
@@ -89,25 +89,6 @@ fn settled(text: &str) -> String {
         }
     }
     lines.join("\n").trim_end().to_owned()
-}
-
-/// A line without the times in it, and without the room that they take.
-fn timeless(line: &str) -> String {
-    let is_time = |word: &str| {
-        let number = word.strip_suffix('s').unwrap_or_default();
-        !number.is_empty() && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-    };
-    let mut text = String::new();
-    for (place, word) in line.split(' ').enumerate() {
-        if is_time(word) {
-            text.truncate(text.trim_end().len());
-            text.push_str("  [time]");
-        } else {
-            text.push_str(if place > 0 { " " } else { "" });
-            text.push_str(word);
-        }
-    }
-    text
 }
 
 /// Runs an example, and returns the rewards of each agent in the order of the results.

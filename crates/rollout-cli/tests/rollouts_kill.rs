@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob, finished_trials};
+use rollout_testkit::{Hold, ModelServer, Reply, TestJob, finished_trials, without_times};
 use serde_json::{Value, json};
 
 /// Rollouts of each example.
@@ -47,25 +47,6 @@ fn answer(question: &str) -> String {
 fn lines(job: &TestJob, file: &str) -> Vec<Value> {
     let text = fs::read_to_string(job.dir().join(file)).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// A document without what differs between two runs of the same job: times and names made at random.
-fn without_times(mut value: Value) -> Value {
-    match &mut value {
-        Value::Object(map) => {
-            let moving = |key: &str| {
-                ["time", "time_ms", "timing", "timestamps", "durations", "id", "job_id", "command"]
-                    .contains(&key)
-                    || key.ends_with("_at")
-                    || key.ends_with("_sec")
-            };
-            map.retain(|key, _| !moving(key));
-            map.values_mut().for_each(|value| *value = without_times(value.take()));
-        }
-        Value::Array(values) => values.iter_mut().for_each(|value| *value = without_times(value.take())),
-        _ => {}
-    }
-    value
 }
 
 fn document(job: &TestJob, file: &str) -> Value {

@@ -20,6 +20,7 @@ mod server;
 mod services;
 mod task;
 mod timed;
+mod timeless;
 mod user;
 
 pub use command::{Binary, Running, finished_trials};
@@ -41,3 +42,4 @@ pub use server::FileServer;
 pub use services::Registry;
 pub use task::TestTask;
 pub use timed::{TimedProvider, Times};
+pub use timeless::{timeless_line, without_times};
