@@ -24,7 +24,10 @@ pub(crate) mod shell;
 pub(crate) mod tools;
 pub(crate) mod validate;
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    path::Path,
+};
 
 use clap::CommandFactory as _;
 
@@ -32,6 +35,17 @@ use crate::{
     args::{Cli, Completions},
     exit::{Exit, Failure},
 };
+
+/// The first of a name and the same name with numbers behind it that nothing in a directory has.
+fn free_name(dir: &Path, whole: &str) -> String {
+    let mut name = whole.to_owned();
+    let mut number = 1;
+    while dir.join(&name).exists() {
+        number += 1;
+        name = format!("{whole}-{number}");
+    }
+    name
+}
 
 /// Writes text and a newline to standard output, with colours where they are wanted.
 pub(crate) fn print(text: &str) -> io::Result<()> {

@@ -38,6 +38,8 @@ pub struct TaskAbout {
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.
     pub test: Option<String>,
+    /// Whether it has a solution for the oracle to run. Older records do not tell.
+    pub has_solution: Option<bool>,
     /// Where its tests can be seen as they were, if they are in a repository on GitHub.
     pub tests_url: Option<String>,
     /// The limits that its trials were to have.

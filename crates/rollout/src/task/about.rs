@@ -41,6 +41,7 @@ impl Task {
             description: text("description"),
             instruction: instruction.map(|kept| kept.text).unwrap_or_default(),
             test: read("tests/test.sh").map(|kept| kept.text),
+            has_solution: Some(self.has_solution),
             tests_url: self.url.as_ref().map(|url| format!("{url}/tests")),
             limits: None,
         }

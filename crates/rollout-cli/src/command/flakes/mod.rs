@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::{report::Report, tally::Tally};
 use super::{
-    execute,
+    execute, free_name,
     load::{self, Oddities},
     run,
 };
@@ -135,16 +135,10 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
 /// The settings of the job that attempts the tasks.
 fn settings(args: &Flakes, jobs_dir: &Path) -> Vec<(&'static str, Value)> {
     let agents: Value = AGENTS.iter().map(|name| json!({"name": name})).collect();
-    let mut settings =
-        vec![("name", json!(free_name(jobs_dir))), ("agents", agents), ("n_attempts", json!(args.attempts))];
+    let name = free_name(jobs_dir, &Zoned::now().strftime("flakes-%Y-%m-%d__%H-%M-%S").to_string());
+    let mut settings = vec![("name", json!(name)), ("agents", agents), ("n_attempts", json!(args.attempts))];
     settings.extend(args.concurrency.map(|trials| ("n_concurrent_trials", json!(trials))));
     settings
-}
-
-fn free_name(jobs_dir: &Path) -> String {
-    let whole = Zoned::now().strftime("flakes-%Y-%m-%d__%H-%M-%S").to_string();
-    let numbered = |number: u32| if number == 1 { whole.clone() } else { format!("{whole}-{number}") };
-    (1..).map(numbered).find(|name| !jobs_dir.join(name).exists()).unwrap_or(whole)
 }
 
 /// The datasets and the environment of a job file, with other agents.

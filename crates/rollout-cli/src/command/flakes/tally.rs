@@ -70,6 +70,13 @@ impl Tally {
             let key = (trial.id.dataset.to_string(), trial.id.task.to_string());
             tally.tasks.entry(key).or_default().add(trial.id, &trial.result);
         }
+        for (number, task) in planned_tasks.iter().enumerate() {
+            let has_solution = job.about(number)?.and_then(|about| about.has_solution);
+            if let Some(task) = tally.tasks.get_mut(&key(task)).filter(|_| has_solution == Some(false)) {
+                // What the oracle was refused is no attempt.
+                (task.no_solution, task.oracle) = (true, Attempts::default());
+            }
+        }
         let agents =
             job.header().agents.iter().filter(|agent| AGENTS.contains(&agent.as_str())).count() as u64;
         let planned = agents * planned_tasks.len() as u64 * u64::from(job.header().attempts);
@@ -84,10 +91,6 @@ impl Task {
         let error = result.error.as_ref();
         self.ran |= result.environment.is_some();
         let is_oracle = trial.agent.as_str() == "oracle";
-        if is_oracle && error.is_some_and(|error| lacks_solution(error.kind, &error.message)) {
-            self.no_solution = true;
-            return;
-        }
         let (attempts, odd) = if is_oracle { (&mut self.oracle, !passed) } else { (&mut self.nop, passed) };
         attempts.attempts += 1;
         attempts.passes += u64::from(passed);
@@ -101,9 +104,4 @@ impl Task {
             }
         }
     }
-}
-
-/// Whether the oracle refused a task because it has nothing to run.
-fn lacks_solution(kind: ErrorType, message: &str) -> bool {
-    kind == ErrorType::TaskInvalid && message.starts_with("the oracle runs solution/solve.sh")
 }

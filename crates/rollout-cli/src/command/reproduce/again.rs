@@ -19,11 +19,11 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::super::{execute, load, run};
+use super::super::{execute, free_name, load, run};
 use crate::exit::Failure;
 
-/// The longest name of a job.
-const MAX_NAME_BYTES: usize = 200;
+/// The longest name of a job, with room for a number behind it.
+const MAX_NAME_BYTES: usize = 190;
 
 /// A job of one trial, ready to run.
 pub(super) struct Prepared {
@@ -76,22 +76,14 @@ pub(super) async fn prepare(
         let message = "a program ran this job by the library, so there is no job file to run it from again";
         return Err(message.into());
     }
-    let name = free_name(jobs_dir, &header.job_name, &format!("{}__{}", trial.id.task, trial.id.attempt));
+    let mut whole = format!("reproduce-{}-{}__{}", header.job_name, trial.id.task, trial.id.attempt);
+    let end = (0..=MAX_NAME_BYTES).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(0);
+    whole.truncate(end);
+    let name = free_name(jobs_dir, &whole);
     match header.kind {
         JobKind::Job => job(before, trial, jobs_dir, &name).await,
         JobKind::Benchmark => question(before, trial, &jobs_dir.join(name)).await,
     }
-}
-
-/// A name that no job in the directory has.
-fn free_name(jobs_dir: &Path, job: &str, trial: &str) -> String {
-    let mut whole = format!("reproduce-{job}-{trial}");
-    // Room for a number.
-    let end = (0..=MAX_NAME_BYTES - 10).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(0);
-    whole.truncate(end);
-    let numbered = |number: u32| if number == 1 { whole.clone() } else { format!("{whole}-{number}") };
-    let free = (1..).map(numbered).find(|name| !jobs_dir.join(name).exists());
-    free.unwrap_or(whole)
 }
 
 async fn job(
