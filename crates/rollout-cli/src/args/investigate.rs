@@ -40,7 +40,7 @@ pub(crate) struct Investigate {
     pub api_key_var: Option<String>,
 
     /// Which trials to look into
-    #[arg(long, value_name = "WHICH", default_value = "failed")]
+    #[arg(long, value_name = "WHICH", default_value = "unsolved")]
     pub only: InvestigateOnly,
 
     /// Look into at most this many
@@ -59,8 +59,8 @@ pub(crate) struct Investigate {
 /// Which trials `investigate` looks into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InvestigateOnly {
-    /// Those without any reward
-    Failed,
+    /// Those with a reward below 1, or without one
+    Unsolved,
     /// All of them
     All,
 }

@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
     let (model, secrets) = model(args)?;
     let options = Options {
         which: match args.only {
-            InvestigateOnly::Failed => Which::Failed,
+            InvestigateOnly::Unsolved => Which::Unsolved,
             InvestigateOnly::All => Which::All,
         },
         limit: args.limit,

@@ -159,3 +159,17 @@ fn it_is_told_what_is_missing() {
     hint: give the directory that `rollout run` printed
     ");
 }
+
+#[test]
+fn a_reward_below_one_is_looked_into_and_one_of_one_or_more_is_not() {
+    let server = ModelServer::always(Reply::text(FOUND)).key(KEY);
+    let rewards = [("part", "0.2"), ("whole", "1"), ("bonus", "1.5")];
+    let job = rewards.iter().fold(job().script("true"), |job, (task, reward)| {
+        job.task(TestTask::new(task).tests(&format!("echo {reward} > /logs/verifier/reward.txt")))
+    });
+    let job = job.env("INVESTIGATOR_KEY", KEY);
+    job.run().expect(0);
+    investigate(&job, &server, &[]).expect(0);
+    assert_eq!(server.served(), 1);
+    assert!(episode(&job.dir().join("eval-log"), "agent/set/part__1")["findings"].is_object());
+}

@@ -49,9 +49,9 @@ pub struct Options {
 /// Which episodes are looked into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Which {
-    /// Those without any reward.
+    /// Those with a reward below 1, or without one.
     #[default]
-    Failed,
+    Unsolved,
     /// All.
     All,
 }
@@ -199,7 +199,8 @@ fn gather(path: &Path, options: Options, cases: &mpsc::Sender<Case>) -> Result<(
         let experiment = log.join(trial.id.agent.as_str()).join(trial.id.dataset.as_str());
         let trajectory_id = format!("{}__{}", trial.id.task, trial.id.attempt);
         let record = EpisodeRecord::load(&experiment, &trajectory_id)?;
-        if record.success && options.which == Which::Failed {
+        let is_solved = trial.result.reward.is_some_and(|reward| reward >= 1.0);
+        if is_solved && options.which == Which::Unsolved {
             continue;
         }
         if record.findings.is_some() && !options.again {
