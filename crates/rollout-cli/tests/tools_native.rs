@@ -53,7 +53,7 @@ impl Natively {
         let name = TaskName::try_from("task".to_owned()).unwrap();
         let (task, _) = load_task(&self.dir.path().join("task"), name).unwrap();
         let tools = ToolUse::new(container::tools(&container::ALL, timeout)).unwrap();
-        Sandboxed::new(Arc::clone(&self.provider), Arc::new(task), "job", tools)
+        Sandboxed::new(Arc::clone(&self.provider), task.template(), "job", tools)
     }
 
     /// Runs a rollout whose model makes these calls, one in each turn, and returns what the tools said.
@@ -242,7 +242,7 @@ async fn an_image_that_is_not_to_be_had_ends_the_rollout_before_the_model_is_ask
     let name = TaskName::try_from("task".to_owned()).unwrap();
     let (task, _) = load_task(&native.dir.path().join("task"), name).unwrap();
     let tools = ToolUse::new([]).unwrap();
-    let broken = Sandboxed::new(Arc::clone(&native.provider), Arc::new(task), "job", tools);
+    let broken = Sandboxed::new(Arc::clone(&native.provider), task.template(), "job", tools);
     let server = ModelServer::arithmetic();
     let never = CancellationToken::new();
     let state = rollout(&broken, &Limits::default(), input(), model(&server), &never).await.unwrap();

@@ -11,8 +11,9 @@ use std::{
 };
 
 use rollout::{
-    event::{JobKind, TrialIndex},
+    event::JobKind,
     name::TaskName,
+    name::TrialIndex,
     record::{
         journal::{Entry, Header, Journal, PlannedTask, VERSION},
         layout::JobDir,

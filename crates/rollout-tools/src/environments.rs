@@ -1,15 +1,13 @@
 //! Environments for the sessions of tools that run something.
 
-use std::{path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{path::Path, str::FromStr, sync::Arc, time::Duration};
 
 use rollout::{
-    config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, TaskConfig, load_task_config},
+    config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, load_task_config},
     environment::{
         ConnectError, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Place, Provider,
         connect,
     },
-    name::TaskName,
-    task::Task,
 };
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
@@ -74,11 +72,17 @@ impl Environments {
     pub(crate) async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
         let provider = self.provider().await?;
         let _turn = self.starts.acquire().await;
-        let task = self.task(image);
+        let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
         let origin = Origin { job: JOB, trial: name };
         // Nothing is built, so nothing is logged; the provider wants to know where it would be.
         let log = std::env::temp_dir().join("rollout-tools-build.txt");
-        let request = ImageRequest { origin, task: &task, force_build: false, log: &log };
+        let request = ImageRequest {
+            origin,
+            context: Path::new(""),
+            docker_image: Some(image),
+            force_build: false,
+            log: &log,
+        };
         let image = provider.prepare(request).await.map_err(|error| failed(&error))?;
         let spec = EnvironmentSpec {
             origin,
@@ -86,25 +90,9 @@ impl Environments {
             name,
             cpus: self.settings.cpus,
             memory: self.settings.memory,
-            storage: task.config.storage,
+            storage: defaults.storage,
         };
         provider.create(spec).await.map_err(|error| failed(&error))
-    }
-
-    /// What providers need to know of an image: a task with nothing but that.
-    fn task(&self, image: &str) -> Task {
-        let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
-        Task {
-            name: TaskName::new(self.kind).expect("the kinds of tools have names that tasks can have"),
-            // Providers prepare the image of a directory once, so each needs a key of its own.
-            dir: image.into(),
-            context: PathBuf::new(),
-            config: TaskConfig { docker_image: Some(image.to_owned()), ..defaults },
-            git_commit_id: None,
-            url: None,
-            has_solution: false,
-            has_config: false,
-        }
     }
 
     fn not_connected(&self, error: &ConnectError) -> ToolError {

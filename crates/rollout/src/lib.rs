@@ -48,24 +48,25 @@
 //! ```
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
-pub mod agent;
+mod agent;
 pub mod benchmark;
-mod blocking;
-pub mod compare;
+pub mod build;
 pub mod config;
-pub mod environment;
-pub mod event;
-pub mod export;
-pub mod hub;
+mod generate;
 pub mod investigate;
 pub mod job;
-mod lenient_base64;
 pub mod model;
-pub mod name;
-pub mod record;
-pub mod result;
-pub mod stats;
+mod rollouts;
 pub mod task;
-mod text;
 pub mod trial;
-pub mod xml;
+
+pub use rollout_core::{event, name, result, xml};
+pub use rollout_env as environment;
+pub use rollout_record::{compare, export, hub, stats};
+
+/// The job directory: layout, atomic writes, journal, captured output, redaction, and what reads it again.
+pub mod record {
+    pub use rollout_core::{provenance, python_json, redact};
+    pub use rollout_env::log;
+    pub use rollout_record::{atomic, journal, layout, rows, saved, tasks};
+}

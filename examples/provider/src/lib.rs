@@ -110,7 +110,7 @@ impl DockerCommand {
 
     /// Builds a task's Dockerfile, by the builder's cache or without it.
     async fn build(&self, request: ImageRequest<'_>, cache: bool) -> Result<String, EnvironmentError> {
-        let context = request.task.dir.join("environment");
+        let context = request.context;
         let dockerfile = context.join("Dockerfile");
         if !tokio::fs::try_exists(&dockerfile).await.unwrap_or(false) {
             return Err(EnvironmentError::Build(format!("there is no {}", dockerfile.display())));
@@ -170,12 +170,13 @@ impl Provider for DockerCommand {
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
-        let reference = match &request.task.config.docker_image {
+        let reference = match request.docker_image {
             Some(image) if !request.force_build => self.fetch(image).await?,
             _ if !request.force_build => self.build(request, true).await?,
             _ => {
                 // Trials of the same task wait for the first of them; the lock is held no longer than this line.
-                let cell = Arc::clone(self.forced.lock().await.entry(request.task.dir.clone()).or_default());
+                let cell =
+                    Arc::clone(self.forced.lock().await.entry(request.context.to_owned()).or_default());
                 cell.get_or_try_init(|| self.build(request, false)).await?.clone()
             }
         };

@@ -2,8 +2,8 @@
 
 use rollout::{
     config::{EnvironmentKind, JobConfig},
-    event::TrialIndex,
     job::Plan,
+    name::TrialIndex,
     trial::Timeouts,
 };
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rollout::{
     benchmark::score::{self, LoadRubricError, LoadedRubric, RubricScored, ScoreError, Scored},
     config::{EnvValue, LoadedBenchmark, Override, RolloutConfig, load_benchmark},
-    model::metric::{LlmJudge, Metric, Scorer},
+    model::metric::{Metric, Scorer},
     record::redact::Redactor,
 };
 
@@ -102,7 +102,7 @@ fn scorer(args: &Score) -> Result<(Scorer, Redactor), Failure> {
     let of_config = loaded.as_ref().map(|loaded| loaded.config.evaluation_metric);
     let metric = args.metric.or(of_config).expect("without a configuration the metric is required");
     let judge = match &loaded {
-        Some(loaded) if metric == Metric::LlmJudgement => Some(LlmJudge::configured(&loaded.config)?),
+        Some(loaded) if metric == Metric::LlmJudgement => Some(rollout::benchmark::judge(&loaded.config)?),
         _ => None,
     };
     let secrets = loaded.iter().flat_map(|loaded| &loaded.secrets).map(String::as_str);

@@ -8,7 +8,7 @@ use std::{
 
 use rollout::{
     config::{EnvironmentConfig, EnvironmentKind, PreservePolicy},
-    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Provider},
+    environment::{CopyMode, Environment, EnvironmentError, EnvironmentSpec, Origin, Provider},
     name::TaskName,
     result::TrialResult,
     task::{Task, load_task},
@@ -52,7 +52,7 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     let scratch = tempfile::tempdir()?;
     let log = scratch.path().join("build.txt");
     let origin = Origin { job: "shell", trial: task.name.as_str() };
-    let image = provider.prepare(ImageRequest { origin, task: &task, force_build: false, log: &log }).await?;
+    let image = provider.prepare(task.image_request(origin, false, &log)).await?;
     let spec = EnvironmentSpec {
         origin,
         image: &image,

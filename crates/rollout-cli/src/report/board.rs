@@ -9,9 +9,9 @@ use std::{
 };
 
 use rollout::{
-    config::{EnvironmentKind, Metric},
-    event::{Event, JobKind, Phase, TrialId, TrialIndex},
-    name::AgentName,
+    config::{EnvironmentKind, JobMetric},
+    event::{Event, JobKind, Phase},
+    name::{AgentName, TrialId, TrialIndex},
     result::{ErrorType, Standing, Totals, TrialResult},
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Board {
     /// Trials that run now, in the order of the plan.
     pub running: BTreeMap<TrialIndex, Running>,
     /// What is computed while the job runs.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<JobMetric>,
     /// What the finished trials came to, by agent, those of earlier runs included.
     pub agents: BTreeMap<AgentName, Totals>,
     /// The first trials that failed.

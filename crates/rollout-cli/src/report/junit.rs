@@ -6,7 +6,8 @@ use std::{
 };
 
 use rollout::{
-    event::{Event, TrialId, TrialIndex},
+    event::Event,
+    name::{TrialId, TrialIndex},
     result::{Standing, TrialResult},
     xml::escape,
 };

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rollout::{
     benchmark::RolloutSummary,
-    event::{Event, JobKind, TrialIndex},
+    event::{Event, JobKind},
+    name::TrialIndex,
     result::{Standing, TrialError, TrialResult},
 };
 

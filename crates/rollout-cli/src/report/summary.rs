@@ -1,7 +1,7 @@
 //! What stands on the terminal when a job is over.
 
 use rollout::{
-    config::Metric,
+    config::JobMetric,
     event::JobKind,
     result::{JobResult, Totals},
     stats::{Figures, PassPoint},
@@ -141,14 +141,14 @@ fn most_tries(figures: &Figures) -> Option<PassPoint> {
 }
 
 /// The job's metrics by agent, but for a lone mean, which the table shows already.
-fn metrics(result: &JobResult, metrics: &[Metric]) -> Vec<String> {
-    if metrics.is_empty() || metrics == [Metric::Mean] {
+fn metrics(result: &JobResult, metrics: &[JobMetric]) -> Vec<String> {
+    if metrics.is_empty() || metrics == [JobMetric::Mean] {
         return Vec::new();
     }
     let mut rows = vec![vec!["metrics".to_owned()]];
     rows[0].extend(metrics.iter().map(|metric| metric.as_str().to_owned()));
     for (agent, totals) in &result.agents {
-        let value = |metric: &Metric| totals.metric(*metric).map_or(NOTHING.to_owned(), number);
+        let value = |metric: &JobMetric| totals.metric(*metric).map_or(NOTHING.to_owned(), number);
         rows.push([agent.to_string()].into_iter().chain(metrics.iter().map(value)).collect());
     }
     let mut columns = vec![Align::Left];

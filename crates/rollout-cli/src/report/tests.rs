@@ -8,14 +8,17 @@ use std::{
 };
 
 use rollout::{
-    config::Metric,
-    event::{Event, JobKind, Phase, TrialId, TrialIndex},
-    name::{AgentName, DatasetName, TaskName},
+    config::JobMetric,
+    event::{Event, JobKind, Phase},
+    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
     result::{
         Durations, EnvironmentRecord, ErrorType, JobResult, Standing, Timestamps, Totals, TrialError,
         TrialResult, TrialSummary,
     },
-    stats::report::{self as stats, Report, Statistics},
+    stats::{
+        Statistics,
+        report::{self as stats, Report},
+    },
 };
 
 use super::{Form, Junit, Reporter, Screen, board::Board, frame, line::Detail, line::line};
@@ -129,7 +132,7 @@ fn a_job() -> Vec<Event> {
             total_trials: 5,
             resumed_trials: 0,
             concurrency: 2,
-            metrics: vec![Metric::Mean, Metric::Max],
+            metrics: vec![JobMetric::Mean, JobMetric::Max],
             earlier: Default::default(),
         },
         Event::Warning { message: "memory limits are not enforced here".into() },

@@ -10,7 +10,7 @@ use std::{
 
 use rollout::{
     config::{Bytes, Cpus},
-    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, ImageRequest, Origin},
+    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Origin},
     record::{log::LogWriter, redact::Redactor},
 };
 use rollout_sandbox::Terminal;
@@ -83,7 +83,7 @@ async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
     let scratch = tempfile::tempdir().expect("make a temporary directory");
     let origin = Origin { job: job.name(), trial: "oracle/set/task__1" };
     let log = scratch.path().join("build.txt");
-    let request = ImageRequest { origin, task, force_build: false, log: &log };
+    let request = task.image_request(origin, false, &log);
     let image = provider.prepare(request).await.expect("prepare the image");
     let spec = EnvironmentSpec {
         origin,

@@ -7,13 +7,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::trajectory::TurnLog;
-use crate::{
-    config::ModelAgentConfig,
-    environment::Environment,
-    model::{
-        Error, Halt, Interaction, Limits, Message, Messages, Model, Response, RolloutInput, State, Stop,
-        ToolDef, ToolUse, TrajectoryStep, rollout, tool::container,
-    },
+use crate::config::ModelAgentConfig;
+use rollout_core::{
+    message::{Message, Messages, ToolDef},
+    response::Response,
+};
+use rollout_env::Environment;
+use rollout_model::{
+    Error, Halt, Interaction, Limits, Model, RolloutInput, State, Stop, ToolUse, TrajectoryStep, rollout,
+    tool::container,
 };
 
 /// What a model is told that has no system prompt of its own.

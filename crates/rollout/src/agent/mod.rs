@@ -6,13 +6,13 @@ pub(crate) mod trajectory;
 use crate::{config::AgentKind, task::Task};
 
 /// Where an agent's scripts are put inside the environment.
-pub const INSTALL_SCRIPT: &str = "/tmp/rollout-install.sh";
+pub(crate) const INSTALL_SCRIPT: &str = "/tmp/rollout-install.sh";
 /// Where the script that attempts the task is put.
-pub const EXECUTE_SCRIPT: &str = "/tmp/rollout-execute.sh";
+pub(crate) const EXECUTE_SCRIPT: &str = "/tmp/rollout-execute.sh";
 /// Where the oracle finds the task's solution.
-pub const ORACLE_DIR: &str = "/oracle";
+pub(crate) const ORACLE_DIR: &str = "/oracle";
 /// The name under which existing task sets look for it.
-pub const SOLUTION_LINK: &str = "/solution";
+pub(crate) const SOLUTION_LINK: &str = "/solution";
 
 /// Why an agent cannot attempt a task at all.
 pub(crate) fn objection(agent: &AgentKind, task: &Task) -> Option<String> {

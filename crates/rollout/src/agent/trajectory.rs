@@ -12,15 +12,16 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{
-    model::{Error, Messages, Response, State, ToolDef, Usage, output::OutputError},
-    record::{
-        atomic::{self, WriteError},
-        redact::Redactor,
-    },
+use crate::trial::seconds;
+use rollout_core::{
+    message::{Messages, ToolDef},
+    redact::Redactor,
+    response::Response,
     result,
-    trial::seconds,
+    row::OutputError,
 };
+use rollout_model::{Error, State, Usage};
+use rollout_record::atomic::{self, WriteError};
 
 /// What the turns of one file may take. A conversation that a model can read is far below.
 const MAX_TURN_BYTES: usize = 32 << 20;
@@ -244,7 +245,7 @@ mod tests {
     use serde_json::{Map, json};
 
     use super::*;
-    use crate::model::{Content, Message, ToolCall};
+    use rollout_core::message::{Content, Message, ToolCall};
 
     fn said(message: Message) -> Arc<Response> {
         Arc::new(Response {

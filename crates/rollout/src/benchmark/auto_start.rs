@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::tools::{ToolServer, ToolServerError};
-use crate::config::is_loopback;
+use rollout_core::address::is_loopback;
 
 /// How long the server may take until it answers.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -24,12 +24,13 @@ use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor
 use serde_json::{Map, Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    config::RolloutConfig,
-    model::{Message, RolloutInput, dataset::Problem},
+use crate::config::RolloutConfig;
+use rollout_core::{
+    message::Message,
     name::TaskName,
     text::{excerpt, listed},
 };
+use rollout_model::{RolloutInput, dataset::Problem};
 
 const ID: &[&str] = &["id", "task_id"];
 const QUESTION: &[&str] = &["question", "query", "input"];
@@ -60,7 +61,7 @@ impl BenchmarkItem {
             // What is replaced could make two ids the same; the hash keeps them apart.
             let plain = |char: char| if char.is_alphanumeric() || ".-_".contains(char) { char } else { '_' };
             let start: String = self.id.chars().map(plain).take(40).collect();
-            let hash = crate::text::hex(&Sha256::digest(&self.id)[..6]);
+            let hash = rollout_core::text::hex(&Sha256::digest(&self.id)[..6]);
             TaskName::new(format!("{start}~{hash}")).expect("letters and digits, 40 at most, are a name")
         })
     }

@@ -4,13 +4,14 @@ use std::{fmt, path::PathBuf};
 
 use tokio::sync::mpsc;
 
-use super::{EvalError, RolloutSummary, Run};
+use super::{EvalError, Run};
 use crate::{
     config::{LoadedBenchmark, Override, RolloutConfig, RolloutOverrides, load_benchmark},
-    event::Event,
     job::Cancel,
-    model::metric::Metric,
 };
+use rollout_core::event::Event;
+use rollout_core::summary::RolloutSummary;
+use rollout_model::metric::Metric;
 
 /// What is asked of a benchmark: its configuration, and what takes the place of parts of it.
 ///

@@ -14,10 +14,8 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::score::{PERFECT, TaskEvaluation};
-use crate::{
-    model::metric::Metric,
-    record::atomic::{self, WriteError},
-};
+use rollout_model::metric::Metric;
+use rollout_record::atomic::{self, WriteError};
 
 /// What is needed of a line. Its conversation is left out while it is read.
 #[derive(Deserialize)]

@@ -1,7 +1,7 @@
 //! Benchmarks: a file of questions becomes answers, scores, trajectories and a summary.
 //!
 //! A question is asked of a model, which may call tools of a tool server until it answers; the answer is scored by a
-//! [metric](crate::model::metric). All of it runs as a [job](crate::job): a question is an example, the model is the agent,
+//! [metric](rollout_model::metric). All of it runs as a [job](crate::job): a question is an example, the model is the agent,
 //! and the results are in a job's directory, so that a run that was cut short can be resumed.
 //!
 //! # All questions of a file
@@ -48,7 +48,7 @@
 //! # From here
 //!
 //! - [`score`] scores saved answers again, by another metric or another judge.
-//! - [`Run`] is the job behind [`rollout`], for those who watch its [events](crate::event::Event) or resume it.
+//! - [`Run`] is the job behind [`rollout`], for those who watch its [events](rollout_core::event::Event) or resume it.
 
 mod auto_start;
 mod data;
@@ -56,7 +56,6 @@ mod eval;
 mod evaluation;
 mod question;
 mod record;
-mod row;
 mod run;
 mod runner;
 pub mod score;
@@ -69,10 +68,9 @@ pub use crate::config::load_config;
 pub use auto_start::AutoStartError;
 pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
 pub use eval::{Eval, rollout};
-pub(crate) use row::ResultForm;
-pub use row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+pub use rollout_core::row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+pub use rollout_core::summary::RolloutSummary;
 pub use run::{EVALUATION, EvalError, LostServer, Outcome, Run, question_hash};
 pub use runner::{AgentRunner, QuickError, QuickOptions, QuickResult, StartedRunner, quick_rollout};
-pub use setup::SetupError;
-pub use summary::RolloutSummary;
+pub use setup::{SetupError, judge};
 pub use tools::ToolServerError;

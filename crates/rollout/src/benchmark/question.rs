@@ -9,12 +9,17 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::{
-    ToolCallRecord, record, text,
+    record, text,
     tools::{Answer, Session, Toolbox},
 };
-use crate::model::{
-    Cleanup, Content, Error, ErrorKind, Interaction, Message, Messages, Response, Role, RolloutInput, State,
-    Stop, ToolCall, ToolDef,
+use rollout_core::row::ToolCallRecord;
+use rollout_core::{
+    message::{Content, Message, Messages, Role, ToolCall, ToolDef},
+    response::Response,
+};
+use rollout_model::output::RecordedCalls;
+use rollout_model::{
+    Cleanup, Error, ErrorKind, Interaction, State, Stop,
     metric::{PREDICTED_ANSWER, extract_final_answer},
     next_prompt,
 };
@@ -25,7 +30,6 @@ const NO_ANSWER: &str = "Max turns reached without answer";
 /// The most calls of one turn that are done. Nobody who looks at what tools give asks for more at once.
 const MAX_CALLS: usize = 128;
 
-const ID: &str = "id";
 const KWARGS: &str = "kwargs";
 
 /// What the model is told before a question, unless somebody has better words.
@@ -38,15 +42,6 @@ put the answer itself last, as \"Final answer: …\", as briefly as the question
 pub(crate) fn system_message(configured: &str) -> Arc<Message> {
     Arc::new(Message::system(if configured.is_empty() { SYSTEM_PROMPT } else { configured }))
 }
-
-/// The name of the question that a rollout starts from.
-pub(crate) fn id(input: &RolloutInput) -> &str {
-    input.info.as_ref().and_then(|info| info.get(ID)?.as_str()).unwrap_or_default()
-}
-
-/// The calls of tools in a rollout so far.
-#[derive(Debug, Default)]
-pub(crate) struct Calls(pub(crate) Vec<Arc<ToolCallRecord>>);
 
 /// Leads a model through questions.
 #[derive(Debug, Clone)]
@@ -103,10 +98,10 @@ impl Question {
             result: record::result(answer.data),
             execution_time_ms: clock.elapsed().as_millis() as u64,
         };
-        if state.resources.get::<Calls>().is_none() {
-            state.resources.insert(Calls::default());
+        if state.resources.get::<RecordedCalls>().is_none() {
+            state.resources.insert(RecordedCalls::default());
         }
-        if let Some(Calls(calls)) = state.resources.get_mut() {
+        if let Some(RecordedCalls(calls)) = state.resources.get_mut() {
             calls.push(Arc::new(record));
         }
         Ok((told, picture))

@@ -11,23 +11,27 @@ use jiff::Zoned;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 use super::{
-    AutoStartError, BenchmarkItem, DataError, RolloutSummary,
+    AutoStartError, BenchmarkItem, DataError,
     auto_start::OwnServer,
     evaluation, load_questions, question,
     setup::{Setup, SetupError, Tools},
+    summary,
     tools::{MOST_MISSED, Toolbox},
 };
 use crate::{
-    blocking::blocking,
-    config::{LoadedBenchmark, Metric, NotText, Problems, RolloutConfig},
-    event::Event,
+    config::{LoadedBenchmark, NotText, Problems, RolloutConfig},
     job::{
         Cancel, ExampleSet, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError,
     },
-    model::dataset,
-    record::{atomic::WriteError, rows},
-    result::JobResult,
 };
+use rollout_core::summary::RolloutSummary;
+use rollout_core::{
+    event::Event,
+    result::{JobMetric, JobResult},
+};
+use rollout_env::blocking::blocking;
+use rollout_model::dataset;
+use rollout_record::{atomic::WriteError, rows};
 
 /// The name of the file that says what each answer is worth.
 pub const EVALUATION: &str = "evaluation.json";
@@ -224,7 +228,7 @@ impl Run {
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
             let now = Zoned::now();
-            let summary = RolloutSummary::new(&config, &totals, seconds, &now);
+            let summary = summary::summary(&config, &totals, seconds, &now);
             let summary = RolloutSummary { judge_failures, provenance, ..summary };
             finish(&config, summary, &now)
         })
@@ -288,7 +292,7 @@ fn finish(
         summary.results_file = Some(results);
     }
     if config.save_summary {
-        summary.save(dir, config.dataset_name().as_str(), now)?;
+        summary::save(&mut summary, dir, config.dataset_name().as_str(), now)?;
     }
     Ok(summary)
 }
@@ -299,7 +303,7 @@ async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan,
     let setup = Setup::new(&loaded.config, None)?;
     let examples = examples(&loaded.config, items, &setup);
     let mut job = loaded.job();
-    job.config.metrics = vec![Metric::Mean];
+    job.config.metrics = vec![JobMetric::Mean];
     let plan =
         Plan::of_examples(job, overrides, loaded.config.agent_name(), Arc::clone(&setup.model), examples)?;
     Ok((plan, setup))

@@ -5,17 +5,21 @@ use std::{path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    BenchmarkItem, Trajectory,
+    BenchmarkItem,
     auto_start::OwnServer,
     question,
-    row::{Kept, ResultForm, TaskResult},
     setup::{Setup, SetupError, Tools},
 };
+use rollout_core::row::{Kept, TaskResult, Trajectory};
+use rollout_model::output::{ResultForm, question_row};
+
 use crate::{
     config::{LoadedBenchmark, RetryConfig, RolloutConfig},
-    model::{Halt, Message, Model, RolloutError, Rollouts, RubricError, rollout},
+    rollouts::{RolloutError, Rollouts},
     trial::retry_delay,
 };
+use rollout_core::message::Message;
+use rollout_model::{Halt, Model, RubricError, rollout};
 
 /// Asks questions one by one, or several at a time.
 ///
@@ -123,7 +127,7 @@ impl StartedRunner {
             return Err(RolloutError::Unauthorized(error.clone()));
         }
         let form = self.rollouts.results.unwrap_or(ResultForm { metric: None, kept: Kept::Everything });
-        Ok(TaskResult { example_id: None, ..TaskResult::new(&state, form) })
+        Ok(TaskResult { example_id: None, ..question_row(&state, form) })
     }
 
     /// Ends the tool server, if it was started for this runner, and waits until it is gone.

@@ -39,17 +39,15 @@ pub use self::rubric::{
     LoadRubricError, LoadedRubric, RolloutEvaluation, RubricEvaluation, RubricScored, load_rubric,
     score_with_rubric,
 };
-use crate::{
-    blocking::blocking,
-    model::{
-        Error, ErrorKind,
-        metric::{Metric, Score, Scorer},
-    },
-    record::{
-        atomic::{self, WriteError},
-        redact::Redactor,
-        rows,
-    },
+use rollout_core::redact::Redactor;
+use rollout_env::blocking::blocking;
+use rollout_model::{
+    Error, ErrorKind,
+    metric::{Metric, Score, Scorer},
+};
+use rollout_record::{
+    atomic::{self, WriteError},
+    rows,
 };
 
 /// Answers from this score on count as perfect.

@@ -10,16 +10,18 @@ use secrecy::SecretString;
 use super::{
     auto_start::{AutoStartError, OwnServer},
     question::Question,
-    row::{Kept, ResultForm},
     tools::{ToolServer, ToolServerError, Toolbox},
 };
 use crate::{
+    build::{self, BuildError},
     config::{Problems, RolloutConfig},
-    model::{
-        Model, Rollouts, Rubric,
-        build::{self, BuildError},
-        metric::{LlmJudge, Metric, Scorer},
-    },
+    rollouts::Rollouts,
+};
+use rollout_core::row::Kept;
+use rollout_model::output::ResultForm;
+use rollout_model::{
+    Model, Rubric,
+    metric::{LlmJudge, Metric, Scorer},
 };
 
 /// Why a benchmark cannot begin.
@@ -106,12 +108,18 @@ impl Setup {
     }
 }
 
+/// The judge that the configuration describes. What it does not say of the judge is as with the model that answers.
+pub fn judge(config: &RolloutConfig) -> Result<LlmJudge, BuildError> {
+    let judge = LlmJudge::new(Arc::new(build::model(&config.evaluator())?));
+    Ok(judge.include_question(config.evaluator_include_question).max_retries(config.evaluator_max_retries))
+}
+
 fn rubric(config: &RolloutConfig) -> Result<Rubric, SetupError> {
     if !config.evaluate_results {
         return Ok(Rubric::new());
     }
     let judge = match config.evaluation_metric {
-        Metric::LlmJudgement => Some(LlmJudge::configured(config).map_err(SetupError::Judge)?),
+        Metric::LlmJudgement => Some(judge(config).map_err(SetupError::Judge)?),
         _ => None,
     };
     let scorer = Scorer::new(config.evaluation_metric, judge).expect("the metric that needs a judge has one");

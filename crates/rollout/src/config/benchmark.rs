@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    net::IpAddr,
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
@@ -12,12 +11,13 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
 use super::{EnvValue, ModelConfig, Override, diagnostic::Code, load_model, record_benchmark};
-use crate::{
-    model::{
-        client::{Dialect, RateLimit},
-        metric::Metric,
-    },
+use rollout_core::{
+    address::is_loopback,
     name::{AgentName, DatasetName},
+};
+use rollout_model::{
+    client::{Dialect, RateLimit},
+    metric::Metric,
 };
 
 /// Everything that can be said of a benchmark. The names are those of the configuration file.
@@ -375,12 +375,4 @@ fn is_url(text: &str) -> bool {
     let plain = !text.contains(|char: char| char.is_whitespace() || char.is_control());
     let url = reqwest::Url::parse(text).ok().filter(|_| plain);
     url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-}
-
-/// Whether a URL leads to this machine and nowhere else.
-pub fn is_loopback(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else { return false };
-    let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    address.is_ok_and(|address| address.is_loopback()) || host == "localhost" || host.ends_with(".localhost")
 }

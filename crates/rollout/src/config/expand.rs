@@ -1,7 +1,7 @@
 //! Expands `${VAR}` and decides which values are secret.
 
 use super::EnvValue;
-use crate::record::redact::{MASK, MIN_SECRET_BYTES};
+use rollout_core::redact::{MASK, MIN_SECRET_BYTES};
 
 /// Why a text cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

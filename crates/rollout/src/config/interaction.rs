@@ -5,8 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::{Bytes, Cpus, Env, EnvValue, ModelConfig};
-use crate::model::{Limits, Messages, rubric::Match};
+use super::{Env, EnvValue, ModelConfig};
+use rollout_core::message::Messages;
+use rollout_core::quantity::{Bytes, Cpus};
+use rollout_model::tool::container::ContainerTool;
+use rollout_model::{Limits, rubric::Match};
 
 /// A validated interaction. Its paths are those of files that were there.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,19 +116,6 @@ pub enum McpConfig {
         /// Headers of each request.
         headers: IndexMap<String, EnvValue>,
     },
-}
-
-/// A tool that works in a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerTool {
-    /// Runs a command.
-    Bash,
-    /// Reads a file.
-    ReadFile,
-    /// Writes a file.
-    WriteFile,
-    /// Changes files.
-    ApplyPatch,
 }
 
 /// The container that each rollout gets.

@@ -4,8 +4,10 @@ use std::{num::NonZeroU32, path::PathBuf};
 
 use indexmap::IndexMap;
 
-use super::{Bytes, Cpus, InteractionConfig, ModelAgentConfig};
-use crate::name::{AgentName, DatasetName, JobName};
+use super::{InteractionConfig, ModelAgentConfig};
+use rollout_core::name::{AgentName, DatasetName, JobName};
+use rollout_core::result::JobMetric;
+use rollout_env::EnvironmentConfig;
 
 /// A validated job. Its numbers are in range and its names are unique.
 #[derive(Debug, Clone)]
@@ -33,7 +35,7 @@ pub struct JobConfig {
     /// How attempts are graded.
     pub verifier: VerifierConfig,
     /// What is computed over rewards while the job runs.
-    pub metrics: Vec<Metric>,
+    pub metrics: Vec<JobMetric>,
     /// Who attempts the tasks; never empty.
     pub agents: Vec<AgentConfig>,
     /// What is attempted; never empty.
@@ -112,83 +114,6 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Where trials run: the `environment` section.
-#[derive(Clone, Default)]
-pub struct EnvironmentConfig {
-    /// The provider; chosen when the job starts if absent.
-    pub kind: Option<EnvironmentKind>,
-    /// Builds anew, also where an image exists, and also where the task names an image.
-    pub force_build: bool,
-    /// Keeps what an install script made, and starts later trials from it.
-    pub cache_agent_install: bool,
-    /// Which environments outlive their trial.
-    pub preserve: PreservePolicy,
-    /// Settings of the provider, with `${VAR}` expanded.
-    pub provider_config: serde_json::Map<String, serde_json::Value>,
-    /// Replaces the task's CPUs.
-    pub override_cpus: Option<Cpus>,
-    /// Replaces the task's memory.
-    pub override_memory: Option<Bytes>,
-    /// Replaces the task's storage.
-    pub override_storage: Option<Bytes>,
-}
-
-impl std::fmt::Debug for EnvironmentConfig {
-    /// Shows the settings of the provider by name only: their values may be secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EnvironmentConfig")
-            .field("kind", &self.kind)
-            .field("force_build", &self.force_build)
-            .field("cache_agent_install", &self.cache_agent_install)
-            .field("preserve", &self.preserve)
-            .field("provider_config", &self.provider_config.keys())
-            .field("override_cpus", &self.override_cpus)
-            .field("override_memory", &self.override_memory)
-            .field("override_storage", &self.override_storage)
-            .finish()
-    }
-}
-
-/// The providers that a job file can name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EnvironmentKind {
-    /// The embedded container engine.
-    Native,
-    /// A Docker engine.
-    Docker,
-    /// A Kubernetes cluster.
-    Kubernetes,
-    /// Modal sandboxes.
-    Modal,
-    /// Fly machines.
-    Fly,
-}
-
-impl EnvironmentKind {
-    /// The word for it in job files and records.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Docker => "docker",
-            Self::Kubernetes => "kubernetes",
-            Self::Modal => "modal",
-            Self::Fly => "fly",
-        }
-    }
-}
-
-/// Which environments are kept when their trial ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PreservePolicy {
-    /// None.
-    #[default]
-    Never,
-    /// All.
-    Always,
-    /// Those whose trial had an error, or a reward below 1.
-    OnFailure,
-}
-
 /// How attempts are graded: the `verifier` section, with `compat` applied.
 #[derive(Debug, Clone, Default)]
 pub struct VerifierConfig {
@@ -226,32 +151,6 @@ pub enum AgentProcesses {
     Keep,
     /// They are ended before test.sh starts.
     Kill,
-}
-
-/// A statistic over the rewards of completed trials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    /// Their sum.
-    Sum,
-    /// The least.
-    Min,
-    /// The greatest.
-    Max,
-    /// Their average.
-    Mean,
-}
-
-impl Metric {
-    /// The word for it in job files and output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Mean => "mean",
-        }
-    }
 }
 
 /// One entry of `agents`.

@@ -9,7 +9,7 @@ use super::{
     reader::Section,
     record::sha256,
 };
-use crate::name::AgentName;
+use rollout_core::name::AgentName;
 
 pub(super) const KEYS: [&str; 12] = [
     "name",

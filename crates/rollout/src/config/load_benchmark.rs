@@ -1,5 +1,6 @@
 //! Reads the configuration of a benchmark, with everything it names that must be known before a question is asked.
 
+use rollout_record::identity::PROMPT_HASH;
 use std::{
     cell::RefCell,
     collections::BTreeSet,
@@ -25,9 +26,8 @@ use super::{
     tree::{Entry, Node, Sources, Span, Value},
     yaml,
 };
-use crate::{model::Limits, model::metric::Metric, name::JobName, record::redact::Redactor};
-
-pub(super) const PROMPT_HASH: &str = "system_prompt_sha256";
+use rollout_core::{name::JobName, redact::Redactor};
+use rollout_model::{Limits, metric::Metric};
 
 pub(super) const KEYS: [&str; 36] = [
     "data_path",

@@ -10,7 +10,7 @@ use super::{
     reader::Section,
     tree::Value,
 };
-use crate::name::DatasetName;
+use rollout_core::name::DatasetName;
 
 pub(super) const KEYS: [&str; 6] = ["path", "registry", "interaction", "name", "version", "rename"];
 pub(super) const REGISTRY_KEYS: [&str; 2] = ["path", "url"];

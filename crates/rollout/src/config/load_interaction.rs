@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    AgentKind, ContainerConfig, ContainerImage, Cpus, DatasetSource, ExamplesConfig, InteractionConfig,
+    AgentKind, ContainerConfig, ContainerImage, DatasetSource, ExamplesConfig, InteractionConfig,
     InteractionKind, JobConfig, ToolConfig,
     diagnostic::{Code, Diagnostic, quoted},
     load_job::Loader,
@@ -20,7 +20,9 @@ use super::{
     record::hexadecimal,
     tree::{Node, Value},
 };
-use crate::model::{Limits, Message, Messages, Role};
+use rollout_core::message::{Message, Messages, Role};
+use rollout_core::quantity::Cpus;
+use rollout_model::Limits;
 
 pub(super) const KEYS: [&str; 18] = [
     "directory",

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    AfterAgentError, AgentProcesses, Bytes, DatasetSource, EnvironmentConfig, EnvironmentKind, JobConfig,
-    LogLevel, Metric, Override, PreservePolicy, RetryConfig, VerifierConfig,
+    AfterAgentError, AgentProcesses, DatasetSource, EnvironmentConfig, JobConfig, LogLevel, Override,
+    PreservePolicy, RetryConfig, VerifierConfig,
     diagnostic::{Code, Diagnostic, Problems, quoted},
     expand::{ExpandError, Expanded, expand, names_a_secret},
     include::include,
@@ -20,11 +20,10 @@ use super::{
     tree::{Node, Sources, Span, Value},
     yaml,
 };
-use crate::{
-    config::{Env, EnvValue},
-    name::JobName,
-    record::redact::Redactor,
-};
+use crate::config::{Env, EnvValue};
+use rollout_core::{name::JobName, redact::Redactor};
+use rollout_core::{quantity::Bytes, result::JobMetric};
+use rollout_env::EnvironmentKind;
 
 /// The largest job file or script that is read.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
@@ -102,8 +101,8 @@ pub(super) const AFTER_AGENT_ERROR: [(&str, AfterAgentError); 2] =
     [("skip", AfterAgentError::Skip), ("run", AfterAgentError::Run)];
 pub(super) const AGENT_PROCESSES: [(&str, AgentProcesses); 2] =
     [("keep", AgentProcesses::Keep), ("kill", AgentProcesses::Kill)];
-pub(super) const METRICS: [(&str, Metric); 4] =
-    [("sum", Metric::Sum), ("min", Metric::Min), ("max", Metric::Max), ("mean", Metric::Mean)];
+pub(super) const METRICS: [(&str, JobMetric); 4] =
+    [("sum", JobMetric::Sum), ("min", JobMetric::Min), ("max", JobMetric::Max), ("mean", JobMetric::Mean)];
 pub(super) const COMPAT: [(&str, Compat); 1] = [("harbor", Compat::Harbor)];
 
 /// Whose rules of grading a job follows.
@@ -424,7 +423,7 @@ impl Loader<'_> {
         }
     }
 
-    fn metrics(&self, root: &Section<'_>) -> Vec<Metric> {
+    fn metrics(&self, root: &Section<'_>) -> Vec<JobMetric> {
         let mut metrics = Vec::new();
         for (index, node) in root.list("metrics").unwrap_or_default().iter().enumerate() {
             let Some(section) = self.reader.section(node, &format!("metrics.{index}"), &METRIC_KEYS) else {

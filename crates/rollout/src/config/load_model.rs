@@ -13,7 +13,7 @@ use super::{
     reader::{MAX_TIMEOUT_SEC, Section, above_zero},
     tree::{Node, Value},
 };
-use crate::model::{
+use rollout_model::{
     Limits,
     client::{Dialect, Price, Prices, RateLimit},
 };

@@ -13,7 +13,7 @@ use super::{
     reader::{MAX_TIMEOUT_SEC, Section, above_zero},
     tree::{Node, Value},
 };
-use crate::model::rubric::{Command, Match};
+use rollout_model::rubric::{Command, Match};
 
 pub(super) const KEYS: [&str; 8] =
     ["name", "weight", "match", "judge", "command", "group", "timeout_sec", "parser"];

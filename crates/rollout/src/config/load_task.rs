@@ -5,12 +5,13 @@ use std::path::Path;
 use serde_json::Value as Json;
 
 use super::{
-    Bytes, Cpus, TaskConfig,
+    TaskConfig,
     diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
     reader::{Reader, Section},
     toml_file,
     tree::{Entry, Node, Sources, Span, Value},
 };
+use rollout_core::quantity::{Bytes, Cpus};
 
 /// The largest task.toml that is read.
 const MAX_BYTES: usize = 1 << 20;

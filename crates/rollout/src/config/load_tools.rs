@@ -5,12 +5,13 @@ use std::{collections::HashMap, time::Duration};
 use serde_json::json;
 
 use super::{
-    CommandToolConfig, ContainerTool, EnvValue, McpConfig, ToolConfig,
+    CommandToolConfig, EnvValue, McpConfig, ToolConfig,
     diagnostic::{Code, Diagnostic, quoted},
     load_job::Loader,
     reader::{MAX_TIMEOUT_SEC, Section, above_zero},
     tree::{Node, Span, Value},
 };
+use rollout_model::tool::container::ContainerTool;
 
 pub(super) const KEYS: [&str; 7] =
     ["command", "name", "description", "parameters", "timeout_sec", "mcp", "container"];

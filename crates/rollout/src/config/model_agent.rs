@@ -5,7 +5,7 @@ use std::time::Duration;
 use indexmap::IndexMap;
 
 use super::EnvValue;
-use crate::model::{
+use rollout_model::{
     Limits, SamplingArgs,
     client::{Dialect, Price, RateLimit},
 };

@@ -7,10 +7,10 @@ use std::{
 
 use super::{
     diagnostic::{Code, Diagnostic, Severity, nearest, quoted, sort},
-    quantity::{Bytes, Cpus, QuantityError},
     tree::{Entry, Node, Sources, Span, Value},
 };
-use crate::record::redact::MASK;
+use rollout_core::quantity::{Bytes, Cpus, QuantityError};
+use rollout_core::redact::MASK;
 
 /// Collects what is found while a tree is read.
 pub(super) struct Reader<'a> {

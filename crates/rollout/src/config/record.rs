@@ -13,7 +13,7 @@ use super::{
     record_model,
     tree::{Node, Sources, Value},
 };
-use crate::record::redact::Redactor;
+use rollout_core::redact::Redactor;
 
 /// What can differ between two runs of the same work.
 const NOT_HASHED: [&str; 5] = ["name", "jobs_dir", "n_concurrent_trials", "log_level", "eval_log"];
@@ -42,7 +42,7 @@ pub(super) fn job(config: &JobConfig, compat: Option<Compat>, tree: &Node, sourc
         "instruction_path": config.instruction_path,
         "compat": compat.map(|Compat::Harbor| "harbor"),
         "environment": {
-            "type": environment.kind.map(super::EnvironmentKind::as_str),
+            "type": environment.kind.map(rollout_env::EnvironmentKind::as_str),
             "force_build": environment.force_build,
             "cache_agent_install": environment.cache_agent_install,
             "preserve_env": word(&PRESERVE_POLICIES, environment.preserve),
@@ -169,12 +169,12 @@ pub(super) fn hash(record: &Json) -> String {
         job.retain(|key, _| !NOT_HASHED.contains(&key.as_str()));
     }
     for agent in record["agents"].as_array_mut().into_iter().flatten() {
-        agent.get_mut("model").into_iter().for_each(record_model::strip);
+        agent.get_mut("model").into_iter().for_each(rollout_record::identity::strip_model);
     }
     for dataset in record["datasets"].as_array_mut().into_iter().flatten() {
         let rubric = dataset.pointer_mut("/interaction/rubric").and_then(Json::as_array_mut);
         for entry in rubric.into_iter().flatten() {
-            entry.pointer_mut("/judge/model").into_iter().for_each(record_model::strip);
+            entry.pointer_mut("/judge/model").into_iter().for_each(rollout_record::identity::strip_model);
         }
     }
     record.sort_all_objects();
@@ -188,5 +188,5 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 
 /// `sha256:` and a hash in hexadecimal.
 pub(super) fn hexadecimal(hash: &[u8]) -> String {
-    format!("sha256:{}", crate::text::hex(hash))
+    format!("sha256:{}", rollout_core::text::hex(hash))
 }

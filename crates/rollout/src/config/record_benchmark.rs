@@ -1,5 +1,6 @@
 //! A benchmark as config.json keeps it, and its hash.
 
+use rollout_record::identity::PROMPT_HASH;
 use std::{
     borrow::Cow,
     path::{Path, PathBuf},
@@ -10,12 +11,12 @@ use serde_json::{Map, Value as Json, json};
 use super::{
     RolloutConfig,
     expand::recorded,
-    load_benchmark::{KEYS, PROMPT_HASH, secrets},
+    load_benchmark::{KEYS, secrets},
     load_model::is_secret_header,
     record::{redact, sha256},
     tree::Node,
 };
-use crate::record::redact::Redactor;
+use rollout_core::redact::Redactor;
 
 /// Where things are reached and how fast they are worked through: what gives no other answers.
 const NOT_HASHED: [&str; 14] = [

@@ -10,24 +10,13 @@ use super::{
     record::{env, items, word},
     tree::{Node, Sources, Value},
 };
-use crate::model::Limits;
-
-/// How a model is reached. A server that has moved, or a key that was renewed, gives no other results.
-const NOT_HASHED: [&str; 7] =
-    ["base_url", "api_key", "headers", "timeout_sec", "connect_timeout_sec", "max_retries", "rate_limit"];
+use rollout_model::Limits;
 
 /// Adds what makes an agent a model.
 pub(super) fn model_agent(agent: &mut Map<String, Json>, config: &ModelAgentConfig, node: &Node) {
     agent.insert("model".to_owned(), model(&config.model, node.get("model")));
     agent.insert("system_prompt".to_owned(), json!(config.system_prompt));
     agent.insert("limits".to_owned(), limits(&config.limits));
-}
-
-/// Leaves out of a model, as it is recorded, what cannot change a result.
-pub(super) fn strip(model: &mut Json) {
-    if let Json::Object(model) = model {
-        model.retain(|key, _| !NOT_HASHED.contains(&key.as_str()));
-    }
 }
 
 fn model(config: &ModelConfig, node: Option<&Node>) -> Json {

@@ -6,8 +6,9 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{
-    Cpus, RetryConfig, load_agents, load_datasets, load_job, load_task, reader::MAX_TIMEOUT_SEC, schema_model,
+    RetryConfig, load_agents, load_datasets, load_job, load_task, reader::MAX_TIMEOUT_SEC, schema_model,
 };
+use rollout_core::quantity::Cpus;
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 

@@ -1,15 +1,16 @@
 //! The JSON Schema of the configuration of a benchmark.
 
+use rollout_record::identity::PROMPT_HASH;
 use serde_json::{Value as Json, json};
 
 use super::{
     RolloutConfig,
-    load_benchmark::{KEYS, PROMPT_HASH},
+    load_benchmark::KEYS,
     load_model::MOST_RETRIES,
     reader::MAX_TIMEOUT_SEC,
     schema::{described, object, text, titled},
 };
-use crate::model::metric::Metric;
+use rollout_model::metric::Metric;
 
 /// The JSON Schema of the configuration of a benchmark.
 pub fn benchmark_schema() -> Json {

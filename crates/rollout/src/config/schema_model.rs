@@ -3,12 +3,13 @@
 use serde_json::{Value as Json, json};
 
 use super::{
-    Cpus, load_interaction as interaction, load_model as model, load_rubric as rubric, load_task,
+    load_interaction as interaction, load_model as model, load_rubric as rubric, load_task,
     load_tools as tools,
     reader::MAX_TIMEOUT_SEC,
     schema::{described, env, flag, object, one_of, quantity, required, text, titled, word},
 };
-use crate::model::rubric::Command;
+use rollout_core::quantity::Cpus;
+use rollout_model::rubric::Command;
 
 /// The JSON Schema of interaction files.
 pub fn interaction_schema() -> Json {

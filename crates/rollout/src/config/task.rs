@@ -1,6 +1,6 @@
 //! What a task.toml says, after validation.
 
-use super::{Bytes, Cpus};
+use rollout_core::quantity::{Bytes, Cpus};
 
 /// A validated task.toml.
 #[derive(Debug, Clone)]

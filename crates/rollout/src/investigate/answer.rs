@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::{export::eval_log::Findings, text::excerpt};
+use rollout_core::text::excerpt;
+use rollout_record::export::eval_log::Findings;
 
 /// The longest answer that is looked at, in characters.
 pub(super) const MAX_CHARS: usize = 8000;

@@ -5,12 +5,10 @@ use std::{
     path::Path,
 };
 
-use crate::{
-    model::Message,
-    record::{
-        layout::{JobDir, open_below},
-        saved::{Conversation, SavedError, SavedJob, SavedTrial},
-    },
+use rollout_core::message::Message;
+use rollout_record::{
+    layout::{JobDir, open_below},
+    saved::{Conversation, SavedError, SavedJob, SavedTrial},
 };
 
 /// How much of a file is read from its start and from its end.

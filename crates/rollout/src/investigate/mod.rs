@@ -21,16 +21,14 @@ use serde_json::Map;
 use tokio::sync::mpsc;
 
 use self::evidence::Evidence;
-use crate::{
+use rollout_core::{message::Message, redact::Redactor, response::TokenUsage};
+use rollout_model::{Error, ErrorKind, Model};
+use rollout_record::{
     export::{
         ExportError,
         eval_log::{self, EpisodeRecord, ExperimentRecord, Findings, InvestigatorLlmConfig},
     },
-    model::{Error, ErrorKind, Message, Model, TokenUsage},
-    record::{
-        redact::Redactor,
-        saved::{SavedError, SavedJob},
-    },
+    saved::{SavedError, SavedJob},
 };
 
 /// What an investigation looks into, and how.

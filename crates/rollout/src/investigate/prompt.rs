@@ -3,7 +3,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::evidence::Evidence;
-use crate::text::fence;
+use rollout_core::text::fence;
 
 const ASKED: &str = "\
 You look into one attempt of an agent at a task, after it is over, for people who want to know what their results mean.
@@ -53,7 +53,7 @@ pub(super) fn correction(problem: &str) -> String {
 pub(super) fn version() -> String {
     let asked = format!("{}{}", prompt(&Evidence::default()), correction(""));
     let hash = Sha256::digest(asked);
-    format!("sha256:{}", crate::text::hex(&hash))
+    format!("sha256:{}", rollout_core::text::hex(&hash))
 }
 
 /// The start and the end of a text that is too long, with a line on what is not there.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::text::excerpt;
+use rollout_core::text::excerpt;
 
 /// One setting that is not the same in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,17 +24,18 @@ use super::{
     sections::Sections,
     summary::{self, ResultFile, Rows, Times},
 };
-use crate::{
-    environment::Provider,
-    event::{Event, JobKind, Phase, TrialIndex},
-    model,
-    record::{
-        atomic,
-        journal::{Entry, JournalError},
-        layout::JobDir,
-    },
+use crate::trial::{self, Installs, Progress, Trial, TrialEnd};
+use rollout_core::{
+    event::{Event, JobKind, Phase},
+    name::TrialIndex,
     result::{ErrorType, JobResult, TrialError, TrialResult},
-    trial::{self, Installs, Progress, Trial, TrialEnd},
+};
+use rollout_env::Provider;
+use rollout_model as model;
+use rollout_record::{
+    atomic,
+    journal::{Entry, JournalError},
+    layout::JobDir,
 };
 
 /// Rows that wait for the disk before no more rollouts are started.

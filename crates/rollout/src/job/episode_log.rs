@@ -3,10 +3,11 @@
 use tokio::sync::mpsc;
 
 use super::{Plan, recorder::Recorded, rollouts::Finished};
-use crate::{
+use rollout_core::text::chain;
+use rollout_record::{
     export::{ExportError, eval_log::LiveLog},
-    record::{layout::JobDir, saved::SavedTrial},
-    text::chain,
+    layout::JobDir,
+    saved::SavedTrial,
 };
 
 /// Writes records after the results that they are made of. A job goes on without them: they can be made again.

@@ -32,19 +32,17 @@ pub use plan::{ExampleSet, Plan, PlanAgent, PlanDataset, PlanError, PlanTask, Se
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{provenance::TaskHashes, sections::Sections, summary::Rows};
-use crate::{
-    benchmark,
-    blocking::blocking,
-    environment::Provider,
-    model::{self, metadata::GenerateMetadata, output::RolloutOutput},
-    record::{
-        atomic::{self, WriteError},
-        journal::{self, Header, Journal, JournalError, PlannedTask},
-        layout::JobDir,
-        provenance::Provenance,
-        rows,
-        tasks::{self, TaskAbout},
-    },
+use crate::benchmark;
+use rollout_core::{provenance::Provenance, row::RolloutOutput};
+use rollout_env::{Provider, blocking::blocking};
+use rollout_model as model;
+use rollout_record::{
+    atomic::{self, WriteError},
+    journal::{self, Header, Journal, JournalError, PlannedTask},
+    layout::JobDir,
+    metadata::GenerateMetadata,
+    rows,
+    tasks::{self, TaskAbout},
 };
 
 /// Whose key is refused, where it is the judge's of a benchmark.
@@ -60,7 +58,7 @@ pub struct Job {
     sections: Sections,
     rows: Rows,
     /// The trials that this run is to do.
-    todo: Vec<crate::event::TrialIndex>,
+    todo: Vec<rollout_core::name::TrialIndex>,
     history: History,
     warnings: Vec<String>,
     collector: Option<Box<dyn Collector>>,

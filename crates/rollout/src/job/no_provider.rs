@@ -2,9 +2,7 @@
 
 use async_trait::async_trait;
 
-use crate::environment::{
-    Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider,
-};
+use rollout_env::{Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider};
 
 /// Makes no environments: for jobs whose tasks are all examples for models.
 #[derive(Debug, Clone, Copy, Default)]

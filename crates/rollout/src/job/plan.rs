@@ -10,17 +10,21 @@ use globset::GlobMatcher;
 use indexmap::IndexMap;
 
 use crate::{
-    config::{AgentConfig, Env, JobConfig, LoadedJob, env_value},
-    event::{JobKind, TrialId, TrialIndex},
-    model::{Model, RolloutInput, Rollouts, dataset},
-    name::{AgentName, DatasetName, TaskName},
-    record::{
-        journal::{PlannedTask, TaskSelection},
-        redact::Redactor,
-        tasks::{TaskAbout, TaskLimits},
-    },
+    config::{AgentConfig, Env, JobConfig, LoadedJob, TaskConfig, env_value},
+    rollouts::Rollouts,
     task::{Dataset, Pins, Task, TaskProblem},
+    trial::Timeouts,
+};
+use rollout_core::{
+    event::JobKind,
+    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
+    redact::Redactor,
     text::listed,
+};
+use rollout_model::{Model, RolloutInput, dataset};
+use rollout_record::{
+    journal::{PlannedTask, TaskSelection},
+    tasks::{TaskAbout, TaskLimits},
 };
 
 /// The part of a job that is asked for. An empty list selects everything.
@@ -220,7 +224,7 @@ impl PlanTask {
                 let contents = task.contents()?;
                 let about = TaskAbout {
                     name: self.name.to_string(),
-                    limits: Some(TaskLimits::new(config, &task.config)),
+                    limits: Some(task_limits(config, &task.config)),
                     ..task.about(self.dataset.as_str(), &contents)
                 };
                 (Some(contents.hash()), Some(about))
@@ -567,4 +571,19 @@ fn check<'a>(
 
 fn selects(globs: &[GlobMatcher], name: &str) -> bool {
     globs.is_empty() || globs.iter().any(|glob| glob.is_match(name))
+}
+
+/// What trials of a task get in a job.
+fn task_limits(job: &JobConfig, task: &TaskConfig) -> TaskLimits {
+    let Timeouts { build, install, execute, verify } = Timeouts::new(job, task);
+    let environment = &job.environment;
+    TaskLimits {
+        cpus: environment.override_cpus.unwrap_or(task.cpus).millis as f64 / 1000.0,
+        memory_bytes: environment.override_memory.unwrap_or(task.memory).0,
+        storage_bytes: environment.override_storage.unwrap_or(task.storage).0,
+        build_timeout_sec: build.as_secs_f64(),
+        install_timeout_sec: install.as_secs_f64(),
+        agent_timeout_sec: execute.as_secs_f64(),
+        verifier_timeout_sec: verify.as_secs_f64(),
+    }
 }

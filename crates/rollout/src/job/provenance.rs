@@ -7,14 +7,17 @@ use super::{
     plan::{Plan, Work},
 };
 use crate::{
-    event::TrialIndex,
-    record::{
-        journal::PlannedTask,
-        provenance::{GitState, Provenance, Seeds, TrialProvenance, install_hash},
-    },
-    result::TrialResult,
+    config::{AgentConfig, AgentKind},
     task::git_state,
 };
+use rollout_core::{
+    name::TrialIndex,
+    provenance::{GitState, Provenance, Seeds, TrialProvenance},
+    result::TrialResult,
+};
+use rollout_model::dataset;
+use rollout_record::journal::PlannedTask;
+use serde_json::json;
 
 impl Job {
     /// Says how the run was started, for the record: the words of the command. Secrets are masked.
@@ -98,5 +101,49 @@ impl Origin {
     pub(super) fn of(&self, plan: &Plan, index: TrialIndex, result: &TrialResult) -> Option<TrialProvenance> {
         let hash = self.task_hashes.0.get(plan.place(index).1).and_then(Option::as_deref);
         Some(self.run.as_ref()?.of_trial(result, hash))
+    }
+}
+
+/// The hash of what an agent installs: its script, and which variables the script can see.
+fn install_hash(agent: &AgentConfig) -> Option<String> {
+    match &agent.kind {
+        AgentKind::Script { install: Some(script), .. } => {
+            let mut names: Vec<&str> = agent.env.keys().map(String::as_str).collect();
+            names.sort_unstable();
+            Some(dataset::hash(&json!({"install": script, "variables": names})))
+        }
+        AgentKind::Script { install: None, .. }
+        | AgentKind::Oracle
+        | AgentKind::Nop
+        | AgentKind::Model(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_core::name::AgentName;
+
+    use super::*;
+    use crate::config::{Env, EnvValue};
+
+    fn agent(install: Option<&str>, variables: &[(&str, &str)]) -> AgentConfig {
+        let value = |value: &str| EnvValue { value: value.to_owned(), secret: false };
+        AgentConfig {
+            name: AgentName::new("agent").unwrap(),
+            description: None,
+            env: variables.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect::<Env>(),
+            kind: AgentKind::Script { install: install.map(ToOwned::to_owned), execute: "true".to_owned() },
+        }
+    }
+
+    #[test]
+    fn an_install_is_its_script_and_the_names_of_its_variables() {
+        let hash = install_hash(&agent(Some("apk add x"), &[("A", "1"), ("B", "2")]));
+        let golden = "sha256:3d44d077b23895a821c1553d2fbe383f54ba5ebb688a8bc04dd2a541da4acf90";
+        assert_eq!(hash.as_deref(), Some(golden), "records of before have the hash as it was");
+        assert_eq!(install_hash(&agent(Some("apk add x"), &[("B", "3"), ("A", "4")])), hash);
+        assert_ne!(install_hash(&agent(Some("apk add y"), &[("A", "1"), ("B", "2")])), hash);
+        assert_ne!(install_hash(&agent(Some("apk add x"), &[("A", "1")])), hash);
+        assert_eq!(install_hash(&agent(None, &[("A", "1")])), None);
     }
 }

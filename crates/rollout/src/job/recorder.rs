@@ -13,18 +13,14 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{JobError, Plan, episode_log::EpisodeLog, plan::Work, provenance::Origin, rollouts::Finished};
-use crate::{
-    event::TrialIndex,
-    model::metadata::GenerateMetadata,
-    record::{
-        atomic,
-        journal::{Entry, Journal},
-        layout::{JobDir, TrialDir},
-        provenance::TrialProvenance,
-        rows::RowFile,
-    },
-    result::TrialResult,
-    trial::error_text,
+use crate::trial::error_text;
+use rollout_core::{name::TrialIndex, provenance::TrialProvenance, result::TrialResult};
+use rollout_record::{
+    atomic,
+    journal::{Entry, Journal},
+    layout::{JobDir, TrialDir},
+    metadata::GenerateMetadata,
+    rows::RowFile,
 };
 
 /// What became of trials that were handed over together.

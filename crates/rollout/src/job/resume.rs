@@ -17,16 +17,12 @@ use super::{
     sections::Sections,
     summary::Rows,
 };
-use crate::{
-    config::LoadedJob,
-    environment::Provider,
-    event::{JobKind, TrialIndex},
-    record::{
-        journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
-        layout::{JobDir, TrialDir},
-        redact,
-    },
-    result::TrialSummary,
+use crate::config::LoadedJob;
+use rollout_core::{event::JobKind, name::TrialIndex, redact, result::TrialSummary};
+use rollout_env::Provider;
+use rollout_record::{
+    journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
+    layout::{JobDir, TrialDir},
 };
 
 /// Which finished trials a resume does again. Missing ones are always done.

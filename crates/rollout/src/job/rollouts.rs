@@ -16,17 +16,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Plan, dispatch::crashed};
 use crate::{
-    benchmark::TaskResult,
     config::RetryConfig,
-    event::{TrialId, TrialIndex},
-    model::{
-        Error, ErrorKind, Halt, Model, Rollouts, State,
-        output::{OutputError, RolloutOutput, state_to_output},
-        rollout,
-    },
-    result::{ErrorType, TrialError, TrialResult, Usage},
+    rollouts::Rollouts,
     trial::{Progress, retry_delay, seconds},
 };
+use rollout_core::{
+    name::{TrialId, TrialIndex},
+    result::{ErrorType, TrialError, TrialResult, Usage},
+    row::{OutputError, RolloutOutput, TaskResult},
+};
+use rollout_model::output::question_row;
+use rollout_model::{Error, ErrorKind, Halt, Model, State, output::state_to_output, rollout};
 
 /// What is done with finished rollouts.
 #[derive(Debug, Clone, Copy)]
@@ -279,7 +279,7 @@ impl Group {
         let (_, _, attempt) = self.plan.parts(index);
         let trial = self.plan.trial(index);
         let answered = self.rollouts.results.map(|form| {
-            let told = TaskResult::new(state, form);
+            let told = question_row(state, form);
             (form, TaskResult { attempt: Some(attempt), ..told })
         });
         let output = match &answered {
@@ -302,7 +302,7 @@ impl Group {
             error.message = self.plan.redactor().text(&error.message).into_owned();
         }
         let row = self.keep.rows.then(|| match &answered {
-            Some((form, answered)) => self.line(&answered.kept(*form)),
+            Some((form, answered)) => self.line(&answered.kept(form.kept)),
             None => self.line(&output),
         });
         let output = self.keep.outputs.then_some(output);

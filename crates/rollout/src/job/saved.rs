@@ -7,10 +7,8 @@ use serde_json::Value;
 use super::{
     Difference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, absolute, difference, resume::Growth,
 };
-use crate::{
-    environment::Provider as _,
-    record::{journal::Journal, layout::JobDir, rows},
-};
+use rollout_env::Provider as _;
+use rollout_record::{journal::Journal, layout::JobDir, rows};
 
 /// What must be the same in both runs. More examples may come with the second.
 const SAME: [&str; 5] = ["env_id", "model", "rollouts_per_example", "shuffle", "shuffle_seed"];

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{JobError, Plan, rollouts::trial_result, sections::Sections};
-use crate::{event::TrialIndex, model::output::RolloutOutput, record::rows, result::TrialResult};
+use rollout_core::{name::TrialIndex, result::TrialResult, row::RolloutOutput};
+use rollout_record::rows;
 
 /// What was found of earlier runs.
 pub(super) struct SavedRows {

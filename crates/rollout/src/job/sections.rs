@@ -11,14 +11,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{JobError, Plan, plan::Work};
-use crate::{
-    event::TrialIndex,
-    model::{
-        Model, Rollouts, ToolDef,
-        metadata::{Aggregate, GenerateMetadata, Stats},
-    },
-    record::{atomic, provenance::Provenance, rows},
-    result::TrialResult,
+use crate::rollouts::Rollouts;
+use rollout_core::{message::ToolDef, name::TrialIndex, provenance::Provenance, result::TrialResult};
+use rollout_model::Model;
+use rollout_record::{
+    atomic,
+    metadata::{Aggregate, GenerateMetadata, Stats},
+    rows,
 };
 
 /// All sections of a job, in the order of their trials.

@@ -8,14 +8,12 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use serde_json::Value;
 
 use super::{Plan, PlanTask, Work};
-use crate::{
-    config::Metric,
-    event::TrialIndex,
-    name::{AgentName, DatasetName},
-    record::provenance::Provenance,
-    result::{ErrorType, JobResult, Totals, TrialResult, TrialSummary},
-    stats::report::{Report, StatisticsFile, Task, Trial},
+use rollout_core::{
+    name::{AgentName, DatasetName, TrialIndex},
+    provenance::Provenance,
+    result::{ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
 };
+use rollout_record::stats::report::{Report, StatisticsFile, Task, Trial};
 
 /// What is kept of each trial while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
@@ -158,7 +156,7 @@ struct AgentFile {
     pass_rate: f64,
     mean_reward: f64,
     total_cost: f64,
-    metrics: IndexMap<Metric, Option<f64>>,
+    metrics: IndexMap<JobMetric, Option<f64>>,
 }
 
 impl<'a> ResultFile<'a> {

@@ -5,10 +5,7 @@ use std::{io::Read as _, path::Path};
 use serde_json::{Map, Value};
 
 use super::{Task, content::Contents};
-use crate::{
-    export::eval_log::TaskVersion,
-    record::{layout::open_below, tasks::TaskAbout},
-};
+use rollout_record::{export::eval_log::TaskVersion, layout::open_below, tasks::TaskAbout};
 
 /// How much of an instruction or a script is kept. Nobody writes that much by hand.
 const MAX_BYTES: u64 = 1 << 20;
@@ -95,7 +92,8 @@ mod tests {
         os::unix::fs::{PermissionsExt as _, symlink},
     };
 
-    use crate::{name::TaskName, task::load_task};
+    use crate::task::load_task;
+    use rollout_core::name::TaskName;
 
     const TOML: &str =
         "version = \"1.0\"\nday = 2026-01-02\nodd = nan\nlarge = 1e22\n\n[agent]\ntimeout_sec = 60.0\n";

@@ -10,7 +10,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::Task;
-use crate::text::hex;
+use rollout_core::text::hex;
 
 /// What a task's directory holds: every path with the hash of what is there.
 #[derive(Debug)]

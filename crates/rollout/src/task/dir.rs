@@ -8,10 +8,8 @@ use std::{
 };
 
 use super::{Task, TaskProblem, shown};
-use crate::{
-    config::{Diagnostic, Problems, TaskConfig, load_task_config},
-    name::TaskName,
-};
+use crate::config::{Diagnostic, Problems, TaskConfig, load_task_config};
+use rollout_core::name::TaskName;
 
 /// A task.toml beyond this is a mistake or an attack, not a configuration.
 const MAX_CONFIG_BYTES: u64 = 1024 * 1024;

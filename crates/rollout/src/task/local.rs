@@ -16,7 +16,7 @@ use super::{
     dir::{load_task, looks_like_task},
     shown,
 };
-use crate::{
+use rollout_core::{
     name::{NameError, TaskName},
     text::listed,
 };

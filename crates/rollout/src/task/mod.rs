@@ -14,18 +14,23 @@ mod local;
 mod registry;
 mod sources;
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
-
-use crate::{
-    config::{Diagnostic, TaskConfig},
-    name::{DatasetName, TaskName},
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
+
+use rollout_env::{EnvironmentTemplate, ImageRequest, Origin};
+
+use crate::config::{Diagnostic, TaskConfig};
+use rollout_core::name::{DatasetName, TaskName};
 
 pub use commits::GitCommits;
 pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
-pub use git::{Checkout, GitError, GitState, checkouts, remove_unused_checkouts};
+pub use git::{Checkout, GitError, checkouts, remove_unused_checkouts};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use registry::RegistryError;
 pub use sources::{DatasetError, DatasetProblem, Sources};
@@ -49,6 +54,33 @@ pub struct Task {
     pub has_solution: bool,
     /// Whether task.toml is there; every setting has its default otherwise.
     pub has_config: bool,
+}
+
+impl Task {
+    /// Asks for the image of its environments.
+    pub fn image_request<'a>(
+        &'a self,
+        origin: Origin<'a>,
+        force_build: bool,
+        log: &'a Path,
+    ) -> ImageRequest<'a> {
+        let docker_image = self.config.docker_image.as_deref();
+        ImageRequest { origin, context: &self.context, docker_image, force_build, log }
+    }
+
+    /// What its environments are made from, for an interaction that gives each rollout one.
+    pub fn template(&self) -> EnvironmentTemplate {
+        EnvironmentTemplate {
+            name: self.name.to_string(),
+            context: self.context.clone(),
+            docker_image: self.config.docker_image.clone(),
+            build_timeout: Duration::try_from_secs_f64(self.config.build_timeout_sec)
+                .unwrap_or(Duration::MAX),
+            cpus: self.config.cpus,
+            memory: self.config.memory,
+            storage: self.config.storage,
+        }
+    }
 }
 
 /// The tasks of one entry of `datasets`, in a stable order.
@@ -93,7 +125,7 @@ pub enum TaskProblem {
 }
 
 /// Makes a path fit for a message: names of files are written by strangers.
-fn shown(path: &std::path::Path) -> String {
+fn shown(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {
         if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }

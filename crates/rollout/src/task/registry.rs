@@ -15,7 +15,8 @@ use super::{
     shown,
     sources::blocking,
 };
-use crate::{config::RegistryLocation, name::TaskName};
+use crate::config::RegistryLocation;
+use rollout_core::name::TaskName;
 
 /// The largest registry that is read; the largest known one has 2 MiB.
 pub(super) const MAX_REGISTRY_BYTES: u64 = 32 * 1024 * 1024;

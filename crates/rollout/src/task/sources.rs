@@ -17,12 +17,12 @@ use super::{
     local::{load_in_parallel, load_tasks},
     registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
 };
-use crate::{
-    config::{DatasetConfig, DatasetSource, RegistryLocation},
-    export::eval_log::github_permalink,
+use crate::config::{DatasetConfig, DatasetSource, RegistryLocation};
+use rollout_core::{
     name::{DatasetName, TaskName},
     text::listed,
 };
+use rollout_record::export::eval_log::github_permalink;
 
 /// How many commits are fetched at the same time.
 const PARALLEL_FETCHES: usize = 4;

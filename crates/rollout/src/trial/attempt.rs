@@ -15,19 +15,21 @@ use super::{
 };
 use crate::{
     agent::{self, trajectory::TurnLog},
-    blocking::blocking,
     config::{AfterAgentError, AgentKind, Env, PreservePolicy},
-    environment::{CopyMode, Environment, EnvironmentError, Exec, FileRead, Outcome, PreparedImage},
-    event::Phase,
-    model,
-    record::{
-        log::{LogTail, LogWriter, create_log_files},
-        redact::Redactor,
-    },
-    result::{EnvironmentRecord, ErrorType, TrialError, TrialResult, Usage},
     task::Task,
+};
+use rollout_core::{
+    event::Phase,
+    redact::Redactor,
+    result::{EnvironmentRecord, ErrorType, TrialError, TrialResult, Usage},
     text::excerpt,
 };
+use rollout_env::{
+    CopyMode, Environment, EnvironmentError, Exec, FileRead, Outcome, PreparedImage,
+    blocking::blocking,
+    log::{LogTail, LogWriter, create_log_files},
+};
+use rollout_model as model;
 
 /// Getting logs out of a broken environment must not hold up the job.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(300);

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::{
-    environment::{EnvironmentError, Exit, Outcome},
+use rollout_core::{
     event::Phase,
-    model::{Error, ErrorKind},
-    record::log::LogTail,
     result::{ErrorType, TrialError},
 };
+use rollout_env::{EnvironmentError, Exit, Outcome, log::LogTail};
+use rollout_model::{Error, ErrorKind};
 
 /// Lines of output that an error quotes.
 const QUOTED_LINES: usize = 10;

@@ -43,7 +43,7 @@ pub(super) fn key<'a>(image: &str, script: &str, variables: impl Iterator<Item =
         hash.update((field.len() as u64).to_le_bytes());
         hash.update(field);
     }
-    crate::text::hex(&hash.finalize())
+    rollout_core::text::hex(&hash.finalize())
 }
 
 #[cfg(test)]

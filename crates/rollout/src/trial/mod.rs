@@ -24,15 +24,19 @@ pub use timeouts::Timeouts;
 
 use self::attempt::{Attempt, AttemptEnd};
 use crate::{
-    blocking::blocking,
     config::{AgentConfig, Env, JobConfig, RetryConfig},
-    environment::Provider,
-    event::{Phase, TrialId},
-    model::{self as models, Model},
-    record::{layout::TrialDir, redact::Redactor},
-    result::{ErrorType, TrialError, TrialResult},
     task::{Task, TaskProblem},
 };
+use rollout_core::{
+    event::Phase,
+    name::TrialId,
+    redact::Redactor,
+    result::{ErrorType, TrialError, TrialResult},
+};
+use rollout_env::{Provider, blocking::blocking};
+use rollout_model as models;
+use rollout_model::Model;
+use rollout_record::layout::TrialDir;
 
 /// Everything one trial needs. What it shares with other trials is all here.
 pub struct Trial {

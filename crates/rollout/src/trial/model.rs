@@ -8,13 +8,11 @@ use super::{
 };
 use crate::{
     agent::{conversation::Conversation, trajectory},
-    blocking::blocking,
     config::ModelAgentConfig,
-    environment::Environment,
-    event::Phase,
-    model::State,
-    result::ErrorType,
 };
+use rollout_core::{event::Phase, result::ErrorType};
+use rollout_env::{Environment, blocking::blocking};
+use rollout_model::State;
 
 /// More is nothing that a model could read.
 const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;

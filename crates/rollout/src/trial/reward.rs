@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 
-use crate::text::excerpt;
+use rollout_core::text::excerpt;
 
 /// The largest file that is read as a reward.
 pub(super) const MAX_REWARD_BYTES: u64 = 64 << 10;

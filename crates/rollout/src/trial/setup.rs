@@ -8,15 +8,10 @@ use super::{
     failure::{self, Failure},
     installs::{self, Turn},
 };
-use crate::{
-    agent,
-    blocking::blocking,
-    config::AgentKind,
-    environment::{
-        CopyMode, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, PreparedImage,
-    },
-    event::Phase,
-    result::ErrorType,
+use crate::{agent, config::AgentKind};
+use rollout_core::{event::Phase, result::ErrorType};
+use rollout_env::{
+    CopyMode, Environment, EnvironmentError, EnvironmentSpec, Origin, PreparedImage, blocking::blocking,
 };
 
 /// What becomes of the agent's install.
@@ -38,7 +33,7 @@ impl Attempt<'_> {
         let log = self.trial.dir.build_log();
         let trial = self.trial.id.to_string();
         let origin = Origin { job: &self.trial.job_name, trial: &trial };
-        let request = ImageRequest { origin, task: self.task, force_build: config.force_build, log: &log };
+        let request = self.task.image_request(origin, config.force_build, &log);
         let prepared = tokio::time::timeout(self.timeouts.build, self.trial.provider.prepare(request));
         let image = prepared
             .await

@@ -7,13 +7,9 @@ use super::{
     failure::{self, Failure},
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
 };
-use crate::{
-    blocking::blocking,
-    config::AgentProcesses,
-    environment::{CopyMode, Environment, FileRead},
-    event::Phase,
-    result::ErrorType,
-};
+use crate::config::AgentProcesses;
+use rollout_core::{event::Phase, result::ErrorType};
+use rollout_env::{CopyMode, Environment, FileRead, blocking::blocking};
 
 /// How many left-over commands a result names.
 const MAX_SURVIVORS: usize = 20;

@@ -75,7 +75,7 @@ async fn a_configuration_names_the_judge_or_else_the_model_itself_judges() {
         ..config.clone()
     };
     for config in [&config, &of_its_own] {
-        let judge = LlmJudge::configured(config).unwrap();
+        let judge = rollout::benchmark::judge(config).unwrap();
         assert!(judge.judge("Why?", "p", "t", "q").await.unwrap().correct);
     }
     let requests = server.requests();

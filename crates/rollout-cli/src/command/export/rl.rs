@@ -8,7 +8,7 @@ use std::{
 
 use rollout::{
     export::{Export, ExportError, NewFile},
-    model::samples::{Sample, SampleError, TrialSampleError},
+    model::samples::{Sample, SampleError, TrialSampleError, trial_samples},
     record::saved::{SavedJob, SavedTrial},
 };
 
@@ -114,7 +114,7 @@ fn samples(
     example: u64,
 ) -> Result<Result<Vec<Sample>, Lack>, ExportError> {
     Ok(match export.job.conversation(trial)? {
-        Some(said) => Sample::of_trial(trial, example, &said).map_err(|error| Lack::of(&error)),
+        Some(said) => trial_samples(trial, example, &said).map_err(|error| Lack::of(&error)),
         None => Err(Lack::Conversation),
     })
 }

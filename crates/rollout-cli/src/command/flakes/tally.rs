@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout::{
-    event::TrialId,
+    name::TrialId,
     record::{
         journal::PlannedTask,
         saved::{SavedError, SavedJob},

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::model::{
-    Message,
+use rollout_core::message::Message;
+use rollout_model::{
     metric::extract_final_answer,
     parser::{Parser as _, Plain},
 };

@@ -16,17 +16,21 @@ use serde_json::{Map, Value, json};
 
 use super::{ScoreError, answers::text, mean, save};
 use crate::{
-    blocking::blocking,
+    build::{self, BuildError},
     config::{DatasetSource, Override, Problems, load_job_text},
-    model::{
-        Client, Error, ErrorKind, Messages, Model, Response, Role, RolloutInput, RolloutOutput, Rubric,
-        RubricError, State, TrajectoryStep, Usage,
-        build::{self, BuildError},
-        client::ClientConfig,
-        metric::PREDICTED_ANSWER,
-    },
-    record::{redact::Redactor, rows::METADATA},
 };
+use rollout_core::{
+    message::{Messages, Role},
+    redact::Redactor,
+    response::Response,
+    row::RolloutOutput,
+};
+use rollout_env::blocking::blocking;
+use rollout_model::{
+    Client, Error, ErrorKind, Model, RolloutInput, Rubric, RubricError, State, TrajectoryStep, Usage,
+    client::ClientConfig, metric::PREDICTED_ANSWER,
+};
+use rollout_record::rows::METADATA;
 
 /// A rubric that came from a file.
 #[derive(Debug)]

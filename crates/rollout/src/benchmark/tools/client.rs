@@ -17,10 +17,8 @@ use super::{
     names::{self, NoSuchTool},
     schema::WireTool,
 };
-use crate::{
-    config::is_loopback,
-    model::{Cause, Error, ErrorKind, client::shown_url},
-};
+use rollout_core::address::is_loopback;
+use rollout_model::{Cause, Error, ErrorKind, client::shown_url};
 
 /// How often a request is sent, if the server cannot be reached.
 const ATTEMPTS: u32 = 3;

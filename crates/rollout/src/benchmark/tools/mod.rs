@@ -20,7 +20,7 @@ pub(crate) use client::{Answer, ToolServer};
 pub(crate) use names::is_same;
 pub(crate) use session::Session;
 
-use crate::model::ToolDef;
+use rollout_core::message::ToolDef;
 
 /// A tool as its server describes it.
 #[derive(Debug, Clone, PartialEq)]

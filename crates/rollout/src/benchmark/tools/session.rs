@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{HEARTBEAT, Toolbox};
-use crate::model::{Error, ErrorKind};
+use rollout_model::{Error, ErrorKind};
 
 /// What one question has open at the tool server. Whoever drops it unclosed leaves the closing to the background.
 #[derive(Debug)]

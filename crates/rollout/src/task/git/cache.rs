@@ -32,7 +32,9 @@ use super::{
     command::{Git, GitError, presentable, tail},
     held,
 };
-use crate::{blocking::blocking, task::sources::notice, text::hex};
+use crate::task::sources::notice;
+use rollout_core::text::hex;
+use rollout_env::blocking::blocking;
 
 /// How often a lock that another process holds is tried again.
 const LOCK_POLL: Duration = Duration::from_millis(100);

@@ -11,6 +11,5 @@ pub(super) use cache::GitCache;
 pub(super) use command::Git;
 pub use command::GitError;
 pub use held::{Checkout, checkouts, remove_unused_checkouts};
-pub use worktree::GitState;
 pub(crate) use worktree::git_state;
 pub(super) use worktree::own_filters;

@@ -5,24 +5,13 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use rollout_core::provenance::GitState;
 use tokio::process::Command;
 
 use super::{address::GitUrl, command::Git};
 
 /// How long git may take over a tree of any size.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The state of a repository at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GitState {
-    /// The commit that is checked out.
-    pub commit: String,
-    /// Whether files of the commit are changed or gone; none if that could not be found out in time.
-    pub is_dirty: Option<bool>,
-    /// The address of `origin`, without credentials.
-    pub remote_url: Option<String>,
-}
 
 /// The state of the repository around a directory. None if there is no repository, no commit, or no git.
 pub(crate) async fn git_state(dir: &Path) -> Option<GitState> {

@@ -1,0 +1,167 @@
+//! Names that become directories: job, agent, dataset and task.
+//!
+//! A name that passes here can be joined to a path without leaving its parent and without hiding a
+//! file that Rollout itself writes there.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Files that a job directory holds beside its agents' directories.
+const RESERVED: [&str; 6] =
+    ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "rollout.log", "eval-log"];
+
+/// The longest name that leaves room for `__<attempt>` within the 255 bytes of a directory entry.
+const MAX_BYTES: usize = 200;
+
+/// Why a text cannot be a directory name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The text is empty or only white space.
+    #[error("a name cannot be empty")]
+    Empty,
+    /// The text is `.` or `..`, or holds a path separator.
+    #[error("a name becomes a directory, so it cannot be a path")]
+    Path,
+    /// The text holds a control character.
+    #[error("a name cannot hold control characters")]
+    Control,
+    /// The text is the name of a file that Rollout writes.
+    #[error("this name is reserved for a file in the job directory")]
+    Reserved,
+    /// The text is too long for a file system.
+    #[error("a name can be at most {MAX_BYTES} bytes long")]
+    TooLong,
+}
+
+fn check(text: &str) -> Result<(), NameError> {
+    if text.trim().is_empty() {
+        return Err(NameError::Empty);
+    }
+    if text == "." || text == ".." || text.contains(['/', '\\']) {
+        return Err(NameError::Path);
+    }
+    if text.chars().any(char::is_control) {
+        return Err(NameError::Control);
+    }
+    // Files are written beside their place under a name that ends so.
+    let place = text.strip_suffix(".tmp").unwrap_or(text);
+    if RESERVED.iter().any(|reserved| place.eq_ignore_ascii_case(reserved)) {
+        return Err(NameError::Reserved);
+    }
+    if text.len() > MAX_BYTES {
+        return Err(NameError::TooLong);
+    }
+    Ok(())
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Checks the text and makes it a name.
+            pub fn new(text: impl Into<String>) -> Result<Self, NameError> {
+                let text = text.into();
+                check(&text)?;
+                Ok(Self(text))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    )*};
+}
+
+names! {
+    /// The name of a job, and of its directory in `jobs_dir`.
+    JobName,
+    /// The name of an agent, unique in its job.
+    AgentName,
+    /// The name of a dataset, unique in its job.
+    DatasetName,
+    /// The name of a task, unique in its dataset.
+    TaskName,
+}
+
+/// One trial of a plan: its place in the enumeration, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TrialIndex(pub u64);
+
+/// Which trial an event is about, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialId {
+    /// Who attempts.
+    pub agent: AgentName,
+    /// From which dataset.
+    pub dataset: DatasetName,
+    /// Which task.
+    pub task: TaskName,
+    /// The how-manyth time, from 1.
+    pub attempt: u32,
+}
+
+impl std::fmt::Display for TrialId {
+    /// Writes the trial's directory relative to the job's.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}__{}", self.agent, self.dataset, self.task, self.attempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_single_directory_entry() {
+        for (text, expected) in [
+            ("hello-world", None),
+            ("Claude Code 1.0", None),
+            ("日本語", None),
+            ("..hidden", None),
+            ("", Some(NameError::Empty)),
+            ("  ", Some(NameError::Empty)),
+            (".", Some(NameError::Path)),
+            ("..", Some(NameError::Path)),
+            ("a/b", Some(NameError::Path)),
+            ("/etc", Some(NameError::Path)),
+            ("a\\b", Some(NameError::Path)),
+            ("a\nb", Some(NameError::Control)),
+            ("a\0b", Some(NameError::Control)),
+            ("result.json", Some(NameError::Reserved)),
+            ("Config.JSON", Some(NameError::Reserved)),
+            ("journal.jsonl", Some(NameError::Reserved)),
+            ("tasks.jsonl", Some(NameError::Reserved)),
+            ("result.json.tmp", Some(NameError::Reserved)),
+        ] {
+            assert_eq!(TaskName::new(text).err(), expected, "{text:?}");
+        }
+        assert_eq!(TaskName::new("x".repeat(201)).err(), Some(NameError::TooLong));
+    }
+}

@@ -1,0 +1,149 @@
+//! Where results come from: what somebody needs to know to get them again.
+//!
+//! A run of a job has one [`Provenance`], which the journal holds once. That of a trial is made of it, and of what its
+//! result and its task say.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::result::TrialResult;
+
+/// Where the results of one run of a job come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The version of Rollout.
+    pub rollout_version: String,
+    /// The hash of the job file with everything filled in.
+    pub config_hash: String,
+    /// The repository that holds the job file; none if none does.
+    pub git: Option<GitState>,
+    /// How the run was started, without secrets; none if a program did it by the library.
+    pub command: Option<Vec<String>>,
+    /// The provider of the environments.
+    pub provider: String,
+    /// What random choices began with; none if nothing was seeded.
+    pub seeds: Option<Seeds>,
+    /// The hashes of what agents install, by agent. Absent are those that install nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub agent_install_hashes: BTreeMap<String, String>,
+}
+
+/// The state of a repository at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GitState {
+    /// The commit that is checked out.
+    pub commit: String,
+    /// Whether files of the commit are changed or gone; none if that could not be found out in time.
+    pub is_dirty: Option<bool>,
+    /// The address of `origin`, without credentials.
+    pub remote_url: Option<String>,
+}
+
+/// What random choices began with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Seeds {
+    /// The order of examples, by dataset.
+    pub shuffle: BTreeMap<String, u64>,
+    /// What models were told, by agent.
+    pub sampling: BTreeMap<String, Value>,
+}
+
+impl Seeds {
+    /// The seeds, if there are any.
+    pub fn some(self) -> Option<Self> {
+        (self != Self::default()).then_some(self)
+    }
+
+    /// Those of one agent on one dataset.
+    fn of(&self, agent: &str, dataset: &str) -> Self {
+        let shuffle = self.shuffle.get_key_value(dataset).map(|(name, seed)| (name.clone(), *seed));
+        let sampling = self.sampling.get_key_value(agent).map(|(name, seed)| (name.clone(), seed.clone()));
+        Self { shuffle: shuffle.into_iter().collect(), sampling: sampling.into_iter().collect() }
+    }
+}
+
+/// Where the result of one trial comes from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialProvenance {
+    /// The version of Rollout.
+    pub rollout_version: String,
+    /// The hash of the job file with everything filled in.
+    pub config_hash: String,
+    /// The hash of the task's files; none if the task could not be loaded.
+    pub task_content_hash: Option<String>,
+    /// The image, by content where possible; none if there never was an environment.
+    pub image: Option<String>,
+    /// The provider of the environments.
+    pub provider: String,
+    /// The limits that really held; none if there never was an environment.
+    pub enforced_limits: Option<Value>,
+    /// The hash of what the agent installs; none if it installs nothing.
+    pub agent_install_hash: Option<String>,
+    /// The repository that holds the job file; none if none does.
+    pub git: Option<GitState>,
+    /// How the run was started, without secrets; none if a program did it by the library.
+    pub command: Option<Vec<String>>,
+    /// What random choices began with; none if nothing was seeded.
+    pub seeds: Option<Seeds>,
+}
+
+impl Provenance {
+    /// Where a result of this run comes from.
+    pub fn of_trial(&self, result: &TrialResult, task_content_hash: Option<&str>) -> TrialProvenance {
+        let (agent, dataset) = (result.agent_name.as_str(), result.dataset_name.as_str());
+        let environment = result.environment.as_ref();
+        TrialProvenance {
+            rollout_version: self.rollout_version.clone(),
+            config_hash: self.config_hash.clone(),
+            task_content_hash: task_content_hash.map(ToOwned::to_owned),
+            image: environment.map(|found| found.image.clone()).filter(|image| !image.is_empty()),
+            provider: self.provider.clone(),
+            enforced_limits: environment.map(|found| found.enforced.clone()),
+            agent_install_hash: self.agent_install_hashes.get(agent).cloned(),
+            git: self.git.clone(),
+            command: self.command.clone(),
+            seeds: self.seeds.as_ref().and_then(|seeds| seeds.of(agent, dataset).some()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::name::{AgentName, DatasetName, TaskName, TrialId};
+
+    #[test]
+    fn a_trial_has_the_seeds_of_its_agent_and_dataset_only() {
+        let run = Provenance {
+            rollout_version: "1.0.0".to_owned(),
+            config_hash: "sha256:0".to_owned(),
+            git: None,
+            command: None,
+            provider: "none".to_owned(),
+            seeds: Some(Seeds {
+                shuffle: [("sums".to_owned(), 7)].into(),
+                sampling: [("a".to_owned(), json!(1)), ("b".to_owned(), json!(2))].into(),
+            }),
+            agent_install_hashes: [("b".to_owned(), "sha256:1".to_owned())].into(),
+        };
+        let of = |agent: &str, dataset: &str| {
+            let id = TrialId {
+                agent: AgentName::new(agent).unwrap(),
+                dataset: DatasetName::new(dataset).unwrap(),
+                task: TaskName::new("0").unwrap(),
+                attempt: 1,
+            };
+            run.of_trial(&TrialResult::empty(&id, jiff::Timestamp::UNIX_EPOCH), None)
+        };
+        let seeds = of("a", "sums").seeds.unwrap();
+        assert_eq!((seeds.shuffle["sums"], seeds.sampling.len(), &seeds.sampling["a"]), (7, 1, &json!(1)));
+        assert_eq!(of("c", "words").seeds, None);
+        assert_eq!(of("b", "sums").agent_install_hash.as_deref(), Some("sha256:1"));
+        assert_eq!(of("a", "sums").agent_install_hash, None);
+    }
+}

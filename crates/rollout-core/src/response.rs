@@ -1,0 +1,317 @@
+//! What a model answers, in one form whichever dialect its server speaks.
+
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
+use serde_json::{Map, Value};
+
+use crate::message::Message;
+
+/// One response of a model.
+///
+/// In records, what belongs to the message is inside of it: `{id, created, model, usage, message: {role, content, …,
+/// finish_reason, is_truncated, tokens}}`, and beside these whatever else the server said.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(from = "Record")]
+pub struct Response {
+    /// The server's name for it.
+    pub id: String,
+    /// When it was made, in seconds since 1970.
+    pub created: i64,
+    /// The model that the server says it used.
+    pub model: String,
+    /// What it took, where the server says.
+    pub usage: Option<TokenUsage>,
+    /// What the model said.
+    pub message: Message,
+    /// Why it stopped, where the server says.
+    pub finish_reason: Option<FinishReason>,
+    /// The tokens behind it, where the server gives them all.
+    pub tokens: Option<ResponseTokens>,
+    /// What else the server said.
+    pub extra: Map<String, Value>,
+}
+
+impl Response {
+    /// Whether the model was cut off.
+    pub fn is_truncated(&self) -> bool {
+        self.finish_reason == Some(FinishReason::Length)
+    }
+}
+
+impl Serialize for Response {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const OWN: [&str; 5] = ["id", "created", "model", "usage", "message"];
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("id", &self.id)?;
+        map.serialize_entry("created", &self.created)?;
+        map.serialize_entry("model", &self.model)?;
+        map.serialize_entry("usage", &self.usage)?;
+        map.serialize_entry("message", &MessageRecord(self))?;
+        for (key, value) in self.extra.iter().filter(|(key, _)| !OWN.contains(&key.as_str())) {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+struct MessageRecord<'a>(&'a Response);
+
+impl Serialize for MessageRecord<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            #[serde(flatten)]
+            message: &'a Message,
+            finish_reason: &'a Option<FinishReason>,
+            is_truncated: bool,
+            tokens: &'a Option<ResponseTokens>,
+        }
+        let Self(response) = self;
+        let Response { message, finish_reason, tokens, .. } = response;
+        Flat { message, finish_reason, is_truncated: response.is_truncated(), tokens }.serialize(serializer)
+    }
+}
+
+/// A response as records hold it. All but the message may be missing.
+#[derive(Deserialize)]
+struct Record {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    created: i64,
+    #[serde(default)]
+    model: String,
+    #[serde(default)]
+    usage: Option<TokenUsage>,
+    message: Message,
+    #[serde(flatten)]
+    extra: Map<String, Value>,
+}
+
+impl From<Record> for Response {
+    fn from(record: Record) -> Self {
+        let Record { id, created, model, usage, mut message, extra } = record;
+        // What does not read as ours is the server's, which is not worth losing the turn for.
+        let finish_reason = take(&mut message.extra, "finish_reason");
+        let tokens = take(&mut message.extra, "tokens");
+        message.extra.remove("is_truncated");
+        Self { id, created, model, usage, message, finish_reason, tokens, extra }
+    }
+}
+
+fn take<T: serde::de::DeserializeOwned>(from: &mut Map<String, Value>, key: &str) -> Option<T> {
+    from.remove(key).and_then(|value| serde_json::from_value(value).ok())
+}
+
+/// Why a model stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum FinishReason {
+    /// It was done.
+    Stop,
+    /// It was cut off at the limit of tokens.
+    Length,
+    /// It wants tools called.
+    ToolCalls,
+    /// Its server did not let it go on.
+    ContentFilter,
+    /// Something that only its server knows.
+    Other(String),
+}
+
+impl FinishReason {
+    /// The word for it in records.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+            Self::Other(reason) => reason,
+        }
+    }
+}
+
+impl From<String> for FinishReason {
+    fn from(reason: String) -> Self {
+        match reason.as_str() {
+            "stop" => Self::Stop,
+            "length" => Self::Length,
+            "tool_calls" => Self::ToolCalls,
+            "content_filter" => Self::ContentFilter,
+            _ => Self::Other(reason),
+        }
+    }
+}
+
+impl From<FinishReason> for String {
+    fn from(reason: FinishReason) -> Self {
+        reason.as_str().to_owned()
+    }
+}
+
+/// The tokens and the money of one response. The three counts of the prompt are disjoint.
+///
+/// Records speak as servers do: their `prompt_tokens` are all of the prompt, and there are `total_tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(from = "UsageRecord", into = "UsageRecord")]
+pub struct TokenUsage {
+    /// Tokens of the prompt that no cache had.
+    pub prompt_tokens: u64,
+    /// Tokens of the prompt that came from a cache.
+    pub cached_tokens: u64,
+    /// Tokens of the prompt that were put into a cache.
+    pub cache_write_tokens: u64,
+    /// Tokens that the model wrote, its reasoning included.
+    pub completion_tokens: u64,
+    /// Of those, the reasoning.
+    pub reasoning_tokens: u64,
+    /// What it cost in US dollars, where the server or a price table says.
+    pub cost: Option<f64>,
+}
+
+impl TokenUsage {
+    /// All tokens of the prompt, wherever they came from.
+    pub fn input_tokens(&self) -> u64 {
+        self.prompt_tokens.saturating_add(self.cached_tokens).saturating_add(self.cache_write_tokens)
+    }
+
+    /// All tokens.
+    pub fn total_tokens(&self) -> u64 {
+        self.input_tokens().saturating_add(self.completion_tokens)
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct UsageRecord {
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    cache_write_tokens: u64,
+    completion_tokens: u64,
+    reasoning_tokens: u64,
+    total_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<f64>,
+}
+
+impl From<TokenUsage> for UsageRecord {
+    fn from(usage: TokenUsage) -> Self {
+        Self {
+            prompt_tokens: usage.input_tokens(),
+            cached_tokens: usage.cached_tokens,
+            cache_write_tokens: usage.cache_write_tokens,
+            completion_tokens: usage.completion_tokens,
+            reasoning_tokens: usage.reasoning_tokens,
+            total_tokens: usage.total_tokens(),
+            cost: usage.cost,
+        }
+    }
+}
+
+impl From<UsageRecord> for TokenUsage {
+    fn from(record: UsageRecord) -> Self {
+        let elsewhere = record.cached_tokens.saturating_add(record.cache_write_tokens);
+        Self {
+            prompt_tokens: record.prompt_tokens.saturating_sub(elsewhere),
+            cached_tokens: record.cached_tokens,
+            cache_write_tokens: record.cache_write_tokens,
+            completion_tokens: record.completion_tokens,
+            reasoning_tokens: record.reasoning_tokens,
+            cost: record.cost,
+        }
+    }
+}
+
+/// The tokens of a prompt and its completion, for training.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ResponseTokens {
+    /// The prompt.
+    pub prompt_ids: Vec<u32>,
+    /// The completion.
+    pub completion_ids: Vec<u32>,
+    /// The logarithm of each completion token's probability.
+    pub completion_logprobs: Vec<f64>,
+    /// The experts that each token went through, layer by layer, where the model has some.
+    #[serde(default)]
+    pub routed_experts: Option<Vec<Vec<Vec<u32>>>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response() -> Response {
+        Response {
+            id: "r1".into(),
+            created: 5,
+            model: "m".into(),
+            usage: Some(TokenUsage {
+                prompt_tokens: 3,
+                cached_tokens: 4,
+                cache_write_tokens: 1,
+                completion_tokens: 2,
+                reasoning_tokens: 1,
+                cost: Some(0.5),
+            }),
+            message: Message::assistant("hi"),
+            finish_reason: Some(FinishReason::Length),
+            tokens: Some(ResponseTokens {
+                prompt_ids: vec![1],
+                completion_ids: vec![2],
+                completion_logprobs: vec![-0.5],
+                routed_experts: None,
+            }),
+            extra: Map::from_iter([("system_fingerprint".to_owned(), "f".into())]),
+        }
+    }
+
+    #[test]
+    fn a_record_holds_the_whole_response() {
+        insta::assert_json_snapshot!(response(), @r#"
+        {
+          "id": "r1",
+          "created": 5,
+          "model": "m",
+          "usage": {
+            "prompt_tokens": 8,
+            "cached_tokens": 4,
+            "cache_write_tokens": 1,
+            "completion_tokens": 2,
+            "reasoning_tokens": 1,
+            "total_tokens": 10,
+            "cost": 0.5
+          },
+          "message": {
+            "role": "assistant",
+            "content": "hi",
+            "finish_reason": "length",
+            "is_truncated": true,
+            "tokens": {
+              "prompt_ids": [
+                1
+              ],
+              "completion_ids": [
+                2
+              ],
+              "completion_logprobs": [
+                -0.5
+              ],
+              "routed_experts": null
+            }
+          },
+          "system_fingerprint": "f"
+        }
+        "#);
+        let text = serde_json::to_string(&response()).unwrap();
+        assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), response());
+    }
+
+    #[test]
+    fn a_record_of_only_a_message_is_a_response() {
+        let text =
+            r#"{"message": {"role": "assistant", "content": "hi", "finish_reason": null, "tokens": null}}"#;
+        let response: Response = serde_json::from_str(text).unwrap();
+        assert_eq!(response.message, Message::assistant("hi"));
+        assert_eq!((response.finish_reason, response.tokens, response.usage), (None, None, None));
+    }
+}

@@ -1,0 +1,488 @@
+//! What a trial and a job come to: the data behind every `result.json`.
+
+use std::fmt;
+
+use indexmap::IndexMap;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    name::{AgentName, DatasetName, TaskName, TrialId},
+    statistics::Statistics,
+};
+
+/// The ways a trial can fail, by the phase in which it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorType {
+    /// The Dockerfile could not be built.
+    EnvironmentBuildFailed,
+    /// The build took longer than `environment.build_timeout_sec`.
+    EnvironmentBuildTimeout,
+    /// The image named by the task could not be had.
+    EnvironmentImagePullFailed,
+    /// The image is there, and its environment did not start.
+    EnvironmentStartFailed,
+    /// The machine cannot give the CPUs, memory or storage asked for.
+    EnvironmentResourceAllocationFailed,
+    /// The install script exited non-zero.
+    AgentInstallFailed,
+    /// The install script took longer than `agent.install_timeout_sec`.
+    AgentInstallTimeout,
+    /// The execute script exited non-zero.
+    AgentExecutionFailed,
+    /// The execute script took longer than `agent.timeout_sec`.
+    AgentExecutionTimeout,
+    /// test.sh exited non-zero.
+    VerifierFailed,
+    /// test.sh took longer than its timeout.
+    VerifierTimeout,
+    /// test.sh left no reward.
+    VerifierRewardMissing,
+    /// test.sh left something that is not a reward.
+    VerifierRewardInvalid,
+    /// The environment could not be stopped or removed.
+    EnvironmentTeardownFailed,
+    /// The task's files are incomplete or wrong.
+    TaskInvalid,
+    /// There is no task where the dataset says.
+    TaskNotFound,
+    /// Rollout itself failed.
+    InternalError,
+}
+
+impl ErrorType {
+    /// All of them, in the order of the phases.
+    pub const ALL: [Self; 17] = [
+        Self::EnvironmentBuildFailed,
+        Self::EnvironmentBuildTimeout,
+        Self::EnvironmentImagePullFailed,
+        Self::EnvironmentStartFailed,
+        Self::EnvironmentResourceAllocationFailed,
+        Self::AgentInstallFailed,
+        Self::AgentInstallTimeout,
+        Self::AgentExecutionFailed,
+        Self::AgentExecutionTimeout,
+        Self::VerifierFailed,
+        Self::VerifierTimeout,
+        Self::VerifierRewardMissing,
+        Self::VerifierRewardInvalid,
+        Self::EnvironmentTeardownFailed,
+        Self::TaskInvalid,
+        Self::TaskNotFound,
+        Self::InternalError,
+    ];
+
+    /// The identifier in records and output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EnvironmentBuildFailed => "environment_build_failed",
+            Self::EnvironmentBuildTimeout => "environment_build_timeout",
+            Self::EnvironmentImagePullFailed => "environment_image_pull_failed",
+            Self::EnvironmentStartFailed => "environment_start_failed",
+            Self::EnvironmentResourceAllocationFailed => "environment_resource_allocation_failed",
+            Self::AgentInstallFailed => "agent_install_failed",
+            Self::AgentInstallTimeout => "agent_install_timeout",
+            Self::AgentExecutionFailed => "agent_execution_failed",
+            Self::AgentExecutionTimeout => "agent_execution_timeout",
+            Self::VerifierFailed => "verifier_failed",
+            Self::VerifierTimeout => "verifier_timeout",
+            Self::VerifierRewardMissing => "verifier_reward_missing",
+            Self::VerifierRewardInvalid => "verifier_reward_invalid",
+            Self::EnvironmentTeardownFailed => "environment_teardown_failed",
+            Self::TaskInvalid => "task_invalid",
+            Self::TaskNotFound => "task_not_found",
+            Self::InternalError => "internal_error",
+        }
+    }
+}
+
+impl fmt::Display for ErrorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a trial failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialError {
+    /// The kind of failure.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// What was attempted, what happened, and what to do next.
+    pub message: String,
+}
+
+/// The outcome of one trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialResult {
+    /// The task that was attempted.
+    pub task_name: TaskName,
+    /// The dataset it belongs to.
+    pub dataset_name: DatasetName,
+    /// Who attempted it.
+    pub agent_name: AgentName,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// The commit of the repository that holds the task.
+    pub task_git_commit_id: Option<String>,
+    /// The score, where there is one.
+    pub reward: Option<f64>,
+    /// Further named scores from `reward.json`.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub rewards: IndexMap<String, f64>,
+    /// What is known of the costs, in US dollars: the sum of the next two.
+    pub cost: f64,
+    /// What the environment cost; a known 0 on this machine.
+    pub environment_cost: f64,
+    /// What the agent's model cost, where the agent told.
+    pub model_cost: Option<f64>,
+    /// What the agent used, where it told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// What went wrong.
+    pub error: Option<TrialError>,
+    /// How long the phases took; null where one did not run.
+    pub durations: Durations,
+    /// When the phases ran; null where one did not.
+    pub timestamps: Timestamps,
+    /// Where the trial ran; absent when it never came to an environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentRecord>,
+    /// How many tries the infrastructure needed.
+    pub tries: u32,
+    /// Commands that the agent left running when verification started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub survivors: Vec<String>,
+    /// What a reader of the result should know beside its error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl TrialResult {
+    /// A trial of which nothing is known yet but when it started.
+    pub fn empty(trial: &TrialId, at: Timestamp) -> Self {
+        Self {
+            task_name: trial.task.clone(),
+            dataset_name: trial.dataset.clone(),
+            agent_name: trial.agent.clone(),
+            attempt: trial.attempt,
+            task_git_commit_id: None,
+            reward: None,
+            rewards: IndexMap::new(),
+            cost: 0.0,
+            environment_cost: 0.0,
+            model_cost: None,
+            usage: None,
+            error: None,
+            durations: Durations::default(),
+            timestamps: Timestamps::empty(at),
+            environment: None,
+            tries: 1,
+            survivors: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whether the trial counts as completed, failed or skipped.
+    pub fn standing(&self) -> Standing {
+        match &self.error {
+            None => Standing::Completed,
+            Some(_) if self.reward.is_some() => Standing::Completed,
+            // With the verifier disabled there is no reward to lose, so a teardown error fails nothing.
+            Some(error) if error.kind == ErrorType::EnvironmentTeardownFailed => Standing::Completed,
+            Some(_) => Standing::Failed,
+        }
+    }
+}
+
+/// How a trial counts in the job's totals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It has a reward, or nothing went wrong and none was asked for.
+    Completed,
+    /// An error kept it from a reward.
+    Failed,
+    /// A cancelled job never finished it.
+    Skipped,
+}
+
+/// What an agent reports to have used.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Tokens sent to the model.
+    pub input_tokens: Option<u64>,
+    /// Tokens received from the model.
+    pub output_tokens: Option<u64>,
+    /// Of the tokens sent, those served from a cache.
+    pub cached_tokens: Option<u64>,
+    /// What the model cost, in US dollars.
+    pub cost_usd: Option<f64>,
+}
+
+/// Where a trial ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentRecord {
+    /// The provider.
+    pub provider: String,
+    /// The provider's identifier of the environment.
+    pub id: String,
+    /// The image it was made from.
+    pub image: String,
+    /// The snapshot of the agent's install that it was started from, so that the install script did not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_snapshot: Option<String>,
+    /// The network it had.
+    pub network: String,
+    /// The limits that really held.
+    pub enforced: serde_json::Value,
+    /// Where it is kept, if it was preserved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preserved: Option<String>,
+}
+
+/// Seconds spent in each phase.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Durations {
+    /// From start to end.
+    pub total_sec: f64,
+    /// Image, start and first copies.
+    pub environment_setup_sec: Option<f64>,
+    /// The install script.
+    pub agent_setup_sec: Option<f64>,
+    /// The execute script.
+    pub agent_execution_sec: Option<f64>,
+    /// The tests.
+    pub verifier_sec: Option<f64>,
+}
+
+/// The moments at which each phase started and ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timestamps {
+    /// When the trial started.
+    pub started_at: Timestamp,
+    /// When work on the environment started.
+    pub environment_setup_started_at: Option<Timestamp>,
+    /// When the environment was ready, or failed.
+    pub environment_setup_ended_at: Option<Timestamp>,
+    /// When the install script started.
+    pub agent_setup_started_at: Option<Timestamp>,
+    /// When the install script ended.
+    pub agent_setup_ended_at: Option<Timestamp>,
+    /// When the execute script started.
+    pub agent_execution_started_at: Option<Timestamp>,
+    /// When the execute script ended.
+    pub agent_execution_ended_at: Option<Timestamp>,
+    /// When verification started.
+    pub verifier_started_at: Option<Timestamp>,
+    /// When verification ended.
+    pub verifier_ended_at: Option<Timestamp>,
+    /// When the trial ended.
+    pub ended_at: Timestamp,
+}
+
+impl Timestamps {
+    /// A trial that started and ended at one moment, without any phase.
+    pub fn empty(at: Timestamp) -> Self {
+        Self {
+            started_at: at,
+            environment_setup_started_at: None,
+            environment_setup_ended_at: None,
+            agent_setup_started_at: None,
+            agent_setup_ended_at: None,
+            agent_execution_started_at: None,
+            agent_execution_ended_at: None,
+            verifier_started_at: None,
+            verifier_ended_at: None,
+            ended_at: at,
+        }
+    }
+}
+
+/// The aggregate of a job, without its rows: `result.json` holds these fields, then `results`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobResult {
+    /// The job.
+    pub job_name: String,
+    /// Whether it was cut short.
+    pub cancelled: bool,
+    /// Totals over all trials.
+    pub totals: Totals,
+    /// From the first start to the end, pauses between a stop and its resume left out.
+    pub total_duration_sec: f64,
+    /// When the job first started.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// Totals by agent, in the order of the job file.
+    pub agents: IndexMap<AgentName, Totals>,
+    /// Totals by agent and dataset, in the order of the job file.
+    pub groups: Vec<(AgentName, DatasetName, Totals)>,
+    /// The same with its uncertainty, by agent, dataset, category and difficulty.
+    #[serde(default)]
+    pub statistics: Statistics,
+}
+
+/// Counts and averages over a group of trials.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Planned trials.
+    pub total_trials: u64,
+    /// Those with a reward, or without an error where none was asked for.
+    pub completed_trials: u64,
+    /// Those that an error kept from a reward.
+    pub failed_trials: u64,
+    /// Those that a cancelled job never finished.
+    pub skipped_trials: u64,
+    /// Completed trials that have a reward: fewer than completed where the verifier is disabled.
+    pub rewarded_trials: u64,
+    /// Completed trials with reward 1.
+    pub passed_trials: u64,
+    /// The sum of rewards.
+    pub reward_sum: f64,
+    /// The least reward.
+    pub reward_min: Option<f64>,
+    /// The greatest reward.
+    pub reward_max: Option<f64>,
+    /// The sum of known costs.
+    pub total_cost: f64,
+    /// The sum of the trials' durations in seconds.
+    pub trial_seconds: f64,
+    /// Failed trials by kind.
+    pub errors: IndexMap<ErrorType, u64>,
+}
+
+/// Whether a trial with this reward counts as passed: only with exactly 1.
+pub fn is_pass(reward: f64) -> bool {
+    reward == 1.0
+}
+
+/// What totals need of a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TrialSummary {
+    /// How it counts.
+    pub standing: Standing,
+    /// Its score, where it has one.
+    pub reward: Option<f64>,
+    /// The kind of its error, where it has one.
+    pub error: Option<ErrorType>,
+    /// What is known of its costs.
+    pub cost: f64,
+    /// All that it cost, where that is known.
+    pub known_cost: Option<f64>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl TrialSummary {
+    /// A trial that a cancelled job never finished.
+    pub const SKIPPED: Self = Self {
+        standing: Standing::Skipped,
+        reward: None,
+        error: None,
+        cost: 0.0,
+        known_cost: None,
+        seconds: 0.0,
+    };
+}
+
+impl From<&TrialResult> for TrialSummary {
+    fn from(result: &TrialResult) -> Self {
+        Self {
+            standing: result.standing(),
+            reward: result.reward,
+            error: result.error.as_ref().map(|error| error.kind),
+            cost: result.cost,
+            known_cost: result.model_cost.map(|_| result.cost),
+            seconds: result.durations.total_sec,
+        }
+    }
+}
+
+impl Totals {
+    /// Counts one more trial.
+    pub fn add(&mut self, trial: TrialSummary) {
+        self.total_trials += 1;
+        self.total_cost += trial.cost;
+        self.trial_seconds += trial.seconds;
+        match trial.standing {
+            Standing::Completed => {
+                self.completed_trials += 1;
+                if let Some(reward) = trial.reward {
+                    self.rewarded_trials += 1;
+                    self.passed_trials += u64::from(is_pass(reward));
+                    self.reward_sum += reward;
+                    self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
+                    self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));
+                }
+            }
+            Standing::Failed => {
+                self.failed_trials += 1;
+                if let Some(kind) = trial.error {
+                    *self.errors.entry(kind).or_default() += 1;
+                }
+            }
+            Standing::Skipped => self.skipped_trials += 1,
+        }
+    }
+
+    /// The share of completed trials with reward 1; 0 when none completed.
+    pub fn pass_rate(&self) -> f64 {
+        ratio(self.passed_trials as f64, self.completed_trials)
+    }
+
+    /// The share of finished trials with reward 1, failures counted as zero.
+    pub fn pass_rate_with_failures(&self) -> f64 {
+        ratio(self.passed_trials as f64, self.completed_trials + self.failed_trials)
+    }
+
+    /// The average reward; 0 when there is none.
+    pub fn mean_reward(&self) -> f64 {
+        ratio(self.reward_sum, self.rewarded_trials)
+    }
+
+    /// One of the job's metrics; none where no trial has a reward.
+    pub fn metric(&self, metric: JobMetric) -> Option<f64> {
+        if self.rewarded_trials == 0 {
+            return None;
+        }
+        match metric {
+            JobMetric::Sum => Some(self.reward_sum),
+            JobMetric::Min => self.reward_min,
+            JobMetric::Max => self.reward_max,
+            JobMetric::Mean => Some(self.mean_reward()),
+        }
+    }
+}
+
+fn ratio(numerator: f64, denominator: u64) -> f64 {
+    if denominator == 0 { 0.0 } else { numerator / denominator as f64 }
+}
+
+/// A statistic over the rewards of completed trials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobMetric {
+    /// Their sum.
+    Sum,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+    /// Their average.
+    Mean,
+}
+
+impl JobMetric {
+    /// The word for it in job files and output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Mean => "mean",
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Turns into samples.
+
+use std::sync::Arc;
+
+use super::{Sample, SampleError};
+
+/// What all samples of a rollout share.
+pub struct SampledRollout {
+    /// The example.
+    pub example_id: u64,
+    /// What kind of task it is.
+    pub task: Arc<str>,
+    /// The reward of the rollout.
+    pub reward: f64,
+    /// Its advantage; none if it was scored without a group.
+    pub advantage: Option<f64>,
+}
+
+/// What a sample takes of a turn.
+pub struct SampleTurn<'a> {
+    /// Its tokens, where the server gave them.
+    pub tokens: Option<SampleTokens<'a>>,
+    /// Its own advantage, in the place of the rollout's.
+    pub advantage: Option<f64>,
+    /// Whether the model was cut off.
+    pub is_truncated: bool,
+    /// The rollout that it is of.
+    pub trajectory_id: &'a Arc<str>,
+}
+
+/// The tokens of a turn.
+#[derive(Clone, Copy)]
+pub struct SampleTokens<'a> {
+    /// The prompt.
+    pub prompt_ids: &'a [u32],
+    /// The completion.
+    pub completion_ids: &'a [u32],
+    /// All ones unless somebody changed them.
+    pub completion_mask: Option<&'a [u8]>,
+    /// The logarithm of each completion token's probability.
+    pub completion_logprobs: &'a [f64],
+}
+
+/// Merges the turns of a rollout into samples.
+pub fn samples<'a>(
+    rollout: &SampledRollout,
+    turns: impl Iterator<Item = SampleTurn<'a>>,
+) -> Result<Vec<Sample>, SampleError> {
+    let mut samples: Vec<Sample> = Vec::new();
+    let (mut any_turn, mut any_tokens) = (false, false);
+    for (number, turn) in (0..).zip(turns) {
+        any_turn = true;
+        let Some(tokens) = turn.tokens else { continue };
+        any_tokens = true;
+        tokens.check(number)?;
+        // There is nothing to learn from a turn in which all of the completion was cut off.
+        if tokens.completion_ids.is_empty() {
+            continue;
+        }
+        let known = samples.last().map_or(0, |sample| sample.token_ids.len());
+        let goes_on = samples.last().is_some_and(|sample| tokens.prompt_ids.starts_with(&sample.token_ids));
+        match samples.last_mut() {
+            Some(sample) if goes_on => sample.extend(number, &turn, tokens, known),
+            _ => {
+                let mut sample = rollout.sample(number, turn.trajectory_id);
+                sample.extend(number, &turn, tokens, 0);
+                samples.push(sample);
+            }
+        }
+    }
+    if any_turn && !any_tokens { Err(SampleError::NoTokens) } else { Ok(samples) }
+}
+
+impl SampledRollout {
+    fn sample(&self, first_turn: u32, trajectory_id: &Arc<str>) -> Sample {
+        Sample {
+            example_id: self.example_id,
+            task: Arc::clone(&self.task),
+            trajectory_id: Arc::clone(trajectory_id),
+            first_turn,
+            last_turn: first_turn,
+            reward: self.reward,
+            advantage: self.advantage,
+            is_truncated: false,
+            token_ids: Vec::new(),
+            loss_mask: Vec::new(),
+            logprobs: Vec::new(),
+            advantages: Vec::new(),
+        }
+    }
+}
+
+impl SampleTokens<'_> {
+    fn check(&self, turn: u32) -> Result<(), SampleError> {
+        let tokens = self.completion_ids.len();
+        let lists = [
+            (Some(self.completion_logprobs.len()), "probabilities"),
+            (self.completion_mask.map(<[u8]>::len), "masks"),
+        ];
+        for (others, what) in lists {
+            if let Some(others) = others.filter(|&others| others != tokens) {
+                return Err(SampleError::Misaligned { turn, tokens, others, what });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sample {
+    /// Adds a turn of whose prompt the first tokens are in the sample already.
+    fn extend(&mut self, number: u32, turn: &SampleTurn<'_>, tokens: SampleTokens<'_>, known: usize) {
+        self.last_turn = number;
+        self.is_truncated |= turn.is_truncated;
+        let shown = &tokens.prompt_ids[known..];
+        self.token_ids.extend_from_slice(shown);
+        let length = self.token_ids.len();
+        self.loss_mask.resize(length, 0);
+        self.logprobs.resize(length, 0.0);
+        self.advantages.resize(length, 0.0);
+
+        self.token_ids.extend_from_slice(tokens.completion_ids);
+        let advantage = turn.advantage.or(self.advantage).unwrap_or(0.0);
+        for (place, &logprob) in tokens.completion_logprobs.iter().enumerate() {
+            let is_sampled = tokens.completion_mask.is_none_or(|mask| mask[place] != 0);
+            self.loss_mask.push(u8::from(is_sampled));
+            self.logprobs.push(if is_sampled { logprob } else { 0.0 });
+            self.advantages.push(if is_sampled { advantage } else { 0.0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    struct Owned {
+        prompt: Vec<u32>,
+        completion: Vec<u32>,
+        mask: Vec<u8>,
+        logprobs: Vec<f64>,
+    }
+
+    fn turn(prompt: &[u32], completion: &[u32]) -> Option<Owned> {
+        let logprobs = completion.iter().map(|&id| -f64::from(id) / 10.0).collect();
+        Some(Owned {
+            prompt: prompt.into(),
+            completion: completion.into(),
+            mask: vec![1; completion.len()],
+            logprobs,
+        })
+    }
+
+    fn rollout() -> SampledRollout {
+        SampledRollout { example_id: 7, task: "math".into(), reward: 1.0, advantage: Some(0.5) }
+    }
+
+    fn merged(turns: &[Option<Owned>]) -> Result<Vec<Sample>, SampleError> {
+        let id: Arc<str> = "a3f9".into();
+        let turns = turns.iter().map(|turn| SampleTurn {
+            tokens: turn.as_ref().map(|turn| SampleTokens {
+                prompt_ids: &turn.prompt,
+                completion_ids: &turn.completion,
+                completion_mask: Some(&turn.mask),
+                completion_logprobs: &turn.logprobs,
+            }),
+            advantage: None,
+            is_truncated: false,
+            trajectory_id: &id,
+        });
+        samples(&rollout(), turns)
+    }
+
+    #[test]
+    fn turns_that_extend_each_other_are_one_sample() {
+        let samples =
+            merged(&[turn(&[1, 2], &[3]), turn(&[1, 2, 3, 4], &[5, 6]), turn(&[1, 2, 3, 4, 5, 6], &[7])]);
+        let [sample] = samples.unwrap().try_into().unwrap();
+        assert_eq!(sample.token_ids, [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(sample.loss_mask, [0, 0, 1, 0, 1, 1, 1]);
+        assert_eq!(sample.logprobs, [0.0, 0.0, -0.3, 0.0, -0.5, -0.6, -0.7]);
+        assert_eq!(sample.advantages, [0.0, 0.0, 0.5, 0.0, 0.5, 0.5, 0.5]);
+        assert_eq!((sample.first_turn, sample.last_turn), (0, 2));
+        assert_eq!((sample.example_id, sample.reward, sample.advantage), (7, 1.0, Some(0.5)));
+        assert_eq!((&*sample.task, &*sample.trajectory_id), ("math", "a3f9"));
+    }
+
+    #[test]
+    fn a_turn_whose_past_was_changed_begins_a_sample() {
+        let turns = [turn(&[1, 2], &[3]), turn(&[1, 9, 3, 4], &[5]), turn(&[1, 9, 3, 4, 5], &[6])];
+        let samples = merged(&turns).unwrap();
+        let summary: Vec<_> = samples.iter().map(|s| (s.first_turn, s.last_turn, &s.token_ids[..])).collect();
+        assert_eq!(summary, [(0, 0, &[1, 2, 3][..]), (1, 2, &[1, 9, 3, 4, 5, 6][..])]);
+        assert_eq!(samples[1].loss_mask, [0, 0, 0, 0, 1, 1]);
+    }
+
+    #[test]
+    fn a_prompt_that_lost_the_end_of_a_completion_begins_a_sample() {
+        assert_eq!(merged(&[turn(&[1], &[2, 3]), turn(&[1, 2], &[4])]).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn turns_without_tokens_or_completion_are_left_out() {
+        let samples =
+            merged(&[turn(&[1], &[2]), None, turn(&[1, 2, 3], &[]), turn(&[1, 2, 3], &[4])]).unwrap();
+        assert_eq!(samples.len(), 1);
+        assert_eq!((samples[0].last_turn, &samples[0].loss_mask[..]), (3, &[0, 1, 0, 1][..]));
+        assert_eq!(merged(&[]), Ok(vec![]));
+    }
+
+    #[test]
+    fn turns_that_all_lack_tokens_are_an_error_with_a_next_step() {
+        let error = merged(&[None, None]).unwrap_err();
+        insta::assert_snapshot!(error, @"no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
+    }
+
+    #[test]
+    fn lists_that_do_not_fit_are_refused() {
+        let mut wrong = turn(&[1], &[2, 3]).unwrap();
+        wrong.logprobs.pop();
+        let error = merged(&[turn(&[1], &[2]), Some(wrong)]).unwrap_err();
+        insta::assert_snapshot!(error, @"turn 1 has 2 completion tokens with 1 probabilities");
+        let mut wrong = turn(&[1], &[2, 3]).unwrap();
+        wrong.mask.clear();
+        insta::assert_snapshot!(merged(&[Some(wrong)]).unwrap_err(), @"turn 0 has 2 completion tokens with 0 masks");
+    }
+
+    #[test]
+    fn tokens_that_somebody_masked_are_not_trained_on() {
+        let mut masked = turn(&[1], &[2, 3]).unwrap();
+        masked.mask = vec![0, 1];
+        let sample = merged(&[Some(masked)]).unwrap().remove(0);
+        assert_eq!(
+            (sample.loss_mask, sample.logprobs, sample.advantages),
+            (vec![0, 0, 1], vec![0.0, 0.0, -0.3], vec![0.0, 0.0, 0.5])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_sampled_token_is_in_one_sample_in_its_own_context(
+            turns in prop::collection::vec(
+                (prop::collection::vec(0_u32..3, 0..4), prop::collection::vec(0_u32..3, 0..4), any::<bool>()), 0..8),
+        ) {
+            let mut past: Vec<u32> = Vec::new();
+            let turns: Vec<_> = turns.into_iter().map(|(new, completion, forgets)| {
+                if forgets { past.clear(); }
+                past.extend(new);
+                let turn = turn(&past, &completion);
+                past.extend(completion);
+                turn
+            }).collect();
+            let samples = merged(&turns).unwrap();
+            let sampled: usize = samples.iter().flat_map(|s| &s.loss_mask).map(|&mask| usize::from(mask)).sum();
+            let said: usize = turns.iter().flatten().map(|turn| turn.completion.len()).sum();
+            prop_assert_eq!(sampled, said);
+            for sample in &samples {
+                let length = sample.token_ids.len();
+                prop_assert_eq!((sample.loss_mask.len(), sample.logprobs.len(), sample.advantages.len()), (length, length, length));
+            }
+            for (number, turn) in (0..).zip(turns.iter().flatten()).filter(|(_, turn)| !turn.completion.is_empty()) {
+                let whole = [&turn.prompt[..], &turn.completion].concat();
+                let mut homes = samples.iter().filter(|s| (s.first_turn..=s.last_turn).contains(&number));
+                prop_assert!(homes.next().is_some_and(|s| s.token_ids.starts_with(&whole)));
+                prop_assert!(homes.next().is_none());
+            }
+        }
+    }
+}

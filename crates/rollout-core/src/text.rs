@@ -1,0 +1,69 @@
+//! Foreign text, long lists and bytes, made fit for a sentence.
+
+/// Bytes in lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
+
+/// The start of a text, short enough for a sentence.
+pub fn excerpt(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    let mut short: String = text.chars().take(MAX_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// The first names of a list, few enough to read.
+pub fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    const SHOWN: usize = 10;
+    let mut names = names.into_iter();
+    let mut text = String::new();
+    for (place, name) in names.by_ref().take(SHOWN).enumerate() {
+        if place > 0 {
+            text.push_str(", ");
+        }
+        text.push_str(name.as_ref());
+    }
+    match names.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
+/// Backticks, more of them than stand together in any of the texts: between two lines of them no text can pass for
+/// anything but itself.
+pub fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+    let runs = texts.into_iter().flat_map(|text| text.split(|c| c != '`').map(str::len));
+    "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
+}
+
+/// An error with its causes, as one sentence.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_list_names_the_first_ten_and_counts_the_rest() {
+        let names = |count: usize| (1..=count).map(|n| n.to_string());
+        assert_eq!(listed(names(0)), "");
+        assert_eq!(listed(names(2)), "1, 2");
+        assert_eq!(listed(names(10)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10");
+        assert_eq!(listed(names(12)), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more");
+    }
+}

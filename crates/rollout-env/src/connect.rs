@@ -1,0 +1,161 @@
+//! From the `environment` section of a job to its provider.
+
+use std::sync::Arc;
+
+use crate::{
+    config::{EnvironmentConfig, EnvironmentKind},
+    environment::Provider,
+    host::Place,
+};
+
+/// Why there is no provider, and nothing can run.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// This build does not have it.
+    #[error("environment.type {0:?} is not part of this build of Rollout")]
+    Unsupported(&'static str),
+    /// A setting under `provider_config` is wrong.
+    #[error("environment.provider_config: {0}")]
+    Config(String),
+    /// The embedded engine cannot run here.
+    #[cfg(feature = "native")]
+    #[error("the native environment cannot run on this machine")]
+    Native(#[source] rollout_sandbox::EngineError),
+    /// There is no Docker engine to work with.
+    #[cfg(feature = "docker")]
+    #[error(transparent)]
+    Docker(#[from] crate::docker::EngineError),
+}
+
+impl ConnectError {
+    /// Whether it means that the provider is not here at all.
+    fn is_absence(&self) -> bool {
+        match self {
+            #[cfg(feature = "docker")]
+            Self::Docker(error) => error.is_absence(),
+            _ => false,
+        }
+    }
+
+    /// What to say where the job runs natively instead, unless nobody expects an engine.
+    fn told_on_fallback(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "docker")]
+            Self::Docker(error) if error.is_unexpected() => {
+                let error = error.to_string().replacen("\n  ", " at ", 1);
+                Some(format!("{error}; the job runs natively"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Unsupported(_) => Some("write `type: native`: it needs no daemon and no set-up"),
+            Self::Config(_) => None,
+            #[cfg(feature = "native")]
+            Self::Native(_) => Some("`rollout doctor` tells what this machine can run"),
+            #[cfg(feature = "docker")]
+            Self::Docker(error) => error.hint(),
+        }
+    }
+}
+
+/// Tells what [`connect`] would refuse, without starting anything.
+pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+    match config.kind {
+        Some(EnvironmentKind::Native) => native::check(config),
+        Some(EnvironmentKind::Docker) => docker::check(config),
+        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+        None => docker::check(config).or_else(|_| native::check(config)),
+    }
+}
+
+/// Finds the provider that a job asks for, and makes sure that it answers.
+///
+/// A job that names none runs on Docker where an engine answers, and natively elsewhere. Settings that only one
+/// of the two knows decide for that one.
+pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+    match config.kind {
+        Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
+        Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
+        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+        None if docker::check(config).is_err() => native::connect(config, place, None).await,
+        None => match docker::connect(config, place).await {
+            Err(error) if error.is_absence() && native::check(config).is_ok() => {
+                native::connect(config, place, error.told_on_fallback()).await
+            }
+            outcome => outcome,
+        },
+    }
+}
+
+#[cfg(feature = "native")]
+mod native {
+    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use crate::native::{Native, Settings};
+
+    pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+        Settings::read(config).map(drop).map_err(ConnectError::Config)
+    }
+
+    pub(super) async fn connect(
+        config: &EnvironmentConfig,
+        place: &Place,
+        note: Option<String>,
+    ) -> Result<Arc<dyn Provider>, ConnectError> {
+        let settings = Settings::read(config).map_err(ConnectError::Config)?;
+        let provider = Native::start(settings, place, note).await.map_err(ConnectError::Native)?;
+        Ok(Arc::new(provider))
+    }
+}
+
+#[cfg(feature = "docker")]
+mod docker {
+    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use crate::docker::{Docker, NotStarted, Settings};
+
+    pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
+        Settings::read(config).map(drop).map_err(ConnectError::Config)
+    }
+
+    pub(super) async fn connect(
+        config: &EnvironmentConfig,
+        place: &Place,
+    ) -> Result<Arc<dyn Provider>, ConnectError> {
+        let settings = Settings::read(config).map_err(ConnectError::Config)?;
+        match Docker::start(settings, place).await {
+            Ok(provider) => Ok(Arc::new(provider)),
+            Err(NotStarted::Settings(message)) => Err(ConnectError::Config(message)),
+            Err(NotStarted::Engine(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// Stands for a provider that was left out of the build.
+#[cfg(not(all(feature = "docker", feature = "native")))]
+macro_rules! left_out {
+    ($name:ident, $kind:expr $(, $more:ty)?) => {
+        mod $name {
+            use super::{Arc, ConnectError, EnvironmentConfig, EnvironmentKind, Place, Provider};
+
+            pub(super) fn check(_: &EnvironmentConfig) -> Result<(), ConnectError> {
+                Err(ConnectError::Unsupported($kind.as_str()))
+            }
+
+            pub(super) async fn connect(
+                _: &EnvironmentConfig,
+                _: &Place,
+                $(_: $more,)?
+            ) -> Result<Arc<dyn Provider>, ConnectError> {
+                Err(ConnectError::Unsupported($kind.as_str()))
+            }
+        }
+    };
+}
+
+#[cfg(not(feature = "docker"))]
+left_out!(docker, EnvironmentKind::Docker);
+#[cfg(not(feature = "native"))]
+left_out!(native, EnvironmentKind::Native, Option<String>);

@@ -1,0 +1,315 @@
+//! The docker provider: containers of a Docker engine, or of Podman behind the same API.
+//!
+//! An image is built or pulled by the engine, then given the [guest](super::guest) once, and every trial's
+//! container starts from that. All that happens in a container goes through the guest's one stream; the engine
+//! only creates, starts and removes.
+
+mod build;
+mod commit;
+mod container;
+mod context;
+mod credentials;
+mod endpoint;
+mod engine;
+mod failure;
+mod images;
+mod keeper;
+mod names;
+mod owner;
+mod raw;
+mod settings;
+mod sweep;
+mod terminal;
+mod trace;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+
+pub use engine::{Disk, Engine, EngineError, EngineFacts};
+pub(super) use settings::Settings;
+pub use sweep::{EngineImage, ImageKind, Leftover};
+
+use self::{
+    container::{DockerEnvironment, NotMade, Plan, snapshot_reference},
+    images::Images,
+    settings::Builder,
+};
+use crate::{
+    environment::{Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider},
+    host::Place,
+    preparations::Preparations,
+};
+use rollout_core::{
+    quantity::{Bytes, Cpus},
+    text::listed,
+};
+
+/// Makes containers on an engine.
+pub(super) struct Docker {
+    engine: Engine,
+    settings: Settings,
+    images: Images,
+    notes: Vec<String>,
+    /// Whether containers get a limit on their storage. What looks possible is given up at the first refusal.
+    limits_storage: AtomicBool,
+    prepared: Preparations,
+    /// What matters of an image's configuration, by its reference.
+    configs: Mutex<HashMap<String, ImageConfig>>,
+}
+
+/// What matters of an image's configuration.
+#[derive(Debug, Clone)]
+struct ImageConfig {
+    user: Option<String>,
+    health_check: bool,
+}
+
+/// Why the provider does not start.
+pub(crate) enum NotStarted {
+    /// A setting does not fit the engine.
+    Settings(String),
+    /// There is no engine to work with.
+    Engine(EngineError),
+}
+
+impl From<EngineError> for NotStarted {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl Docker {
+    /// Finds the engine, checks the settings against it, and removes what dead runs left there.
+    pub(crate) async fn start(settings: Settings, place: &Place) -> Result<Self, NotStarted> {
+        let engine = Engine::connect(&place.docker).await?;
+        check_network(&engine, &settings).await?;
+        check_runtime(&engine, &settings)?;
+        match engine.sweep(false).await {
+            Ok(swept) if !swept.is_empty() => {
+                tracing::info!(containers = swept.len(), "removed what dead runs left");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "what dead runs left could not be removed"),
+        }
+        let limits_storage = can_limit_storage(engine.facts());
+        let notes = notes(&engine, &settings, limits_storage);
+        Ok(Self {
+            images: Images::new(engine.clone(), &place.state_dir),
+            engine,
+            settings,
+            notes,
+            limits_storage: AtomicBool::new(limits_storage),
+            prepared: Preparations::default(),
+            configs: Mutex::default(),
+        })
+    }
+
+    async fn image_config(&self, reference: &str) -> Result<ImageConfig, EnvironmentError> {
+        let known = self.configs.lock().unwrap_or_else(PoisonError::into_inner).get(reference).cloned();
+        if let Some(config) = known {
+            return Ok(config);
+        }
+        let found = self.images.inspect(reference).await.map_err(|error| failure::start(&error))?;
+        let Some(found) = found else { return Err(self.image_is_gone(reference)) };
+        let found = found.config.unwrap_or_default();
+        let config = ImageConfig {
+            user: found.user.filter(|user| !user.is_empty()),
+            health_check: found.healthcheck.is_some(),
+        };
+        let mut configs = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        configs.insert(reference.to_owned(), config.clone());
+        Ok(config)
+    }
+
+    /// Forgets an image that somebody removed, so that the next try makes it again.
+    fn image_is_gone(&self, reference: &str) -> EnvironmentError {
+        self.prepared.forget(reference);
+        EnvironmentError::Start(format!("the image {reference} was removed from the engine meanwhile"))
+    }
+
+    fn check_resources(&self, spec: &EnvironmentSpec<'_>) -> Result<(), EnvironmentError> {
+        let facts = self.engine.facts();
+        let refuse = |asked: String, what: &str, available: String| {
+            EnvironmentError::Resources(format!(
+                "the environment asks for {asked} {what}, but the engine has {available}; lower the limit or \
+                 override it"
+            ))
+        };
+        let processors = Cpus { millis: facts.cpus.saturating_mul(1000) };
+        if facts.cpus > 0 && spec.cpus.millis > processors.millis {
+            return Err(refuse(spec.cpus.to_string(), "processors", processors.to_string()));
+        }
+        if facts.memory > 0 && spec.memory.0 > facts.memory {
+            let mebibytes = |bytes: u64| Bytes(bytes >> 20 << 20).to_string();
+            return Err(refuse(mebibytes(spec.memory.0), "of memory", mebibytes(facts.memory)));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Provider for Docker {
+    fn name(&self) -> &'static str {
+        "docker"
+    }
+
+    fn description(&self) -> String {
+        let facts = self.engine.facts();
+        format!("{} {}, network {}", facts.name, facts.version, self.settings.network_name())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        let work = async {
+            let reference = self.images.prepare(request, &self.settings).await?;
+            Ok(PreparedImage { reference })
+        };
+        self.prepared.once(request, work).await
+    }
+
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        self.check_resources(&spec)?;
+        let config = self.image_config(&spec.image.reference).await?;
+        let user = self.settings.user.clone().or(config.user);
+        loop {
+            let storage = self.limits_storage.load(Ordering::Relaxed);
+            let plan = Plan {
+                settings: &self.settings,
+                spec,
+                user: user.clone(),
+                health_check: config.health_check,
+                storage,
+            };
+            match DockerEnvironment::create(&self.engine, plan).await {
+                Ok(environment) => return Ok(Box::new(environment)),
+                Err(NotMade::Storage) => {
+                    tracing::warn!("the engine refuses to limit storage; containers share its disk");
+                    self.limits_storage.store(false, Ordering::Relaxed);
+                }
+                Err(NotMade::NoImage) => return Err(self.image_is_gone(&spec.image.reference)),
+                Err(NotMade::Failed(error)) => return Err(error),
+            }
+        }
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        let reference = snapshot_reference(key);
+        let found = self.images.inspect(&reference).await.map_err(|error| failure::start(&error))?;
+        Ok(found.map(|_| PreparedImage { reference }))
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        Ok(Box::new(DockerEnvironment::reopen(&self.engine, place).await?))
+    }
+}
+
+/// A network that does not exist would fail every trial.
+async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), NotStarted> {
+    let Some(network) = &settings.network else { return Ok(()) };
+    if ["host", "none", "bridge", "default"].contains(&network.as_str()) {
+        return Ok(());
+    }
+    if let Some(container) = network.strip_prefix("container:") {
+        return match engine.api().inspect_container(container, None).await {
+            Ok(_) => Ok(()),
+            Err(error) if failure::is_missing(&error) => Err(NotStarted::Settings(format!(
+                "network is {network:?}, and the engine has no such container"
+            ))),
+            Err(error) => Err(EngineError::call("look for a container")(error).into()),
+        };
+    }
+    match engine.api().inspect_network(network, None).await {
+        Ok(_) => Ok(()),
+        Err(error) if failure::is_missing(&error) => {
+            let networks = engine.api().list_networks(None).await.unwrap_or_default();
+            let mut names: Vec<String> = networks.into_iter().filter_map(|network| network.name).collect();
+            names.sort();
+            Err(NotStarted::Settings(format!(
+                "network is {network:?}, which the engine does not have; it has {}. Rollout creates none: \
+                 `docker network create` does",
+                listed(names)
+            )))
+        }
+        Err(error) => Err(EngineError::call("look for a network")(error).into()),
+    }
+}
+
+/// A runtime that the engine does not know would fail every trial. Those with a dot are programs that it looks
+/// for when they are needed.
+fn check_runtime(engine: &Engine, settings: &Settings) -> Result<(), NotStarted> {
+    let known = &engine.inner.runtimes;
+    match &settings.runtime {
+        Some(runtime)
+            if !engine.is_podman()
+                && !known.is_empty()
+                && !runtime.contains(['.', '/'])
+                && !known.contains(runtime) =>
+        {
+            let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
+            known.sort_unstable();
+            Err(NotStarted::Settings(format!(
+                "runtime is {runtime:?}, which the engine does not know; it knows {}",
+                listed(known)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a storage driver may know limits. Overlays know them on XFS, if it was mounted so.
+fn can_limit_storage(facts: &EngineFacts) -> bool {
+    match facts.storage_driver.as_str() {
+        "btrfs" | "zfs" => facts.name == "docker",
+        "overlay2" => facts.backing_filesystem.as_deref() == Some("xfs"),
+        _ => false,
+    }
+}
+
+fn notes(engine: &Engine, settings: &Settings, limits_storage: bool) -> Vec<String> {
+    let facts = engine.facts();
+    let limits = engine.inner.limits;
+    let mut notes = Vec::new();
+    let missing: Vec<&str> = [("cpus", limits.cpus), ("memory", limits.memory), ("pids", limits.pids)]
+        .into_iter()
+        .filter_map(|(name, enforced)| (!enforced).then_some(name))
+        .collect();
+    if !missing.is_empty() {
+        notes.push(format!("the engine does not enforce limits on {}", listed(missing)));
+    }
+    if settings.wants_storage && !limits_storage {
+        let file_system = facts.backing_filesystem.as_deref();
+        let below = file_system.map(|name| format!(" on {name}")).unwrap_or_default();
+        notes.push(format!(
+            "override_storage is not enforced: the engine's storage driver {}{below} has no limits",
+            facts.storage_driver
+        ));
+    } else if settings.wants_storage && facts.backing_filesystem.as_deref() == Some("xfs") {
+        // Whether it was is found out by the first container.
+        notes.push(
+            "override_storage is enforced only if the engine's XFS was mounted with pquota; \
+             environment.enforced of each result tells"
+                .to_owned(),
+        );
+    }
+    if let Some(disk) = facts.disk.filter(|disk| disk.is_low()) {
+        notes.push(format!(
+            "the engine's disk at {} has {} MiB left; `rollout clean --images` removes what Rollout made",
+            facts.root_dir.display(),
+            disk.free >> 20
+        ));
+    }
+    if engine.is_podman() && settings.builder == Some(Builder::BuildKit) {
+        notes.push("podman has one builder; provider_config.builder makes no difference".to_owned());
+    }
+    notes
+}

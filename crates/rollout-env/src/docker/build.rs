@@ -1,0 +1,246 @@
+//! Building an image by an engine's builders, until it is there or nobody wants it any more.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use bollard::{
+    Docker as Api,
+    auth::DockerCredentials,
+    body_try_stream,
+    errors::Error,
+    models::{BuildInfo, BuildInfoAux, CreateImageInfo},
+    query_parameters::{BuildImageOptions, BuilderVersion},
+};
+use futures_util::{Stream, StreamExt as _};
+use tokio::sync::mpsc;
+
+use super::{context::BuildContext, names, settings::Builder, trace::Trace};
+use crate::{
+    blocking::blocking,
+    log::{LogTail, LogWriter},
+};
+use rollout_core::redact::Redactor;
+
+/// Lines of the log that tell what went wrong.
+const TAIL_LINES: usize = 40;
+
+/// The log of a build or a pull, which has a file as soon as there is something to write.
+pub(super) struct BuildLog {
+    path: PathBuf,
+    writer: Option<LogWriter>,
+    tail: LogTail,
+}
+
+impl BuildLog {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), writer: None, tail: LogTail::default() }
+    }
+
+    /// Appends text. A full disk of this machine must not break a build on the engine's.
+    pub(super) async fn write(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let written = async {
+            if self.writer.is_none() {
+                self.open().await?;
+            }
+            match &mut self.writer {
+                Some(writer) => {
+                    writer.write(text.as_bytes()).await?;
+                    writer.flush().await
+                }
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = written.await {
+            tracing::warn!(path = %self.path.display(), %error, "the build log cannot be written");
+        }
+    }
+
+    async fn open(&mut self) -> io::Result<()> {
+        let path = self.path.clone();
+        let file = blocking(move || {
+            if let Some(dir) = path.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            std::fs::OpenOptions::new().create(true).append(true).open(&path)
+        });
+        let writer = LogWriter::new(file.await?, &Redactor::default());
+        self.tail = writer.tail();
+        self.writer = Some(writer);
+        Ok(())
+    }
+
+    /// The end of what was written.
+    pub(super) fn tail(&self) -> String {
+        self.tail.last_lines(TAIL_LINES)
+    }
+
+    pub(super) async fn finish(&mut self) {
+        if let Some(writer) = &mut self.writer {
+            let _ = writer.finish().await;
+        }
+    }
+}
+
+/// An image to build.
+pub(super) struct Order {
+    pub(super) context: BuildContext,
+    pub(super) tag: String,
+    pub(super) platform: String,
+    pub(super) no_cache: bool,
+    /// The network of commands; none is the engine's own choice.
+    pub(super) network: Option<String>,
+    pub(super) labels: HashMap<String, String>,
+    pub(super) credentials: HashMap<String, DockerCredentials>,
+}
+
+/// Builds an image. Dropping the future closes the connection, which ends the build in the engine.
+pub(super) async fn build(api: Api, builder: Builder, order: Order, log: &mut BuildLog) -> Result<(), Error> {
+    match builder {
+        Builder::Classic => follow(request(&api, builder, order), log).await,
+        Builder::BuildKit => follow(beside(api, order), log).await,
+    }
+}
+
+fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Result<BuildInfo, Error>> + '_ {
+    let options = BuildImageOptions {
+        dockerfile: "Dockerfile".to_owned(),
+        t: Some(order.tag),
+        platform: order.platform,
+        nocache: order.no_cache,
+        networkmode: order.network,
+        labels: Some(order.labels),
+        rm: true,
+        forcerm: true,
+        version: match builder {
+            Builder::Classic => BuilderVersion::BuilderV1,
+            Builder::BuildKit => BuilderVersion::BuilderBuildKit,
+        },
+        session: (builder == Builder::BuildKit)
+            .then(|| format!("rollout-{}{}", names::random(), names::random())),
+        ..BuildImageOptions::default()
+    };
+    api.build_image(options, Some(order.credentials), Some(body_try_stream(order.context.archive())))
+}
+
+/// Builds on a runtime of its own. The client library leaves a task behind that serves BuildKit's session for as
+/// long as its runtime lives: one open connection per build, and a build that goes on when nobody waits for it.
+fn beside(api: Api, order: Order) -> impl Stream<Item = Result<BuildInfo, Error>> + Unpin {
+    let (sender, mut receiver) = mpsc::channel(16);
+    let work = async move |sender: mpsc::Sender<_>| {
+        let mut news = std::pin::pin!(request(&api, Builder::BuildKit, order));
+        loop {
+            let item = tokio::select! {
+                () = sender.closed() => return,
+                item = news.next() => item,
+            };
+            let Some(item) = item else { return };
+            if sender.send(item).await.is_err() {
+                return;
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("buildkit".to_owned()).spawn(move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                runtime.block_on(work(sender));
+                runtime.shutdown_background();
+            }
+            Err(err) => {
+                let _ = sender.blocking_send(Err(Error::IOError { err }));
+            }
+        }
+    });
+    let failed = spawned.err().map(|err| Err(Error::IOError { err }));
+    futures_util::stream::iter(failed)
+        .chain(futures_util::stream::poll_fn(move |context| receiver.poll_recv(context)))
+}
+
+/// Writes the news of a build to its log, until its end.
+async fn follow(news: impl Stream<Item = Result<BuildInfo, Error>>, log: &mut BuildLog) -> Result<(), Error> {
+    let mut news = std::pin::pin!(news);
+    let mut trace = Trace::default();
+    let mut pulls = Pulls::default();
+    while let Some(item) = news.next().await {
+        let info = item?;
+        if let Some(text) = &info.stream {
+            log.write(&without_colours(text)).await;
+        }
+        if let Some(status) = &info.status {
+            log.write(&pulls.line(info.id.as_deref(), status)).await;
+        }
+        if let Some(BuildInfoAux::BuildKit(status)) = info.aux {
+            log.write(&trace.lines(status)).await;
+        }
+    }
+    Ok(())
+}
+
+/// The classic builder paints what a command writes to its standard error.
+fn without_colours(text: &str) -> String {
+    text.replace("\u{1b}[91m", "").replace("\u{1b}[0m", "")
+}
+
+/// What was told about the layers of a pull so far.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    told: HashMap<String, String>,
+}
+
+impl Pulls {
+    /// A line about a layer, if there is news other than progress.
+    pub(super) fn line(&mut self, layer: Option<&str>, status: &str) -> String {
+        let Some(layer) = layer else { return format!("{status}\n") };
+        let status_before = self.told.insert(layer.to_owned(), status.to_owned());
+        if status_before.as_deref() == Some(status) { String::new() } else { format!("{layer}: {status}\n") }
+    }
+
+    /// The same, for the news of a pull by itself.
+    pub(super) fn news(&mut self, info: &CreateImageInfo) -> String {
+        info.status.as_deref().map(|status| self.line(info.id.as_deref(), status)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_told_by_its_steps_and_not_by_its_progress() {
+        let mut pulls = Pulls::default();
+        let text: String = [
+            (Some("latest"), "Pulling from library/debian"),
+            (Some("ab12"), "Downloading"),
+            (Some("ab12"), "Downloading"),
+            (Some("ab12"), "Pull complete"),
+            (None, "Status: Downloaded newer image for debian:latest"),
+        ]
+        .into_iter()
+        .map(|(layer, status)| pulls.line(layer, status))
+        .collect();
+        insta::assert_snapshot!(text, @"
+        latest: Pulling from library/debian
+        ab12: Downloading
+        ab12: Pull complete
+        Status: Downloaded newer image for debian:latest
+        ");
+    }
+
+    #[tokio::test]
+    async fn nothing_to_tell_makes_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("environment/build.txt");
+        let mut log = BuildLog::new(&path);
+        log.finish().await;
+        assert!(!path.parent().unwrap().exists());
+        log.write("one\ntwo\n").await;
+        log.finish().await;
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        assert_eq!(log.tail(), "one\ntwo");
+    }
+}

@@ -1,0 +1,424 @@
+//! A running container, reached through the guest inside.
+
+use std::{os::fd::OwnedFd, path::Path, time::Duration};
+
+use async_trait::async_trait;
+use bollard::{
+    container::LogOutput,
+    errors::Error,
+    models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig},
+    query_parameters::{AttachContainerOptions, RenameContainerOptions},
+};
+use futures_util::StreamExt as _;
+use serde_json::json;
+use tokio_util::io::StreamReader;
+
+use super::{
+    Engine,
+    commit::Commit,
+    failure,
+    images::SNAPSHOTS,
+    keeper::{self, Container},
+    names,
+    settings::Settings,
+    terminal,
+};
+use crate::{
+    environment::{
+        CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
+        Origin,
+    },
+    guest::{self, Guest},
+};
+
+/// How long the guest may take to say hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who runs commands in a container, for whoever opens it again.
+const USER: &str = "rollout.user";
+
+/// A running container.
+pub(super) struct DockerEnvironment {
+    /// None in a container that was opened again: it stays. Let go before the engine, whose last owner waits until
+    /// every container is.
+    container: Option<Container>,
+    engine: Engine,
+    name: String,
+    /// None as well: it lost its stream when it was left.
+    guest: Option<Guest>,
+    user: Option<String>,
+    origin: (String, String),
+    facts: Facts,
+}
+
+/// How a container is made.
+pub(super) struct Plan<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) spec: EnvironmentSpec<'a>,
+    /// Who runs commands.
+    pub(super) user: Option<String>,
+    /// Whether the image has a health check, which would run commands beside those of the trial.
+    pub(super) health_check: bool,
+    /// Whether the engine is to limit its storage.
+    pub(super) storage: bool,
+}
+
+impl Plan<'_> {
+    fn body(&self, engine: &Engine) -> ContainerCreateBody {
+        let (settings, spec) = (self.settings, &self.spec);
+        let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
+        let memory = i64::try_from(spec.memory.0).unwrap_or(i64::MAX);
+        let host = HostConfig {
+            nano_cpus: engine
+                .inner
+                .limits
+                .cpus
+                .then(|| i64::try_from(spec.cpus.millis.saturating_mul(1_000_000)).unwrap_or(i64::MAX)),
+            memory: engine.inner.limits.memory.then_some(memory),
+            // No swap beside the memory.
+            memory_swap: engine.inner.limits.memory.then_some(memory),
+            pids_limit: engine.inner.limits.pids.then_some(settings.pids),
+            storage_opt: self.storage.then(|| [("size".to_owned(), spec.storage.0.to_string())].into()),
+            network_mode: settings.network.clone(),
+            runtime: settings.runtime.clone(),
+            extra_hosts: some(&settings.extra_hosts),
+            dns: some(&settings.dns),
+            mounts: (!settings.mounts.is_empty()).then(|| settings.mounts.clone()),
+            device_requests: settings.gpus.clone().map(|request| vec![request]),
+            // All output goes through the guest's stream; the engine would write it to its disk as well.
+            log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
+            ..HostConfig::default()
+        };
+        let mut labels = engine.inner.owner.labels(spec.origin);
+        labels.insert(USER.to_owned(), self.user.clone().unwrap_or_default());
+        ContainerCreateBody {
+            image: Some(spec.image.reference.clone()),
+            user: Some("0:0".to_owned()),
+            entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
+            cmd: Some(Vec::new()),
+            healthcheck: self
+                .health_check
+                .then(|| HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            open_stdin: Some(true),
+            stdin_once: Some(true),
+            tty: Some(false),
+            // The guest heeds no other, and an engine that stops would wait for it.
+            stop_signal: Some("SIGKILL".to_owned()),
+            labels: Some(labels),
+            host_config: Some(host),
+            ..ContainerCreateBody::default()
+        }
+    }
+}
+
+/// Why a container was not made.
+pub(super) enum NotMade {
+    /// The engine cannot limit its storage.
+    Storage,
+    /// Its image is gone.
+    NoImage,
+    /// Anything else.
+    Failed(EnvironmentError),
+}
+
+impl DockerEnvironment {
+    /// Makes a container and waits for its guest.
+    pub(super) async fn create(engine: &Engine, plan: Plan<'_>) -> Result<Self, NotMade> {
+        let api = engine.api();
+        let name = names::container(plan.spec.name);
+        let platform = plan.settings.platform.as_deref().unwrap_or_default();
+        let failed = |error: Error| NotMade::Failed(failure::start(&error));
+        let created = engine.inner.keeper.create(&name, platform, plan.body(engine)).await;
+        let container = created.map_err(|error| {
+            if plan.storage && failure::is_storage_refusal(&error) {
+                NotMade::Storage
+            } else if failure::is_missing(&error) && failure::words(&error).contains("o such image") {
+                NotMade::NoImage
+            } else {
+                failed(error)
+            }
+        })?;
+        let attach = AttachContainerOptions {
+            stream: true,
+            stdin: true,
+            stdout: true,
+            stderr: true,
+            ..Default::default()
+        };
+        let stream = api.attach_container(&name, Some(attach)).await.map_err(failed)?;
+        api.start_container(&name, None).await.map_err(failed)?;
+        let output = StreamReader::new(Box::pin(stream.output.filter_map(async |item| match item {
+            Ok(LogOutput::StdOut { message }) => Some(Ok(message)),
+            Ok(LogOutput::StdErr { message }) => {
+                tracing::debug!(message = %String::from_utf8_lossy(&message).trim_end(), "the guest says");
+                None
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(std::io::Error::other(error))),
+        })));
+        let hello = Guest::connect(output, stream.input, plan.user.clone());
+        let guest = match tokio::time::timeout(HELLO_TIMEOUT, hello).await {
+            Ok(Ok(guest)) => guest,
+            Ok(Err(error)) => {
+                let why = why_ended(engine, &name).await.unwrap_or_else(|| error.to_string());
+                return Err(NotMade::Failed(EnvironmentError::Start(format!(
+                    "the container does not start: {why}"
+                ))));
+            }
+            Err(_) => {
+                return Err(NotMade::Failed(EnvironmentError::Start(format!(
+                    "the container runs, but nothing answers inside within {} seconds",
+                    HELLO_TIMEOUT.as_secs()
+                ))));
+            }
+        };
+        let limits = engine.inner.limits;
+        let enforced = json!({
+            "cpus": limits.cpus, "memory": limits.memory, "pids": limits.pids, "storage": plan.storage,
+        });
+        let Origin { job, trial } = plan.spec.origin;
+        Ok(Self {
+            engine: engine.clone(),
+            container: Some(container),
+            name,
+            guest: Some(guest),
+            user: plan.user,
+            origin: (job.to_owned(), trial.to_owned()),
+            facts: Facts { network: plan.settings.network_name().to_owned(), enforced },
+        })
+    }
+
+    /// Opens a container that was left, starting it if it has stopped.
+    pub(super) async fn reopen(engine: &Engine, name: &str) -> Result<Self, EnvironmentError> {
+        let gone = |error: Error| {
+            EnvironmentError::Start(if failure::is_missing(&error) {
+                format!("there is no container {name} any more")
+            } else {
+                format!("cannot open the container {name}: {}", failure::words(&error))
+            })
+        };
+        let found = engine.api().inspect_container(name, None).await.map_err(gone)?;
+        if !found.state.and_then(|state| state.running).unwrap_or(false) {
+            engine.api().start_container(name, None).await.map_err(gone)?;
+        }
+        let labels = found.config.and_then(|config| config.labels).unwrap_or_default();
+        let label = |key: &str| labels.get(key).cloned().unwrap_or_default();
+        Ok(Self {
+            engine: engine.clone(),
+            name: name.to_owned(),
+            container: None,
+            guest: None,
+            user: Some(label(USER)).filter(|user| !user.is_empty()),
+            origin: (label(super::owner::JOB), label(super::owner::TRIAL)),
+            facts: Facts { network: String::new(), enforced: serde_json::Value::Null },
+        })
+    }
+
+    fn guest(&self) -> Result<&Guest, EnvironmentError> {
+        self.guest.as_ref().ok_or_else(|| {
+            EnvironmentError::Lost("a container that was left can be entered by a terminal only".to_owned())
+        })
+    }
+
+    /// Where the container has files that no other will have, and that an image of it does not get either. What is
+    /// below `/logs` is made anew for each trial.
+    async fn own_volume(&self) -> Result<Option<String>, EnvironmentError> {
+        let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
+            EnvironmentError::Lost(failure::away("look for the volumes of a container", &error))
+        })?;
+        let mounted =
+            found.mounts.unwrap_or_default().into_iter().filter(|mount| match mount.typ.as_deref() {
+                // The engine names those that nobody has named by a hash.
+                Some("volume") => mount.name.as_ref().is_none_or(|name| is_hash(name)),
+                Some("tmpfs") => true,
+                _ => false,
+            });
+        let mut paths = mounted.filter_map(|mount| mount.destination);
+        Ok(paths.find(|path| path != "/logs" && !path.starts_with("/logs/")))
+    }
+
+    /// Adds to the loss of a container why it is lost.
+    async fn told<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
+        match answer {
+            Err(EnvironmentError::Lost(text)) => {
+                Err(EnvironmentError::Lost(match why_ended(&self.engine, &self.name).await {
+                    Some(why) => why,
+                    None => text,
+                }))
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn is_hash(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Why a container does not run; none if it does.
+async fn why_ended(engine: &Engine, name: &str) -> Option<String> {
+    let state = match engine.api().inspect_container(name, None).await {
+        Ok(found) => found.state?,
+        Err(error) if failure::is_missing(&error) => {
+            return Some("the container was removed by somebody else".to_owned());
+        }
+        Err(error) => return Some(format!("the engine does not answer: {}", failure::words(&error))),
+    };
+    if state.running.unwrap_or(false) {
+        return None;
+    }
+    if state.oom_killed.unwrap_or(false) {
+        return Some(
+            "the container ran out of memory and was killed: raise environment.memory in task.toml or \
+             environment.override_memory in the job"
+                .to_owned(),
+        );
+    }
+    let code = state.exit_code.unwrap_or(0);
+    let error = state.error.filter(|error| !error.is_empty()).map(|error| format!(": {error}"));
+    let error = error.unwrap_or_default();
+    Some(match code {
+        137 | 143 => format!(
+            "the container was stopped from outside, by a person or the engine (exit code {code}){error}"
+        ),
+        code => format!("the container ended with exit code {code}{error}"),
+    })
+}
+
+#[async_trait]
+impl Environment for DockerEnvironment {
+    fn id(&self) -> &str {
+        &self.name
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        self.told(self.guest()?.copy_to(source, target, mode).await).await
+    }
+
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        self.told(self.guest()?.write_file(path, content).await).await
+    }
+
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        self.told(self.guest()?.copy_from(source, target).await).await
+    }
+
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        self.told(self.guest()?.read_file(path, max_bytes).await).await
+    }
+
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
+        self.told(self.guest()?.make_dirs(paths, empty).await).await
+    }
+
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
+        self.told(self.guest()?.link(target, link).await).await
+    }
+
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        self.told(self.guest()?.exec(command).await).await
+    }
+
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        terminal::exec(self.engine.api(), &self.name, self.user.as_deref(), argv, terminal).await
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
+        let reference = snapshot_reference(key);
+        match self.engine.api().inspect_image(&reference).await {
+            Ok(_) => return Ok(()),
+            Err(error) if failure::is_missing(&error) => {}
+            Err(error) => return Err(EnvironmentError::Lost(failure::away("look for a snapshot", &error))),
+        }
+        if let Some(volume) = self.own_volume().await? {
+            return Err(EnvironmentError::Command(format!(
+                "{volume} is a volume of this container alone, and no part of a snapshot; the Dockerfile declares it \
+                 by VOLUME, or provider_config by a mount"
+            )));
+        }
+        let (repository, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
+        let commit = Commit {
+            container: &self.name,
+            repository,
+            tag,
+            // The container itself runs as the super-user, for the guest.
+            user: self.user.as_deref(),
+            labels: self
+                .engine
+                .inner
+                .owner
+                .committed_labels("snapshot", Origin { job: &self.origin.0, trial: &self.origin.1 }),
+            pause: true,
+        };
+        self.engine.commit(commit).await.map_err(|error| {
+            EnvironmentError::Lost(format!("cannot keep a snapshot: {}", failure::words(&error)))
+        })
+    }
+
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        self.told(self.guest()?.survivors().await).await
+    }
+
+    async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        self.told(self.guest()?.kill_all().await).await
+    }
+
+    fn cost(&self) -> f64 {
+        0.0
+    }
+
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
+        let Self { engine, container, guest, name, .. } = *self;
+        let removed = match container {
+            Some(container) => container.remove().await,
+            None => keeper::remove(engine.api(), &name).await,
+        };
+        removed.map_err(|error| {
+            EnvironmentError::Teardown(format!(
+                "cannot remove the container {name}: {}",
+                failure::words(&error)
+            ))
+        })?;
+        if let Some(guest) = guest {
+            guest.finish().await;
+        }
+        Ok(())
+    }
+
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
+        let Self { engine, container, guest, name, .. } = *self;
+        let (Some(container), Some(guest)) = (container, guest) else { return Ok(name) };
+        guest.stay().await.map_err(|error| EnvironmentError::Teardown(error.to_string()))?;
+        let kept = names::kept(&name);
+        let options = RenameContainerOptions { name: kept.clone() };
+        engine.api().rename_container(&name, options).await.map_err(|error| {
+            EnvironmentError::Teardown(format!(
+                "cannot keep the container {name}: {}",
+                failure::words(&error)
+            ))
+        })?;
+        container.release();
+        guest.finish().await;
+        Ok(kept)
+    }
+}
+
+/// The image of a snapshot. Keys are made of what images may be called by, or hashed into it.
+pub(super) fn snapshot_reference(key: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+    let plain = !key.is_empty()
+        && key.len() <= 64
+        && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    if plain {
+        format!("{SNAPSHOTS}:{key}")
+    } else {
+        format!("{SNAPSHOTS}:{}", &rollout_core::text::hex(&Sha256::digest(key))[..32])
+    }
+}

@@ -1,0 +1,231 @@
+//! A build context: what it holds, the hash that names it, and the archive that an engine takes.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Read, Write},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+
+use bytes::Bytes;
+use futures_util::Stream;
+use rollout_sandbox::build::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+/// The size of a piece of the archive on its way to the engine.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// Pieces that wait for the engine at most.
+const PIECES: usize = 4;
+
+/// The Dockerfile of a task, and what it may copy.
+#[derive(Debug, Clone)]
+pub(super) struct BuildContext {
+    dir: PathBuf,
+    files: Vec<ContextFile>,
+}
+
+impl BuildContext {
+    /// Lists a directory with a `Dockerfile`. Blocks.
+    pub(super) fn open(dir: &Path) -> Result<Self, CopyFailure> {
+        // Files are found through it later, whatever becomes of the links on the way to it.
+        let dir = dir.canonicalize().map_err(|source| CopyFailure::Io { path: dir.to_owned(), source })?;
+        let files = context_files(&dir, &dir.join("Dockerfile"))?;
+        Ok(Self { dir, files })
+    }
+
+    /// Hashes names, kinds, modes and contents, and what else the image depends on. Blocks.
+    pub(super) fn hash(&self, platform: &str) -> io::Result<String> {
+        let mut hasher = Sha256::new();
+        let mut field = |bytes: &[u8]| {
+            hasher.update((bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        field(b"rollout build 1");
+        field(platform.as_bytes());
+        for file in &self.files {
+            field(file.path.as_os_str().as_bytes());
+            field(&file.mode.to_le_bytes());
+            match &file.kind {
+                FileKind::Dir => field(b"dir"),
+                FileKind::Link(target) => {
+                    field(b"link");
+                    field(target.as_os_str().as_bytes());
+                }
+                FileKind::File => {
+                    let mut content = Sha256::new();
+                    let mut source = self.open_file(file)?;
+                    let mut chunk = vec![0; CHUNK_BYTES];
+                    loop {
+                        match source.read(&mut chunk)? {
+                            0 => break,
+                            count => content.update(&chunk[..count]),
+                        }
+                    }
+                    field(b"file");
+                    field(&content.finalize());
+                }
+            }
+        }
+        Ok(rollout_core::text::hex(&hasher.finalize())[..32].to_owned())
+    }
+
+    /// The archive, made while it is read.
+    pub(super) fn archive(self) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        let (pieces, mut receiver) = mpsc::channel(PIECES);
+        tokio::task::spawn_blocking(move || {
+            let writer = BufWriter::with_capacity(CHUNK_BYTES, Pieces(pieces.clone()));
+            if let Err(error) = self.write_archive(writer) {
+                // Nobody listens if the build was given up.
+                let _ = pieces.blocking_send(Err(error));
+            }
+        });
+        futures_util::stream::poll_fn(move |context| receiver.poll_recv(context))
+    }
+
+    fn write_archive(&self, writer: impl Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(writer);
+        for file in &self.files {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(file.mode);
+            header.set_size(0);
+            match &file.kind {
+                FileKind::Dir => {
+                    header.set_entry_type(tar::EntryType::Directory);
+                    archive.append_data(&mut header, &file.path, io::empty())?;
+                }
+                FileKind::Link(target) => {
+                    header.set_entry_type(tar::EntryType::Symlink);
+                    archive.append_link(&mut header, &file.path, target)?;
+                }
+                FileKind::File => {
+                    let source = self.open_file(file)?;
+                    let metadata = source.metadata()?;
+                    let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+                    header.set_mtime(modified.as_secs());
+                    header.set_size(metadata.len());
+                    let content = Exactly { source, left: metadata.len() };
+                    archive.append_data(&mut header, &file.path, content)?;
+                }
+            }
+        }
+        archive.into_inner()?.flush()
+    }
+
+    fn open_file(&self, file: &ContextFile) -> io::Result<File> {
+        let path = self.dir.join(&file.path);
+        // The Dockerfile may be a link within the task.
+        let path = if file.path == Path::new("Dockerfile") { path.canonicalize()? } else { path };
+        open_regular(&path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.path.display())))
+    }
+}
+
+/// Sends what is written.
+struct Pieces(mpsc::Sender<io::Result<Bytes>>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes)));
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads as many bytes as the archive's header says, also of a file that grows or shrinks meanwhile.
+struct Exactly {
+    source: File,
+    left: u64,
+}
+
+impl Read for Exactly {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return Ok(0);
+        }
+        let room = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        match self.source.read(&mut buffer[..room])? {
+            0 => Err(io::Error::other("a file of the build context changed while it was read")),
+            count => {
+                self.left -= count as u64;
+                Ok(count)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use futures_util::StreamExt as _;
+
+    use super::*;
+
+    fn task() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("data")).unwrap();
+        fs::write(dir.path().join("Dockerfile"), "FROM x\n").unwrap();
+        fs::write(dir.path().join("data/large"), vec![7; 200_000]).unwrap();
+        fs::write(dir.path().join("secret"), "no").unwrap();
+        fs::write(dir.path().join(".dockerignore"), "secret\n").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        dir
+    }
+
+    fn hash(dir: &tempfile::TempDir) -> String {
+        BuildContext::open(dir.path()).unwrap().hash("").unwrap()
+    }
+
+    #[test]
+    fn the_hash_follows_what_the_build_can_see() {
+        let dir = task();
+        let first = hash(&dir);
+        assert_eq!(hash(&dir), first);
+        fs::write(dir.path().join("secret"), "changed").unwrap();
+        assert_eq!(hash(&dir), first);
+        fs::set_permissions(dir.path().join("data/large"), fs::Permissions::from_mode(0o755)).unwrap();
+        let executable = hash(&dir);
+        assert_ne!(executable, first);
+        fs::write(dir.path().join("data/large"), "other").unwrap();
+        assert_ne!(hash(&dir), executable);
+        assert_ne!(BuildContext::open(dir.path()).unwrap().hash("linux/arm64").unwrap(), hash(&dir));
+    }
+
+    #[tokio::test]
+    async fn the_archive_holds_what_the_build_can_see_with_links_as_links() {
+        let dir = task();
+        let pieces: Vec<io::Result<Bytes>> =
+            BuildContext::open(dir.path()).unwrap().archive().collect().await;
+        let bytes: Vec<u8> = pieces.into_iter().flat_map(|piece| piece.unwrap().to_vec()).collect();
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let mut found: Vec<(String, u64, Option<String>)> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let link = entry.link_name().unwrap().map(|target| target.display().to_string());
+                (entry.path().unwrap().display().to_string(), entry.size(), link)
+            })
+            .collect();
+        found.sort();
+        let names: Vec<&str> = found.iter().map(|(path, ..)| path.trim_end_matches('/')).collect();
+        assert_eq!(names, [".dockerignore", "Dockerfile", "data", "data/large", "link"]);
+        assert_eq!(found[3].1, 200_000);
+        assert_eq!(found[4].2.as_deref(), Some("/etc/passwd"));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_breaks_the_archive_instead_of_spoiling_it() {
+        let dir = task();
+        let source = File::open(dir.path().join("secret")).unwrap();
+        let error = Exactly { source, left: 3 }.read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("changed while it was read"), "{error}");
+    }
+}

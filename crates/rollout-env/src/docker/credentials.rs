@@ -1,0 +1,286 @@
+//! Registry credentials of the user, from the docker command's configuration and its helper programs.
+//!
+//! They go to the engine and nowhere else: no type here shows them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use bollard::auth::DockerCredentials;
+use serde::Deserialize;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::host::DockerPlace;
+use rollout_core::lenient_base64;
+
+/// How the docker command's configuration names Docker Hub.
+const HUB: &str = "https://index.docker.io/v1/";
+
+/// How BuildKit names it.
+const HUB_OF_BUILDKIT: &str = "registry-1.docker.io";
+
+/// A helper may ask a keyring, but not a person.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The user name that stands for an identity token.
+const TOKEN_USER: &str = "<token>";
+
+/// What is known about registries.
+#[derive(Deserialize, Default, Clone)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Credentials {
+    auths: HashMap<String, Auth>,
+    cred_helpers: HashMap<String, String>,
+    creds_store: String,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(default)]
+struct Auth {
+    auth: String,
+    username: String,
+    password: String,
+    identitytoken: String,
+    registrytoken: String,
+}
+
+/// What a helper prints.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct HelperAnswer {
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    secret: String,
+}
+
+impl Credentials {
+    /// Reads the configuration. A file that is missing or broken holds none.
+    pub(super) async fn load(place: &DockerPlace) -> Self {
+        let Some(path) = place.config_file("config.json") else { return Self::default() };
+        let Ok(text) = tokio::fs::read(&path).await else { return Self::default() };
+        serde_json::from_slice(&text).unwrap_or_else(|error| {
+            // The parser's message could quote the file.
+            tracing::warn!(path = %path.display(), line = error.line(), "no registry credentials: the file is not valid");
+            Self::default()
+        })
+    }
+
+    /// The credentials for an image's registry, if there are any.
+    pub(super) async fn of_image(&self, image: &str) -> Option<DockerCredentials> {
+        self.of_registry(registry(image)).await
+    }
+
+    /// The credentials for all registries, by the names that builders look for.
+    pub(super) async fn all(&self) -> HashMap<String, DockerCredentials> {
+        let registries: BTreeSet<&str> =
+            self.auths.keys().chain(self.cred_helpers.keys()).map(String::as_str).collect();
+        let mut all = HashMap::new();
+        for name in registries {
+            let Some(found) = self.of_registry(name).await else { continue };
+            if host(name) == host(HUB) {
+                all.insert(HUB_OF_BUILDKIT.to_owned(), found.clone());
+                all.insert(HUB.to_owned(), found);
+            } else {
+                all.insert(host(name).to_owned(), found.clone());
+                all.insert(name.to_owned(), found);
+            }
+        }
+        all
+    }
+
+    async fn of_registry(&self, name: &str) -> Option<DockerCredentials> {
+        // Keys are hosts or addresses, as the user or an older client wrote them.
+        let same = |key: &&String| host(key) == host(name);
+        if let Some(key) = self.cred_helpers.keys().find(same) {
+            return from_helper(&self.cred_helpers[key], key).await;
+        }
+        let key = self.auths.keys().find(same);
+        if !self.creds_store.is_empty() {
+            let asked = key.map_or(name, String::as_str);
+            if let Some(found) = from_helper(&self.creds_store, asked).await {
+                return Some(found);
+            }
+        }
+        let key = key?;
+        self.auths[key].credentials(key)
+    }
+}
+
+impl Auth {
+    fn credentials(&self, registry: &str) -> Option<DockerCredentials> {
+        let (mut username, mut password) = (self.username.clone(), self.password.clone());
+        if let Some(decoded) = lenient_base64::decode(&self.auth)
+            && let Ok(decoded) = String::from_utf8(decoded)
+            && let Some((name, secret)) = decoded.split_once(':')
+        {
+            name.clone_into(&mut username);
+            secret.trim_end_matches('\0').clone_into(&mut password);
+        }
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        if username.is_empty() && self.identitytoken.is_empty() && self.registrytoken.is_empty() {
+            return None;
+        }
+        Some(DockerCredentials {
+            username: some(&username),
+            password: some(&password),
+            identitytoken: some(&self.identitytoken),
+            registrytoken: some(&self.registrytoken),
+            serveraddress: Some(registry.to_owned()),
+            ..DockerCredentials::default()
+        })
+    }
+}
+
+/// Asks `docker-credential-<helper>`. What it cannot tell, there is not.
+async fn from_helper(helper: &str, registry: &str) -> Option<DockerCredentials> {
+    if helper.contains('/') {
+        return None;
+    }
+    ask(Path::new(&format!("docker-credential-{helper}")), registry).await
+}
+
+async fn ask(helper: &Path, registry: &str) -> Option<DockerCredentials> {
+    let name = helper.display();
+    let mut child = tokio::process::Command::new(helper)
+        .arg("get")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .inspect_err(|error| tracing::warn!(helper = %name, %error, "the credential helper does not start"))
+        .ok()?;
+    let mut stdin = child.stdin.take()?;
+    let answer = async {
+        // A helper that knows only one registry need not read which one is meant.
+        let _ = stdin.write_all(registry.as_bytes()).await;
+        drop(stdin);
+        child.wait_with_output().await.ok()
+    };
+    let output = match tokio::time::timeout(HELPER_TIMEOUT, answer).await {
+        Ok(output) => output?,
+        Err(_) => {
+            tracing::warn!(helper = %name, "the credential helper does not answer");
+            return None;
+        }
+    };
+    if !output.status.success() {
+        return None;
+    }
+    let answer: HelperAnswer = serde_json::from_slice(&output.stdout).ok()?;
+    Some(answer.credentials(registry))
+}
+
+impl HelperAnswer {
+    fn credentials(self, registry: &str) -> DockerCredentials {
+        let serveraddress = Some(registry.to_owned());
+        if self.username == TOKEN_USER {
+            let identitytoken = Some(self.secret);
+            return DockerCredentials { identitytoken, serveraddress, ..DockerCredentials::default() };
+        }
+        DockerCredentials {
+            username: Some(self.username),
+            password: Some(self.secret),
+            serveraddress,
+            ..DockerCredentials::default()
+        }
+    }
+}
+
+/// The registry that an image's name leads to.
+fn registry(image: &str) -> &str {
+    match image.split_once('/') {
+        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => match first {
+            "docker.io" | "index.docker.io" => HUB,
+            registry => registry,
+        },
+        _ => HUB,
+    }
+}
+
+/// The host and port of a registry's address.
+fn host(address: &str) -> &str {
+    let address = address.trim_start_matches("https://").trim_start_matches("http://");
+    let host = address.split('/').next().unwrap_or(address);
+    match host {
+        "docker.io" | "registry-1.docker.io" => "index.docker.io",
+        host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn parse(value: serde_json::Value) -> Credentials {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[tokio::test]
+    async fn credentials_are_found_by_the_registry_of_the_image() {
+        let credentials = parse(serde_json::json!({"auths": {
+            "https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="},
+            "registry.local:5000": {"username": "me", "password": "pass"},
+            "https://old.example/v1/": {"auth": "b2xkOnBhOnNz"},
+            "token.example": {"identitytoken": "t"},
+            "broken.example": {"auth": "no base64", "username": "me"},
+            "empty.example": {},
+        }}));
+        let user = async |image: &str| credentials.of_image(image).await.and_then(|found| found.username);
+        assert_eq!(user("debian").await.as_deref(), Some("hub"));
+        assert_eq!(user("library/debian").await.as_deref(), Some("hub"));
+        assert_eq!(user("docker.io/library/debian").await.as_deref(), Some("hub"));
+        assert_eq!(user("registry.local:5000/x").await.as_deref(), Some("me"));
+        assert_eq!(user("broken.example/x").await.as_deref(), Some("me"));
+        assert_eq!(user("old.example/x:1").await.as_deref(), Some("old"));
+        assert_eq!(credentials.of_image("old.example/x").await.unwrap().password.as_deref(), Some("pa:ss"));
+        assert_eq!(
+            credentials.of_image("token.example/x").await.unwrap().identitytoken.as_deref(),
+            Some("t")
+        );
+        assert!(credentials.of_image("empty.example/x").await.is_none());
+        assert!(credentials.of_image("localhost/x").await.is_none());
+    }
+
+    #[tokio::test]
+    async fn builders_get_all_credentials_by_the_names_they_ask_for() {
+        let credentials = parse(serde_json::json!({"auths": {
+            "https://index.docker.io/v1/": {"auth": "aHViOnNlY3JldA=="},
+            "https://old.example/v1/": {"auth": "b2xkOnBhOnNz"},
+        }}));
+        let mut names: Vec<String> = credentials.all().await.into_keys().collect();
+        names.sort();
+        assert_eq!(
+            names,
+            ["https://index.docker.io/v1/", "https://old.example/v1/", "old.example", "registry-1.docker.io"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_helper_is_asked_on_its_standard_input() {
+        let dir = tempfile::tempdir().unwrap();
+        let helper = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let asked = helper(
+            "asked",
+            "#!/bin/sh\nread registry\n[ \"$1\" = get ] && printf '{\"Username\": \"%s\", \"Secret\": \"s\"}' \"$registry\"\n",
+        );
+        let found = ask(&asked, "r.example").await.unwrap();
+        assert_eq!((found.username.as_deref(), found.password.as_deref()), (Some("r.example"), Some("s")));
+        let token = helper("token", "#!/bin/sh\necho '{\"Username\": \"<token>\", \"Secret\": \"t\"}'\n");
+        assert_eq!(ask(&token, "r.example").await.unwrap().identitytoken.as_deref(), Some("t"));
+        let none = helper("none", "#!/bin/sh\necho credentials not found in native keychain; exit 1\n");
+        assert!(ask(&none, "r.example").await.is_none());
+        assert!(ask(&dir.path().join("missing"), "r.example").await.is_none());
+    }
+}

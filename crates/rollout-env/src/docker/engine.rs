@@ -1,0 +1,405 @@
+//! An engine that answers: Docker, or Podman behind the same API.
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use bollard::{API_DEFAULT_VERSION, Docker as Api, models::SystemInfo};
+
+use super::{
+    endpoint::{self, Endpoint},
+    failure::words,
+    keeper::KeeperThread,
+    owner::Owner,
+    raw,
+    settings::Builder,
+};
+use crate::host::DockerPlace;
+
+/// How long an address may take to be reached.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long an engine that was reached may take to say what it is. A busy one takes seconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long an engine may take to begin its answer to any call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long it may take where it works for long without a word: building, pulling, committing.
+const LONG_CALL_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+/// BuildKit became a part of the engine with this version of its API, that of Docker 18.09.
+const FIRST_API_WITH_BUILDKIT: (usize, usize) = (1, 39);
+
+/// Why there is no engine to work with, or why it did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No address is answered.
+    #[error("no Docker engine answers{}", tried.iter().map(|(at, why)| format!("\n  {at}: {why}")).collect::<String>())]
+    Absent {
+        /// Each address, and why there is no answer.
+        tried: Vec<(String, String)>,
+    },
+    /// The engine is behind ssh.
+    #[error("{from} leads to {target} by ssh, which Rollout does not speak")]
+    Ssh {
+        /// What says so.
+        from: String,
+        /// The far machine.
+        target: String,
+    },
+    /// An address in no known form.
+    #[error("{from} is {address:?}; expected unix:///path or tcp://host:port")]
+    Address {
+        /// What says so.
+        from: String,
+        /// The address.
+        address: String,
+    },
+    /// There is no such context.
+    #[error("there is no docker context {0:?}")]
+    UnknownContext(String),
+    /// A file of the docker command's configuration cannot be read.
+    #[error("cannot read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// An engine answers, but containers of tasks cannot run on it.
+    #[error("the engine at {at} cannot be used: {why}")]
+    Unusable {
+        /// Its address.
+        at: String,
+        /// The reason.
+        why: String,
+    },
+    /// A call failed.
+    #[error("the engine could not {what}: {words}")]
+    Call {
+        /// What it was asked for.
+        what: &'static str,
+        /// Its words.
+        words: String,
+    },
+}
+
+impl EngineError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Absent { .. } => Some(
+                "start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none",
+            ),
+            Self::Ssh { .. } => Some(
+                "forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock <host>` and set \
+                 DOCKER_HOST=unix:///tmp/docker.sock",
+            ),
+            Self::Address { .. } => None,
+            Self::UnknownContext(_) => Some("`docker context ls` lists them"),
+            Self::File { .. } => None,
+            Self::Unusable { .. } => Some("write `type: native`, which needs no engine"),
+            Self::Call { .. } => None,
+        }
+    }
+
+    /// Whether it means that there is no engine here, so that a job that named none runs without.
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Self::Absent { .. } | Self::Ssh { .. } | Self::Address { .. } | Self::UnknownContext(_)
+        )
+    }
+
+    /// Whether somebody said that there is an engine: an address that is named is the only one that is tried.
+    pub fn is_unexpected(&self) -> bool {
+        !matches!(self, Self::Absent { tried } if tried.len() > 1)
+    }
+
+    /// Wraps the error of a call.
+    pub(super) fn call(what: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
+        move |error| Self::Call { what, words: words(&error) }
+    }
+}
+
+/// What an engine says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// Where it listens.
+    pub address: String,
+    /// `docker` or `podman`.
+    pub name: &'static str,
+    /// Its version.
+    pub version: String,
+    /// The version of the API that is spoken with it.
+    pub api_version: String,
+    /// How it stores images and containers.
+    pub storage_driver: String,
+    /// The file system below, where it tells.
+    pub backing_filesystem: Option<String>,
+    /// The version of its control groups.
+    pub cgroup_version: String,
+    /// The operating system of its containers.
+    pub os: String,
+    /// Their architecture, as images name it.
+    pub arch: String,
+    /// Processors that it has.
+    pub cpus: u64,
+    /// Bytes of memory that it has.
+    pub memory: u64,
+    /// Where it keeps everything.
+    pub root_dir: PathBuf,
+    /// The disk of that directory, if it is on this machine.
+    pub disk: Option<Disk>,
+}
+
+/// How full a disk is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes that may still be written.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+impl Disk {
+    /// Whether a build or two may fill it.
+    pub fn is_low(self) -> bool {
+        const LEAST_FREE: u64 = 5 << 30;
+        self.free < LEAST_FREE || self.free < self.total / 20
+    }
+}
+
+/// The limits that an engine can enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) cpus: bool,
+    pub(super) memory: bool,
+    pub(super) pids: bool,
+}
+
+/// A connection to an engine. Copies share it.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) api: Api,
+    pub(super) endpoint: Endpoint,
+    pub(super) facts: EngineFacts,
+    pub(super) limits: Limits,
+    pub(super) runtimes: Vec<String>,
+    pub(super) builder: Builder,
+    pub(super) owner: Owner,
+    pub(super) place: DockerPlace,
+    pub(super) keeper: KeeperThread,
+}
+
+impl Engine {
+    /// Finds an engine that answers.
+    pub async fn connect(place: &DockerPlace) -> Result<Self, EngineError> {
+        let wanted = place.clone();
+        let candidates = tokio::task::spawn_blocking(move || endpoint::candidates(&wanted))
+            .await
+            .expect("the search for endpoints does not panic")?;
+        let mut tried = Vec::new();
+        for endpoint in candidates {
+            match open(&endpoint).await {
+                Ok(api) => return Self::introduce(api, endpoint, place).await,
+                Err(why) => tried.push((endpoint.to_string(), why)),
+            }
+        }
+        Err(EngineError::Absent { tried })
+    }
+
+    /// Asks an engine what it is.
+    async fn introduce(api: Api, endpoint: Endpoint, place: &DockerPlace) -> Result<Self, EngineError> {
+        let answers = async { tokio::try_join!(api.version(), api.info()) };
+        let (version, info) = match tokio::time::timeout(ANSWER_TIMEOUT, answers).await {
+            Ok(answers) => answers.map_err(EngineError::call("say what it is"))?,
+            Err(_) => {
+                let why = format!("it took more than {} seconds to answer", ANSWER_TIMEOUT.as_secs());
+                return Err(EngineError::Absent { tried: vec![(endpoint.to_string(), why)] });
+            }
+        };
+        let components = version.components.unwrap_or_default();
+        let podman = components.iter().any(|component| component.name.starts_with("Podman"));
+        let facts = EngineFacts {
+            address: endpoint.to_string(),
+            name: if podman { "podman" } else { "docker" },
+            version: version.version.unwrap_or_default(),
+            api_version: api.client_version().to_string(),
+            storage_driver: info.driver.clone().unwrap_or_default(),
+            backing_filesystem: status(&info, "Backing Filesystem"),
+            cgroup_version: info.cgroup_version.map(|version| version.to_string()).unwrap_or_default(),
+            os: version.os.unwrap_or_default(),
+            arch: version.arch.unwrap_or_default(),
+            cpus: info.ncpu.and_then(|count| count.try_into().ok()).unwrap_or(0),
+            memory: info.mem_total.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0),
+            root_dir: info.docker_root_dir.clone().unwrap_or_default().into(),
+            disk: disk(&info).await,
+        };
+        let unusable = |why: String| EngineError::Unusable { at: endpoint.to_string(), why };
+        if facts.os != "linux" {
+            return Err(unusable(format!("its containers run {}, and tasks need linux", facts.os)));
+        }
+        if facts.arch != own_arch() {
+            return Err(unusable(format!(
+                "it runs on {}, and this build of Rollout brings a program for {} into containers",
+                facts.arch,
+                own_arch()
+            )));
+        }
+        let limits = Limits {
+            cpus: info.cpu_cfs_quota.unwrap_or(false),
+            memory: info.memory_limit.unwrap_or(false),
+            pids: info.pids_limit.unwrap_or(false),
+        };
+        let builder = if podman { Builder::Classic } else { builder(&api, &endpoint).await };
+        let keeper = KeeperThread::start(&api)
+            .map_err(|error| unusable(format!("no thread can be started for it: {error}")))?;
+        let inner = Inner {
+            keeper,
+            api,
+            endpoint,
+            facts,
+            limits,
+            runtimes: info.runtimes.unwrap_or_default().into_keys().collect(),
+            builder,
+            owner: Owner::current(),
+            place: place.clone(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What it says about itself.
+    pub fn facts(&self) -> &EngineFacts {
+        &self.inner.facts
+    }
+
+    pub(super) fn api(&self) -> &Api {
+        &self.inner.api
+    }
+
+    /// The same connection, for calls that take their time.
+    pub(super) fn patient_api(&self) -> Api {
+        self.inner.api.clone().with_timeout(LONG_CALL_TIMEOUT)
+    }
+
+    pub(super) fn is_podman(&self) -> bool {
+        self.inner.facts.name == "podman"
+    }
+}
+
+/// Opens an address; an error is a sentence on why nobody answers there.
+async fn open(endpoint: &Endpoint) -> Result<Api, String> {
+    let seconds = CALL_TIMEOUT.as_secs();
+    let api = match endpoint {
+        Endpoint::Unix(path) => {
+            let reached = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::UnixStream::connect(path)).await;
+            reached.map_err(|_| "it does not take connections".to_owned())?.map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                    io::ErrorKind::ConnectionRefused => "nobody listens on this socket".to_owned(),
+                    io::ErrorKind::PermissionDenied => {
+                        "permission denied; members of its group may use it".to_owned()
+                    }
+                    _ => error.to_string(),
+                }
+            })?;
+            Api::connect_with_unix(&path.to_string_lossy(), seconds, API_DEFAULT_VERSION)
+        }
+        Endpoint::Tcp(address) => Api::connect_with_http(address, seconds, API_DEFAULT_VERSION),
+        Endpoint::Tls(address, dir) => {
+            let [key, certificate, authority] = ["key.pem", "cert.pem", "ca.pem"].map(|name| dir.join(name));
+            Api::connect_with_ssl(address, &key, &certificate, &authority, seconds, API_DEFAULT_VERSION)
+        }
+    };
+    let api = api.map_err(|error| words(&error))?.with_request_modifier(raw::url_safe_credentials);
+    let negotiated = match tokio::time::timeout(ANSWER_TIMEOUT, api.negotiate_version()).await {
+        Ok(negotiated) => negotiated.map_err(|error| words(&error))?,
+        Err(_) => return Err(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs())),
+    };
+    Ok(negotiated)
+}
+
+/// The builder that an engine is for. One that has BuildKit is taken at its word if it says which of the two it
+/// prefers; many say nothing, and serve both.
+async fn builder(api: &Api, endpoint: &Endpoint) -> Builder {
+    let version = api.client_version();
+    let preferred = raw::preferred_builder(endpoint).await;
+    choose_builder((version.major_version, version.minor_version), preferred.as_deref())
+}
+
+fn choose_builder(api_version: (usize, usize), preferred: Option<&str>) -> Builder {
+    match preferred {
+        Some("1") => Builder::Classic,
+        Some("2") => Builder::BuildKit,
+        _ if api_version >= FIRST_API_WITH_BUILDKIT => Builder::BuildKit,
+        _ => Builder::Classic,
+    }
+}
+
+/// The architecture of this program, as images name it.
+fn own_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        other => other,
+    }
+}
+
+fn status(info: &SystemInfo, key: &str) -> Option<String> {
+    let mut rows = info.driver_status.iter().flatten();
+    let row = rows.find(|row| row.first().is_some_and(|name| name == key))?;
+    row.get(1).cloned()
+}
+
+/// Looks at the disk of an engine that runs on this very machine, and not in a virtual one beside it.
+async fn disk(info: &SystemInfo) -> Option<Disk> {
+    let root = info.docker_root_dir.clone()?;
+    let kernel = rustix::system::uname();
+    if info.kernel_version.as_deref() != kernel.release().to_str().ok() {
+        return None;
+    }
+    let stat = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&root)).await.ok()?.ok()?;
+    let block = stat.f_frsize;
+    Some(Disk { free: stat.f_bavail.saturating_mul(block), total: stat.f_blocks.saturating_mul(block) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_builder_is_buildkit_unless_the_engine_is_too_old_or_says_otherwise() {
+        assert_eq!(choose_builder((1, 41), None), Builder::BuildKit);
+        assert_eq!(choose_builder((1, 38), None), Builder::Classic);
+        assert_eq!(choose_builder((1, 47), Some("1")), Builder::Classic);
+        assert_eq!(choose_builder((1, 47), Some("2")), Builder::BuildKit);
+    }
+
+    #[test]
+    fn a_disk_is_low_below_five_gibibytes_or_five_percent() {
+        let disk = |free: u64, total: u64| Disk { free: free << 30, total: total << 30 }.is_low();
+        assert!(disk(4, 50));
+        assert!(disk(20, 500));
+        assert!(!disk(6, 50));
+    }
+
+    #[test]
+    fn an_absent_engine_is_told_with_every_address_that_was_tried() {
+        let tried = vec![
+            ("unix:///var/run/docker.sock".to_owned(), "there is no such socket".to_owned()),
+            ("unix:///run/podman/podman.sock".to_owned(), "permission denied".to_owned()),
+        ];
+        insta::assert_snapshot!(EngineError::Absent { tried }, @"
+        no Docker engine answers
+          unix:///var/run/docker.sock: there is no such socket
+          unix:///run/podman/podman.sock: permission denied
+        ");
+    }
+}

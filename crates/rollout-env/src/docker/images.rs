@@ -1,0 +1,362 @@
+//! From a task to an image that trials start from: built or pulled, then given the guest.
+
+use std::{
+    collections::HashSet,
+    fs::TryLockError,
+    io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use bollard::{
+    body_full,
+    errors::Error,
+    models::{ContainerCreateBody, ImageInspect},
+    query_parameters::{CreateImageOptions, UploadToContainerOptions},
+};
+use futures_util::StreamExt as _;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::OnceCell;
+
+use super::{
+    Engine,
+    build::{self, BuildLog, Order, Pulls},
+    commit::Commit,
+    context::BuildContext,
+    credentials::Credentials,
+    failure, names,
+    settings::Settings,
+};
+use crate::{
+    blocking::blocking,
+    environment::{EnvironmentError, ImageRequest, Origin},
+    guest,
+};
+
+/// Images that were built from a task's Dockerfile.
+pub(super) const BUILDS: &str = "rollout-build";
+/// Images that were given the guest.
+pub(super) const ENVIRONMENTS: &str = "rollout-env";
+/// Images of environments as they were after an agent's installation.
+pub(super) const SNAPSHOTS: &str = "rollout-snapshot";
+
+/// Where the log lies, as a reader of the trial's directory finds it.
+const LOG_FILE: &str = "environment/build.txt";
+
+/// How often a lock is tried that somebody else holds.
+const LOCK_POLL: Duration = Duration::from_millis(100);
+
+/// Makes images on an engine.
+pub(super) struct Images {
+    engine: Engine,
+    locks: PathBuf,
+    credentials: OnceCell<Credentials>,
+    /// What was built without cache for this job.
+    forced: Mutex<HashSet<String>>,
+}
+
+/// An image that exists on the engine.
+struct Base {
+    id: String,
+    name: String,
+}
+
+impl Images {
+    pub(super) fn new(engine: Engine, state_dir: &Path) -> Self {
+        let locks = state_dir.join("docker-locks");
+        Self { engine, locks, credentials: OnceCell::new(), forced: Mutex::default() }
+    }
+
+    /// Makes the image of a task, and returns its reference.
+    pub(super) async fn prepare(
+        &self,
+        request: ImageRequest<'_>,
+        settings: &Settings,
+    ) -> Result<String, EnvironmentError> {
+        let mut log = BuildLog::new(request.log);
+        let base = match &request.docker_image {
+            Some(image) if !request.force_build => self.fetch(image, settings, &mut log).await,
+            _ => self.build(request, settings, &mut log).await,
+        };
+        log.finish().await;
+        self.with_guest(&base?, settings, request.origin).await
+    }
+
+    /// Finds an image, or pulls it.
+    async fn fetch(
+        &self,
+        image: &str,
+        settings: &Settings,
+        log: &mut BuildLog,
+    ) -> Result<Base, EnvironmentError> {
+        let image = names::with_tag(image);
+        let facts = self.engine.facts();
+        let wanted = settings.platform.clone().unwrap_or_else(|| format!("{}/{}", facts.os, facts.arch));
+        let found = self.inspect(&image).await.map_err(|error| failure::pull(&image, &error))?;
+        let fits = |found: &ImageInspect| names::same_platform(&platform(found), &wanted);
+        if let Some(found) = found.as_ref().filter(|found| fits(found)) {
+            return Ok(Base { id: id(found), name: image });
+        }
+        let pulled = self.pull(&image, settings, log).await;
+        let foreign = |found: &ImageInspect| {
+            EnvironmentError::NoImage(format!(
+                "{image} is for {}, and {wanted} is wanted: name an image for that platform, or set \
+                 provider_config.platform to the image's",
+                platform(found)
+            ))
+        };
+        match (pulled, &found) {
+            (Err(EnvironmentError::NoImage(_)), Some(found)) => return Err(foreign(found)),
+            (Err(error), _) => return Err(error),
+            (Ok(()), _) => {}
+        }
+        match self.inspect(&image).await.map_err(|error| failure::pull(&image, &error))? {
+            Some(found) if fits(&found) => Ok(Base { id: id(&found), name: image }),
+            Some(found) => Err(foreign(&found)),
+            None => Err(EnvironmentError::Pull(format!("{image} is gone after it was pulled"))),
+        }
+    }
+
+    async fn pull(
+        &self,
+        image: &str,
+        settings: &Settings,
+        log: &mut BuildLog,
+    ) -> Result<(), EnvironmentError> {
+        log.write(&format!("pulling {image}\n")).await;
+        let credentials = self.credentials().await.of_image(image).await;
+        let options = CreateImageOptions {
+            from_image: Some(image.to_owned()),
+            platform: settings.platform.clone().unwrap_or_default(),
+            ..CreateImageOptions::default()
+        };
+        let api = self.engine.patient_api();
+        let mut news = std::pin::pin!(api.create_image(Some(options), None, credentials));
+        let mut pulls = Pulls::default();
+        while let Some(item) = news.next().await {
+            match item {
+                Ok(info) => log.write(&pulls.news(&info)).await,
+                Err(error) => {
+                    log.write(&format!("{}\n", failure::words(&error))).await;
+                    return Err(failure::pull(image, &error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds a task's Dockerfile, unless the same content was built before.
+    async fn build(
+        &self,
+        request: ImageRequest<'_>,
+        settings: &Settings,
+        log: &mut BuildLog,
+    ) -> Result<Base, EnvironmentError> {
+        let dir = request.context.to_owned();
+        let dockerfile = dir.join("Dockerfile");
+        let platform = settings.platform.clone().unwrap_or_default();
+        let wanted_platform = platform.clone();
+        let read = blocking(move || {
+            if !dockerfile.exists() {
+                return Ok(Err(format!(
+                    "there is no {}: write one, or name an image as environment.docker_image in task.toml",
+                    dockerfile.display()
+                )));
+            }
+            let context = BuildContext::open(&dir).map_err(io::Error::other)?;
+            let hash = context.hash(&wanted_platform)?;
+            Ok(Ok((context, hash)))
+        });
+        let (context, hash) = read
+            .await
+            .map_err(|error| {
+                EnvironmentError::Build(format!("the build context cannot be read: {}", chain(&error)))
+            })?
+            .map_err(EnvironmentError::Build)?;
+        let tag = format!("{BUILDS}:{hash}");
+        let force = request.force_build && !self.was_forced(&tag);
+        if !force && let Some(found) = self.find(&tag).await? {
+            return Ok(Base { id: id(&found), name: tag });
+        }
+        let _lock = self.lock(&format!("build-{hash}")).await?;
+        let force = request.force_build && !self.was_forced(&tag);
+        if !force && let Some(found) = self.find(&tag).await? {
+            return Ok(Base { id: id(&found), name: tag });
+        }
+        let order = Order {
+            context,
+            tag: tag.clone(),
+            platform,
+            no_cache: request.force_build,
+            // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
+            network: settings.network.clone().filter(|network| network == "host"),
+            labels: self.engine.inner.owner.image_labels("build", request.origin),
+            credentials: self.credentials().await.all().await,
+        };
+        let builder = settings.builder.unwrap_or(self.engine.inner.builder);
+        let built = build::build(self.engine.patient_api(), builder, order, log).await;
+        if let Err(error) = built {
+            return Err(failure::build(&error, &log.tail(), LOG_FILE));
+        }
+        let Some(found) = self.find(&tag).await? else {
+            // An engine that stops in the middle ends the stream as if all were said.
+            return Err(EnvironmentError::Start(
+                "the build ended without an image and without an error; the engine may have been stopped"
+                    .to_owned(),
+            ));
+        };
+        if request.force_build {
+            self.forced.lock().unwrap_or_else(PoisonError::into_inner).insert(tag.clone());
+        }
+        Ok(Base { id: id(&found), name: tag })
+    }
+
+    fn was_forced(&self, tag: &str) -> bool {
+        self.forced.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
+    }
+
+    /// Puts the guest into an image, once per image and version of the guest.
+    async fn with_guest(
+        &self,
+        base: &Base,
+        settings: &Settings,
+        origin: Origin<'_>,
+    ) -> Result<String, EnvironmentError> {
+        // Where engines keep the images of several platforms together, they have one identifier.
+        let platform = settings.platform.as_deref().unwrap_or_default();
+        let mut hasher = Sha256::new();
+        hasher.update(base.id.as_bytes());
+        hasher.update(Sha256::digest(guest::PROGRAM));
+        hasher.update(platform.as_bytes());
+        let hash = rollout_core::text::hex(&hasher.finalize())[..32].to_owned();
+        let reference = format!("{ENVIRONMENTS}:{hash}");
+        if self.find(&reference).await?.is_some() {
+            return Ok(reference);
+        }
+        let _lock = self.lock(&format!("env-{hash}")).await?;
+        if self.find(&reference).await?.is_some() {
+            return Ok(reference);
+        }
+        self.add_guest(base, &hash, platform, origin).await.map_err(|error| {
+            match failure::start(&error) {
+                EnvironmentError::Start(_) if failure::is_missing(&error) => {
+                    EnvironmentError::Start(format!("{} was removed meanwhile", base.name))
+                }
+                error => error,
+            }
+        })?;
+        Ok(reference)
+    }
+
+    async fn add_guest(
+        &self,
+        base: &Base,
+        hash: &str,
+        platform: &str,
+        origin: Origin<'_>,
+    ) -> Result<(), Error> {
+        let api = self.engine.patient_api();
+        let name = names::container("image");
+        let body = ContainerCreateBody {
+            image: Some(base.id.clone()),
+            entrypoint: Some(vec![guest::PROGRAM_PATH.to_owned()]),
+            cmd: Some(Vec::new()),
+            labels: Some(self.engine.inner.owner.labels(origin)),
+            network_disabled: Some(true),
+            ..ContainerCreateBody::default()
+        };
+        let container = self.engine.inner.keeper.create(&name, platform, body).await?;
+        let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
+        let archive = guest_archive().map_err(|err| Error::IOError { err })?;
+        api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
+        let commit = Commit {
+            container: &name,
+            repository: ENVIRONMENTS,
+            tag: hash,
+            user: None,
+            labels: self.engine.inner.owner.committed_labels("env", origin),
+            pause: false,
+        };
+        self.engine.commit(commit).await?;
+        container.remove().await
+    }
+
+    async fn find(&self, reference: &str) -> Result<Option<ImageInspect>, EnvironmentError> {
+        self.inspect(reference)
+            .await
+            .map_err(|error| EnvironmentError::Start(failure::away("look for an image", &error)))
+    }
+
+    pub(super) async fn inspect(&self, reference: &str) -> Result<Option<ImageInspect>, Error> {
+        match self.engine.api().inspect_image(reference).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if failure::is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn credentials(&self) -> &Credentials {
+        self.credentials.get_or_init(|| Credentials::load(&self.engine.inner.place)).await
+    }
+
+    /// Waits until no other process or trial makes the same image. The lock ends with the file.
+    async fn lock(&self, name: &str) -> Result<std::fs::File, EnvironmentError> {
+        let (dir, path) = (self.locks.clone(), self.locks.join(name));
+        let opened = blocking(move || {
+            std::fs::create_dir_all(&dir)?;
+            std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&path)
+        });
+        let failed = |error: io::Error| {
+            let place = self.locks.display();
+            EnvironmentError::Start(format!("cannot lock a file in {place}: {error}"))
+        };
+        let file = opened.await.map_err(failed)?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL).await,
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+    }
+}
+
+fn id(image: &ImageInspect) -> String {
+    image.id.clone().unwrap_or_default()
+}
+
+fn platform(image: &ImageInspect) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    let platform = format!("{}/{}", part(&image.os), part(&image.architecture));
+    match part(&image.variant) {
+        variant if variant.is_empty() => platform,
+        variant => format!("{platform}/{variant}"),
+    }
+}
+
+fn guest_archive() -> io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::with_capacity(guest::PROGRAM.len() + 4096));
+    let path = Path::new(guest::PROGRAM_PATH.trim_start_matches('/'));
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_size(0);
+    header.set_entry_type(tar::EntryType::Directory);
+    archive.append_data(&mut header, path.parent().unwrap_or(path), io::empty())?;
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_size(guest::PROGRAM.len() as u64);
+    archive.append_data(&mut header, path, guest::PROGRAM)?;
+    archive.into_inner()
+}
+
+/// An error with its causes, as one sentence.
+fn chain(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.get_ref().and_then(|inner| inner.source());
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

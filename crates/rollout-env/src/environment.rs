@@ -1,0 +1,286 @@
+//! The two traits that every provider implements, and the data that passes through them.
+
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rollout_core::quantity::{Bytes, Cpus};
+
+use crate::{log::LogWriter, trouble};
+
+/// Makes environments of one kind.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// The word for it in job files and records.
+    fn name(&self) -> &'static str;
+
+    /// Its name with the choices that were made for the job, for people.
+    fn description(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// What a reader should know once about this provider on this machine, such as limits that it
+    /// cannot enforce.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Builds or fetches the task's image, once per content however many trials ask at a time.
+    ///
+    /// Dropping the future stops the work unless somebody else waits for the same image.
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError>;
+
+    /// Starts an environment.
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
+
+    /// Finds the image that [`Environment::snapshot`] made under a key.
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError>;
+
+    /// Opens an environment that [`Environment::preserve`] left, by the place it named.
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
+}
+
+/// Who asks for an image or an environment, for the labels of what is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// The trial, as events name it.
+    pub trial: &'a str,
+}
+
+/// What a provider needs to know to make an image.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageRequest<'a> {
+    /// Who asks.
+    pub origin: Origin<'a>,
+    /// Where the Dockerfile lies, with what it copies. Requests with the same context share one build.
+    pub context: &'a Path,
+    /// A prebuilt image, used instead of the Dockerfile.
+    pub docker_image: Option<&'a str>,
+    /// Builds from the Dockerfile without cache, also where the task names an image.
+    pub force_build: bool,
+    /// Where the build log goes, if something is built. Its directory may have to be made.
+    pub log: &'a Path,
+}
+
+/// What the environments of one task are made from.
+#[derive(Debug, Clone)]
+pub struct EnvironmentTemplate {
+    /// Names the task.
+    pub name: String,
+    /// Where its Dockerfile lies, with what that copies.
+    pub context: PathBuf,
+    /// A prebuilt image, used instead of the Dockerfile.
+    pub docker_image: Option<String>,
+    /// The longest time for making the image.
+    pub build_timeout: Duration,
+    /// CPUs wanted.
+    pub cpus: Cpus,
+    /// Memory wanted.
+    pub memory: Bytes,
+    /// Storage wanted.
+    pub storage: Bytes,
+}
+
+/// An image that can be started.
+#[derive(Debug, Clone)]
+pub struct PreparedImage {
+    /// Names the image for [`Provider::create`] and for the record: by content where possible.
+    pub reference: String,
+}
+
+/// What a provider needs to know to start an environment.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvironmentSpec<'a> {
+    /// Who asks.
+    pub origin: Origin<'a>,
+    /// The image to start.
+    pub image: &'a PreparedImage,
+    /// A readable name, unique among the running environments of this process.
+    pub name: &'a str,
+    /// CPUs wanted.
+    pub cpus: Cpus,
+    /// Memory wanted.
+    pub memory: Bytes,
+    /// Storage wanted.
+    pub storage: Bytes,
+}
+
+/// A running container.
+///
+/// Paths inside are absolute and resolved inside, so no link in there leads to the host.
+#[async_trait]
+pub trait Environment: Send + Sync {
+    /// The provider's identifier, for people and for `attach`.
+    fn id(&self) -> &str;
+
+    /// The network it has, and the limits that really hold.
+    fn facts(&self) -> Facts;
+
+    /// Copies a host file, or the content of a host directory, to a path inside.
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError>;
+
+    /// Writes an executable file inside, making its directory.
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError>;
+
+    /// Copies the content of a directory inside into a host directory.
+    ///
+    /// What exists on the host already is kept. What cannot be copied safely is left out and named.
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError>;
+
+    /// Reads a regular file inside, without following a link at its end.
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError>;
+
+    /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError>;
+
+    /// Makes a link inside, unless a file or directory is there already.
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError>;
+
+    /// Runs a command to its end or its deadline, at which every process it started is killed. So they are when the
+    /// future is dropped.
+    ///
+    /// Output streams into the writers; processes that outlive the command keep writing there.
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError>;
+
+    /// Runs a command on a terminal, for a person. The descriptor is the terminal's inner side.
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError>;
+
+    /// Keeps the files as they are now as an image, for [`Provider::snapshot`] to find by the key. Where there
+    /// is one already, that one stays.
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError>;
+
+    /// The commands of the processes running inside.
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;
+
+    /// Ends every process inside.
+    async fn kill_all(&self) -> Result<(), EnvironmentError>;
+
+    /// What it has cost so far, in US dollars.
+    fn cost(&self) -> f64;
+
+    /// Stops it and removes everything it used.
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError>;
+
+    /// Leaves it for a person to look at, and says where it is.
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError>;
+}
+
+/// What a result records about an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The network it has.
+    pub network: String,
+    /// The limits that really hold.
+    pub enforced: serde_json::Value,
+}
+
+/// Whether a copy adds to what is there or takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Adds to it.
+    Merge,
+    /// Removes what is there first.
+    Replace,
+}
+
+/// What a copy out of an environment left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CopyReport {
+    /// Paths that stayed inside, each with the reason.
+    pub skipped: Vec<String>,
+}
+
+/// What was found where a file was to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileRead {
+    /// A regular file, whole.
+    Content(Vec<u8>),
+    /// Nothing.
+    Missing,
+    /// A link, directory, pipe or device.
+    NotRegular,
+    /// A regular file of more bytes than asked for.
+    TooLarge(u64),
+}
+
+/// A command to run inside an environment.
+pub struct Exec<'a> {
+    /// The program and its arguments.
+    pub argv: &'a [&'a str],
+    /// Variables beside those of the image.
+    pub env: &'a [(String, String)],
+    /// Ends the command and all it started. None: no deadline.
+    pub deadline: Option<Duration>,
+    /// Where its standard output goes.
+    pub stdout: LogWriter,
+    /// Where its standard error goes.
+    pub stderr: LogWriter,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// By itself, by a signal, or by its deadline.
+    pub outcome: Outcome,
+    /// Whether the memory limit killed a process of the environment meanwhile.
+    pub oom_killed: bool,
+}
+
+/// By what a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// Its deadline passed.
+    TimedOut,
+}
+
+/// What can go wrong with an environment, by what it means for a trial.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EnvironmentError {
+    /// The image cannot be built: trying again gives the same.
+    #[error("{0}")]
+    Build(String),
+    /// The build failed on the network.
+    #[error("{0}")]
+    BuildNetwork(String),
+    /// The image cannot be fetched.
+    #[error("{0}")]
+    Pull(String),
+    /// The image is not to be had at all: trying again gives the same.
+    #[error("{0}")]
+    NoImage(String),
+    /// The environment does not start.
+    #[error("{0}")]
+    Start(String),
+    /// The environment cannot start with these settings: trying again gives the same.
+    #[error("{0}")]
+    Refused(String),
+    /// The machine cannot give what was asked for.
+    #[error("{0}")]
+    Resources(String),
+    /// A command could not be started inside: a program, directory or user is missing there.
+    #[error("{0}")]
+    Command(String),
+    /// A transfer or call to a running environment failed, or the environment went away.
+    #[error("{0}")]
+    Lost(String),
+    /// It cannot be stopped or removed.
+    #[error("{0}")]
+    Teardown(String),
+}
+
+impl EnvironmentError {
+    /// A build that failed with this at the end of its output: [`BuildNetwork`](Self::BuildNetwork) if a command
+    /// in there says that the network failed it, else [`Build`](Self::Build).
+    pub fn of_build(output: String) -> Self {
+        if trouble::is_network_trouble(&output) { Self::BuildNetwork(output) } else { Self::Build(output) }
+    }
+}

@@ -1,0 +1,337 @@
+//! The host's side of a guest: the first process of a container, which does all that an
+//! [`Environment`](super::Environment) asks for, over one stream.
+//!
+//! Whoever starts containers puts [`PROGRAM`] at [`PROGRAM_PATH`] into the image, starts it there as the
+//! super-user with the image's variables and directory, and hands its standard streams to
+//! [`Guest::connect`]. Nothing that comes over them is trusted.
+
+mod connection;
+mod output;
+mod receive;
+mod send;
+
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use rollout_guest::{Found, Item, Limits, MAX_DATA, Reply, Request};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+    time::timeout,
+};
+
+use self::{
+    connection::{Call, Connection},
+    output::{End, Pumps},
+    receive::{Receive, ReceiveError},
+    send::{SendError, Source},
+};
+use crate::environment::{CopyMode, CopyReport, EnvironmentError, Exec, Exit, FileRead};
+
+/// The guest's executable: static, so that it runs in any image of this architecture.
+pub static PROGRAM: &[u8] = include_bytes!(env!("ROLLOUT_GUEST"));
+
+/// Where the executable belongs in a container.
+pub const PROGRAM_PATH: &str = "/.rollout/guest";
+
+/// How long after a command's deadline a guest may take to kill what it started.
+const KILL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a guest may take for what needs no work on files.
+const CONTROL_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the stream of a container that is gone may take to end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+const LOG_LIMITS: Limits = Limits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
+
+/// The mode of scripts.
+const EXECUTABLE_MODE: u32 = 0o755;
+
+/// Steps of a copy that wait to be sent.
+const WAITING_ITEMS: usize = 8;
+
+/// Processes that are named. An agent may leave more behind than anybody reads.
+const MAX_SURVIVORS: usize = 1000;
+
+/// Bytes of the name of a process. No guest sends as many.
+const MAX_COMMAND_LINE: usize = 16 << 10;
+
+/// A guest that answers.
+///
+/// A stream that breaks, or that carries what no guest says, makes every call [`EnvironmentError::Lost`].
+/// Dropped, it ends the stream, and with it the guest and everything in its container, unless that was asked
+/// to [stay](Guest::stay).
+pub struct Guest {
+    connection: Connection,
+    pumps: Pumps,
+    user: Option<String>,
+    stays: AtomicBool,
+}
+
+impl Guest {
+    /// Waits for the guest at the other end of the streams. Commands run as `user`, given as
+    /// `name|uid[:group|gid]`; none is the super-user.
+    pub async fn connect(
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+        user: Option<String>,
+    ) -> Result<Self, EnvironmentError> {
+        let connection = Connection::open(reader, writer).await?;
+        Ok(Self { connection, pumps: Pumps::default(), user, stays: false.into() })
+    }
+
+    /// Copies a host file, or the content of a host directory, to a path inside.
+    pub async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        let path = source.to_owned();
+        let source = file_work(move || Source::open(&path)).await?.map_err(send_error)?;
+        let request = Request::Put {
+            target: target.to_owned(),
+            file: source.is_file,
+            replace: mode == CopyMode::Replace,
+        };
+        let mut call = self.connection.call(&request)?;
+        let (sender, mut items) = mpsc::channel(WAITING_ITEMS);
+        let walk =
+            tokio::task::spawn_blocking(move || source.walk(|item| sender.blocking_send(item).is_ok()));
+        loop {
+            tokio::select! {
+                item = items.recv() => match item {
+                    Some(item) => call.ticket.send(&Request::Item(item)).await?,
+                    None => break,
+                },
+                // A guest that fails says so before the end, and nothing else.
+                reply = call.next() => {
+                    reply?;
+                    return Err(call.ticket.nonsense());
+                }
+            }
+        }
+        walk.await.map_err(stopped)?.map_err(send_error)?;
+        call.ticket.send(&Request::PutEnd).await?;
+        call.done().await
+    }
+
+    /// Writes an executable file inside, making its directory.
+    pub async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        let request = Request::Put { target: path.to_owned(), file: true, replace: true };
+        let call = self.connection.call(&request)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let file = Item::File {
+            name: Vec::new(),
+            mode: EXECUTABLE_MODE,
+            seconds: i64::try_from(now.as_secs()).unwrap_or(0),
+            nanoseconds: now.subsec_nanos(),
+        };
+        call.ticket.send(&Request::Item(file)).await?;
+        for bytes in content.chunks(MAX_DATA) {
+            call.ticket.send(&Request::Item(Item::Data(bytes.to_vec()))).await?;
+        }
+        call.ticket.send(&Request::PutEnd).await?;
+        call.done().await
+    }
+
+    /// Copies the content of a directory inside into a host directory, in which nothing is overwritten.
+    pub async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        let request = Request::Get { source: source.to_owned(), limits: LOG_LIMITS };
+        let Call { ticket, mut replies } = self.connection.call(&request)?;
+        let target = target.to_owned();
+        let received = file_work(move || {
+            let mut receive = Receive::start(&target, LOG_LIMITS)?;
+            loop {
+                match replies.blocking_recv() {
+                    Some(Reply::Item(item)) => receive.step(item)?,
+                    Some(Reply::Skipped { path, reason }) => receive.skip(path, reason),
+                    Some(Reply::Done) => return receive.finish().map(Received::Whole),
+                    Some(Reply::Failed(reason)) => return Ok(Received::Failed(reason)),
+                    Some(_) => return Err(ReceiveError::Nonsense),
+                    None => return Ok(Received::Lost),
+                }
+            }
+        });
+        match received.await? {
+            Ok(Received::Whole(skipped)) => {
+                ticket.done();
+                Ok(CopyReport { skipped })
+            }
+            Ok(Received::Failed(reason)) => {
+                ticket.done();
+                Err(EnvironmentError::Command(reason))
+            }
+            Ok(Received::Lost) => Err(ticket.lost()),
+            Err(ReceiveError::Nonsense) => Err(ticket.nonsense()),
+            Err(ReceiveError::Host { path, source }) => {
+                Err(EnvironmentError::Lost(format!("cannot write {} on the host: {source}", path.display())))
+            }
+        }
+    }
+
+    /// Reads a regular file inside, without following a link at its end.
+    pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        let mut call = self.connection.call(&Request::Read { path: path.to_owned(), max_bytes })?;
+        let mut content = Vec::new();
+        let mut read = match call.next().await? {
+            Reply::Found(Found::File) => None,
+            Reply::Found(Found::Missing) => Some(FileRead::Missing),
+            Reply::Found(Found::NotRegular) => Some(FileRead::NotRegular),
+            Reply::Found(Found::TooLarge(size)) => Some(FileRead::TooLarge(size)),
+            _ => return Err(call.ticket.nonsense()),
+        };
+        loop {
+            match call.next().await? {
+                Reply::Item(Item::Data(bytes)) if read.is_none() => content.extend(bytes),
+                Reply::Done => {
+                    call.ticket.done();
+                    break;
+                }
+                _ => return Err(call.ticket.nonsense()),
+            }
+            // One that has grown since the guest looked.
+            let size = content.len() as u64;
+            if size > max_bytes {
+                read = Some(FileRead::TooLarge(size));
+                break;
+            }
+        }
+        Ok(read.unwrap_or(FileRead::Content(content)))
+    }
+
+    /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
+    pub async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        self.connection.call(&Request::MakeDirs { paths, empty })?.done().await
+    }
+
+    /// Makes a link inside, unless a file or directory is there already.
+    pub async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
+        let request = Request::Link { target: target.to_owned(), link: link.to_owned() };
+        self.connection.call(&request)?.done().await
+    }
+
+    /// Runs a command to its end or its deadline, at which every process it started is killed. So they are
+    /// when the future is dropped.
+    pub async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        let request = Request::Exec {
+            argv: command.argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: command.env.to_vec(),
+            user: self.user.clone(),
+            deadline: command.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        };
+        let Call { mut ticket, replies } = self.connection.call(&request)?;
+        ticket.last();
+        let end = self.pumps.start(replies, command.stdout, command.stderr);
+        let end = match command.deadline.and_then(|time| time.checked_add(KILL_PATIENCE)) {
+            Some(patience) => timeout(patience, end).await.map_err(|_| {
+                EnvironmentError::Lost(
+                    "a command did not end at its deadline, and could not be killed".into(),
+                )
+            })?,
+            None => end.await,
+        };
+        match end {
+            Ok(End::Exited(exit)) => {
+                ticket.done();
+                Ok(exit)
+            }
+            Ok(End::Failed(reason)) => {
+                ticket.done();
+                Err(EnvironmentError::Command(reason))
+            }
+            Ok(End::Nonsense) => Err(ticket.nonsense()),
+            Err(_) => Err(ticket.lost()),
+        }
+    }
+
+    /// The commands of the processes running inside.
+    pub async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        in_time(self.list_processes()).await
+    }
+
+    async fn list_processes(&self) -> Result<Vec<String>, EnvironmentError> {
+        let mut call = self.connection.call(&Request::Survivors)?;
+        let mut commands = Vec::new();
+        loop {
+            match call.next().await? {
+                Reply::Process(command) if commands.len() < MAX_SURVIVORS => {
+                    commands.push(start_of(&command, MAX_COMMAND_LINE));
+                }
+                Reply::Process(_) => {}
+                Reply::Done => {
+                    call.ticket.done();
+                    return Ok(commands);
+                }
+                _ => return Err(call.ticket.nonsense()),
+            }
+        }
+    }
+
+    /// Ends every process inside.
+    pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        in_time(self.connection.call(&Request::KillAll)?.done()).await
+    }
+
+    /// Makes the guest outlive its stream, and everything inside with it.
+    pub async fn stay(&self) -> Result<(), EnvironmentError> {
+        in_time(self.connection.call(&Request::Stay)?.done()).await?;
+        self.stays.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Waits until all output is in its files; to be called when the container is gone or was asked to stay.
+    pub async fn finish(self) {
+        let Self { mut connection, pumps, stays, .. } = self;
+        if !stays.into_inner() {
+            connection.ended(END_PATIENCE).await;
+        }
+        connection.close();
+        pumps.finish().await;
+    }
+}
+
+async fn in_time<T>(
+    answer: impl Future<Output = Result<T, EnvironmentError>>,
+) -> Result<T, EnvironmentError> {
+    timeout(CONTROL_PATIENCE, answer)
+        .await
+        .unwrap_or_else(|_| Err(EnvironmentError::Lost("the environment does not answer in time".into())))
+}
+
+/// What came of a copy out of a container.
+enum Received {
+    /// All of it, but for what these sentences name.
+    Whole(Vec<String>),
+    /// Nothing, for a reason of the guest's.
+    Failed(String),
+    /// A part, until the stream ended.
+    Lost,
+}
+
+/// The start of a text that may be as long as a frame, in memory of its own.
+fn start_of(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
+}
+
+async fn file_work<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, EnvironmentError> {
+    tokio::task::spawn_blocking(work).await.map_err(stopped)
+}
+
+fn stopped(error: tokio::task::JoinError) -> EnvironmentError {
+    EnvironmentError::Lost(format!("work on files of the host was stopped: {error}"))
+}
+
+/// A task that holds a device is wrong; a host that cannot read its own files is in trouble.
+fn send_error(error: SendError) -> EnvironmentError {
+    match error {
+        SendError::Host { path, source } => {
+            EnvironmentError::Lost(format!("cannot use {} of the host: {source}", path.display()))
+        }
+        error => EnvironmentError::Command(error.to_string()),
+    }
+}

@@ -1,0 +1,134 @@
+//! Brings the output of commands into their files, for as long as anything inside may write.
+//!
+//! A service that an agent started keeps the agent's output: so it is read until the environment is gone.
+
+use std::sync::{Mutex, PoisonError};
+
+use rollout_guest::{Ending, Reply, Stream};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use crate::{
+    environment::{Exit, Outcome},
+    log::LogWriter,
+};
+
+/// How a command came to its end.
+pub(super) enum End {
+    /// It ran.
+    Exited(Exit),
+    /// It could not be started.
+    Failed(String),
+    /// The guest said something else.
+    Nonsense,
+}
+
+/// The readers of one environment's output.
+#[derive(Default)]
+pub(super) struct Pumps(Mutex<Vec<JoinHandle<()>>>);
+
+impl Pumps {
+    /// Brings a command's output to its logs. Its end is told when all that it wrote itself is in there.
+    pub(super) fn start(
+        &self,
+        replies: mpsc::Receiver<Reply>,
+        stdout: LogWriter,
+        stderr: LogWriter,
+    ) -> oneshot::Receiver<End> {
+        let (tell, end) = oneshot::channel();
+        let logs = [Log::new(stdout), Log::new(stderr)];
+        let task = tokio::spawn(pump(replies, logs, tell));
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(task);
+        end
+    }
+
+    /// Waits until everything is in its file. The stream has ended before.
+    pub(super) async fn finish(self) {
+        for task in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            let _ = task.await;
+        }
+    }
+}
+
+struct Log {
+    writer: LogWriter,
+    open: bool,
+    broken: bool,
+}
+
+impl Log {
+    fn new(writer: LogWriter) -> Self {
+        Self { writer, open: true, broken: false }
+    }
+
+    /// A full disk must not block the command, and is told of once.
+    async fn write(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.writer.write(bytes).await
+            && !std::mem::replace(&mut self.broken, true)
+        {
+            tracing::warn!(%error, "captured output could not be written");
+        }
+    }
+
+    async fn flush(&mut self) {
+        let _ = self.writer.flush().await;
+    }
+
+    async fn finish(&mut self) {
+        if std::mem::replace(&mut self.open, false) {
+            let _ = self.writer.finish().await;
+        }
+    }
+}
+
+async fn pump(mut replies: mpsc::Receiver<Reply>, mut logs: [Log; 2], tell: oneshot::Sender<End>) {
+    let mut tell = Some(tell);
+    while tell.is_some() || logs.iter().any(|log| log.open) {
+        let Some(reply) = replies.recv().await else { break };
+        let end = match reply {
+            Reply::Output { stream, bytes } => {
+                let log = &mut logs[usize::from(stream == Stream::Stderr)];
+                if bytes.is_empty() {
+                    log.finish().await;
+                } else if log.open {
+                    log.write(&bytes).await;
+                    if tell.is_none() {
+                        log.flush().await;
+                    }
+                }
+                continue;
+            }
+            Reply::Exited { ending, oom_killed } => {
+                for log in logs.iter_mut().filter(|log| log.open) {
+                    log.flush().await;
+                }
+                End::Exited(Exit { outcome: outcome(ending), oom_killed })
+            }
+            Reply::Failed(reason) => {
+                for log in &mut logs {
+                    log.finish().await;
+                }
+                End::Failed(reason)
+            }
+            _ => End::Nonsense,
+        };
+        if let Some(tell) = tell.take() {
+            let _ = tell.send(end);
+        }
+    }
+    for log in &mut logs {
+        log.finish().await;
+    }
+}
+
+fn outcome(ending: Ending) -> Outcome {
+    match ending {
+        Ending::Code(code) => Outcome::Code(code),
+        Ending::Signal(signal) => Outcome::Signal(signal),
+        Ending::TimedOut => Outcome::TimedOut,
+    }
+}

@@ -1,0 +1,496 @@
+//! The native provider: the embedded container engine, with the host as its image.
+
+mod output;
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rollout_sandbox::{
+    Command, CopyError, CopyIn, CopyLimits, CreateError, Engine, EngineError, EngineOptions, ExecError,
+    ExitStatus, Image, ImageConfig, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
+    build::{BaseImageError, BaseImages as _, BuildError, BuildRequest, HostImages, LogSink, build},
+};
+use tokio::sync::{RwLock, RwLockReadGuard};
+
+use self::output::Pumps;
+use crate::{
+    blocking::blocking,
+    config::EnvironmentConfig,
+    environment::{
+        CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
+        ImageRequest, Outcome, PreparedImage, Provider,
+    },
+    host::Place,
+    preparations::Preparations,
+    trouble::is_network_trouble,
+};
+use rollout_core::text::chain;
+
+/// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
+const DEFAULT_PIDS: u64 = 4096;
+
+/// A command that was killed has ended long before this; what became of it matters less than going on.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+const LOG_LIMITS: CopyLimits =
+    CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
+
+/// Scripts of any user inside write their logs there.
+const SHARED_DIR_MODE: u32 = 0o777;
+
+/// The native part of `provider_config`.
+pub(super) struct Settings {
+    network: Network,
+    /// References that stand for the host; `*` stands for any text.
+    images: Vec<String>,
+    pids: u64,
+    /// The job itself asks for storage, and should know what comes of it.
+    wants_storage: bool,
+}
+
+impl Settings {
+    /// Reads the settings; an error is a sentence about the first wrong one.
+    pub(super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
+        let mut settings = Self {
+            network: Network::Host,
+            images: Vec::new(),
+            pids: DEFAULT_PIDS,
+            wants_storage: config.override_storage.is_some(),
+        };
+        for (key, value) in &config.provider_config {
+            match key.as_str() {
+                "network" => {
+                    settings.network = match value.as_str() {
+                        Some("host") => Network::Host,
+                        Some("none") => Network::None,
+                        _ => {
+                            return Err(format!(
+                                "network is {value}; the native environment knows host and none"
+                            ));
+                        }
+                    };
+                }
+                "pids" => {
+                    settings.pids = value
+                        .as_u64()
+                        .filter(|pids| *pids > 0)
+                        .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
+                }
+                "images" => {
+                    let map = value.as_object().ok_or_else(|| {
+                        "images maps image names to host, as in {\"python:3.13-slim\": host}".to_owned()
+                    })?;
+                    for (name, target) in map {
+                        if target.as_str() != Some("host") {
+                            return Err(format!(
+                                "images maps {name:?} to {target}; the one possible target is host"
+                            ));
+                        }
+                        settings.images.push(name.clone());
+                    }
+                }
+                _ => {
+                    return Err(format!(
+                        "unknown key {key:?}; the native environment knows network, images and pids"
+                    ));
+                }
+            }
+        }
+        Ok(settings)
+    }
+}
+
+/// Makes native environments.
+pub(super) struct Native {
+    engine: Engine,
+    bases: HostImages,
+    network: Network,
+    pids: u64,
+    notes: Vec<String>,
+    prepared: Preparations,
+    images: Mutex<HashMap<String, Image>>,
+}
+
+impl Native {
+    pub(crate) async fn start(
+        settings: Settings,
+        place: &Place,
+        note: Option<String>,
+    ) -> Result<Self, EngineError> {
+        let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
+        let engine = Engine::start(options).await?;
+        let bases = HostImages::new(engine.clone(), settings.images);
+        let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
+        if settings.wants_storage {
+            notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
+        }
+        let (network, pids) = (settings.network, settings.pids);
+        Ok(Self {
+            engine,
+            bases,
+            network,
+            pids,
+            notes,
+            prepared: Preparations::default(),
+            images: Mutex::default(),
+        })
+    }
+
+    async fn image_of(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        match &request.docker_image {
+            Some(name) if !request.force_build => {
+                let image = self.bases.resolve(name).await.map_err(|error| match error {
+                    BaseImageError::Unmapped { .. } => EnvironmentError::NoImage(chain(&error)),
+                    error => EnvironmentError::Pull(chain(&error)),
+                })?;
+                Ok(self.remember(image))
+            }
+            _ => self.build(request).await,
+        }
+    }
+
+    async fn build(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        let context = request.context;
+        let dockerfile = context.join("Dockerfile");
+        if !dockerfile.exists() {
+            return Err(EnvironmentError::Build(format!(
+                "there is no {}: write one, or name an image as environment.docker_image in task.toml",
+                dockerfile.display()
+            )));
+        }
+        let log_error = |error: io::Error| {
+            EnvironmentError::Start(format!("cannot write the build log {}: {error}", request.log.display()))
+        };
+        let log = request.log.to_owned();
+        let sink = blocking(move || {
+            fs::create_dir_all(log.parent().unwrap_or(&log))?;
+            LogSink::append(&log)
+        });
+        let wanted = BuildRequest {
+            context,
+            dockerfile: &dockerfile,
+            no_cache: request.force_build,
+            network: self.network,
+            limits: Limits { pids: Some(self.pids), ..Limits::default() },
+            log: sink.await.map_err(log_error)?,
+        };
+        let built = build(&self.engine, wanted, &self.bases).await.map_err(build_error)?;
+        if built.cached {
+            // Nothing was built, so there is no log; that its empty file stays would be no harm.
+            let log = request.log.to_owned();
+            let _ = blocking(move || fs::remove_dir_all(log.parent().unwrap_or(&log))).await;
+        }
+        Ok(self.remember(built.image))
+    }
+
+    fn remember(&self, image: Image) -> PreparedImage {
+        let reference = image.identity().to_owned();
+        self.images.lock().unwrap_or_else(PoisonError::into_inner).insert(reference.clone(), image);
+        PreparedImage { reference }
+    }
+}
+
+#[async_trait]
+impl Provider for Native {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn description(&self) -> String {
+        format!("native, network {}", network_name(self.network))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {
+        self.prepared.once(request, self.image_of(request)).await
+    }
+
+    async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let image = {
+            let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            images.get(&spec.image.reference).cloned()
+        }
+        .ok_or_else(|| EnvironmentError::Start(format!("image {} was not prepared", spec.image.reference)))?;
+        let limits = Limits {
+            cpus_millis: Some(spec.cpus.millis),
+            memory_bytes: Some(spec.memory.0),
+            pids: Some(self.pids),
+        };
+        let sandbox = SandboxSpec { name: spec.name.to_owned(), image, network: self.network, limits };
+        let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
+            CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
+            error => EnvironmentError::Start(chain(&error)),
+        })?;
+        Ok(Box::new(NativeEnvironment::new(sandbox)))
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
+        let found =
+            self.engine.snapshot(key).await.map_err(|error| EnvironmentError::Start(chain(&error)))?;
+        Ok(found.map(|image| self.remember(image)))
+    }
+
+    async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let sandbox = self
+            .engine
+            .reopen(Path::new(place))
+            .await
+            .map_err(|error| EnvironmentError::Start(chain(&error)))?;
+        Ok(Box::new(NativeEnvironment::new(sandbox)))
+    }
+}
+
+/// A running native environment.
+struct NativeEnvironment {
+    id: String,
+    facts: Facts,
+    settings: ImageConfig,
+    /// A snapshot starts it anew, under the same name and on the same files.
+    sandbox: RwLock<Sandbox>,
+    pumps: Pumps,
+}
+
+impl NativeEnvironment {
+    fn new(sandbox: Sandbox) -> Self {
+        let network = network_name(sandbox.spec().network);
+        let mut enforced = serde_json::to_value(sandbox.enforced()).unwrap_or_default();
+        enforced["storage"] = false.into();
+        Self {
+            id: sandbox.id().to_owned(),
+            facts: Facts { network: network.to_owned(), enforced },
+            settings: sandbox.spec().image.config().clone(),
+            sandbox: RwLock::new(sandbox),
+            pumps: Pumps::default(),
+        }
+    }
+
+    async fn sandbox(&self) -> RwLockReadGuard<'_, Sandbox> {
+        self.sandbox.read().await
+    }
+
+    fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> Command {
+        let image = &self.settings;
+        let [stdout, stderr] = stdio;
+        Command {
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: image.env.iter().chain(env).cloned().collect(),
+            cwd: image.workdir.clone(),
+            user: image.user.clone(),
+            stdin: Stdio::Null,
+            stdout,
+            stderr,
+            tty: false,
+        }
+    }
+}
+
+#[async_trait]
+impl Environment for NativeEnvironment {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn facts(&self) -> Facts {
+        self.facts.clone()
+    }
+
+    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
+        let options = CopyIn { replace: mode == CopyMode::Replace };
+        self.sandbox().await.copy_in(source, target, options).await.map_err(copy_error)
+    }
+
+    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        self.sandbox().await.write_file(path, content, 0o755).await.map_err(copy_error)
+    }
+
+    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
+        let report = self.sandbox().await.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
+        let target = target.to_owned();
+        let skipped = blocking(move || {
+            // What the host has already is no loss: it was put there to take the place of the other.
+            let missing = report.skipped.into_iter().filter(|skipped| !target.join(&skipped.path).exists());
+            Ok(missing.map(|skipped| format!("{}: {}", skipped.path, skipped.reason)).collect())
+        });
+        Ok(CopyReport { skipped: skipped.await.unwrap_or_default() })
+    }
+
+    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
+        let read = self.sandbox().await.read_file(path, max_bytes).await.map_err(copy_error)?;
+        Ok(match read {
+            rollout_sandbox::FileRead::Content(bytes) => FileRead::Content(bytes),
+            rollout_sandbox::FileRead::Missing => FileRead::Missing,
+            rollout_sandbox::FileRead::NotRegular => FileRead::NotRegular,
+            rollout_sandbox::FileRead::TooLarge(size) => FileRead::TooLarge(size),
+        })
+    }
+
+    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
+        for path in paths {
+            self.sandbox().await.make_dir(path, SHARED_DIR_MODE, empty).await.map_err(copy_error)?;
+        }
+        Ok(())
+    }
+
+    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
+        self.sandbox().await.symlink(target, link).await.map_err(copy_error)
+    }
+
+    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
+        let (stdout, stdout_end) =
+            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let (stderr, stderr_end) =
+            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
+        let request = self.command(command.argv, command.env, [stdout_end, stderr_end]);
+        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
+        let stdout = self.pumps.start(stdout, command.stdout);
+        let stderr = self.pumps.start(stderr, command.stderr);
+        let exit = wait(process, command.deadline).await;
+        stdout.catch_up().await;
+        stderr.catch_up().await;
+        exit
+    }
+
+    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| EnvironmentError::Lost(error.to_string()));
+        let stdio = [copy(&terminal)?, copy(&terminal)?];
+        let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
+        let request = Command { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
+        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
+        wait(process, None).await
+    }
+
+    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
+        let mut sandbox = self.sandbox.write().await;
+        sandbox.snapshot(key).await.map_err(|error| EnvironmentError::Lost(chain(&error)))
+    }
+
+    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
+        let survivors = self.sandbox().await.survivors().await.map_err(exec_error)?;
+        Ok(survivors.into_iter().map(|survivor| survivor.command).collect())
+    }
+
+    async fn kill_all(&self) -> Result<(), EnvironmentError> {
+        self.sandbox().await.kill_all().await.map_err(exec_error)
+    }
+
+    fn cost(&self) -> f64 {
+        0.0
+    }
+
+    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
+        let ended = self
+            .sandbox
+            .into_inner()
+            .destroy()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)));
+        self.pumps.finish().await;
+        ended
+    }
+
+    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
+        let place = self
+            .sandbox
+            .into_inner()
+            .preserve()
+            .await
+            .map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        self.pumps.finish().await;
+        Ok(place.display().to_string())
+    }
+}
+
+/// Waits for a command, or for its deadline and the end of everything it started.
+async fn wait(process: Process, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
+    let mut awaited = Awaited(Some(process));
+    let in_time = match deadline {
+        Some(deadline) => tokio::time::timeout(deadline, awaited.wait()).await.ok(),
+        None => Some(awaited.wait().await),
+    };
+    let Some(exit) = in_time else {
+        awaited.kill().await?;
+        let exit = tokio::time::timeout(KILL_TIMEOUT, awaited.wait()).await;
+        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.is_ok_and(|exit| exit.oom_killed) });
+    };
+    let outcome = match exit.status {
+        ExitStatus::Code(code) => Outcome::Code(code),
+        ExitStatus::Signal(signal) => Outcome::Signal(signal),
+    };
+    Ok(Exit { outcome, oom_killed: exit.oom_killed })
+}
+
+/// A command that is killed, with all that it started, when nobody waits for it any more.
+struct Awaited(Option<Process>);
+
+impl Awaited {
+    async fn wait(&mut self) -> rollout_sandbox::Exit {
+        let Some(process) = &mut self.0 else { return std::future::pending().await };
+        let exit = process.wait().await;
+        self.0 = None;
+        exit
+    }
+
+    async fn kill(&self) -> Result<(), EnvironmentError> {
+        match &self.0 {
+            Some(process) => process.kill_tree().await.map_err(exec_error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let Some(process) = self.0.take() else { return };
+        // Without a runtime everything ends with the engine.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { process.kill_tree().await });
+        }
+    }
+}
+
+/// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
+fn build_error(error: BuildError) -> EnvironmentError {
+    let text = chain(&error);
+    match error {
+        BuildError::RunFailed { output, .. } if is_network_trouble(&output) => {
+            EnvironmentError::BuildNetwork(text)
+        }
+        BuildError::Create(_) | BuildError::Keep(_) | BuildError::Io { .. } | BuildError::Log(_) => {
+            EnvironmentError::Start(text)
+        }
+        _ => EnvironmentError::Build(text),
+    }
+}
+
+fn network_name(network: Network) -> &'static str {
+    match network {
+        Network::Host => "host",
+        Network::None => "none",
+    }
+}
+
+/// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.
+fn copy_error(error: CopyError) -> EnvironmentError {
+    match error {
+        CopyError::Gone(_) | CopyError::Host { .. } => EnvironmentError::Lost(chain(&error)),
+        _ => EnvironmentError::Command(chain(&error)),
+    }
+}
+
+fn exec_error(error: ExecError) -> EnvironmentError {
+    match error {
+        ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
+        _ => EnvironmentError::Command(chain(&error)),
+    }
+}

@@ -1,0 +1,74 @@
+//! Every task's image, prepared once however many trials ask for it.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::OnceCell;
+
+use crate::environment::{EnvironmentError, ImageRequest, PreparedImage};
+
+/// One preparation. A build that failed for good has failed for every trial.
+type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
+
+/// What was prepared in this process, by context and image.
+#[derive(Default)]
+pub(super) struct Preparations(Mutex<HashMap<(PathBuf, Option<String>), Arc<Preparation>>>);
+
+impl Preparations {
+    /// Prepares a task's image, or waits for whoever does. What may go better next time is not kept.
+    pub(super) async fn once(
+        &self,
+        request: ImageRequest<'_>,
+        work: impl Future<Output = Result<PreparedImage, EnvironmentError>>,
+    ) -> Result<PreparedImage, EnvironmentError> {
+        let cell = {
+            let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let key = (request.context.to_owned(), request.docker_image.map(str::to_owned));
+            Arc::clone(preparations.entry(key).or_default())
+        };
+        let outcome = cell.get_or_try_init(|| async {
+            match work.await {
+                Err(error @ (EnvironmentError::Build(_) | EnvironmentError::NoImage(_))) => Ok(Err(error)),
+                Ok(image) => Ok(Ok(image)),
+                Err(error) => Err(error),
+            }
+        });
+        outcome.await?.clone()
+    }
+
+    /// Forgets an image that is gone, so that the next trial makes it again.
+    #[cfg(feature = "docker")]
+    pub(super) fn forget(&self, reference: &str) {
+        let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        preparations.retain(|_, cell| !matches!(cell.get(), Some(Ok(image)) if image.reference == reference));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::environment::Origin;
+
+    #[tokio::test]
+    async fn each_context_and_each_image_is_prepared_once_and_by_itself() {
+        let preparations = Preparations::default();
+        let prepared = async |context: &str, docker_image: Option<&str>, reference: &str| {
+            let origin = Origin { job: "job", trial: "trial" };
+            let log = Path::new("build.txt");
+            let request =
+                ImageRequest { origin, context: Path::new(context), docker_image, force_build: false, log };
+            let work = async { Ok(PreparedImage { reference: reference.to_owned() }) };
+            preparations.once(request, work).await.unwrap().reference
+        };
+        assert_eq!(prepared("", Some("debian:12"), "a").await, "a");
+        assert_eq!(prepared("", Some("debian:13"), "b").await, "b");
+        assert_eq!(prepared("/context", None, "c").await, "c");
+        assert_eq!(prepared("", Some("debian:12"), "again").await, "a");
+    }
+}

@@ -1,0 +1,307 @@
+//! What a try that brought no response means: for this request, and for all others.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use reqwest::{StatusCode, header::HeaderMap};
+use serde_json::Value;
+
+use crate::{Cause, Error, ErrorKind};
+use rollout_core::redact::Redactor;
+
+/// Why a try brought no response.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The same request may go well later.
+    Passing {
+        cause: Cause,
+        /// When, if the server says.
+        after: Option<Duration>,
+    },
+    /// The server may not know the name that the limit of tokens has in this request.
+    TokenLimit(Error),
+    /// It will not get better.
+    Final(Error),
+}
+
+/// What is said of a server: where it is, what it was asked for, and what must not be repeated.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) url: &'a str,
+    pub(super) model: &'a str,
+    pub(super) has_key: bool,
+    pub(super) token_limit: Option<&'static str>,
+    pub(super) secrets: &'a Redactor,
+}
+
+/// How much of what a server says is repeated.
+const MAX_EXCERPT_CHARS: usize = 600;
+
+impl Asked<'_> {
+    /// An answer whose status says that there is no response.
+    pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Failure {
+        let after = retry_after(headers, Timestamp::now());
+        self.classified(status, after, &String::from_utf8_lossy(body))
+    }
+
+    /// An error in the middle of an answer that began well.
+    pub(super) fn told(&self, error: &Value) -> Failure {
+        let wrapped = serde_json::json!({"error": error});
+        self.classified(status_of(error), None, &wrapped.to_string())
+    }
+
+    /// The same, as the data of an event.
+    pub(super) fn told_in_stream(&self, data: &[u8]) -> Failure {
+        match serde_json::from_slice::<Value>(data) {
+            Ok(value) => self.told(value.get("error").unwrap_or(&value)),
+            Err(_) => self.told(&String::from_utf8_lossy(data).into()),
+        }
+    }
+
+    /// A connection that did not come about, took too long, or broke.
+    pub(super) fn broken(&self, error: reqwest::Error) -> Failure {
+        let name = if error.is_timeout() { "TimeoutError" } else { "ConnectionError" };
+        Failure::Passing { cause: Cause::of(name, &error.without_url()), after: None }
+    }
+
+    /// An answer that ended too early.
+    pub(super) fn cut(&self) -> Failure {
+        let cause = Cause::new("ConnectionError", "the stream ended before the response did");
+        Failure::Passing { cause, after: None }
+    }
+
+    /// An answer that is no response at all.
+    pub(super) fn malformed(&self, error: &serde_json::Error, body: &[u8]) -> Failure {
+        // Far more than is shown, and far less than a body can have.
+        let start = &body[..body.len().min(64 << 10)];
+        let excerpt = self.excerpt(&String::from_utf8_lossy(start));
+        let message = format!("{} answered with something that is no response: {excerpt}", self.url);
+        let error = Cause::new("JsonError", error.to_string());
+        Failure::Final(Error::new(ErrorKind::InvalidModelResponse, message).because(error))
+    }
+
+    /// An answer that can be read and makes no sense.
+    pub(super) fn about(&self, error: Error) -> Error {
+        let message = format!("model `{}` at {} answered, but {}", self.model, self.url, error.message);
+        Error { message, ..error }
+    }
+
+    /// An answer that nobody can want.
+    pub(super) fn too_large(&self, limit: usize) -> Failure {
+        let message = format!("{} answered with more than {} MiB", self.url, limit >> 20);
+        Failure::Final(Error::new(ErrorKind::InvalidModelResponse, message))
+    }
+
+    /// The end of all tries.
+    pub(super) fn exhausted(&self, tries: u32, cause: Cause) -> Error {
+        let tries = if tries == 1 { String::new() } else { format!(" in {tries} tries") };
+        let message = format!("model `{}` at {} gave no response{tries}", self.model, self.url);
+        Error::new(ErrorKind::Model, message).because(cause)
+    }
+
+    fn classified(&self, status: StatusCode, after: Option<Duration>, body: &str) -> Failure {
+        let said = self.excerpt(&message_of(body));
+        let separator = if said.is_empty() { "" } else { ": " };
+        let cause = Cause::new(name_of(status), format!("{status}{separator}{said}"));
+        let Self { url, model, .. } = self;
+        match status.as_u16() {
+            401 | 403 => {
+                let message = match self.has_key {
+                    true => format!(
+                        "{url} refuses the API key for model `{model}`; check that `api_key` is the right one and may use the model"
+                    ),
+                    false => format!("{url} wants an API key and none is set; set `api_key`"),
+                };
+                Failure::Final(Error::new(ErrorKind::Unauthorized, message).because(cause))
+            }
+            400 | 413 if is_overlong(body) => {
+                let message = format!("the conversation is longer than model `{model}` at {url} reads");
+                Failure::Final(Error::new(ErrorKind::OverlongPrompt, message).because(cause))
+            }
+            408 | 409 | 429 | 500.. => Failure::Passing { cause, after },
+            code => {
+                let hint = match code {
+                    404 => "; check the model's name and `base_url`, which usually ends in /v1",
+                    300..=399 => {
+                        "; redirects are not followed, so `base_url` has to be where the server really is"
+                    }
+                    _ => "",
+                };
+                let cause = Cause { message: cause.message + hint, ..cause };
+                let error = self.exhausted(1, cause);
+                let names_limit = self.token_limit.is_some_and(|name| body.contains(name));
+                match code {
+                    400 | 422 if names_limit => Failure::TokenLimit(error),
+                    _ => Failure::Final(error),
+                }
+            }
+        }
+    }
+
+    /// What a server says, short and without secrets.
+    fn excerpt(&self, text: &str) -> String {
+        let text = self.secrets.text(text);
+        let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+        let text = words.collect::<Vec<_>>().join(" ");
+        match text.char_indices().nth(MAX_EXCERPT_CHARS) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+}
+
+/// The words of an error, wherever a server puts them; else all that it said.
+fn message_of(body: &str) -> std::borrow::Cow<'_, str> {
+    let words = |value: &Value| -> Option<String> {
+        let error = value.get("error").unwrap_or(value);
+        let words = error.get("message").or_else(|| value.get("message")).or_else(|| value.get("detail"));
+        words.unwrap_or(error).as_str().map(str::to_owned)
+    };
+    let value: Option<Value> = serde_json::from_str(body).ok();
+    // A list with the error in it is how one server wraps it.
+    let value = value.as_ref().map(|value| value.get(0).unwrap_or(value));
+    value.and_then(words).filter(|words| !words.is_empty()).map_or(body.into(), Into::into)
+}
+
+/// The status that an error would have had, had it come before the answer began.
+fn status_of(error: &Value) -> StatusCode {
+    let field = |key| error.get(key).filter(|value: &&Value| !value.is_null());
+    let code = field("code").or_else(|| field("status")).and_then(|code| match code {
+        Value::String(text) => text.parse().ok(),
+        code => code.as_u64().and_then(|code| u16::try_from(code).ok()),
+    });
+    let code = code.filter(|code| (400..600).contains(code)).unwrap_or_else(|| {
+        match field("type").and_then(Value::as_str).unwrap_or_default() {
+            "invalid_request_error" | "BadRequestError" => 400,
+            "authentication_error" => 401,
+            "permission_error" => 403,
+            "not_found_error" => 404,
+            "request_too_large" => 413,
+            "rate_limit_error" => 429,
+            "overloaded_error" => 529,
+            _ => 500,
+        }
+    });
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The class of an error, for chains of them.
+fn name_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        400 => "BadRequestError",
+        401 => "AuthenticationError",
+        403 => "PermissionDeniedError",
+        404 => "NotFoundError",
+        408 => "TimeoutError",
+        409 => "ConflictError",
+        413 => "RequestTooLargeError",
+        422 => "UnprocessableEntityError",
+        429 => "RateLimitError",
+        500.. => "InternalServerError",
+        _ => "StatusError",
+    }
+}
+
+/// How servers say that a conversation is too long for their model.
+const OVERLONG: [&str; 16] = [
+    "maximum context length is",
+    "context length",
+    "context_length_exceeded",
+    "context window",
+    "context size",
+    "exceed context limit",
+    "longer than the maximum model length",
+    "maximum model length",
+    "exceed the configured limit",
+    "exceeds the configured limit",
+    "exceeded model",
+    "prompt_too_long",
+    "prompt is too long",
+    "input is too long",
+    "request_too_large",
+    "maximum number of tokens allowed",
+];
+
+fn is_overlong(body: &str) -> bool {
+    let body = body.to_lowercase();
+    OVERLONG.iter().any(|phrase| body.contains(phrase))
+}
+
+/// How long the server wants to be left alone: in milliseconds, in seconds, or until a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let header = |name: &str| headers.get(name)?.to_str().ok();
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let seconds = match header("retry-after-ms").and_then(number) {
+        Some(milliseconds) => milliseconds / 1000.0,
+        None => {
+            let text = header("retry-after")?;
+            number(text).or_else(|| {
+                let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text.trim()).ok()?;
+                Some((date.as_second() - now.as_second()).max(0) as f64)
+            })?
+        }
+    };
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_server_says_in_three_ways_how_long_to_wait() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (headers, expected) in [
+            (&[][..], None),
+            (&[("retry-after", "2")], Some(2000)),
+            (&[("retry-after", " 0.5 ")], Some(500)),
+            (&[("retry-after-ms", "15"), ("retry-after", "2")], Some(15)),
+            (&[("retry-after-ms", "soon"), ("retry-after", "2")], Some(2000)),
+            (&[("retry-after", "Thu, 01 Jan 2026 00:00:07 GMT")], Some(7000)),
+            (&[("retry-after", "Wed, 31 Dec 2025 23:59:00 GMT")], Some(0)),
+            (&[("retry-after", "-5")], None),
+            (&[("retry-after", "1e400")], None),
+            (&[("retry-after", "NaN")], None),
+            (&[("retry-after", "tomorrow")], None),
+        ] {
+            let map =
+                headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+            assert_eq!(retry_after(&map, now).map(|wait| wait.as_millis()), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_an_error_are_found_wherever_a_server_puts_them() {
+        for (body, words) in [
+            (r#"{"error":{"message":"no","type":"x"}}"#, "no"),
+            (r#"{"error":"no"}"#, "no"),
+            (r#"{"object":"error","message":"no","code":400}"#, "no"),
+            (r#"{"detail":"no"}"#, "no"),
+            (r#"[{"error":{"message":"no"}}]"#, "no"),
+            (r#"{"detail":[{"loc":["body"]}]}"#, r#"{"detail":[{"loc":["body"]}]}"#),
+            (r#"{"error":{"message":""}}"#, r#"{"error":{"message":""}}"#),
+            ("<html>", "<html>"),
+            ("", ""),
+        ] {
+            assert_eq!(message_of(body), words);
+        }
+    }
+
+    #[test]
+    fn an_error_in_an_answer_has_the_status_that_it_would_have_had() {
+        for (error, status) in [
+            (json!({"code": 429}), 429),
+            (json!({"code": "503"}), 503),
+            (json!({"code": "rate_limited", "type": "rate_limit_error"}), 429),
+            (json!({"code": 7, "type": "overloaded_error"}), 529),
+            (json!({"status": 400}), 400),
+            (json!({"type": "authentication_error"}), 401),
+            (json!({"type": "api_error"}), 500),
+            (json!("no"), 500),
+        ] {
+            assert_eq!(status_of(&error).as_u16(), status, "{error}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The client of a model's server.
+//!
+//! It speaks two dialects, whole or streamed, and gives back one form of [`Response`]. It tries again what may go
+//! better, keeps to rate limits, and knows what a response cost.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use rollout::model::{
+//!     Message, Model, SamplingArgs,
+//!     client::{Client, ClientConfig},
+//! };
+//!
+//! # use rollout_testkit::{ModelServer, Reply};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::always(Reply::text("4"));
+//! # let base_url = server.url();
+//! let client = Client::new(ClientConfig {
+//!     api_key: Some("sk-secret".into()),
+//!     ..ClientConfig::new(base_url)
+//! })?;
+//! let model = Model {
+//!     client: client.clone(),
+//!     name: "gpt-4.1-mini".to_owned(),
+//!     sampling: SamplingArgs::from_iter([("temperature".to_owned(), 0.7.into())]),
+//!     max_seq_len: None,
+//! };
+//! let question = [Arc::new(Message::user("What is 2+2?"))];
+//! let response = client.respond(&model, &question, &[], "session-1").await?;
+//! assert_eq!(response.message.text(), "4");
+//! # Ok(())
+//! # }
+//! ```
+
+mod chat;
+mod config;
+mod endpoint;
+mod exchange;
+mod failure;
+mod lenient;
+mod limits;
+mod messages;
+mod model;
+mod prices;
+mod sse;
+mod tokens;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use reqwest::{
+    header::{HeaderMap, HeaderName, HeaderValue},
+    redirect,
+};
+use secrecy::ExposeSecret as _;
+use serde_json::{Map, Value};
+
+pub use self::endpoint::shown as shown_url;
+pub use self::{
+    config::{ClientConfig, ClientError, Dialect, RateLimit},
+    model::{Model, SamplingArgs},
+    prices::{Price, Prices, PricesError},
+};
+use self::{
+    endpoint::{Endpoint, Sessions},
+    failure::{Asked, Failure},
+    limits::Limiter,
+};
+use super::Error;
+use rollout_core::redact::Redactor;
+use rollout_core::{
+    message::{Message, ToolDef},
+    response::Response,
+};
+
+/// Asks models. Cheap to clone; all clones share connections and rate limits.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>, Option<usize>);
+
+struct Inner {
+    http: reqwest::Client,
+    dialect: Dialect,
+    endpoints: Vec<Endpoint>,
+    sessions: Sessions,
+    headers: HeaderMap,
+    has_key: bool,
+    secrets: Redactor,
+    extra_body: Map<String, Value>,
+    stream: bool,
+    token_ids: bool,
+    max_retries: u32,
+    limiter: Option<Limiter>,
+    prices: Prices,
+    uses_max_tokens: AtomicBool,
+    uses_reasoning: AtomicBool,
+}
+
+/// What differs between servers of one dialect, and is learned from what they say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Habits {
+    /// The limit of tokens has its old name.
+    uses_max_tokens: bool,
+    /// Thoughts are in `reasoning`.
+    uses_reasoning: bool,
+}
+
+impl Habits {
+    fn token_limit(self) -> &'static str {
+        if self.uses_max_tokens { "max_tokens" } else { "max_completion_tokens" }
+    }
+
+    fn reasoning(self) -> &'static str {
+        if self.uses_reasoning { "reasoning" } else { "reasoning_content" }
+    }
+}
+
+impl Client {
+    /// Where the server is, without credentials: the first of its replicas.
+    pub fn base_url(&self) -> &str {
+        let shown = self.0.endpoints.first().map_or("", |endpoint| endpoint.shown.as_str());
+        shown.trim_end_matches("/chat/completions").trim_end_matches("/messages")
+    }
+
+    /// A clone that asks one replica only, for conversations that begin alike: a server keeps what it has read. Each
+    /// clone gets the next replica; none is needed if there is only one.
+    pub fn on_one_replica(&self) -> Option<Self> {
+        let replicas = self.0.endpoints.len();
+        (replicas > 1).then(|| Self(Arc::clone(&self.0), Some(self.0.sessions.next(replicas))))
+    }
+
+    /// Makes a client. Nothing is sent yet.
+    pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
+        let endpoints = config
+            .base_urls
+            .iter()
+            .map(|base| Endpoint::new(base, config.dialect))
+            .collect::<Result<Vec<_>, _>>()?;
+        if endpoints.is_empty() {
+            return Err(ClientError::NoUrl);
+        }
+        let http = reqwest::Client::builder()
+            .timeout(config.timeout)
+            .connect_timeout(config.connect_timeout)
+            // A redirect would take keys to a host that nobody named.
+            .redirect(redirect::Policy::none())
+            .build()
+            .map_err(ClientError::Setup)?;
+        let passwords = endpoints.iter().filter_map(|endpoint| endpoint.url.password());
+        let values = config.headers.values().chain(&config.api_key).map(|secret| secret.expose_secret());
+        let secrets = Redactor::new(values.chain(passwords));
+        Ok(Self(
+            Arc::new(Inner {
+                http,
+                dialect: config.dialect,
+                headers: headers(&config)?,
+                has_key: config.api_key.is_some(),
+                secrets,
+                endpoints,
+                sessions: Sessions::default(),
+                extra_body: config.extra_body,
+                stream: config.stream,
+                token_ids: config.token_ids,
+                max_retries: config.max_retries,
+                limiter: Limiter::new(config.rate_limit),
+                prices: config.prices,
+                uses_max_tokens: AtomicBool::new(false),
+                uses_reasoning: AtomicBool::new(false),
+            }),
+            None,
+        ))
+    }
+
+    /// Asks a model for the next message of a conversation. `session` names the conversation for servers that keep
+    /// one on the same replica.
+    ///
+    /// What may go better later is tried again, with growing pauses or those that the server asks for. A server that
+    /// refuses the key gives an error of the kind [`Unauthorized`](super::ErrorKind::Unauthorized), and a
+    /// conversation that is too long one of the kind [`OverlongPrompt`](super::ErrorKind::OverlongPrompt).
+    pub async fn respond(
+        &self,
+        model: &Model,
+        messages: &[Arc<Message>],
+        tools: &[ToolDef],
+        session: &str,
+    ) -> Result<Response, Error> {
+        let inner = &*self.0;
+        let replicas = inner.endpoints.len();
+        let replica = self.1.unwrap_or_else(|| inner.sessions.replica(session, replicas));
+        let endpoint = &inner.endpoints[replica];
+        let mut habits = inner.habits();
+        let mut is_renamed = false;
+        let mut body = inner.encode(model, messages, tools, habits)?;
+        let limit = token_limit(model);
+        let mut tries = 0;
+        let mut response = loop {
+            let asked = Asked {
+                url: &endpoint.shown,
+                model: &model.name,
+                has_key: inner.has_key,
+                token_limit: limit.filter(|_| inner.dialect == Dialect::Chat).map(|_| habits.token_limit()),
+                secrets: &inner.secrets,
+            };
+            // Four bytes to a token, and what the model may write at most.
+            let estimate = body.len() as u64 / 4 + limit.unwrap_or(0);
+            if let Some(limiter) = &inner.limiter {
+                limiter.acquire(estimate).await;
+            }
+            let failure = match inner.exchange(endpoint, body.clone(), session, asked).await {
+                Ok(response) => {
+                    if let (Some(limiter), Some(usage)) = (&inner.limiter, &response.usage) {
+                        limiter.settle(estimate, usage.total_tokens());
+                    }
+                    break response;
+                }
+                Err(failure) => failure,
+            };
+            if let Some(limiter) = &inner.limiter {
+                limiter.settle(estimate, 0);
+            }
+            match failure {
+                Failure::Passing { cause, after } => {
+                    tries += 1;
+                    if tries > inner.max_retries {
+                        return Err(asked.exhausted(tries, cause));
+                    }
+                    tracing::debug!(url = asked.url, tries, cause = cause.message, "asking the model again");
+                    tokio::time::sleep(pause(tries, after, fastrand::f64())).await;
+                }
+                Failure::TokenLimit(_) if !is_renamed => {
+                    is_renamed = true;
+                    habits.uses_max_tokens = !habits.uses_max_tokens;
+                    body = inner.encode(model, messages, tools, habits)?;
+                }
+                Failure::TokenLimit(error) | Failure::Final(error) => return Err(error),
+            }
+        };
+        if is_renamed {
+            inner.uses_max_tokens.store(habits.uses_max_tokens, Relaxed);
+        }
+        if let Some(usage) = &mut response.usage
+            && usage.cost.is_none()
+        {
+            let price = inner.prices.get(&model.name).or_else(|| inner.prices.get(&response.model));
+            usage.cost = price.map(|price| price.cost(usage));
+        }
+        Ok(response)
+    }
+}
+
+impl Inner {
+    fn habits(&self) -> Habits {
+        Habits {
+            uses_max_tokens: self.uses_max_tokens.load(Relaxed),
+            uses_reasoning: self.uses_reasoning.load(Relaxed),
+        }
+    }
+
+    fn encode(
+        &self,
+        model: &Model,
+        messages: &[Arc<Message>],
+        tools: &[ToolDef],
+        habits: Habits,
+    ) -> Result<Bytes, Error> {
+        let Self { extra_body, stream, token_ids, .. } = self;
+        let (stream, token_ids) = (*stream, *token_ids);
+        let encoded = match self.dialect {
+            Dialect::Chat => serde_json::to_vec(&chat::Request {
+                model,
+                messages,
+                tools,
+                extra_body,
+                stream,
+                token_ids,
+                habits,
+            }),
+            Dialect::Messages => {
+                serde_json::to_vec(&messages::Request { model, messages, tools, extra_body, stream })
+            }
+        };
+        encoded.map(Bytes::from).map_err(|error| {
+            Error::new(super::ErrorKind::Model, "the conversation cannot be written as JSON")
+                .because(super::Cause::of("JsonError", &error))
+        })
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.0.endpoints.iter().map(|endpoint| &endpoint.shown).collect();
+        f.debug_struct("Client")
+            .field("urls", &urls)
+            .field("dialect", &self.0.dialect)
+            .field("has_key", &self.0.has_key)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The headers of every request. Those that a user gives take the place of others.
+fn headers(config: &ClientConfig) -> Result<HeaderMap, ClientError> {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/json"));
+    if config.dialect == Dialect::Messages {
+        headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
+    }
+    if let Some(key) = &config.api_key {
+        let (name, text) = match config.dialect {
+            Dialect::Chat => ("authorization", format!("Bearer {}", key.expose_secret())),
+            Dialect::Messages => ("x-api-key", key.expose_secret().to_owned()),
+        };
+        let mut value = HeaderValue::try_from(text).map_err(|_| ClientError::Key)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    for (name, value) in &config.headers {
+        let refused = || ClientError::Header { name: name.clone() };
+        let known = HeaderName::try_from(name).map_err(|_| refused())?;
+        let mut value = HeaderValue::try_from(value.expose_secret()).map_err(|_| refused())?;
+        value.set_sensitive(true);
+        headers.insert(known, value);
+    }
+    Ok(headers)
+}
+
+/// How much the model may write, if somebody said so.
+fn token_limit(model: &Model) -> Option<u64> {
+    ["max_completion_tokens", "max_tokens"].iter().find_map(|key| model.sampling.get(*key)?.as_u64())
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A server that wants to be left alone for longer is asked anew all the same: its quota may be lifted meanwhile.
+const LONGEST_WISH: Duration = Duration::from_secs(60);
+
+/// How long to wait after so many tries. Chance keeps clients apart that failed at the same time.
+fn pause(tries: u32, after: Option<Duration>, chance: f64) -> Duration {
+    match after {
+        Some(after) => after.min(LONGEST_WISH).mul_f64(1.0 + chance / 4.0),
+        None => {
+            let doubled = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(tries.saturating_sub(1)));
+            doubled.min(LONGEST_PAUSE).mul_f64(1.0 - chance / 2.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_half_a_minute() {
+        let pauses = [1, 2, 3, 6, 7, 8, 40, u32::MAX].map(|tries| pause(tries, None, 0.0).as_millis());
+        assert_eq!(pauses, [500, 1000, 2000, 16_000, 30_000, 30_000, 30_000, 30_000]);
+        assert_eq!(pause(1, None, 1.0).as_millis(), 250);
+    }
+
+    #[test]
+    fn the_wish_of_a_server_is_heard_up_to_a_minute_and_never_cut_short() {
+        let wish = |seconds, chance| pause(1, Some(Duration::from_secs(seconds)), chance).as_secs_f64();
+        assert_eq!(wish(8, 0.0), 8.0);
+        assert_eq!(wish(8, 1.0), 10.0);
+        assert_eq!(wish(3600, 0.0), 60.0);
+        assert_eq!(wish(0, 0.5), 0.0);
+    }
+}

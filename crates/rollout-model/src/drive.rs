@@ -1,0 +1,358 @@
+//! The turns of one rollout, from its input to its completion.
+
+use std::{
+    any::Any,
+    borrow::Cow,
+    cmp::Reverse,
+    future::Future,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use serde::Deserialize as _;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Cause, Error, ErrorKind, Interaction, Limits, Model, RolloutInput, State, Stop, Usage};
+use rollout_core::{message::ToolDef, response::TokenUsage};
+
+const HAS_ERROR: &str = "has_error";
+const PROMPT_TOO_LONG: &str = "prompt_too_long";
+const TIMEOUT_REACHED: &str = "timeout_reached";
+
+/// Why a rollout has no state to show.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Halt {
+    /// The server refuses the key: no other rollout can do better.
+    Unauthorized(Error),
+    /// Somebody cancelled it. Its cleanups ran.
+    Cancelled,
+}
+
+/// Leads a model through an example until a stop condition is met. What goes wrong on the way is in the state.
+///
+/// Whatever ends the rollout (a stop condition, an error, a panic of a hook, the time limit or a cancellation), its
+/// completion is rendered and its cleanups are run.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use rollout_testkit::ModelServer;
+/// use rollout::model::{
+///     Client, Halt, Limits, Message, Model, RolloutInput, SingleTurn, client::ClientConfig, rollout,
+/// };
+/// use tokio_util::sync::CancellationToken;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::arithmetic();
+/// # let base_url = server.url();
+/// let model = Arc::new(Model {
+///     client: Client::new(ClientConfig::new(base_url))?,
+///     name: "gpt-4.1-mini".to_owned(),
+///     sampling: [("temperature".to_owned(), 0.7.into())].into_iter().collect(),
+///     max_seq_len: None,
+/// });
+/// let input = RolloutInput {
+///     prompt: vec![Arc::new(Message::user("What is 2+2?"))],
+///     answer: Some("4".to_owned()),
+///     ..RolloutInput::default()
+/// };
+/// let never = CancellationToken::new();
+/// match rollout(&SingleTurn, &Limits::default(), input, model, &never).await {
+///     Ok(state) => assert_eq!(state.trajectory[0].completion[0].text(), "4"),
+///     Err(Halt::Unauthorized(error)) => return Err(error.into()),
+///     Err(Halt::Cancelled) => unreachable!("nobody cancels it"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn rollout(
+    interaction: &dyn Interaction,
+    limits: &Limits,
+    input: RolloutInput,
+    model: Arc<Model>,
+    cancel: &CancellationToken,
+) -> Result<State, Halt> {
+    let started = Instant::now();
+    let interaction = routed(interaction, &input);
+    let (tool_defs, unreadable) = match tool_defs(interaction, &input) {
+        Ok(defs) => (defs, None),
+        Err(error) => (Vec::new(), Some(error)),
+    };
+    let mut state = State::new(input, model, tool_defs.into());
+    state.error = unreadable;
+    let conditions = Conditions::new(interaction, limits, started);
+    let is_set_up = AtomicBool::new(false);
+    let generation = generate(interaction, &conditions, &mut state, &is_set_up);
+    let generation = AssertUnwindSafe(generation).catch_unwind();
+    let end = tokio::select! {
+        biased;
+        () = cancel.cancelled() => End::Cancelled,
+        result = generation => match result {
+            Ok(Ok(())) => End::Stopped,
+            Ok(Err(refused)) => End::Unauthorized(refused),
+            Err(panic) => End::Panicked(panicked("a hook", &*panic)),
+        },
+        () = time_up(limits.timeout, started) => End::TimeUp,
+    };
+    let halt = match end {
+        End::Stopped => None,
+        // An image that is long in coming is no fault of the model.
+        End::TimeUp if !is_set_up.into_inner() => {
+            let text = "the time was up before the rollout was set up";
+            state.error.get_or_insert_with(|| Error::new(ErrorKind::Infra, text));
+            complete(&mut state, HAS_ERROR.into(), started);
+            None
+        }
+        End::TimeUp => {
+            complete(&mut state, TIMEOUT_REACHED.into(), started);
+            None
+        }
+        End::Panicked(error) => {
+            state.error = Some(error);
+            complete(&mut state, HAS_ERROR.into(), started);
+            None
+        }
+        End::Unauthorized(error) => Some(Halt::Unauthorized(error)),
+        End::Cancelled => Some(Halt::Cancelled),
+    };
+    finish(interaction, &mut state).await;
+    match halt {
+        Some(halt) => Err(halt),
+        None => Ok(state),
+    }
+}
+
+/// What brought the turns to their end.
+enum End {
+    Stopped,
+    TimeUp,
+    Panicked(Error),
+    Unauthorized(Error),
+    Cancelled,
+}
+
+/// The member of a group of interactions, or of a group in it, that the example is for.
+fn routed<'a>(mut interaction: &'a dyn Interaction, input: &RolloutInput) -> &'a dyn Interaction {
+    while let Some(member) = interaction.route(input) {
+        interaction = member;
+    }
+    interaction
+}
+
+fn tool_defs(interaction: &dyn Interaction, input: &RolloutInput) -> Result<Vec<ToolDef>, Error> {
+    match input.info.as_ref().and_then(|info| info.get("tool_defs")) {
+        None | Some(Value::Null) => Ok(interaction.tool_defs()),
+        Some(defs) => Vec::<ToolDef>::deserialize(defs).map_err(|error| {
+            let text = "`info.tool_defs` is not a list of {name, description, parameters}";
+            Error::new(ErrorKind::Any, text).because(Cause::of("ValueError", &error))
+        }),
+    }
+}
+
+async fn time_up(timeout: Option<Duration>, started: Instant) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout.saturating_sub(started.elapsed())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sets up and takes turns until a condition is met. An error is one that no rollout gets around.
+async fn generate(
+    interaction: &dyn Interaction,
+    conditions: &Conditions,
+    state: &mut State,
+    is_set_up: &AtomicBool,
+) -> Result<(), Error> {
+    if state.error.is_none()
+        && let Err(error) = interaction.setup_state(state).await
+    {
+        keep(state, error)?;
+    }
+    is_set_up.store(true, Ordering::Relaxed);
+    loop {
+        match conditions.met(state).await {
+            Ok(Some(name)) => {
+                complete(state, name, conditions.started);
+                return Ok(());
+            }
+            Ok(None) => {}
+            // A condition of the highest priority that always fails would otherwise be asked for ever.
+            Err(error) => {
+                let name = if error.is(ErrorKind::OverlongPrompt) { PROMPT_TOO_LONG } else { HAS_ERROR };
+                keep(state, error)?;
+                complete(state, name.into(), conditions.started);
+                return Ok(());
+            }
+        }
+        if let Err(error) = turn(interaction, state).await {
+            keep(state, error)?;
+        }
+    }
+}
+
+async fn turn(interaction: &dyn Interaction, state: &mut State) -> Result<(), Error> {
+    let prompt = interaction.get_prompt_messages(state).await?;
+    if state.final_env_response.is_some() {
+        return Ok(());
+    }
+    let response = interaction.get_model_response(state, &prompt).await?;
+    if let Some(usage) = &response.usage {
+        state.usage.add(usage);
+    }
+    interaction.add_model_response(state, prompt, response).await
+}
+
+/// Puts an error where it belongs in the state; gives back one that ends more than this rollout.
+fn keep(state: &mut State, error: Error) -> Result<(), Error> {
+    match error.kind {
+        ErrorKind::Unauthorized => return Err(error),
+        ErrorKind::OverlongPrompt => {
+            state.prompt_too_long = true;
+            state.is_truncated = true;
+        }
+        _ => state.error = Some(error),
+    }
+    Ok(())
+}
+
+fn complete(state: &mut State, name: Cow<'static, str>, started: Instant) {
+    state.is_completed = true;
+    state.is_truncated |= state.trajectory.iter().any(|step| step.is_truncated);
+    state.timed_out |= name == TIMEOUT_REACHED;
+    state.stop_condition = Some(name.into_owned());
+    state.timing.generation_ms = started.elapsed().as_secs_f64() * 1000.0;
+    state.timing.total_ms = state.timing.generation_ms;
+}
+
+/// Renders the completion and cleans up. What fails here is told, and kept if nothing failed before.
+async fn finish(interaction: &dyn Interaction, state: &mut State) {
+    if let Err(error) = guarded("render_completion", interaction.render_completion(state)).await {
+        failed_at_the_end(state, "render_completion", error);
+        state.completion.get_or_insert_default();
+    }
+    let mut cleanups = interaction.cleanups();
+    cleanups.sort_by_key(|cleanup| Reverse(cleanup.priority));
+    for cleanup in cleanups {
+        if let Err(error) = guarded(&cleanup.name, (cleanup.run)(state)).await {
+            failed_at_the_end(state, &cleanup.name, error);
+        }
+    }
+}
+
+async fn guarded(name: &str, hook: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    AssertUnwindSafe(hook).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(name, &*panic)))
+}
+
+fn failed_at_the_end(state: &mut State, name: &str, error: Error) {
+    tracing::warn!(rollout = %state.trajectory_id, "{name} failed: {error}");
+    state.error.get_or_insert(error);
+}
+
+fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    Error::new(ErrorKind::Any, format!("{what} panicked")).because(Cause::new("Panic", text))
+}
+
+/// The conditions that end one rollout, in the order in which they are asked.
+struct Conditions {
+    sorted: Vec<Condition>,
+    started: Instant,
+}
+
+enum Condition {
+    HasError,
+    HasFinalEnvResponse,
+    MaxCost(f64),
+    MaxCompletionTokens(u64),
+    MaxTotalTokens(u64),
+    MaxTurns(usize),
+    PromptTooLong,
+    Timeout(Duration),
+    Own(Stop),
+}
+
+impl Conditions {
+    fn new(interaction: &dyn Interaction, limits: &Limits, started: Instant) -> Self {
+        let max_turns = limits.max_turns.or_else(|| interaction.max_turns()).filter(|turns| *turns > 0);
+        let limited = [
+            limits.max_cost.map(Condition::MaxCost),
+            limits.max_completion_tokens.map(Condition::MaxCompletionTokens),
+            limits.max_total_tokens.map(Condition::MaxTotalTokens),
+            max_turns.map(|turns| Condition::MaxTurns(turns as usize)),
+            limits.timeout.map(Condition::Timeout),
+        ];
+        let mut sorted = vec![Condition::HasError, Condition::HasFinalEnvResponse, Condition::PromptTooLong];
+        sorted.extend(limited.into_iter().flatten());
+        sorted.extend(interaction.stops().into_iter().map(Condition::Own));
+        sorted.sort_by(|a, b| (Reverse(a.priority()), a.name()).cmp(&(Reverse(b.priority()), b.name())));
+        Self { sorted, started }
+    }
+
+    async fn met(&self, state: &State) -> Result<Option<Cow<'static, str>>, Error> {
+        for condition in &self.sorted {
+            let met = match condition {
+                Condition::HasError => state.error.is_some(),
+                Condition::HasFinalEnvResponse => state.final_env_response.is_some(),
+                Condition::MaxCost(cost) => state.usage.cost.is_some_and(|spent| spent >= *cost),
+                Condition::MaxCompletionTokens(tokens) => state.usage.output_tokens >= *tokens as f64,
+                Condition::MaxTotalTokens(tokens) => {
+                    state.usage.input_tokens + state.usage.output_tokens >= *tokens as f64
+                }
+                Condition::MaxTurns(turns) => state.trajectory.len() >= *turns,
+                Condition::PromptTooLong => state.prompt_too_long,
+                Condition::Timeout(timeout) => self.started.elapsed() >= *timeout,
+                Condition::Own(stop) => (stop.met)(state).await?,
+            };
+            if met {
+                return Ok(Some(condition.name().clone()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Condition {
+    fn name(&self) -> &Cow<'static, str> {
+        match self {
+            Self::HasError => &Cow::Borrowed(HAS_ERROR),
+            Self::HasFinalEnvResponse => &Cow::Borrowed("has_final_env_response"),
+            Self::MaxCost(_) => &Cow::Borrowed("max_cost_reached"),
+            Self::MaxCompletionTokens(_) => &Cow::Borrowed("max_total_completion_tokens_reached"),
+            Self::MaxTotalTokens(_) => &Cow::Borrowed("max_total_tokens_reached"),
+            Self::MaxTurns(_) => &Cow::Borrowed("max_turns_reached"),
+            Self::PromptTooLong => &Cow::Borrowed(PROMPT_TOO_LONG),
+            Self::Timeout(_) => &Cow::Borrowed(TIMEOUT_REACHED),
+            Self::Own(stop) => &stop.name,
+        }
+    }
+
+    fn priority(&self) -> i32 {
+        match self {
+            Self::HasError => 100,
+            Self::Own(stop) => stop.priority,
+            _ => 0,
+        }
+    }
+}
+
+impl Usage {
+    /// Adds what one response took. Rollouts do so for every turn; it is for calls that an interaction makes beside.
+    pub fn add(&mut self, response: &TokenUsage) {
+        self.input_tokens += response.input_tokens() as f64;
+        self.output_tokens += response.completion_tokens as f64;
+        self.cached_tokens += response.cached_tokens as f64;
+        self.reasoning_tokens += response.reasoning_tokens as f64;
+        if let Some(cost) = response.cost {
+            *self.cost.get_or_insert(0.0) += cost;
+        }
+        self.responses += 1;
+    }
+}

@@ -1,0 +1,245 @@
+//! What can go wrong in a rollout: one tree of kinds, each with its causes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use rollout_core::text::chain;
+
+/// The kinds of errors. [`ErrorKind::is`] knows which is a special case of which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ErrorKind {
+    /// Any error of a rollout.
+    #[serde(rename = "Error")]
+    Any,
+    /// The model could not be asked, or failed.
+    #[serde(rename = "ModelError")]
+    Model,
+    /// The model's response makes no sense.
+    #[serde(rename = "InvalidModelResponseError")]
+    InvalidModelResponse,
+    /// The model said nothing: no text, no tool call, no reasoning.
+    #[serde(rename = "EmptyModelResponseError")]
+    EmptyModelResponse,
+    /// The conversation is longer than the model reads. It ends a rollout as truncated, not as failed.
+    #[serde(rename = "OverlongPromptError")]
+    OverlongPrompt,
+    /// Something went wrong with a tool.
+    #[serde(rename = "ToolError")]
+    Tool,
+    /// The arguments of a tool call cannot be read.
+    #[serde(rename = "ToolParseError")]
+    ToolParse,
+    /// A tool failed, or there is none of that name.
+    #[serde(rename = "ToolCallError")]
+    ToolCall,
+    /// Something around the rollout broke.
+    #[serde(rename = "InfraError")]
+    Infra,
+    /// An environment did not start, or went away.
+    #[serde(rename = "SandboxError")]
+    Sandbox,
+    /// A connection into an environment broke.
+    #[serde(rename = "TunnelError")]
+    Tunnel,
+    /// The server refuses the key. No rollout can do better, so this ends the run.
+    #[serde(rename = "Unauthorized")]
+    Unauthorized,
+}
+
+impl ErrorKind {
+    /// The kind that this is a special case of.
+    pub fn parent(self) -> Option<Self> {
+        match self {
+            Self::Any | Self::Unauthorized => None,
+            Self::Model | Self::OverlongPrompt | Self::Tool | Self::Infra => Some(Self::Any),
+            Self::InvalidModelResponse => Some(Self::Model),
+            Self::EmptyModelResponse => Some(Self::InvalidModelResponse),
+            Self::ToolParse | Self::ToolCall => Some(Self::Tool),
+            Self::Sandbox | Self::Tunnel => Some(Self::Infra),
+        }
+    }
+
+    /// Whether this is the other kind or a special case of it.
+    pub fn is(self, other: Self) -> bool {
+        self == other || self.parent().is_some_and(|parent| parent.is(other))
+    }
+
+    /// Whether the same rollout may go well when it is tried again.
+    pub fn is_retried(self) -> bool {
+        self.is(Self::Infra) || self.is(Self::InvalidModelResponse)
+    }
+
+    /// The name of the class in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "Error",
+            Self::Model => "ModelError",
+            Self::InvalidModelResponse => "InvalidModelResponseError",
+            Self::EmptyModelResponse => "EmptyModelResponseError",
+            Self::OverlongPrompt => "OverlongPromptError",
+            Self::Tool => "ToolError",
+            Self::ToolParse => "ToolParseError",
+            Self::ToolCall => "ToolCallError",
+            Self::Infra => "InfraError",
+            Self::Sandbox => "SandboxError",
+            Self::Tunnel => "TunnelError",
+            Self::Unauthorized => "Unauthorized",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// An error of a rollout, as data: it is kept in the state and goes into records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    /// What kind of error.
+    pub kind: ErrorKind,
+    /// What was attempted and what happened.
+    pub message: String,
+    /// What it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<Cause>>,
+}
+
+/// Something that led to an [`Error`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// The name of its type.
+    pub name: String,
+    /// What it says.
+    pub message: String,
+    /// What it came from in turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Box<Cause>>,
+}
+
+impl Cause {
+    /// A cause that came from nothing else.
+    pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { name: name.into(), message: message.into(), cause: None }
+    }
+
+    /// An error of the standard kind. Rust has no names for its sources, so they are one cause with it.
+    pub fn of(name: impl Into<String>, error: &dyn std::error::Error) -> Self {
+        Self::new(name, chain(error))
+    }
+}
+
+impl Error {
+    /// An error without a cause.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), cause: None }
+    }
+
+    /// The same error with what it came from.
+    #[must_use]
+    pub fn because(self, cause: Cause) -> Self {
+        Self { cause: Some(Box::new(cause)), ..self }
+    }
+
+    /// Whether it is of this kind or a special case of it.
+    pub fn is(&self, kind: ErrorKind) -> bool {
+        self.kind.is(kind)
+    }
+
+    /// The names of the error and its causes, as `ToolCallError -> ValueError`.
+    pub fn chain(&self) -> String {
+        self.joined(|name, _| name.to_owned())
+    }
+
+    /// The error and its causes with what they say, as `ToolCallError('…') -> ValueError('…')`.
+    pub fn long_chain(&self) -> String {
+        self.joined(|name, message| format!("{name}({message:?})"))
+    }
+
+    fn joined(&self, each: impl Fn(&str, &str) -> String) -> String {
+        let mut text = each(self.kind.as_str(), &self.message);
+        let mut next = self.cause.as_deref();
+        while let Some(cause) = next {
+            text.push_str(" -> ");
+            text.push_str(&each(&cause.name, &cause.message));
+            next = cause.cause.as_deref();
+        }
+        text
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        let mut next = self.cause.as_deref();
+        while let Some(cause) = next {
+            write!(f, ": {}", cause.message)?;
+            next = cause.cause.as_deref();
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_each_of_its_ancestors_and_nothing_else() {
+        use ErrorKind as K;
+        let lines = [
+            &[K::Any][..],
+            &[K::Model, K::Any],
+            &[K::InvalidModelResponse, K::Model, K::Any],
+            &[K::EmptyModelResponse, K::InvalidModelResponse, K::Model, K::Any],
+            &[K::OverlongPrompt, K::Any],
+            &[K::Tool, K::Any],
+            &[K::ToolParse, K::Tool, K::Any],
+            &[K::ToolCall, K::Tool, K::Any],
+            &[K::Infra, K::Any],
+            &[K::Sandbox, K::Infra, K::Any],
+            &[K::Tunnel, K::Infra, K::Any],
+            &[K::Unauthorized],
+        ];
+        for line in lines {
+            for other in lines.map(|line| line[0]) {
+                assert_eq!(line[0].is(other), line.contains(&other), "{} is {other}", line[0]);
+            }
+            assert_eq!(serde_json::to_value(line[0]).unwrap(), line[0].as_str());
+        }
+        assert_eq!(
+            lines.map(|line| line[0].as_str()).join(" "),
+            "Error ModelError InvalidModelResponseError EmptyModelResponseError OverlongPromptError ToolError \
+             ToolParseError ToolCallError InfraError SandboxError TunnelError Unauthorized"
+        );
+    }
+
+    #[test]
+    fn infrastructure_and_responses_without_sense_are_tried_again() {
+        use ErrorKind as K;
+        let retried: Vec<_> = [K::Model, K::InvalidModelResponse, K::EmptyModelResponse, K::OverlongPrompt]
+            .into_iter()
+            .chain([K::ToolParse, K::ToolCall, K::Infra, K::Sandbox, K::Tunnel, K::Unauthorized])
+            .filter(|kind| kind.is_retried())
+            .collect();
+        assert_eq!(
+            retried,
+            [K::InvalidModelResponse, K::EmptyModelResponse, K::Infra, K::Sandbox, K::Tunnel]
+        );
+    }
+
+    #[test]
+    fn a_chain_names_the_error_and_then_its_causes() {
+        let error = Error::new(ErrorKind::ToolCall, "add failed").because(Cause::new("ValueError", "no"));
+        assert_eq!(error.chain(), "ToolCallError -> ValueError");
+        assert_eq!(error.long_chain(), r#"ToolCallError("add failed") -> ValueError("no")"#);
+        assert_eq!(error.to_string(), "add failed: no");
+        let deeper =
+            Cause { cause: Some(Box::new(Cause::new("OSError", "gone"))), ..Cause::new("ValueError", "no") };
+        assert_eq!(error.because(deeper).chain(), "ToolCallError -> ValueError -> OSError");
+    }
+}

@@ -1,0 +1,197 @@
+//! Conversations in which the model calls tools until it has its answer.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use indexmap::IndexMap;
+use serde_json::Value;
+
+use super::{Interaction, Stop};
+use crate::{
+    Error, ErrorKind, State,
+    tool::{Tool, ToolFailure},
+};
+use rollout_core::message::{Content, Message, Messages, Role, ToolCall, ToolDef};
+
+const MAX_TURNS: u32 = 10;
+
+/// A failure of a tool that ends the rollout, instead of being told to the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopError {
+    /// Failures of this kind, or of a special case of it.
+    Kind(ErrorKind),
+    /// Failures of this [name](ToolFailure::name).
+    Named(String),
+}
+
+impl From<ErrorKind> for StopError {
+    fn from(kind: ErrorKind) -> Self {
+        Self::Kind(kind)
+    }
+}
+
+impl From<&str> for StopError {
+    fn from(name: &str) -> Self {
+        ErrorKind::named(name).map_or_else(|| Self::Named(name.to_owned()), Self::Kind)
+    }
+}
+
+impl StopError {
+    fn matches(&self, kind: ErrorKind, failure: &ToolFailure) -> bool {
+        match self {
+            Self::Kind(wanted) => {
+                kind.is(*wanted) || ErrorKind::named(&failure.name).is_some_and(|kind| kind.is(*wanted))
+            }
+            Self::Named(name) => failure.name == *name,
+        }
+    }
+}
+
+/// Two tools of one interaction have the same name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("two tools are called `{0}`; rename one of them")]
+pub struct DuplicateTool(pub String);
+
+type Formatter = dyn Fn(&ToolFailure) -> String + Send + Sync;
+
+/// The model calls tools, is told what they give, and is done when it answers without a call.
+///
+/// The calls of one turn run one after another, in their order. What fails is told to the model, which may do better
+/// in the next turn, unless it is one of the [stop errors](Self::stop_errors). What breaks around a tool, as an
+/// [`ErrorKind::Infra`], always ends the rollout: the model can do nothing about it.
+#[derive(Clone)]
+pub struct ToolUse<'t> {
+    tools: IndexMap<String, Arc<dyn Tool + 't>>,
+    max_turns: Option<u32>,
+    stop_errors: Vec<StopError>,
+    format: Arc<Formatter>,
+}
+
+impl<'t> ToolUse<'t> {
+    /// The use of these tools, for at most 10 turns.
+    pub fn new(tools: impl IntoIterator<Item = Arc<dyn Tool + 't>>) -> Result<Self, DuplicateTool> {
+        let mut named = IndexMap::new();
+        for tool in tools {
+            if let Some(other) = named.insert(tool.def().name.clone(), tool) {
+                return Err(DuplicateTool(other.def().name.clone()));
+            }
+        }
+        Ok(Self {
+            tools: named,
+            max_turns: Some(MAX_TURNS),
+            stop_errors: vec![ErrorKind::Infra.into()],
+            format: Arc::new(|failure| failure.message.clone()),
+        })
+    }
+
+    /// Takes another number of turns, or any number of them.
+    #[must_use]
+    pub fn max_turns(self, turns: Option<u32>) -> Self {
+        Self { max_turns: turns, ..self }
+    }
+
+    /// Ends the rollout on these failures too.
+    ///
+    /// ```
+    /// use rollout::model::{ErrorKind, ToolUse};
+    ///
+    /// let tools = ToolUse::new([])?.stop_errors([ErrorKind::ToolParse]).stop_errors(["ParseIntError"]);
+    /// # Ok::<(), rollout::model::DuplicateTool>(())
+    /// ```
+    #[must_use]
+    pub fn stop_errors<E: Into<StopError>>(mut self, errors: impl IntoIterator<Item = E>) -> Self {
+        self.stop_errors.extend(errors.into_iter().map(Into::into));
+        self
+    }
+
+    /// Tells the model of failures in other words than their own.
+    #[must_use]
+    pub fn error_formatter(self, format: impl Fn(&ToolFailure) -> String + Send + Sync + 'static) -> Self {
+        Self { format: Arc::new(format), ..self }
+    }
+
+    async fn answer(&self, call: &ToolCall, state: &mut State) -> Result<Content, Error> {
+        let given = match parse(&call.arguments) {
+            Ok(arguments) => match self.tools.get(&call.name) {
+                Some(tool) => tool.call(arguments, state).await,
+                None => Err(self.unknown(&call.name)),
+            }
+            .map_err(|failure| (ErrorKind::ToolCall, failure)),
+            Err(failure) => Err((ErrorKind::ToolParse, failure)),
+        };
+        match given {
+            Ok(content) => Ok(content),
+            Err((kind, failure)) if self.stop_errors.iter().any(|stop| stop.matches(kind, &failure)) => {
+                Err(failure.into_error(kind, &call.name))
+            }
+            Err((_, failure)) => Ok(Content::Text((self.format)(&failure))),
+        }
+    }
+
+    fn unknown(&self, name: &str) -> ToolFailure {
+        let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
+        ToolFailure::new("KeyError", format!("no tool is called '{name}'; there are: {}", known.join(", ")))
+    }
+}
+
+/// Reads the arguments that a model wrote. Some servers leave out an empty object.
+fn parse(arguments: &str) -> Result<serde_json::Map<String, Value>, ToolFailure> {
+    if arguments.trim().is_empty() {
+        return Ok(serde_json::Map::new());
+    }
+    let kind = match serde_json::from_str(arguments) {
+        Ok(Value::Object(arguments)) => return Ok(arguments),
+        Err(error) => {
+            let text = format!("the arguments of the call are not JSON: {error}");
+            return Err(ToolFailure::new("JSONDecodeError", text));
+        }
+        Ok(Value::Null) => "null",
+        Ok(Value::Bool(_)) => "a boolean",
+        Ok(Value::Number(_)) => "a number",
+        Ok(Value::String(_)) => "a string",
+        Ok(Value::Array(_)) => "an array",
+    };
+    Err(ToolFailure::new("ValueError", format!("the arguments of a call are a JSON object, not {kind}")))
+}
+
+impl fmt::Debug for ToolUse<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToolUse")
+            .field("tools", &self.tools.keys().collect::<Vec<_>>())
+            .field("max_turns", &self.max_turns)
+            .field("stop_errors", &self.stop_errors)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Interaction for ToolUse<'_> {
+    fn tool_defs(&self) -> Vec<ToolDef> {
+        self.tools.values().map(|tool| tool.def().clone()).collect()
+    }
+
+    fn max_turns(&self) -> Option<u32> {
+        self.max_turns
+    }
+
+    fn stops(&self) -> Vec<Stop> {
+        vec![Stop::new("no_tools_called", no_tools_called)]
+    }
+
+    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+        let Some(last) = messages.last() else { return Ok(Messages::new()) };
+        let mut answers = Messages::with_capacity(last.tool_calls.len());
+        for call in &last.tool_calls {
+            let content = self.answer(call, state).await?;
+            answers.push(Arc::new(Message::tool(&call.id, content)));
+        }
+        Ok(answers)
+    }
+}
+
+/// Whether the last thing that the model said is an answer, not a call.
+fn no_tools_called(state: &State) -> bool {
+    let Some(turn) = state.trajectory.last() else { return false };
+    let is_answer = |last: &Arc<Message>| last.role == Role::Assistant && last.tool_calls.is_empty();
+    turn.completion.last().is_none_or(is_answer)
+}

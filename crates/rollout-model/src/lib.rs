@@ -1,0 +1,38 @@
+//! Rollouts of models: the client, the conversation, tools, parsers, rubrics and metrics.
+//!
+//! ```text
+//! example ─▶ prompt ─▶ client ─▶ turn ─▶ stop? ──yes──▶ cleanups ─▶ state ─▶ rubric
+//!               ▲                          │ no
+//!               └──── what is answered ◀───┘
+//! ```
+//!
+//! [`rollout`] is the conversation; an [`Interaction`] is its hooks. What a rollout comes to is its [`State`], which a
+//! [`Rubric`] scores. A [`Model`] is reached through a [`Client`]. The tour, from a single question to tools, is in
+//! the documentation of the `rollout` crate.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+
+pub mod client;
+pub mod dataset;
+mod drive;
+mod error;
+mod interaction;
+pub mod metric;
+pub mod output;
+pub mod parser;
+mod places;
+mod process;
+pub mod rubric;
+mod state;
+pub mod tool;
+
+pub use client::{Client, Model, SamplingArgs};
+pub use drive::{Halt, rollout};
+pub use error::{Cause, Error, ErrorKind};
+pub use interaction::{
+    BoxFuture, Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop,
+    StopError, ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
+};
+pub use output::state_to_output;
+pub use places::{Place, Places, Share};
+pub use rubric::{Rubric, RubricError};
+pub use state::{Limits, Resources, RolloutInput, State, StepTokens, TrajectoryStep, Usage};

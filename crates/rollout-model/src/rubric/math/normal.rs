@@ -1,0 +1,195 @@
+//! One spelling for answers that people and models spell in many ways.
+
+/// An answer in its one spelling, with what is said around the mathematics taken apart.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Normal {
+    /// The mathematics: LaTeX without its typography. Spaces are left only between letters and digits; `⦃` and `⦄` are
+    /// the braces of sets.
+    pub(super) text: String,
+    /// A unit at the end, in lower case.
+    pub(super) unit: String,
+    /// Whether there was a percent sign at the end.
+    pub(super) is_percent: bool,
+    /// The variable that the answer is said to be of, as in `x = 5`.
+    pub(super) name: Option<char>,
+}
+
+impl Normal {
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+}
+
+/// Whether a text is a number with thousands separators.
+pub(in crate::rubric) fn has_thousands(text: &str) -> bool {
+    let whole = text.split_once('.').map_or(text, |(whole, _)| whole);
+    let whole = whole.strip_prefix(['-', '+']).unwrap_or(whole);
+    let mut groups = whole.split(',');
+    let all_digits = |group: &str| group.bytes().all(|byte| byte.is_ascii_digit());
+    let head = groups.next().unwrap_or_default();
+    whole.contains(',')
+        && (1..=3).contains(&head.len())
+        && all_digits(head)
+        && groups.all(|group| group.len() == 3 && all_digits(group))
+}
+
+pub(super) fn normal(answer: &str) -> Normal {
+    let (spelled, mut unit) = spell(answer.trim().trim_end_matches('.'));
+    let mut text = spelled.split_whitespace().collect::<Vec<_>>().join(" ");
+    if unit.is_empty()
+        && let Some((number, word)) = trailing_words(&text)
+    {
+        unit = word.to_lowercase();
+        text.truncate(number.len());
+    }
+    let is_percent = text.ends_with('%');
+    let text = text.trim_end_matches(['%', ' ']);
+    let (name, text) = match text.split_once('=') {
+        Some((name, value)) if !value.contains('=') => match one_letter(name.trim()) {
+            Some(letter) => (Some(letter), value.trim()),
+            None => (None, text),
+        },
+        _ => (None, text),
+    };
+    let text = if has_thousands(text) { text.replace(',', "") } else { text.to_owned() };
+    let is_words =
+        text.split(' ').all(|word| word.chars().count() > 1 && word.chars().all(char::is_alphabetic));
+    let text = if is_words { text.to_lowercase() } else { tight(&text) };
+    Normal { text, unit: unit.trim().to_lowercase(), is_percent, name }
+}
+
+fn one_letter(text: &str) -> Option<char> {
+    let mut chars = text.chars();
+    chars.next().filter(|c| c.is_alphabetic() && chars.next().is_none())
+}
+
+/// A number and the words after it, which are taken for its unit. One letter is rather a variable.
+fn trailing_words(text: &str) -> Option<(&str, &str)> {
+    let last = text.rfind(|c: char| c.is_ascii_digit() || matches!(c, '}' | ')' | '%'))?;
+    let (number, words) = text.split_at(last + 1);
+    let unit = words.strip_prefix(' ')?;
+    let is_word = |word: &str| word.chars().all(char::is_alphabetic);
+    (unit.chars().count() > 1 && unit.split(' ').all(is_word)).then_some((number, unit))
+}
+
+/// Leaves spaces only where two words or numbers would grow together.
+fn tight(text: &str) -> String {
+    let mut tight = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        let joins = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+        if c != ' ' || (joins(tight.chars().next_back()) && joins(chars.peek().copied())) {
+            tight.push(c);
+        }
+    }
+    tight
+}
+
+/// Takes typography away and spells signs in one way. What stands in a `\text{…}` behind something is a unit.
+fn spell(answer: &str) -> (String, String) {
+    let (mut text, mut unit) = (String::with_capacity(answer.len()), String::new());
+    let mut rest = answer;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '\\' => rest = command(rest, &mut text, &mut unit),
+            '$' | '~' => text.push(' '),
+            '{' if rest.starts_with(",}") => rest = &rest[2..],
+            '^' if rest.starts_with(r"\circ") => rest = &rest[5..],
+            '^' if rest.starts_with(r"{\circ}") => rest = &rest[7..],
+            '°' => {}
+            '−' | '–' => text.push('-'),
+            '×' | '·' | '⋅' => text.push('*'),
+            '÷' => text.push('/'),
+            c => text.push(c),
+        }
+    }
+    (text, unit)
+}
+
+/// Spells what a backslash begins, and gives what comes after it.
+fn command<'a>(rest: &'a str, text: &mut String, unit: &mut String) -> &'a str {
+    let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+    let (name, after) = rest.split_at(end);
+    match name {
+        "" => {
+            let Some(c) = rest.chars().next() else { return rest };
+            match c {
+                '{' => text.push('⦃'),
+                '}' => text.push('⦄'),
+                '%' => text.push('%'),
+                '\\' => text.push_str(r"\\"),
+                // Thin spaces and the brackets of formulas.
+                _ => text.push(' '),
+            }
+            return &rest[c.len_utf8()..];
+        }
+        "left" | "right" | "displaystyle" | "quad" | "qquad" => text.push(' '),
+        "dfrac" | "tfrac" | "cfrac" | "frac" => text.push_str(r"\frac"),
+        "times" | "cdot" => text.push('*'),
+        "div" => text.push('/'),
+        "pi" => text.push('π'),
+        "infty" => text.push('∞'),
+        "text" | "textbf" | "textrm" | "mathrm" | "mathbf" | "mbox" => {
+            let inner = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+            let Some((inner, after)) = inner else { return after };
+            let place = if text.trim().is_empty() { text } else { unit };
+            place.push_str(inner);
+            return after;
+        }
+        name => {
+            text.push('\\');
+            text.push_str(name);
+        }
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typography_is_taken_away() {
+        for (answer, text) in [
+            (r"\left( 1 , 2 \right)", "(1,2)"),
+            (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+            ("1 1/2", "1 1/2"),
+            (r"x \times y", "x*y"),
+            (r"\leftarrow", r"\leftarrow"),
+            (r"\{1\}", "⦃1⦄"),
+            ("New  York", "new york"),
+            ("1,234", "1234"),
+            ("1,23", "1,23"),
+        ] {
+            assert_eq!(normal(answer).text, text, "{answer}");
+        }
+    }
+
+    #[test]
+    fn units_percents_and_names_are_taken_apart() {
+        let parts = |answer| {
+            let Normal { text, unit, is_percent, name } = normal(answer);
+            (text, unit, is_percent, name)
+        };
+        assert_eq!(parts(r"5\text{ CM}"), ("5".into(), "cm".into(), false, None));
+        assert_eq!(parts("5 square meters"), ("5".into(), "square meters".into(), false, None));
+        assert_eq!(parts("5 m"), ("5 m".into(), String::new(), false, None));
+        assert_eq!(parts(r"x = 50 \%"), ("50".into(), String::new(), true, Some('x')));
+        assert_eq!(parts("x=y=2"), ("x=y=2".into(), String::new(), false, None));
+    }
+
+    #[test]
+    fn thousands_come_in_threes() {
+        for (text, expected) in [
+            ("1,234", true),
+            ("-12,345.6", true),
+            ("1234", false),
+            ("1,23", false),
+            ("1234,567", false),
+            (",123", false),
+        ] {
+            assert_eq!(has_thousands(text), expected, "{text}");
+        }
+    }
+}

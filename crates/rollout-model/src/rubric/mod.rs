@@ -1,0 +1,275 @@
+//! How good a rollout was.
+//!
+//! A [`Rubric`] is a list of functions, each with a weight. A function sees a [`Scene`] of a rollout and takes from it
+//! what it needs, by name:
+//!
+//! ```
+//! use rollout::model::{Rubric, rubric::Scene};
+//!
+//! let rubric = Rubric::new()
+//!     .reward("correct", 1.0, |scene| scene.parsed() == scene.answer)
+//!     .reward("brief", 0.2, |Scene { completion, .. }| completion.len() < 4)
+//!     .metric("letters", |scene| scene.parsed().len());
+//! assert!(!rubric.needs_group());
+//! ```
+//!
+//! What a function gives is a metric of the rollout; the reward is the sum of them by their weights. A function that
+//! fails, panics, or gives what is no finite number is logged and gives 0. Functions of one name add up.
+//!
+//! [`Judge`] has a model grade, [`Command`] a program in any language; [`Match`] compares with the right answer.
+
+mod command;
+mod judge;
+mod matching;
+pub mod math;
+mod monitor;
+mod scene;
+mod score;
+
+use std::{fmt, future::ready, sync::Arc};
+
+pub use command::{Command, CommandError};
+pub use judge::Judge;
+pub use matching::Match;
+pub use scene::{IntoScore, IntoScores, Scene};
+
+use self::scene::{BoxError, Score, Scores};
+use super::{
+    BoxFuture,
+    parser::{Boxed, Parser, Plain},
+};
+
+/// Weighs what its functions make of a rollout. Cheap to clone.
+#[derive(Clone)]
+pub struct Rubric {
+    parser: Arc<dyn Parser>,
+    functions: Vec<Function>,
+    monitors: bool,
+}
+
+#[derive(Clone)]
+struct Function {
+    name: Arc<str>,
+    weight: f64,
+    /// That of the rubric unless it came with another one.
+    parser: Option<Arc<dyn Parser>>,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Each(Arc<Each>),
+    Group(Arc<Group>),
+}
+
+type Each = dyn for<'a> Fn(&'a Scene<'a>) -> BoxFuture<'a, Score> + Send + Sync;
+type Group = dyn for<'a> Fn(&'a [Scene<'a>]) -> BoxFuture<'a, Scores> + Send + Sync;
+
+/// Why a rubric cannot be used so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RubricError {
+    /// Functions over a group need the whole group.
+    #[error(
+        "`{function}` scores a whole group, so no rollout is scored alone; turn `independent_scoring` off"
+    )]
+    NeedsGroup {
+        /// One that does.
+        function: String,
+    },
+    /// Nothing says what is good.
+    #[error("the rubric has no functions; add one that tells how good a rollout is")]
+    Empty,
+}
+
+impl Default for Rubric {
+    fn default() -> Self {
+        Self { parser: Arc::new(Plain), functions: Vec::new(), monitors: true }
+    }
+}
+
+impl Rubric {
+    /// A rubric without functions of its own. It counts turns and tool calls.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Compares the answer in the last `\boxed{…}` with the right one, as [`math::equal`] does.
+    ///
+    /// ```
+    /// let rubric = rollout::model::Rubric::math();
+    /// assert_eq!(format!("{rubric:?}"), r#"Rubric([("correct_answer", 1.0)])"#);
+    /// ```
+    pub fn math() -> Self {
+        Self::new().parser(Boxed).matching("correct_answer", 1.0, Match::Math)
+    }
+
+    /// Finds answers with this parser. Without one, they are the model's last message.
+    #[must_use]
+    pub fn parser(self, parser: impl Parser + 'static) -> Self {
+        self.shared_parser(Arc::new(parser))
+    }
+
+    /// Finds answers with a parser that others use too.
+    #[must_use]
+    pub fn shared_parser(self, parser: Arc<dyn Parser>) -> Self {
+        Self { parser, ..self }
+    }
+
+    /// Leaves out the counts of turns and tool calls, and the seconds spent on an environment.
+    #[must_use]
+    pub fn without_monitors(self) -> Self {
+        Self { monitors: false, ..self }
+    }
+
+    /// Adds a function that counts for the reward.
+    #[must_use]
+    pub fn reward<S: IntoScore>(
+        self,
+        name: impl Into<String>,
+        weight: f64,
+        function: impl Fn(&Scene<'_>) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.each(name.into(), weight, move |scene| Box::pin(ready(function(scene).into_score())))
+    }
+
+    /// Adds a function that only is a metric.
+    #[must_use]
+    pub fn metric<S: IntoScore>(
+        self,
+        name: impl Into<String>,
+        function: impl Fn(&Scene<'_>) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.reward(name, 0.0, function)
+    }
+
+    /// Adds a function that takes time. With a weight of 0 it only is a metric.
+    ///
+    /// ```
+    /// use rollout::model::Rubric;
+    ///
+    /// let rubric = Rubric::new().reward_later("exists", 1.0, |scene| {
+    ///     Box::pin(async move { tokio::fs::try_exists(scene.answer).await })
+    /// });
+    /// # let _ = rubric;
+    /// ```
+    #[must_use]
+    pub fn reward_later<S: IntoScore + 'static>(
+        self,
+        name: impl Into<String>,
+        weight: f64,
+        function: impl for<'a> Fn(&'a Scene<'a>) -> BoxFuture<'a, S> + Send + Sync + 'static,
+    ) -> Self {
+        self.each(name.into(), weight, move |scene| {
+            let score = function(scene);
+            Box::pin(async move { score.await.into_score() })
+        })
+    }
+
+    /// Adds a function over all rollouts of an example, with one score for each in their order. With a weight of 0 it
+    /// only is a metric.
+    ///
+    /// ```
+    /// use rollout::model::Rubric;
+    ///
+    /// let rubric = Rubric::new().group_reward("shortest", 1.0, |scenes| {
+    ///     let length = |scene: &rollout::model::rubric::Scene<'_>| scene.parsed().len();
+    ///     let least = scenes.iter().map(length).min().unwrap_or(0);
+    ///     scenes.iter().map(|scene| f64::from(length(scene) == least)).collect::<Vec<_>>()
+    /// });
+    /// assert!(rubric.needs_group());
+    /// ```
+    #[must_use]
+    pub fn group_reward<S: IntoScores>(
+        self,
+        name: impl Into<String>,
+        weight: f64,
+        function: impl Fn(&[Scene<'_>]) -> S + Send + Sync + 'static,
+    ) -> Self {
+        self.group(name.into(), weight, move |scenes| Box::pin(ready(function(scenes).into_scores())))
+    }
+
+    /// Adds a function over all rollouts of an example that takes time.
+    #[must_use]
+    pub fn group_reward_later<S: IntoScores + 'static>(
+        self,
+        name: impl Into<String>,
+        weight: f64,
+        function: impl for<'a> Fn(&'a [Scene<'a>]) -> BoxFuture<'a, S> + Send + Sync + 'static,
+    ) -> Self {
+        self.group(name.into(), weight, move |scenes| {
+            let scores = function(scenes);
+            Box::pin(async move { scores.await.into_scores() })
+        })
+    }
+
+    /// Adds the functions of another rubric, which keep their own parser. Rewards and metrics of one name add up.
+    ///
+    /// ```
+    /// use rollout::model::Rubric;
+    ///
+    /// let both = Rubric::math().and(Rubric::new().metric("length", |scene| scene.completion.len()));
+    /// assert_eq!(format!("{both:?}"), r#"Rubric([("correct_answer", 1.0), ("length", 0.0)])"#);
+    /// ```
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        let parser = other.parser;
+        self.functions.extend(other.functions.into_iter().map(|mut function| {
+            function.parser.get_or_insert_with(|| Arc::clone(&parser));
+            function
+        }));
+        self
+    }
+
+    /// Whether a rollout can only be scored with its group.
+    pub fn needs_group(&self) -> bool {
+        self.group_function().is_some()
+    }
+
+    /// Whether there is anything to score by. The counts of turns and tool calls are nothing.
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
+    /// Refuses to score single rollouts where that is not possible.
+    pub fn check_alone(&self) -> Result<(), RubricError> {
+        if let Some(function) = self.group_function() {
+            return Err(RubricError::NeedsGroup { function: function.name.to_string() });
+        }
+        if self.is_empty() { Err(RubricError::Empty) } else { Ok(()) }
+    }
+
+    fn group_function(&self) -> Option<&Function> {
+        self.functions.iter().find(|function| matches!(function.kind, Kind::Group(_)))
+    }
+
+    fn each(
+        self,
+        name: String,
+        weight: f64,
+        each: impl for<'a> Fn(&'a Scene<'a>) -> BoxFuture<'a, Score> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(name, weight, Kind::Each(Arc::new(each)))
+    }
+
+    fn group(
+        self,
+        name: String,
+        weight: f64,
+        group: impl for<'a> Fn(&'a [Scene<'a>]) -> BoxFuture<'a, Scores> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(name, weight, Kind::Group(Arc::new(group)))
+    }
+
+    fn with(mut self, name: String, weight: f64, kind: Kind) -> Self {
+        self.functions.push(Function { name: name.into(), weight, parser: None, kind });
+        self
+    }
+}
+
+impl fmt::Debug for Rubric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let functions: Vec<_> =
+            self.functions.iter().map(|function| (&*function.name, function.weight)).collect();
+        f.debug_tuple("Rubric").field(&functions).finish()
+    }
+}

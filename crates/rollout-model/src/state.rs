@@ -1,0 +1,310 @@
+//! Everything that is known of one rollout, from its input to its reward.
+
+mod trajectory;
+
+use std::{
+    any::{Any, TypeId},
+    collections::HashMap,
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use rollout_core::{
+    message::{Messages, ToolDef},
+    row::Timing,
+    sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout},
+};
+
+use crate::{
+    client::Model,
+    error::{Error, ErrorKind},
+};
+
+pub use trajectory::{StepTokens, TrajectoryStep};
+
+/// When a rollout has to end, whatever its interaction thinks. Checked before each turn.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Limits {
+    /// Turns of the model. None leaves it to the interaction.
+    pub max_turns: Option<u32>,
+    /// Tokens that the model wrote, over all turns.
+    pub max_completion_tokens: Option<u64>,
+    /// Tokens that the model read and wrote, over all turns.
+    pub max_total_tokens: Option<u64>,
+    /// US dollars, where the cost is known.
+    pub max_cost: Option<f64>,
+    /// From the start of the rollout. This one also ends a turn that is under way.
+    pub timeout: Option<Duration>,
+}
+
+/// What a rollout starts from: one row of a dataset.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RolloutInput {
+    /// The first messages.
+    pub prompt: Messages,
+    /// Which example it is; rollouts of one example make a group.
+    pub example_id: u64,
+    /// What kind of task it is.
+    pub task: String,
+    /// The right answer, where there is one.
+    pub answer: Option<String>,
+    /// What else is known of the example.
+    pub info: Option<Map<String, Value>>,
+    /// Further columns of the dataset.
+    pub extra: Map<String, Value>,
+}
+
+/// What a rollout used, over all calls of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens that the model read.
+    pub input_tokens: f64,
+    /// Tokens that the model wrote.
+    pub output_tokens: f64,
+    /// Of the tokens read, those that came from a cache.
+    #[serde(skip)]
+    pub cached_tokens: f64,
+    /// Of the tokens written, the reasoning.
+    #[serde(skip)]
+    pub reasoning_tokens: f64,
+    /// US dollars, where known.
+    #[serde(skip)]
+    pub cost: Option<f64>,
+    /// Responses that told what they used. With none of them, nothing is known.
+    #[serde(skip)]
+    pub responses: u32,
+}
+
+/// The state of one rollout.
+///
+/// What every rollout has are fields of the struct. What one kind of interaction adds is in [`fields`](Self::fields)
+/// if it is data, which can be saved by naming it in `state_columns`, and in [`resources`](Self::resources) if it
+/// is alive.
+pub struct State {
+    /// What the rollout started from.
+    pub input: RolloutInput,
+    /// Who attempts.
+    pub model: Arc<Model>,
+    /// The tools that the model is told of.
+    pub tool_defs: Arc<[ToolDef]>,
+    /// Names the rollout: 32 hexadecimal digits.
+    pub trajectory_id: Arc<str>,
+    /// Whether a stop condition was met.
+    pub is_completed: bool,
+    /// Whether the model was cut off in any turn, or the conversation became too long.
+    pub is_truncated: bool,
+    /// The stop condition that was met.
+    pub stop_condition: Option<String>,
+    /// The turns so far.
+    pub trajectory: Vec<TrajectoryStep>,
+    /// What was said after the prompt. Set when the rollout is over.
+    pub completion: Option<Messages>,
+    /// The score.
+    pub reward: Option<f64>,
+    /// How much better than the mean of its group the reward is.
+    pub advantage: Option<f64>,
+    /// What each function of the rubric gave.
+    pub metrics: Option<IndexMap<String, f64>>,
+    /// What went wrong.
+    pub error: Option<Error>,
+    /// Functions of the rubric that failed, so that they count as 0.
+    pub scoring_errors: Vec<Error>,
+    /// The last word of the surroundings. Setting it ends the rollout without another turn.
+    pub final_env_response: Option<Messages>,
+    /// Whether the conversation became longer than the model reads.
+    pub prompt_too_long: bool,
+    /// Whether the time was up.
+    pub timed_out: bool,
+    /// How long it took.
+    pub timing: Timing,
+    /// What it used.
+    pub usage: Usage,
+    /// Data that the interaction adds.
+    pub fields: Map<String, Value>,
+    /// Live things that the interaction adds, such as an environment.
+    pub resources: Resources,
+}
+
+impl State {
+    /// The state of a rollout that is about to start.
+    pub fn new(input: RolloutInput, model: Arc<Model>, tool_defs: Arc<[ToolDef]>) -> Self {
+        Self {
+            input,
+            model,
+            tool_defs,
+            trajectory_id: new_trajectory_id(),
+            is_completed: false,
+            is_truncated: false,
+            stop_condition: None,
+            trajectory: Vec::new(),
+            completion: None,
+            reward: None,
+            advantage: None,
+            metrics: None,
+            error: None,
+            scoring_errors: Vec::new(),
+            final_env_response: None,
+            prompt_too_long: false,
+            timed_out: false,
+            timing: Timing::start(),
+            usage: Usage::default(),
+            fields: Map::new(),
+            resources: Resources::default(),
+        }
+    }
+
+    /// A field by its name: one of the input, one that every rollout has, or one that the interaction added.
+    ///
+    /// `training_samples` are made of the turns when they are asked for; null if the turns have no tokens.
+    pub fn get(&self, name: &str) -> Option<Value> {
+        let value = match name {
+            "prompt" => json!(self.input.prompt),
+            "example_id" => json!(self.input.example_id),
+            "task" => json!(self.input.task),
+            "answer" => return self.input.answer.as_ref().map(|answer| json!(answer)),
+            "info" => json!(self.input.info.clone().unwrap_or_default()),
+            "model" => json!(self.model.name),
+            "sampling_args" => json!(self.model.sampling),
+            "tool_defs" => json!(self.tool_defs),
+            "trajectory_id" => json!(self.trajectory_id),
+            "is_completed" => json!(self.is_completed),
+            "is_truncated" => json!(self.is_truncated),
+            "stop_condition" => json!(self.stop_condition),
+            "trajectory" => json!(self.trajectory),
+            "completion" => json!(self.completion),
+            "reward" => json!(self.reward),
+            "advantage" => json!(self.advantage),
+            "metrics" => json!(self.metrics),
+            "error" => json!(self.error.as_ref().map(Error::chain)),
+            "final_env_response" => json!(self.final_env_response),
+            "prompt_too_long" => json!(self.prompt_too_long),
+            "timed_out" => json!(self.timed_out),
+            "timing" => json!(self.timing),
+            "usage" => json!(self.usage),
+            "training_samples" => json!(self.samples().ok()),
+            other => return self.fields.get(other).or_else(|| self.input.extra.get(other)).cloned(),
+        };
+        Some(value)
+    }
+
+    /// Adds a field, or changes one that was added. What the input has is changed there; a value that cannot stand
+    /// there changes nothing. Fields of the struct are changed by themselves.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
+        fn put<T: serde::de::DeserializeOwned>(place: &mut T, value: Value) {
+            if let Ok(value) = serde_json::from_value(value) {
+                *place = value;
+            }
+        }
+        let value = value.into();
+        let input = &mut self.input;
+        match name {
+            "prompt" => put(&mut input.prompt, value),
+            "example_id" => put(&mut input.example_id, value),
+            "task" => put(&mut input.task, value),
+            "answer" => put(&mut input.answer, value),
+            "info" => put(&mut input.info, value),
+            other => match input.extra.get_mut(other) {
+                Some(column) => *column = value,
+                None => {
+                    self.fields.insert(other.to_owned(), value);
+                }
+            },
+        }
+    }
+
+    /// The training samples of a scored rollout. A rollout without any turn has none.
+    pub fn samples(&self) -> Result<Vec<Sample>, SampleError> {
+        let rollout = SampledRollout {
+            example_id: self.input.example_id,
+            task: self.input.task.as_str().into(),
+            reward: self.reward.unwrap_or(0.0),
+            advantage: self.advantage,
+        };
+        let turns = self.trajectory.iter().map(|step| SampleTurn {
+            tokens: step.tokens.as_ref().map(|tokens| SampleTokens {
+                prompt_ids: &tokens.prompt_ids,
+                completion_ids: &tokens.completion_ids,
+                completion_mask: Some(&tokens.completion_mask),
+                completion_logprobs: &tokens.completion_logprobs,
+            }),
+            advantage: step.advantage,
+            is_truncated: step.is_truncated,
+            trajectory_id: &step.trajectory_id,
+        });
+        sample::samples(&rollout, turns)
+    }
+
+    /// What was said after the prompt: by the model, by its surroundings, and their last word.
+    pub fn conversation_after_prompt(&self) -> Messages {
+        let Some(last) = self.trajectory.last() else { return Messages::new() };
+        let last_word = self.final_env_response.iter().flatten();
+        let all = last.prompt.iter().chain(&last.completion).chain(last_word);
+        all.skip(self.input.prompt.len()).cloned().collect()
+    }
+
+    /// The failure of a function of the rubric whose model has the wrong key: no other rollout could do better.
+    pub fn refused_key(&self) -> Option<&Error> {
+        self.scoring_errors.iter().find(|error| error.kind == ErrorKind::Unauthorized)
+    }
+
+    /// Whether a field that was added holds `true`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.fields.get(name).and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("trajectory_id", &self.trajectory_id)
+            .field("input", &self.input)
+            .field("turns", &self.trajectory.len())
+            .field("stop_condition", &self.stop_condition)
+            .field("reward", &self.reward)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+fn new_trajectory_id() -> Arc<str> {
+    // The version and variant bits of a random UUID.
+    let id = fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    format!("{id:032x}").into()
+}
+
+/// Live things that belong to one rollout, found by their type.
+#[derive(Default)]
+pub struct Resources(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
+
+impl Resources {
+    /// Keeps a thing in the place of one of the same type.
+    pub fn insert<T: Any + Send + Sync>(&mut self, thing: T) {
+        self.0.insert(TypeId::of::<T>(), Box::new(thing));
+    }
+
+    /// Finds a thing by its type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    /// Finds a thing by its type, to change it.
+    pub fn get_mut<T: Any>(&mut self) -> Option<&mut T> {
+        self.0.get_mut(&TypeId::of::<T>())?.downcast_mut()
+    }
+
+    /// Takes a thing out.
+    pub fn remove<T: Any>(&mut self) -> Option<T> {
+        self.0.remove(&TypeId::of::<T>())?.downcast().ok().map(|thing| *thing)
+    }
+}
+
+impl fmt::Debug for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resources({})", self.0.len())
+    }
+}

@@ -1,0 +1,117 @@
+//! Tools made of functions with typed arguments.
+
+use std::{future::Future, marker::PhantomData, sync::Arc};
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::tool::{Arguments, Tool, ToolFailure, ToolOutput, schema};
+use crate::{BoxFuture, State};
+use rollout_core::message::{Content, ToolDef};
+
+/// A tool that calls a function.
+///
+/// The function takes one struct, whose fields are the arguments: the schema that the model is told is that of the
+/// struct, and doc comments of fields describe them.
+///
+/// ```
+/// use rollout::model::{ToolUse, tool};
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Sum {
+///     /// The first number.
+///     a: i64,
+///     b: i64,
+/// }
+///
+/// let add = tool::function("add", "Adds two numbers.", |sum: Sum| async move { sum.a + sum.b });
+/// assert_eq!(add.def().parameters["properties"]["a"]["description"], "The first number.");
+/// let interaction = ToolUse::new([add])?;
+/// # Ok::<(), rollout::model::DuplicateTool>(())
+/// ```
+pub fn function<A, F, R>(
+    name: impl Into<String>,
+    description: impl Into<String>,
+    call: impl Fn(A) -> F + Send + Sync + 'static,
+) -> Arc<dyn Tool>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: Future<Output = R> + Send + 'static,
+    R: ToolOutput,
+{
+    stateful(name, description, move |arguments: A, _: &mut State| {
+        let called = call(arguments);
+        Box::pin(async move { called.await.into_content() })
+    })
+}
+
+/// A tool that calls a function which sees the state of the rollout, and may change it.
+///
+/// ```
+/// use rollout::model::tool;
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Note {
+///     text: String,
+/// }
+///
+/// let note = tool::stateful("note", "Writes a note down.", |note: Note, state| {
+///     Box::pin(async move {
+///         state.set("note", note.text);
+///         Ok("noted")
+///     })
+/// });
+/// assert_eq!(note.def().name, "note");
+/// ```
+pub fn stateful<A, R>(
+    name: impl Into<String>,
+    description: impl Into<String>,
+    call: impl for<'a> Fn(A, &'a mut State) -> BoxFuture<'a, Result<R, ToolFailure>> + Send + Sync + 'static,
+) -> Arc<dyn Tool>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    R: ToolOutput + 'static,
+{
+    let def = ToolDef {
+        name: name.into(),
+        description: description.into(),
+        parameters: schema::of::<A>(),
+        strict: None,
+    };
+    Arc::new(Function { def, call, takes: PhantomData })
+}
+
+struct Function<A, R, C> {
+    def: ToolDef,
+    call: C,
+    takes: PhantomData<fn(A) -> R>,
+}
+
+#[async_trait]
+impl<A, R, C> Tool for Function<A, R, C>
+where
+    A: DeserializeOwned + Send + 'static,
+    R: ToolOutput + 'static,
+    C: for<'a> Fn(A, &'a mut State) -> BoxFuture<'a, Result<R, ToolFailure>> + Send + Sync,
+{
+    fn def(&self) -> &ToolDef {
+        &self.def
+    }
+
+    async fn call(&self, arguments: Arguments, state: &mut State) -> Result<Content, ToolFailure> {
+        let arguments = from_arguments(arguments)?;
+        (self.call)(arguments, state).await?.into_content()
+    }
+}
+
+/// Reads the arguments of a call as the struct that they are to be.
+pub(super) fn from_arguments<A: DeserializeOwned>(arguments: Arguments) -> Result<A, ToolFailure> {
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| ToolFailure::new("TypeError", format!("the arguments do not fit: {error}")))
+}

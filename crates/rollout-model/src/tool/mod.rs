@@ -1,0 +1,214 @@
+//! Tools that a model can call.
+//!
+//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout, and
+//! [`command()`] of a command; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
+//! servers. Anything else implements [`Tool`].
+
+mod command;
+pub mod container;
+mod function;
+mod hidden;
+#[cfg(feature = "mcp")]
+pub mod mcp;
+mod schema;
+
+use std::{any::type_name, error::Error as StdError, fmt};
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+
+use crate::{Cause, Error, ErrorKind, State};
+use rollout_core::message::{Content, ToolDef};
+use rollout_core::text::chain;
+
+pub use command::command;
+pub use function::{function, stateful};
+pub use hidden::{UnknownArgument, hide};
+
+/// The arguments of a call, by name.
+pub type Arguments = Map<String, Value>;
+
+/// Something that a model can call.
+#[async_trait]
+pub trait Tool: Send + Sync {
+    /// What the model is told of it.
+    fn def(&self) -> &ToolDef;
+
+    /// Does what the model asks for. The state is that of the rollout whose model asks.
+    async fn call(&self, arguments: Arguments, state: &mut State) -> Result<Content, ToolFailure>;
+}
+
+/// Why a call gave nothing.
+///
+/// Every error of the standard kind turns into one, so `?` works in tools.
+///
+/// ```
+/// use rollout::model::tool::ToolFailure;
+///
+/// fn parse(text: &str) -> Result<i64, ToolFailure> {
+///     Ok(text.trim().parse::<i64>()?)
+/// }
+/// assert_eq!(parse("x").unwrap_err(), ToolFailure::new("ParseIntError", "invalid digit found in string"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolFailure {
+    /// The name of what went wrong, for chains of errors and for [`StopError`](crate::StopError).
+    pub name: String,
+    /// What the model is told.
+    pub message: String,
+}
+
+impl ToolFailure {
+    /// A failure of this name.
+    pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { name: name.into(), message: message.into() }
+    }
+
+    /// The failure of something around the tool, which the tool can do nothing about.
+    pub(crate) fn sandbox(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Sandbox.as_str(), message)
+    }
+
+    /// The error of a rollout that this failure ends. What broke around the tool stays an error of that kind, so that
+    /// the rollout is tried again; all else is one of the tool.
+    pub(super) fn into_error(self, kind: ErrorKind, tool: &str) -> Error {
+        match ErrorKind::named(&self.name) {
+            Some(around) if around.is(ErrorKind::Infra) => {
+                Error::new(around, format!("the tool `{tool}` failed: {}", self.message))
+            }
+            _ => {
+                let text = match kind {
+                    ErrorKind::ToolParse => format!("the arguments of `{tool}` cannot be read"),
+                    _ => format!("the tool `{tool}` failed"),
+                };
+                Error::new(kind, text).because(Cause::new(self.name, self.message))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ToolFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: StdError> From<E> for ToolFailure {
+    fn from(error: E) -> Self {
+        let full = type_name::<E>();
+        let name = full.split('<').next().unwrap_or(full).rsplit("::").next().unwrap_or(full);
+        Self::new(name, chain(&error))
+    }
+}
+
+impl ErrorKind {
+    /// The kind of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        serde_json::from_value(Value::from(name)).ok()
+    }
+}
+
+/// What a tool can give: text, numbers, JSON, [`Content`], nothing, or one of those unless it fails.
+///
+/// A JSON list is kept as parts of a message if each item is a part of type `text` or `image_url`. All other JSON
+/// becomes text.
+pub trait ToolOutput {
+    /// What the model is told.
+    fn into_content(self) -> Result<Content, ToolFailure>;
+}
+
+impl ToolOutput for Content {
+    fn into_content(self) -> Result<Content, ToolFailure> {
+        Ok(self)
+    }
+}
+
+impl ToolOutput for Value {
+    fn into_content(self) -> Result<Content, ToolFailure> {
+        Ok(match self {
+            Self::String(text) => Content::Text(text),
+            Self::Array(parts) if !parts.is_empty() && parts.iter().all(is_part) => Content::Parts(parts),
+            other => Content::Text(other.to_string()),
+        })
+    }
+}
+
+fn is_part(value: &Value) -> bool {
+    matches!(value.get("type").and_then(Value::as_str), Some("text" | "image_url"))
+}
+
+impl<T: ToolOutput, E: Into<ToolFailure>> ToolOutput for Result<T, E> {
+    fn into_content(self) -> Result<Content, ToolFailure> {
+        self.map_err(Into::into)?.into_content()
+    }
+}
+
+macro_rules! told_as_text {
+    ($($type:ty),*) => {$(
+        impl ToolOutput for $type {
+            fn into_content(self) -> Result<Content, ToolFailure> {
+                Ok(Content::Text(self.to_string()))
+            }
+        }
+    )*};
+}
+
+told_as_text!(&str, bool, f32, f64, i32, i64, u32, u64, usize);
+
+impl ToolOutput for String {
+    fn into_content(self) -> Result<Content, ToolFailure> {
+        Ok(Content::Text(self))
+    }
+}
+
+impl ToolOutput for () {
+    fn into_content(self) -> Result<Content, ToolFailure> {
+        Ok(Content::Text(String::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::tool::*;
+
+    #[test]
+    fn parts_are_kept_only_if_each_is_text_or_an_image() {
+        let text = json!({"type": "text", "text": "a"});
+        let image = json!({"type": "image_url", "image_url": {"url": "data:"}});
+        let audio = json!({"type": "input_audio"});
+        let both = json!([text, image]);
+        assert_eq!(both.clone().into_content().unwrap(), serde_json::from_value(both).unwrap());
+        let mixed = json!([text, audio]);
+        assert_eq!(mixed.clone().into_content().unwrap(), Content::Text(mixed.to_string()));
+        assert_eq!(json!([]).into_content().unwrap(), Content::Text("[]".to_owned()));
+    }
+
+    #[test]
+    fn values_become_text() {
+        let texts: Vec<Content> = [
+            "a".into_content(),
+            7.into_content(),
+            true.into_content(),
+            ().into_content(),
+            json!({"a": 1}).into_content(),
+            json!("plain").into_content(),
+            Ok::<_, ToolFailure>(1.5).into_content(),
+        ]
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+        let expected = ["a", "7", "true", "", r#"{"a":1}"#, "plain", "1.5"];
+        assert_eq!(texts, expected.map(Content::from));
+    }
+
+    #[test]
+    fn what_broke_around_a_tool_stays_an_error_of_its_kind() {
+        let lost = ToolFailure::sandbox("it is gone").into_error(ErrorKind::ToolCall, "bash");
+        assert!(lost.kind.is_retried());
+        assert_eq!(lost.chain(), "SandboxError");
+        let own = ToolFailure::new("ValueError", "no").into_error(ErrorKind::ToolCall, "add");
+        assert_eq!((own.chain().as_str(), own.kind.is_retried()), ("ToolCallError -> ValueError", false));
+    }
+}

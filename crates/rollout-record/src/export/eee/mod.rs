@@ -1,0 +1,305 @@
+//! Every Eval Ever, schema 0.3.0: a file of scores for each agent on each dataset, and beside it a line for each trial.
+//!
+//! Files are `data/<dataset>/<developer>/<model>/<uuid>.json` and `<uuid>_samples.jsonl`. The identifier depends on the
+//! job, agent and dataset alone, so the same job gives the same files again.
+
+mod aggregate;
+mod evaluated;
+mod instance;
+
+use std::{collections::BTreeMap, io::Write as _, path::PathBuf};
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use self::{evaluated::Evaluated, instance::Sample};
+use super::{Export, ExportError, Exported, NewFile};
+use crate::{
+    saved::{SavedJob, SavedTrial},
+    stats::report::{Report, Task, Trial},
+};
+use rollout_core::{
+    message::ToolDef,
+    result::{Standing, TrialSummary},
+    text::hex,
+};
+
+/// The version of the schemas.
+const SCHEMA: &str = "0.3.0";
+
+/// What a job does not know of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Who ran the evaluation; `unknown` if nobody says.
+    pub organization: Option<String>,
+    /// What they have to do with the model.
+    pub relationship: Relationship,
+    /// Who made the model, where its name does not say.
+    pub developer: Option<String>,
+}
+
+/// What those who ran an evaluation have to do with the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Relationship {
+    /// They made it.
+    FirstParty,
+    /// They have nothing to do with it.
+    ThirdParty,
+    /// They worked with those who made it.
+    Collaborative,
+    /// Anything else, or nobody says.
+    #[default]
+    Other,
+}
+
+impl Relationship {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::FirstParty => "first_party",
+            Self::ThirdParty => "third_party",
+            Self::Collaborative => "collaborative",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The trials of one agent on one dataset.
+struct Group<'a> {
+    agent: &'a str,
+    dataset: &'a str,
+    evaluated: Evaluated,
+    evaluation_id: String,
+    /// The file of scores, without its ending, below the directory.
+    stem: String,
+    /// The lines, once there is one.
+    samples: Option<NewFile>,
+    checksum: Sha256,
+    rows: u64,
+    unscored: u64,
+    failed: u64,
+    /// The tools of the first trial that had any.
+    tools: Vec<ToolDef>,
+}
+
+/// Writes a file of scores and one of samples for each agent on each dataset.
+///
+/// A trial that failed has a line with its error and score 0, and does not count in the scores: the job's own results
+/// do not count it either. How the scores would be with it as zero is in their details. A trial that nobody scored
+/// cannot have a line.
+pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportError> {
+    let job = export.job;
+    let mut groups: BTreeMap<(u32, &str), Group<'_>> = BTreeMap::new();
+    for (agent, dataset) in job.groups() {
+        let number = agent_number(job, agent);
+        groups.insert((number, dataset), Group::new(job, options, agent, dataset));
+    }
+    let mut trials = Vec::with_capacity(job.len());
+    // The trials of an agent on a dataset follow each other, so that one file is open at a time.
+    let mut open: Option<(u32, &str)> = None;
+    for trial in export.trials()? {
+        let trial = trial?;
+        let agent = agent_number(job, trial.id.agent.as_str());
+        trials.push(Trial { agent, task: trial.task as u32, outcome: TrialSummary::from(&trial.result) });
+        let pair = (agent, job.task(&trial).dataset.as_str());
+        if let Some(group) = open.replace(pair).filter(|earlier| *earlier != pair) {
+            groups.get_mut(&group).map(Group::end).transpose()?;
+        }
+        if let Some(group) = groups.get_mut(&pair) {
+            group.add(export, &trial)?;
+        }
+    }
+    if let Some(group) = open {
+        groups.get_mut(&group).map(Group::end).transpose()?;
+    }
+    let tasks = job.header().tasks.iter().map(|task| Task {
+        dataset: task.dataset.clone(),
+        name: task.name.clone(),
+        category: None,
+        difficulty: None,
+    });
+    let statistics = Report::new(job.header().agents.clone(), tasks.collect(), trials).statistics();
+
+    let mut exported = Exported::default();
+    for group in groups.into_values() {
+        let Group { agent, dataset, unscored, .. } = group;
+        if unscored > 0 {
+            exported.left_out.push(format!("unscored trials of {agent} on {dataset} ({unscored})"));
+        }
+        let figures = &statistics.agents[agent].datasets.get(dataset);
+        let scored = figures.filter(|figures| figures.failed_excluded.mean_reward.is_some());
+        match scored {
+            Some(figures) => {
+                let rows = group.rows;
+                exported.files.push(group.finish(export, options, figures, statistics.bootstrap)?);
+                exported.rows += rows;
+            }
+            None if group.failed > 0 => exported
+                .left_out
+                .push(format!("{agent} on {dataset}, where every trial failed ({})", group.failed)),
+            None => {}
+        }
+    }
+    if exported.files.is_empty() {
+        let reason = format!("it has no scores, only {}", exported.left_out.join(", "));
+        return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+    }
+    Ok(exported)
+}
+
+fn agent_number(job: &SavedJob, agent: &str) -> u32 {
+    let place = job.header().agents.iter().position(|name| name == agent);
+    place.unwrap_or_default() as u32
+}
+
+impl<'a> Group<'a> {
+    fn new(job: &SavedJob, options: &Options, agent: &'a str, dataset: &'a str) -> Self {
+        let evaluated = Evaluated::new(job, agent, options.developer.as_deref());
+        let others = job.header().agents.iter().filter(|other| *other != agent);
+        let is_alone = others
+            .map(|other| Evaluated::new(job, other, options.developer.as_deref()))
+            .all(|other| other.id != evaluated.id);
+        let evaluation = if is_alone { dataset.to_owned() } else { format!("{dataset}@{agent}") };
+        let evaluation_id = format!("{evaluation}/{}/{}", evaluated.id, unix(retrieved_at(job)));
+        let stem = format!(
+            "data/{}/{}/{}/{}",
+            evaluated::part(dataset),
+            evaluated::part(&evaluated.developer),
+            evaluated::part(&evaluated.name),
+            uuid(job, agent, dataset)
+        );
+        Self {
+            agent,
+            dataset,
+            evaluated,
+            evaluation_id,
+            stem,
+            samples: None,
+            checksum: Sha256::new(),
+            rows: 0,
+            unscored: 0,
+            failed: 0,
+            tools: Vec::new(),
+        }
+    }
+
+    /// The result that the lines belong to.
+    fn result_id(&self) -> String {
+        format!("{}#mean_reward", self.evaluation_id)
+    }
+
+    fn add(&mut self, export: &Export<'_>, trial: &SavedTrial) -> Result<(), ExportError> {
+        let failed = trial.result.standing() == Standing::Failed;
+        let score = match trial.result.reward {
+            Some(reward) => reward,
+            None if failed => 0.0,
+            None => {
+                self.unscored += 1;
+                return Ok(());
+            }
+        };
+        self.failed += u64::from(failed);
+        let conversation = export.job.conversation(trial)?;
+        if let Some(conversation) = conversation.as_ref().filter(|_| self.tools.is_empty()) {
+            self.tools = conversation.tools.to_vec();
+        }
+        let about = export.job.about(trial.task)?;
+        let sample = Sample {
+            evaluation_id: &self.evaluation_id,
+            result_id: &self.result_id(),
+            model_id: &self.evaluated.id,
+            trial,
+            task: export.job.task(trial),
+            about: about.as_ref(),
+            conversation: conversation.as_ref(),
+            score,
+        };
+        let mut line = serde_json::to_vec(&sample.line()).expect("plain data with string keys");
+        line.push(b'\n');
+        let file = match &mut self.samples {
+            Some(file) => file,
+            none => {
+                let scores = export.dir().join(scores_path(&self.stem));
+                if scores.symlink_metadata().is_ok() {
+                    return Err(ExportError::Exists(scores));
+                }
+                none.insert(export.file(format!("{}_samples.jsonl", self.stem))?)
+            }
+        };
+        file.write_all(&line).map_err(|error| file.failed(error))?;
+        self.checksum.update(&line);
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// Puts the lines in their place, once there are no more. Without a score there are no files.
+    fn end(&mut self) -> Result<(), ExportError> {
+        match self.samples.take() {
+            Some(samples) if self.rows > self.failed => samples.finish().map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// When the record came about: at the end of the last run, so that it is the same whenever it is exported.
+fn retrieved_at(job: &SavedJob) -> Timestamp {
+    let last = job.runs().last();
+    last.map_or(Timestamp::UNIX_EPOCH, |run| run.ended_at.unwrap_or(run.started_at))
+}
+
+/// Seconds since 1970, as the schemas want them.
+fn unix(at: Timestamp) -> String {
+    format!("{}.{:03}", at.as_second(), at.subsec_millisecond())
+}
+
+/// An identifier of the form of random ones that depends on what the scores are of.
+fn uuid(job: &SavedJob, agent: &str, dataset: &str) -> String {
+    let start = job.runs().first().map(|run| run.started_at.to_string()).unwrap_or_default();
+    shaped(&[&job.header().job_name, &start, agent, dataset])
+}
+
+fn shaped(parts: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let mut bytes: [u8; 16] = hash.finalize()[..16].try_into().expect("a hash has more bytes");
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digits = hex(&bytes);
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+/// Where a file of scores is, below the directory of the export.
+fn scores_path(stem: &str) -> PathBuf {
+    PathBuf::from(format!("{stem}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prop_assert;
+
+    use super::*;
+
+    #[test]
+    fn identifiers_depend_on_every_part() {
+        assert_eq!(shaped(&["job", "agent"]), shaped(&["job", "agent"]));
+        assert_ne!(shaped(&["job", "agent"]), shaped(&["joba", "gent"]));
+        // What was published under an identifier is found by it.
+        assert_eq!(shaped(&["job", "agent", "é"]), "37c13591-b113-4a9f-8d21-2f0e974c7591");
+    }
+
+    #[test]
+    fn moments_are_seconds() {
+        assert_eq!(unix("2026-01-01T00:00:00.25Z".parse().unwrap()), "1767225600.250");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn identifiers_have_the_form_of_random_ones(text: String) {
+            let id = shaped(&[&text]);
+            let form = regex::Regex::new("^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$").unwrap();
+            prop_assert!(form.is_match(&id), "{}", id);
+        }
+    }
+}

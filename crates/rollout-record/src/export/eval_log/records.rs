@@ -1,0 +1,236 @@
+//! The records of a job, made of what its directory holds.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Map, Number, Value};
+
+use super::{
+    AgentInfo, BenchmarkSubset, EpisodeRecord, ExampleVersion, ExperimentRecord, Steps, UsageSummary,
+    Verifier, experiment_id, github_permalink, success,
+};
+use crate::{
+    identity::agent_identity,
+    journal::TaskSelection,
+    saved::{Conversation, SavedError, SavedJob, SavedTrial},
+};
+use rollout_core::{event::JobKind, provenance::Provenance, result::TrialResult};
+
+/// Makes the records of one job.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Records<'a>(pub(super) &'a SavedJob);
+
+impl<'a> Records<'a> {
+    /// What the episodes of an agent on a dataset share.
+    pub(super) fn experiment(self, agent: &str, dataset: &str) -> ExperimentRecord {
+        let (name, output_dir) = self.named(agent, dataset);
+        ExperimentRecord {
+            experiment_id: experiment_id(&name, &output_dir),
+            experiment_name: name,
+            timestamp: seconds(Timestamp::now()),
+            framework_version: self.framework_version().to_owned(),
+            agent: self.agent(agent),
+            benchmark_name: dataset.to_owned(),
+            benchmark_version: self.version(dataset),
+            benchmark_subset: self.subset(dataset),
+            investigator_llm_config: None,
+            output_dir: Some(output_dir),
+            unknown: Map::new(),
+        }
+    }
+
+    /// The tasks of a dataset that the job was to run. If they are not all of them, the name says which they are.
+    fn subset(self, dataset: &str) -> BenchmarkSubset {
+        let header = self.0.header();
+        let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
+        let mut subset = BenchmarkSubset::new(dataset, n_tasks);
+        let is_whole = header.dataset_sizes.get(dataset).is_some_and(|size| *size == n_tasks);
+        if let Some(TaskSelection { globs, limit }) = header.selection.as_ref().filter(|_| !is_whole) {
+            let limit = limit.map(|limit| format!("limit={limit}"));
+            let chosen: Vec<&str> = globs.iter().chain(&limit).map(String::as_str).collect();
+            subset.name = format!("{dataset}[{}]", chosen.join(","));
+            subset.filter = (!globs.is_empty()).then(|| globs.join(","));
+        }
+        subset
+    }
+
+    /// The name of an experiment, and the directory that its id is made of.
+    fn named(self, agent: &str, dataset: &str) -> (String, String) {
+        let header = self.0.header();
+        let directory = match &header.directory {
+            Some(directory) => directory.clone(),
+            None => self.0.path().canonicalize().unwrap_or_else(|_| self.0.path().to_owned()),
+        };
+        let output_dir = directory.join(agent).join(dataset);
+        (format!("{}/{agent}/{dataset}", header.job_name), output_dir.to_string_lossy().into_owned())
+    }
+
+    /// Where the results of the first run come from. Later runs go on with the same configuration.
+    fn provenance(self) -> Option<&'a Provenance> {
+        self.0.runs().iter().find_map(|run| run.provenance.as_deref())
+    }
+
+    fn framework_version(self) -> &'a str {
+        self.provenance().map_or(env!("CARGO_PKG_VERSION"), |provenance| &provenance.rollout_version)
+    }
+
+    fn agent(self, agent: &str) -> AgentInfo {
+        let version = self.framework_version();
+        let config = agent_identity(self.0.config(), agent);
+        let kind = match agent {
+            _ if self.0.header().kind == JobKind::Benchmark => "rollout.BenchmarkModel",
+            _ if config.contains_key("model") => "rollout.ModelAgent",
+            "oracle" => "rollout.OracleAgent",
+            "nop" => "rollout.NopAgent",
+            _ => "rollout.ScriptAgent",
+        };
+        let model = config.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
+        let model = model.map(str::to_owned);
+        let mut info = AgentInfo::from_config(config, kind, version);
+        info.llm_model = info.llm_model.or(model);
+        info.dependency_versions.insert("rollout".to_owned(), version.to_owned());
+        if let Some(git) = self.provenance().and_then(|provenance| provenance.git.as_ref()) {
+            info.git_commit = Some(git.commit.clone());
+            info.git_is_dirty = git.is_dirty;
+            info.git_remote_url = git.remote_url.as_ref().and_then(|url| github_permalink(url, &git.commit));
+        }
+        info
+    }
+
+    /// The version of a dataset in its registry, else the commit that all of its tasks are of.
+    fn version(self, dataset: &str) -> Option<String> {
+        let entries = self.0.config()["datasets"].as_array().into_iter().flatten();
+        let named = |key: &str, entry: &Value| entry[key].as_str().map(str::to_owned);
+        let mut entries = entries.filter(|entry| {
+            named("rename", entry).or_else(|| named("name", entry)).as_deref() == Some(dataset)
+        });
+        let version = entries.next().and_then(|entry| named("version", entry));
+        version.or_else(|| {
+            let mut tasks = self.0.header().tasks.iter().filter(|task| task.dataset == dataset);
+            let commit = tasks.next()?.git_commit_id.as_ref()?;
+            tasks.all(|task| task.git_commit_id.as_ref() == Some(commit)).then(|| commit.clone())
+        })
+    }
+
+    /// What came of one trial.
+    pub(super) fn episode(
+        self,
+        trial: &SavedTrial,
+        said: Option<&Conversation>,
+    ) -> Result<EpisodeRecord, SavedError> {
+        let (id, result) = (&trial.id, &trial.result);
+        let about = self.0.about(trial.task)?.unwrap_or_default();
+        let version = match self.0.task(trial).example_id {
+            Some(_) => said.and_then(example_version),
+            None => about.version_hash.or_else(|| self.0.task(trial).content_hash.clone()),
+        };
+        let (name, output_dir) = self.named(id.agent.as_str(), id.dataset.as_str());
+        let info = said.and_then(|said| said.row.as_ref()?.info.as_ref());
+        let reward = result.reward.unwrap_or(0.0);
+        let steps = steps(result, said);
+        let error = said.and_then(|said| said.error.as_ref()).map(|error| error.error.clone());
+        Ok(EpisodeRecord {
+            experiment_id: experiment_id(&name, &output_dir),
+            task_id: id.task.to_string(),
+            task_version_hash: version.map(|hash| hash.trim_start_matches("sha256:").to_owned()),
+            seed: self.seed(id.agent.as_str()),
+            split: info.and_then(|info| info.get("split")).and_then(Value::as_str).map(str::to_owned),
+            task_description: about.description,
+            tool_names: self.tool_names(said),
+            success: success(reward),
+            reward,
+            error_type: error.or_else(|| Some(result.error.as_ref()?.kind.as_str().to_owned())),
+            n_steps: steps.n_steps(),
+            n_agent_steps: steps.n_agent_steps(),
+            n_env_steps: steps.n_env_steps(),
+            wall_time_s: Some(result.durations.total_sec),
+            usage: usage(result, said),
+            trajectory_id: self.trajectory_id(trial),
+            timestamp: self.timestamp(trial),
+            verifier: (about.test.is_some() || about.tests_url.is_some()).then(|| Verifier {
+                reference: about.tests_url,
+                source: about.test,
+                unknown: Map::new(),
+            }),
+            findings: None,
+            unknown: Map::new(),
+        })
+    }
+
+    /// What the directory of its record is named by.
+    pub(super) fn trajectory_id(self, trial: &SavedTrial) -> String {
+        format!("{}__{}", trial.id.task, trial.id.attempt)
+    }
+
+    /// When it started, by which its record tells one run of it from another.
+    pub(super) fn timestamp(self, trial: &SavedTrial) -> f64 {
+        seconds(trial.result.timestamps.started_at)
+    }
+
+    /// The seed that a model is sampled with.
+    fn seed(self, agent: &str) -> Option<Number> {
+        let mut agents = self.0.config()["agents"].as_array().into_iter().flatten();
+        let seed = &agents.find(|entry| entry["name"] == agent)?["model"]["sampling"]["seed"];
+        seed.as_number().filter(|seed| !seed.is_f64()).cloned()
+    }
+
+    fn tool_names(self, said: Option<&Conversation>) -> Vec<String> {
+        let told = said.map(|said| said.tools.as_ref()).unwrap_or_default();
+        if !told.is_empty() {
+            return told.iter().map(|tool| tool.name.clone()).collect();
+        }
+        let available = self.0.config()["available_tools"].as_array().into_iter().flatten();
+        available.filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+}
+
+/// The version of the example that a conversation is about. None if its row does not hold what it started from.
+fn example_version(said: &Conversation) -> Option<String> {
+    let row = said.row.as_ref()?;
+    let prompt = serde_json::to_value(&said.prompt).ok().filter(|_| !said.prompt.is_empty())?;
+    let version = ExampleVersion { prompt: &prompt, answer: row.answer.as_deref(), info: row.info.as_ref() };
+    Some(version.hash())
+}
+
+/// Where the records of an agent on a dataset are in an eval log of a whole job.
+pub(super) fn place(log: &Path, agent: &str, dataset: &str) -> std::path::PathBuf {
+    log.join(agent).join(dataset)
+}
+
+/// Counts the steps of a trial. Whatever follows a response, up to the next one, is one step of the environment:
+/// the answers of all tools that were called, what a user said, or the grading. An agent that is no model takes one step.
+fn steps(result: &TrialResult, said: Option<&Conversation>) -> Steps {
+    let mut steps = Steps::default();
+    let started = result.timestamps.agent_execution_started_at.is_some();
+    if !started && said.is_none() && result.timestamps.verifier_started_at.is_none() {
+        return steps;
+    }
+    steps.environment(0.0, None);
+    for _ in 0..said.map_or(usize::from(started), Conversation::responses) {
+        steps.agent(None);
+        steps.environment(0.0, None);
+    }
+    steps
+}
+
+fn usage(result: &TrialResult, said: Option<&Conversation>) -> UsageSummary {
+    let told = result.usage.unwrap_or_default();
+    let [prompt_tokens, completion_tokens] =
+        [told.input_tokens, told.output_tokens].map(Option::unwrap_or_default);
+    let turns = said.map(|said| said.turns.as_slice()).unwrap_or_default();
+    let cached = turns.iter().filter_map(|turn| turn.usage).map(|usage| usage.cache_write_tokens);
+    UsageSummary {
+        prompt_tokens,
+        completion_tokens,
+        total_tokens: prompt_tokens.saturating_add(completion_tokens),
+        cached_tokens: told.cached_tokens.unwrap_or_default(),
+        cache_creation_tokens: cached.fold(0, u64::saturating_add),
+        total_cost_usd: result.model_cost.or(told.cost_usd).unwrap_or_default(),
+        n_llm_calls: said.map_or(0, Conversation::responses) as u64,
+        unknown: Map::new(),
+    }
+}
+
+fn seconds(time: Timestamp) -> f64 {
+    time.as_microsecond() as f64 / 1e6
+}

@@ -1,0 +1,179 @@
+//! The eval log of a job: made of its directory at any time, or trial by trial while it runs.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Dialect, EpisodeRecord, Episodes, EvalLogError, ExperimentRecord,
+    records::{Records, place},
+};
+use crate::{
+    export::{Export, ExportError, Exported},
+    saved::{Conversation, SavedError, SavedJob, SavedTrial},
+};
+use rollout_core::name::{AgentName, DatasetName};
+
+/// The directory of an eval log in that of its job.
+pub const DIRECTORY: &str = "eval-log";
+
+/// What [`write()`] can do otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Options {
+    /// The names of the fields.
+    pub dialect: Dialect,
+    /// Whether each experiment has all of its episodes in one file as well, `episodes.jsonl`.
+    pub jsonl: bool,
+}
+
+/// Writes the records of each agent on each dataset into `<agent>/<dataset>/`.
+///
+/// What was found out about an episode later stays with it: verifier, findings and fields of other programs are taken
+/// from the records that are there, or from those in the job's own eval log. A directory with the records of another
+/// experiment is refused.
+pub fn write(export: &Export<'_>, options: Options) -> Result<Exported, ExportError> {
+    let log = Log { job: export.job, dir: export.dir().to_owned(), dialect: options.dialect };
+    let mut made = Exported::default();
+    for (agent, dataset) in export.job.groups() {
+        log.experiment(agent, dataset)?;
+        made.files.push(place(&log.dir, agent, dataset));
+    }
+    for trial in export.trials()? {
+        let trial = trial?;
+        log.episode(&trial, export.job.conversation(&trial)?.as_ref())?;
+        made.rows += 1;
+    }
+    if options.jsonl {
+        for dir in &mut made.files {
+            let file = dir.join("episodes.jsonl");
+            Episodes::read(dir)?.to_jsonl_as(&file, options.dialect)?;
+            *dir = file;
+        }
+    }
+    Ok(made)
+}
+
+/// Writes what the job's own eval log lacks: episodes that have no record, or one of an earlier run.
+pub fn complete(job: &SavedJob) -> Result<PathBuf, ExportError> {
+    let log = Log::own(job);
+    for (agent, dataset) in job.groups() {
+        log.experiment(agent, dataset)?;
+    }
+    for trial in job.trials()? {
+        let trial = trial?;
+        let record = log.episode_at(&log.dir, &trial);
+        let is_there = record.is_some_and(|record| record.timestamp == Records(job).timestamp(&trial));
+        if !is_there {
+            log.episode(&trial, job.conversation(&trial)?.as_ref())?;
+        }
+    }
+    Ok(log.dir)
+}
+
+/// The eval log of a job that runs.
+#[derive(Debug)]
+pub struct LiveLog(SavedJob);
+
+impl LiveLog {
+    /// Writes the records of the experiments, and of the episodes of earlier runs that lack theirs.
+    pub fn open(dir: &Path) -> Result<Self, ExportError> {
+        let job = SavedJob::open(dir)?;
+        complete(&job)?;
+        Ok(Self(job))
+    }
+
+    /// Writes the record of a trial that ended. If the trial is an example, this is its row.
+    pub fn trial(&self, trial: &SavedTrial, row: Option<&[u8]>) -> Result<(), ExportError> {
+        let said = match row {
+            Some(row) => serde_json::from_slice(row).ok().map(rollout_core::row::RolloutOutput::into),
+            None if self.0.task(trial).example_id.is_some() => None,
+            None => self.0.conversation(trial)?,
+        };
+        Log::own(&self.0).episode(trial, said.as_ref())
+    }
+}
+
+/// A directory that the records of a job go to.
+struct Log<'a> {
+    job: &'a SavedJob,
+    dir: PathBuf,
+    dialect: Dialect,
+}
+
+impl<'a> Log<'a> {
+    fn own(job: &'a SavedJob) -> Self {
+        Self { job, dir: job.path().join(DIRECTORY), dialect: Dialect::default() }
+    }
+
+    /// The directories in which records of the same job may be: this one first.
+    fn places(&self) -> [PathBuf; 2] {
+        [self.dir.clone(), self.job.path().join(DIRECTORY)]
+    }
+
+    fn experiment(&self, agent: &str, dataset: &str) -> Result<(), ExportError> {
+        // The journal of a job from elsewhere may hold any text.
+        if AgentName::new(agent).is_err() || DatasetName::new(dataset).is_err() {
+            let reason = format!("{agent:?} and {dataset:?} cannot both be names of directories");
+            return Err(ExportError::Nothing { path: self.job.path().to_owned(), reason });
+        }
+        let mut record = Records(self.job).experiment(agent, dataset);
+        let dir = place(&self.dir, agent, dataset);
+        for log in self.places() {
+            let earlier = match ExperimentRecord::load(&place(&log, agent, dataset)) {
+                Ok(earlier) if earlier.experiment_id == record.experiment_id => earlier,
+                Err(EvalLogError::Read { source, .. })
+                    if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+                {
+                    continue;
+                }
+                Ok(_) | Err(_) if log == self.dir => return Err(ExportError::Exists(dir)),
+                Ok(_) | Err(_) => continue,
+            };
+            record.timestamp = earlier.timestamp;
+            record.keep(earlier.agent, earlier.benchmark_subset);
+            record.investigator_llm_config = earlier.investigator_llm_config;
+            record.unknown = earlier.unknown;
+            break;
+        }
+        Ok(record.save_as(&dir, self.dialect)?)
+    }
+
+    fn episode(&self, trial: &SavedTrial, said: Option<&Conversation>) -> Result<(), ExportError> {
+        let mut record = Records(self.job).episode(trial, said)?;
+        let mut earlier = self.places().into_iter().filter_map(|log| self.episode_at(&log, trial));
+        // What was found out about another run of the trial is not about this one.
+        if let Some(earlier) = earlier.find(|earlier| earlier.timestamp == record.timestamp) {
+            record.verifier = earlier.verifier.or(record.verifier);
+            record.findings = earlier.findings;
+            record.split = record.split.or(earlier.split);
+            record.task_description = record.task_description.or(earlier.task_description);
+            record.usage.unknown = earlier.usage.unknown;
+            record.unknown = earlier.unknown;
+        }
+        Ok(record
+            .save_as(&place(&self.dir, trial.id.agent.as_str(), trial.id.dataset.as_str()), self.dialect)?)
+    }
+
+    /// The record of a trial in an eval log, if it has one that can be read.
+    fn episode_at(&self, log: &Path, trial: &SavedTrial) -> Option<EpisodeRecord> {
+        let dir = place(log, trial.id.agent.as_str(), trial.id.dataset.as_str());
+        EpisodeRecord::load(&dir, &Records(self.job).trajectory_id(trial)).ok()
+    }
+}
+
+impl From<EvalLogError> for ExportError {
+    fn from(error: EvalLogError) -> Self {
+        let path = match &error {
+            EvalLogError::Read { path, .. } | EvalLogError::Record { path, .. } => path.clone(),
+            EvalLogError::Write(error) => error.path.clone(),
+            EvalLogError::TrajectoryId(name) => PathBuf::from(name),
+        };
+        match error {
+            EvalLogError::Write(error) => Self::Write { path, source: error.source },
+            EvalLogError::Read { source, .. } => Self::Job(SavedError::Read { path, source }),
+            EvalLogError::Record { source, .. } => Self::Job(SavedError::Damaged { path, source }),
+            EvalLogError::TrajectoryId(_) => Self::Write { path, source: io::Error::other(error) },
+        }
+    }
+}

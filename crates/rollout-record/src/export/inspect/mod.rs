@@ -1,0 +1,60 @@
+//! Logs that Inspect reads and its viewer opens: an `.eval` file for each agent on each dataset.
+//!
+//! Such a file is a zip archive with a file for each sample, lists of them, and a header with the totals. It is written
+//! from front to back as the trials are read; of those that are written a few numbers are kept.
+
+mod events;
+mod log;
+mod messages;
+mod sample;
+
+use sha2::{Digest as _, Sha256};
+
+use self::{log::Log, sample::Trial};
+use super::{Export, ExportError, Exported, chat};
+use rollout_core::text::hex;
+
+/// Writes the logs. Their names are those that Inspect would give them, so its lists find them.
+pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
+    let job = export.job;
+    let mut made = Exported::default();
+    let mut log: Option<Log<'_>> = None;
+    for trial in export.trials()? {
+        let trial = trial?;
+        let (agent, dataset) = (trial.id.agent.as_str(), trial.id.dataset.as_str());
+        if log.as_ref().is_none_or(|log| !log.is_of(agent, dataset)) {
+            made.files.extend(log.take().map(Log::finish).transpose()?);
+        }
+        let model = chat::model_of(job, agent).unwrap_or(agent);
+        let log = match &mut log {
+            Some(log) => log,
+            none => none.insert(Log::create(export, agent, model, dataset)?),
+        };
+        let uuid = id(&[log.id(), trial.id.task.as_str(), &trial.id.attempt.to_string()]);
+        log.add(&Trial::read(job, &trial, model, uuid)?)?;
+        made.rows += 1;
+    }
+    made.files.extend(log.map(Log::finish).transpose()?);
+    Ok(made)
+}
+
+/// An identifier that only these words have, and that they have every time.
+fn id(words: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for word in words {
+        hash.update((word.len() as u64).to_le_bytes());
+        hash.update(word.as_bytes());
+    }
+    hex(&hash.finalize()[..11])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_stay_what_they_are() {
+        assert_eq!(id(&["job", "task", "é"]), "a92d3b55beb1e8007ac7fb");
+        assert_ne!(id(&["job", "task"]), id(&["jobt", "ask"]));
+    }
+}

@@ -1,0 +1,262 @@
+//! Results in the formats of other tools.
+//!
+//! Every format is a module with a function that takes an [`Export`]: a job that is on the disk, and the directory its
+//! new files go to. Trials are read one by one, so memory does not grow with their number, and nothing that is there is
+//! overwritten. The functions block: call them where that is fine.
+
+pub mod atif;
+mod chat;
+pub mod csv;
+pub mod eee;
+pub mod eval_log;
+pub mod inspect;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod sft;
+pub mod table;
+pub mod verifiers;
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs,
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::{
+    journal::PlannedTask,
+    saved::{SavedError, SavedJob, SavedTrial},
+};
+
+/// A job on its way into files of another form.
+pub struct Export<'a> {
+    /// The job.
+    pub job: &'a SavedJob,
+    dir: PathBuf,
+    progress: RefCell<Box<dyn FnMut(u64) + 'a>>,
+}
+
+/// What was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exported {
+    /// The files or directories that a reader opens first.
+    pub files: Vec<PathBuf>,
+    /// How many rows, samples or records they have.
+    pub rows: u64,
+    /// What of the job is not in them, and why, as sentences without an end.
+    pub left_out: Vec<String>,
+}
+
+/// Nothing was exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The job cannot be read.
+    #[error(transparent)]
+    Job(#[from] SavedError),
+    /// A file is where a new one would be.
+    #[error("{} exists, and results are never overwritten", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The job has nothing that the format could hold.
+    #[error("{} has nothing to export: {reason}", path.display())]
+    Nothing {
+        /// The job's directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl ExportError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Exists(_) => Some("give another directory, or remove the file"),
+            Self::Job(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
+                Some("give the directory that `rollout run` printed")
+            }
+            Self::Write { source, .. } => match source.kind() {
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                    Some("a file is where the directory of the export would be: give another directory")
+                }
+                _ => None,
+            },
+            Self::Job(_) | Self::Nothing { .. } => None,
+        }
+    }
+}
+
+impl<'a> Export<'a> {
+    /// Exports a job into a directory, which need not exist. A job without a finished trial has nothing for any format.
+    pub fn new(job: &'a SavedJob, dir: impl Into<PathBuf>) -> Result<Self, ExportError> {
+        if job.is_empty() {
+            let reason = "no trial is finished".to_owned();
+            return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
+        }
+        Ok(Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) })
+    }
+
+    /// How many trials of the plan are not finished, and so in no export.
+    pub fn unfinished(&self) -> u64 {
+        let header = self.job.header();
+        let planned = header.agents.len() as u64 * header.tasks.len() as u64 * u64::from(header.attempts);
+        planned.saturating_sub(self.job.len() as u64)
+    }
+
+    /// Tells after each trial how many were read.
+    #[must_use]
+    pub fn progress(self, progress: impl FnMut(u64) + 'a) -> Self {
+        Self { progress: RefCell::new(Box::new(progress)), ..self }
+    }
+
+    /// The directory of the new files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where files of an agent on a dataset go, below the directory: as in the job, into one of their own unless there
+    /// is only one pair.
+    pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
+        if self.job.groups().nth(1).is_none() { PathBuf::new() } else { Path::new(agent).join(dataset) }
+    }
+
+    /// The number of each task in its dataset: that of the example, or its place.
+    pub fn examples(&self) -> Vec<u64> {
+        let mut places: HashMap<&str, u64> = HashMap::new();
+        let number = |task: &'a PlannedTask| {
+            let place = places.entry(&task.dataset).or_default();
+            *place += 1;
+            task.example_id.unwrap_or(*place - 1)
+        };
+        self.job.header().tasks.iter().map(number).collect()
+    }
+
+    /// The finished trials of the job, in the order of the plan.
+    pub fn trials(&self) -> Result<impl Iterator<Item = Result<SavedTrial, ExportError>> + '_, ExportError> {
+        let trials = self.job.trials()?.zip(1..);
+        Ok(trials.map(|(trial, number)| {
+            (self.progress.borrow_mut())(number);
+            Ok(trial?)
+        }))
+    }
+
+    /// Starts a file, by its path below the directory. It is there once it is finished.
+    pub fn file(&self, relative: impl AsRef<Path>) -> Result<NewFile, ExportError> {
+        NewFile::create(self.dir.join(relative))
+    }
+}
+
+/// A file that comes into being whole, and never in the place of another.
+#[derive(Debug)]
+pub struct NewFile {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+}
+
+impl NewFile {
+    /// Starts the file beside its place, in a directory that is made where there is none.
+    pub fn create(path: PathBuf) -> Result<Self, ExportError> {
+        if path.symlink_metadata().is_ok() {
+            return Err(ExportError::Exists(path));
+        }
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let made = fs::create_dir_all(dir)
+            .and_then(|()| tempfile::Builder::new().permissions(readable()).tempfile_in(dir));
+        match made {
+            Ok(file) => Ok(Self { path, file: BufWriter::with_capacity(1 << 16, file) }),
+            Err(source) => Err(ExportError::Write { path, source }),
+        }
+    }
+
+    /// What an error of writing it means.
+    pub fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Write { path: self.path.clone(), source }
+    }
+
+    /// Writes a value as one line of JSON.
+    pub fn json_line(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
+        let written = serde_json::to_writer(&mut self.file, value).map_err(io::Error::from);
+        written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
+    }
+
+    /// Puts it in its place. Without this nothing is left of it. It is not synced to the disk: a job can be exported again,
+    /// and a format with a file for each trial would wait for the disk as often.
+    pub fn finish(self) -> Result<PathBuf, ExportError> {
+        let Self { path, file } = self;
+        let persist = || {
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.persist_noclobber(&path).map_err(|error| error.error)
+        };
+        match persist() {
+            Ok(_) => Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(ExportError::Exists(path)),
+            Err(source) => Err(ExportError::Write { path, source }),
+        }
+    }
+}
+
+/// What files of this process have anyway: those for other programs are to be read by them.
+fn readable() -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::Permissions::from_mode(0o666)
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_is_there_once_it_is_finished_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("below/rows.jsonl");
+        let mut file = NewFile::create(path.clone()).unwrap();
+        file.json_line(&1).unwrap();
+        assert!(!path.exists());
+        drop(file);
+        assert!(names(&dir.path().join("below")).is_empty(), "what was not finished leaves nothing");
+
+        let mut file = NewFile::create(path.clone()).unwrap();
+        file.json_line(&[1, 2]).unwrap();
+        assert_eq!(file.finish().unwrap(), path);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "[1,2]\n");
+    }
+
+    #[test]
+    fn nothing_that_is_there_is_overwritten_even_if_it_came_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.jsonl");
+        let late = NewFile::create(path.clone()).unwrap();
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(NewFile::create(path.clone()), Err(ExportError::Exists(_))));
+        assert!(matches!(late.finish(), Err(ExportError::Exists(_))));
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), names(dir.path())),
+            ("mine".into(), vec!["rows.jsonl".into()])
+        );
+    }
+}

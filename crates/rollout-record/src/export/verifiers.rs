@@ -1,0 +1,219 @@
+//! Rows in the form of the verifiers library: `outputs.jsonl` and `metadata.json` for each agent and dataset.
+//!
+//! Rollouts of models have these files already, and keep what is in them: each rollout its last row. Questions of
+//! benchmarks and tasks in containers become rows of the same form.
+
+use std::{fs, io, path::PathBuf, sync::Arc};
+
+use indexmap::IndexSet;
+use serde_json::{Map, Value};
+
+use super::{Export, ExportError, Exported, NewFile, chat};
+use crate::{
+    metadata::{Aggregate, GenerateMetadata, Stats},
+    rows,
+    saved::{Conversation, SavedError, SavedJob, SavedTrial},
+    tasks::TaskAbout,
+};
+use rollout_core::{
+    message::Message,
+    result::TrialError,
+    row::{OutputError, OutputUsage, RolloutOutput, Timing},
+};
+
+/// Writes the files.
+pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
+    let job = export.job;
+    let examples = export.examples();
+    let mut made = Exported::default();
+    let mut open: Option<Section> = None;
+    // The trials of an agent on a dataset follow each other, and so do the attempts at a task.
+    let mut about: Option<(usize, Option<TaskAbout>)> = None;
+    for trial in export.trials()? {
+        let trial = trial?;
+        if let Some(section) = open.take_if(|section| !section.is_of(&trial)) {
+            made.files.extend(section.finish()?);
+        }
+        let section = match &mut open {
+            Some(section) => section,
+            None => open.insert(Section::new(export, &trial)?),
+        };
+        if about.as_ref().is_none_or(|(task, _)| *task != trial.task) {
+            about = Some((trial.task, job.about(trial.task)?));
+        }
+        let about = about.as_ref().and_then(|(_, about)| about.as_ref());
+        let row = row(&trial, examples[trial.task], job.conversation(&trial)?, about);
+        section.add(&trial, &row)?;
+        made.rows += 1;
+    }
+    if let Some(last) = open {
+        made.files.extend(last.finish()?);
+    }
+    Ok(made)
+}
+
+/// The row of a trial.
+fn row(
+    trial: &SavedTrial,
+    example_id: u64,
+    said: Option<Conversation>,
+    about: Option<&TaskAbout>,
+) -> RolloutOutput {
+    let mut said = said;
+    if let Some(mut row) = said.as_mut().and_then(|said| said.row.take()) {
+        // By this one, which `task` repeats, readers know the line of a benchmark, which a row is not.
+        if row.columns.contains_key("predicted_answer") {
+            row.columns.remove("task_id");
+        }
+        let said = said.unwrap_or_default();
+        let kept = |messages: rollout_core::message::Messages| (!messages.is_empty()).then_some(messages);
+        return RolloutOutput {
+            attempt: Some(trial.id.attempt),
+            prompt: kept(said.prompt),
+            completion: kept(said.completion),
+            ..*row
+        };
+    }
+    let result = &trial.result;
+    let instruction = || about.map(|about| vec![Arc::new(Message::user(about.instruction.as_str()))]);
+    let millis = |seconds: Option<f64>| seconds.unwrap_or_default() * 1e3;
+    let is_script = said.is_none();
+    let said = said.unwrap_or_default();
+    RolloutOutput {
+        example_id,
+        attempt: Some(trial.id.attempt),
+        task: trial.id.task.to_string(),
+        prompt: if is_script { instruction() } else { Some(said.prompt) },
+        completion: Some(said.completion),
+        reward: result.reward.unwrap_or_default(),
+        error: result.error.as_ref().map(error),
+        timing: Timing {
+            start_time: result.timestamps.started_at.as_microsecond() as f64 / 1e6,
+            generation_ms: millis(result.durations.agent_execution_sec),
+            scoring_ms: millis(result.durations.verifier_sec),
+            total_ms: millis(Some(result.durations.total_sec)),
+        },
+        is_completed: said.stop_condition.is_some() || (is_script && result.error.is_none()),
+        is_truncated: said.is_truncated,
+        stop_condition: said.stop_condition,
+        metrics: result.rewards.clone(),
+        tool_defs: said.tools,
+        token_usage: result.usage.map(|usage| OutputUsage {
+            input_tokens: usage.input_tokens.unwrap_or_default() as f64,
+            output_tokens: usage.output_tokens.unwrap_or_default() as f64,
+            cached_tokens: usage.cached_tokens.unwrap_or_default() as f64,
+            reasoning_tokens: 0.0,
+            cost: usage.cost_usd,
+        }),
+        ..RolloutOutput::default()
+    }
+}
+
+fn error(error: &TrialError) -> OutputError {
+    let kind = error.kind.as_str();
+    OutputError {
+        error: kind.to_owned(),
+        message: error.message.clone(),
+        error_chain_repr: format!("{kind}: {}", error.message),
+        error_chain_str: kind.to_owned(),
+    }
+}
+
+/// The files of one agent on one dataset.
+struct Section {
+    agent: String,
+    dataset: String,
+    rows: NewFile,
+    metadata: NewFile,
+    /// What is known of the rollouts beside averages.
+    known: Map<String, Value>,
+    names: IndexSet<String>,
+    averages: Aggregate,
+}
+
+impl Section {
+    fn new(export: &Export<'_>, trial: &SavedTrial) -> Result<Self, ExportError> {
+        let job = export.job;
+        let (agent, dataset) = (trial.id.agent.to_string(), trial.id.dataset.to_string());
+        let dir = export.section(&agent, &dataset);
+        let known = known(job, &agent, &dataset)?;
+        let metadata = read(&known);
+        Ok(Self {
+            rows: export.file(dir.join(rows::OUTPUTS))?,
+            metadata: export.file(dir.join(rows::METADATA))?,
+            averages: Aggregate::new(metadata.rollouts_per_example, metadata.pass_threshold),
+            names: IndexSet::new(),
+            known,
+            agent,
+            dataset,
+        })
+    }
+
+    fn is_of(&self, trial: &SavedTrial) -> bool {
+        self.agent == trial.id.agent.as_str() && self.dataset == trial.id.dataset.as_str()
+    }
+
+    fn add(&mut self, trial: &SavedTrial, row: &RolloutOutput) -> Result<(), ExportError> {
+        let metrics = row.metrics.iter().map(|(name, value)| {
+            let number =
+                self.names.get_index_of(name).unwrap_or_else(|| self.names.insert_full(name.clone()).0);
+            (number as u32, *value)
+        });
+        let stats = Stats {
+            reward: row.reward,
+            is_error: row.error.is_some(),
+            tokens: row.token_usage.map(|usage| (usage.input_tokens, usage.output_tokens)),
+            cost: trial.result.model_cost,
+            metrics: metrics.collect(),
+        };
+        self.averages.add(row.example_id, &stats);
+        self.rows.json_line(row)
+    }
+
+    fn finish(mut self) -> Result<[PathBuf; 2], ExportError> {
+        let mut metadata = read(&self.known);
+        self.averages.tell(self.names.iter(), &mut metadata);
+        if let Ok(Value::Object(told)) = serde_json::to_value(&metadata) {
+            self.known.extend(told);
+        }
+        let written = serde_json::to_writer_pretty(&mut self.metadata, &self.known);
+        written.map_err(|error| self.metadata.failed(error.into()))?;
+        Ok([self.rows.finish()?, self.metadata.finish()?])
+    }
+}
+
+/// What the job says of an agent on a dataset: in its own file of averages, or in its plan.
+fn known(job: &SavedJob, agent: &str, dataset: &str) -> Result<Map<String, Value>, ExportError> {
+    let path = job.section(agent, dataset).join(rows::METADATA);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            return serde_json::from_slice(&bytes)
+                .map_err(|source| SavedError::Damaged { path, source }.into());
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(SavedError::Read { path, source }.into()),
+    }
+    let took = |run: &crate::saved::Run| {
+        run.ended_at.map_or(0.0, |end| end.duration_since(run.started_at).as_secs_f64())
+    };
+    let time: f64 = job.runs().iter().map(took).sum();
+    let header = job.header();
+    let metadata = GenerateMetadata {
+        env_id: dataset.to_owned(),
+        model: chat::model_of(job, agent).unwrap_or(agent).to_owned(),
+        num_examples: header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64,
+        rollouts_per_example: header.attempts,
+        time_ms: time * 1e3,
+        time,
+        provenance: job.runs().last().and_then(|run| run.provenance.clone()),
+        ..GenerateMetadata::default()
+    };
+    match serde_json::to_value(metadata) {
+        Ok(Value::Object(known)) => Ok(known),
+        _ => unreachable!("metadata is an object of plain data"),
+    }
+}
+
+fn read(known: &Map<String, Value>) -> GenerateMetadata {
+    serde_json::from_value(Value::Object(known.clone())).unwrap_or_default()
+}

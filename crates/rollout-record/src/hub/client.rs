@@ -1,0 +1,286 @@
+//! Requests to the hub: who asks, how often, and where answers may lead.
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header, redirect};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{HubError, commit::FileChanged};
+use rollout_core::{address::is_loopback, redact::Redactor};
+
+/// How long a server may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an answer may take, beside the time for what is sent.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The slowest that anything is sent, in bytes per second.
+const LEAST_SPEED: u64 = 32 << 10;
+
+/// How often a request is sent.
+const TRIES: u32 = 6;
+
+/// The wait before the second try. Each next one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+
+/// The longest wait that the hub may ask for.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+
+const MAX_REDIRECTS: u32 = 5;
+
+/// The most that is read of an answer.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A hub, and who pushes to it.
+#[derive(Debug, Clone)]
+pub struct Hub {
+    http: reqwest::Client,
+    endpoint: Url,
+    token: SecretString,
+}
+
+impl Hub {
+    /// A hub at an address, with a token that may write to it. Nothing is sent yet.
+    pub fn new(endpoint: &str, token: impl Into<SecretString>) -> Result<Self, HubError> {
+        let token: SecretString = token.into();
+        let token = SecretString::from(token.expose_secret().trim());
+        if token.expose_secret().is_empty()
+            || !token.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            return Err(HubError::NoToken);
+        }
+        let url = Url::parse(endpoint).ok().filter(|url| {
+            let bare = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+            bare && url.has_host()
+                && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(endpoint))
+        });
+        let Some(endpoint) = url else {
+            // What stands before a host may be a password, and what stands behind a path a key.
+            let shown =
+                endpoint.rsplit('@').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
+            return Err(HubError::Endpoint(short(shown)));
+        };
+        let builder = match endpoint.scheme() {
+            // Only loopback is spoken to in clear text, and a proxy would carry the token out of this machine.
+            "http" => reqwest::Client::builder().no_proxy(),
+            _ => reqwest::Client::builder(),
+        };
+        let http = builder
+            .connect_timeout(CONNECT_TIMEOUT)
+            // A redirect would take the token to a host that nobody named.
+            .redirect(redirect::Policy::none())
+            .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(HubError::Setup)?;
+        Ok(Self { http, endpoint, token })
+    }
+
+    /// The address of something on the hub. The path has to be safe already.
+    pub(super) fn url(&self, path: &str) -> Url {
+        let mut url = self.endpoint.clone();
+        url.set_path(&format!("{}/{path}", self.endpoint.path().trim_end_matches('/')));
+        url
+    }
+
+    /// An address that the hub gave, for files to go to.
+    pub(super) fn given(&self, action: &str, href: &str) -> Result<Url, HubError> {
+        let strange =
+            || HubError::Strange { action: action.to_owned(), what: "an address that is none".to_owned() };
+        let url = Url::parse(href).ok().filter(Url::has_host).ok_or_else(strange)?;
+        match url.scheme() {
+            "https" => Ok(url),
+            "http" if self.endpoint.scheme() == "http" => Ok(url),
+            _ => Err(HubError::Elsewhere { action: action.to_owned(), to: origin(&url) }),
+        }
+    }
+
+    /// Sends a request until there is an answer that another try would not change. Whatever the request, the token
+    /// goes to the hub itself and to nobody else.
+    pub(super) async fn send(
+        &self,
+        action: &str,
+        method: &Method,
+        url: Url,
+        build: impl Fn(RequestBuilder) -> RequestBuilder,
+    ) -> Result<Response, HubError> {
+        let action = || action.to_owned();
+        let (mut url, mut wait, mut tries, mut redirects) = (url, FIRST_WAIT, 1, 0);
+        loop {
+            let is_hub = url.origin() == self.endpoint.origin();
+            let mut request = self.http.request(method.clone(), url.clone()).timeout(ANSWER_TIMEOUT);
+            if is_hub {
+                request = request.bearer_auth(self.token.expose_secret());
+            }
+            let pause = match build(request).send().await {
+                Ok(answer) if is_hub && answer.status().is_redirection() => {
+                    let to = answer
+                        .headers()
+                        .get(header::LOCATION)
+                        .and_then(|to| url.join(to.to_str().ok()?).ok());
+                    let Some(to) = to else { return Err(self.refused(&action(), answer).await) };
+                    redirects += 1;
+                    if to.origin() != self.endpoint.origin() || redirects > MAX_REDIRECTS {
+                        return Err(HubError::Elsewhere { action: action(), to: origin(&to) });
+                    }
+                    url = to;
+                    continue;
+                }
+                Ok(answer) if !is_passing(answer.status()) => return Ok(answer),
+                Ok(answer) => {
+                    let after = retry_after(&answer);
+                    if let Some(after) = after.filter(|after| *after > MAX_WAIT) {
+                        return Err(HubError::Busy { action: action(), after });
+                    }
+                    if tries == TRIES {
+                        return Err(self.refused(&action(), answer).await);
+                    }
+                    after
+                }
+                Err(error) => {
+                    let error = error.without_url();
+                    if let Some(changed) = FileChanged::cause_of(&error) {
+                        return Err(HubError::Changed(changed.0.clone()));
+                    }
+                    if tries == TRIES || error.is_builder() {
+                        return Err(HubError::Unreachable { action: action(), tries, source: error });
+                    }
+                    None
+                }
+            };
+            tokio::time::sleep(pause.unwrap_or(wait)).await;
+            (tries, wait) = (tries + 1, wait * 2);
+        }
+    }
+
+    /// The same, for an answer in JSON.
+    pub(super) async fn json<T: DeserializeOwned>(
+        &self,
+        action: &str,
+        method: Method,
+        url: Url,
+        build: impl Fn(RequestBuilder) -> RequestBuilder,
+    ) -> Result<T, HubError> {
+        let answer = self.send(action, &method, url, build).await?;
+        let answer = self.accepted(action, answer).await?;
+        let body = read(answer, MAX_ANSWER).await.map_err(|source| HubError::Unreachable {
+            action: action.to_owned(),
+            tries: 1,
+            source: source.without_url(),
+        })?;
+        serde_json::from_slice(&body)
+            .map_err(|error| HubError::Strange { action: action.to_owned(), what: error.to_string() })
+    }
+
+    /// An answer, unless its status says that there is none.
+    pub(super) async fn accepted(&self, action: &str, answer: Response) -> Result<Response, HubError> {
+        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(action, answer).await) }
+    }
+
+    /// What a refusal means.
+    pub(super) async fn refused(&self, action: &str, answer: Response) -> HubError {
+        let (action, status) = (action.to_owned(), answer.status());
+        let body = read(answer, 64 << 10).await.unwrap_or_default();
+        let text = String::from_utf8_lossy(&body);
+        let told = serde_json::from_str::<Value>(&text).ok();
+        let told = told.as_ref().and_then(|value| value.get("error")?.as_str()).unwrap_or(&text);
+        let said = short(&Redactor::new([self.token.expose_secret()]).text(told));
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HubError::Unauthorized { action, said },
+            _ => HubError::Refused { action, status, said },
+        }
+    }
+}
+
+/// How long so much may take to be sent and answered.
+pub(super) fn time_for(bytes: u64) -> Duration {
+    ANSWER_TIMEOUT + Duration::from_secs(bytes / LEAST_SPEED)
+}
+
+/// Whether the same request may go well later.
+fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500..)
+}
+
+/// How long the hub wants to be left alone, in seconds or until a date.
+fn retry_after(answer: &Response) -> Option<Duration> {
+    let text = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let seconds = text.parse::<f64>().ok().or_else(|| {
+        let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+        Some((date.as_second() - jiff::Timestamp::now().as_second()).max(0) as f64)
+    })?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The start of what a server says, on one line.
+pub(super) fn short(text: &str) -> String {
+    const MAX_CHARS: usize = 300;
+    let words =
+        text.split(|char: char| char.is_whitespace() || char.is_control()).filter(|word| !word.is_empty());
+    let text = words.collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+async fn read(mut answer: Response, limit: usize) -> reqwest::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        let room = limit - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == limit {
+            break;
+        }
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_goes_over_encrypted_connections_or_nowhere() {
+        for endpoint in
+            ["https://huggingface.co", "https://example.org/hub/", "http://127.0.0.1:80", "http://localhost"]
+        {
+            assert!(Hub::new(endpoint, "hf_x").is_ok(), "{endpoint}");
+        }
+        for endpoint in [
+            "http://huggingface.co",
+            "ftp://x",
+            "file:///x",
+            "huggingface.co",
+            "",
+            "https://u:p@x",
+            "https://x?y",
+        ] {
+            assert!(matches!(Hub::new(endpoint, "hf_x"), Err(HubError::Endpoint(_))), "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_one_is_refused_and_none_is_shown() {
+        for token in ["", " \n", "hf_a b", "hf_ü"] {
+            assert!(matches!(Hub::new("https://huggingface.co", token), Err(HubError::NoToken)), "{token:?}");
+        }
+        let hub = Hub::new("https://huggingface.co", "hf_secret\n").unwrap();
+        assert!(!format!("{hub:?}").contains("hf_secret"));
+    }
+
+    #[test]
+    fn files_go_nowhere_less_safe_than_the_hub() {
+        let hub = Hub::new("https://huggingface.co", "hf_x").unwrap();
+        assert!(hub.given("x", "https://storage.example/a?b=c").is_ok());
+        assert!(matches!(hub.given("x", "http://storage.example/a"), Err(HubError::Elsewhere { .. })));
+        assert!(matches!(hub.given("x", "file:///etc/passwd"), Err(HubError::Strange { .. })));
+        assert!(matches!(hub.given("x", "/relative"), Err(HubError::Strange { .. })));
+    }
+}

@@ -1,0 +1,190 @@
+//! The files of a push: which they are, and what the hub has to know of each.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
+use rollout_core::text::hex;
+
+/// How much of a file the hub is shown before it decides how the file is to be sent.
+const SAMPLE: usize = 512;
+
+/// How much is read at a time.
+const BLOCK: usize = 256 << 10;
+
+/// Names that git or the hub keep for themselves.
+const RESERVED: [&str; 2] = [".git", ".cache"];
+
+/// A file, and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its path in the repository, with `/` between the parts.
+    pub name: String,
+}
+
+/// A file cannot be pushed.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is neither a file nor a directory.
+    #[error("{} is neither a file nor a directory, so it cannot be pushed", .0.display())]
+    NotAFile(PathBuf),
+    /// Its name has no place in a repository.
+    #[error("{:?} cannot be the name of a file in a dataset", .0)]
+    Name(String),
+    /// There is nothing to push.
+    #[error("{} has no files to push", .0.display())]
+    Empty(PathBuf),
+}
+
+/// What is known of the content of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) size: u64,
+    /// Its first bytes.
+    pub(super) sample: Vec<u8>,
+    pub(super) sha256: String,
+    /// The name that git gives to it, by which the hub tells whether it has changed.
+    pub(super) git_blob: String,
+}
+
+impl PushFile {
+    /// A file with a name in the repository.
+    pub fn new(path: impl Into<PathBuf>, name: impl Into<String>) -> Result<Self, FileError> {
+        let name = name.into();
+        let is_part =
+            |part: &str| !part.is_empty() && part != "." && part != ".." && !RESERVED.contains(&part);
+        if name.split('/').all(is_part) && !name.contains(|char: char| char.is_control() || char == '\\') {
+            Ok(Self { path: path.into(), name })
+        } else {
+            Err(FileError::Name(name))
+        }
+    }
+
+    /// All files below a directory, in the order of their names. Links are not followed: they lead elsewhere.
+    pub(super) fn below(dir: &Path) -> Result<Vec<Self>, FileError> {
+        let mut files = Vec::new();
+        gather(dir, "", &mut files)?;
+        files.sort_by(|one, other| one.name.cmp(&other.name));
+        if files.is_empty() { Err(FileError::Empty(dir.to_owned())) } else { Ok(files) }
+    }
+
+    /// Reads the file once for all that the hub has to know of it.
+    pub(super) fn content(&self) -> Result<Content, FileError> {
+        let read = || {
+            let mut file = File::open(&self.path)?;
+            let size = file.metadata()?.len();
+            let mut sha256 = Sha256::new();
+            // Git hashes so. It protects nothing here: whoever pushes may change the file anyway.
+            let mut git_blob = Sha1::new_with_prefix(format!("blob {size}\0"));
+            let mut sample = Vec::new();
+            let mut block = vec![0; BLOCK];
+            let mut seen = 0;
+            loop {
+                let length = file.read(&mut block)?;
+                if length == 0 {
+                    break;
+                }
+                let bytes = &block[..length];
+                sample.extend_from_slice(&bytes[..length.min(SAMPLE - sample.len())]);
+                sha256.update(bytes);
+                git_blob.update(bytes);
+                seen += length as u64;
+            }
+            if seen != size {
+                return Err(io::Error::other("it changed while it was read"));
+            }
+            let (sha256, git_blob) = (hex(&sha256.finalize()), hex(&git_blob.finalize()));
+            Ok(Content { size, sample, sha256, git_blob })
+        };
+        read().map_err(|source| FileError::Read { path: self.path.clone(), source })
+    }
+}
+
+fn gather(dir: &Path, prefix: &str, files: &mut Vec<PushFile>) -> Result<(), FileError> {
+    let failed = |source| FileError::Read { path: dir.to_owned(), source };
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        let Ok(name) = entry.file_name().into_string() else {
+            return Err(FileError::Name(entry.file_name().to_string_lossy().into_owned()));
+        };
+        let name = format!("{prefix}{name}");
+        let kind = entry.file_type().map_err(failed)?;
+        if kind.is_dir() {
+            gather(&path, &format!("{name}/"), files)?;
+        } else if kind.is_file() {
+            files.push(PushFile::new(path, name)?);
+        } else {
+            return Err(FileError::NotAFile(path));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_below_a_directory_are_found_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("b/c")).unwrap();
+        for name in ["z.csv", "b/c/x", "b/a"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        let names: Vec<_> = PushFile::below(dir.path()).unwrap().into_iter().map(|file| file.name).collect();
+        assert_eq!(names, ["b/a", "b/c/x", "z.csv"]);
+    }
+
+    #[test]
+    fn links_and_reserved_names_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(PushFile::below(dir.path()), Err(FileError::Empty(_))));
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
+        assert!(matches!(PushFile::below(dir.path()), Err(FileError::NotAFile(_))));
+        for name in ["", "/a", "a//b", "../a", "a/..", ".git/config", "a/.cache/b", "a\nb", "a\\b"] {
+            assert!(matches!(PushFile::new("x", name), Err(FileError::Name(_))), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn contents_have_the_names_that_git_gives_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        // As `git hash-object --stdin` prints them.
+        for (content, name) in [
+            (vec![], "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"),
+            (vec![b'a'; 1000], "a50be72b20f0e3f078d252e8e56b11b4bec67509"),
+            (vec![b'a'; 2 * BLOCK + 1], "550e67d0a0102593f5db44819f972a4e925db4b1"),
+        ] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(PushFile::new(&path, "file").unwrap().content().unwrap().git_blob, name);
+        }
+    }
+
+    #[test]
+    fn what_the_hub_has_to_know_is_read_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "hello\n").unwrap();
+        let content = PushFile::new(path, "file").unwrap().content().unwrap();
+        assert_eq!((content.size, content.sample.as_slice()), (6, b"hello\n".as_slice()));
+        assert_eq!(content.git_blob, "ce013625030ba8dba906f756967f9e9ca394464a");
+        assert_eq!(content.sha256, "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03");
+    }
+}

@@ -1,0 +1,371 @@
+//! The journal: every finished trial, durable before anybody hears of it.
+//!
+//! One JSON object per line, appended and synced in groups: while one group is on its way to the
+//! disk the next one gathers, so the number of syncs does not grow with the number of trials. A
+//! line counts once its newline is there; a torn tail is cut off when the journal is opened again.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
+
+/// The version of the format that this build writes.
+pub const VERSION: u32 = 1;
+
+/// One line of the journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "snake_case")]
+pub enum Entry {
+    /// What the job is; always the first line. A later one takes its place: the job has grown.
+    Job(Box<Header>),
+    /// A run or a resume began.
+    RunStarted {
+        /// When.
+        at: Timestamp,
+        /// Where its results come from. Older journals do not tell.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        provenance: Option<Arc<Provenance>>,
+    },
+    /// A trial ended. A later line for the same trial takes the place of an earlier one.
+    Trial {
+        /// Its place in the plan.
+        index: TrialIndex,
+        /// Its outcome.
+        result: Arc<TrialResult>,
+    },
+    /// A run ended in good order.
+    RunEnded {
+        /// When.
+        at: Timestamp,
+        /// Whether it was cut short.
+        cancelled: bool,
+    },
+}
+
+/// What a job is, in as far as a resume depends on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of the format.
+    pub version: u32,
+    /// What its trials are.
+    #[serde(default)]
+    pub kind: JobKind,
+    /// The job's name.
+    pub job_name: String,
+    /// Its directory when it was started, as an absolute path. Older journals do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// The job file, as an absolute path.
+    pub job_file: PathBuf,
+    /// Settings given beside the job file, as `key=value`.
+    pub overrides: Vec<String>,
+    /// The hash of the configuration.
+    pub config_hash: String,
+    /// The provider of the environments.
+    pub provider: String,
+    /// The agents of the plan, by name.
+    pub agents: Vec<String>,
+    /// Attempts for each pair of agent and task.
+    pub attempts: u32,
+    /// The commits that were resolved for repositories of which the registry names none.
+    #[serde(default)]
+    pub pins: BTreeMap<String, String>,
+    /// How the tasks were chosen, if not all of them were wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<TaskSelection>,
+    /// How many tasks the datasets have, chosen or not. Older journals do not tell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dataset_sizes: BTreeMap<String, u64>,
+    /// The tasks of the plan.
+    pub tasks: Vec<PlannedTask>,
+}
+
+/// How the tasks of a job were chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TaskSelection {
+    /// Patterns for their names, of which one has to match. Empty if any name will do.
+    #[serde(default)]
+    pub globs: Vec<String>,
+    /// How many of each dataset there can be.
+    #[serde(default)]
+    pub limit: Option<u64>,
+}
+
+/// A task as it was when the job was planned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedTask {
+    /// Its dataset.
+    pub dataset: String,
+    /// Its name.
+    pub name: String,
+    /// The hash of its files; none if it could not be loaded.
+    pub content_hash: Option<String>,
+    /// The commit it was taken from.
+    pub git_commit_id: Option<String>,
+    /// The number of the example, if it is one: its rows have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example_id: Option<u64>,
+}
+
+/// The journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system said no.
+    #[error("cannot {action} the journal {}", path.display())]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The journal.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line in the middle is not an entry.
+    #[error("line {line} of the journal {} is damaged", path.display())]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What the parser says.
+        source: serde_json::Error,
+    },
+    /// The first line does not describe a job.
+    #[error("the journal {} does not begin with a job", path.display())]
+    NoHeader {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// A newer Rollout wrote it.
+    #[error("the journal {} has format {found}, and this version reads up to {VERSION}", path.display())]
+    TooNew {
+        /// The journal.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Another process is running this job.
+    #[error("another process is writing the journal {}", path.display())]
+    Locked {
+        /// The journal.
+        path: PathBuf,
+    },
+}
+
+/// Appends entries. Holds a lock on the file, so that a job is run by one process at a time.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl Journal {
+    /// Starts a journal with its header. Fails if there is one already.
+    pub fn create(path: &Path, header: Header) -> Result<Self, JournalError> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|source| io_error("create", path, source))?;
+        let mut journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
+        journal.lock()?;
+        journal.push(&Entry::Job(Box::new(header)));
+        journal.sync()?;
+        if let Some(parent) = path.parent() {
+            // Without this the new directory entry itself may be lost with the power.
+            File::open(parent)
+                .and_then(|dir| dir.sync_all())
+                .map_err(|source| io_error("sync", path, source))?;
+        }
+        Ok(journal)
+    }
+
+    /// Opens a journal to continue it: reads every entry after the header into `each`, and cuts off
+    /// a torn tail.
+    pub fn open(path: &Path, each: impl FnMut(Entry)) -> Result<(Self, Header), JournalError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .open(path)
+            .map_err(|source| io_error("open", path, source))?;
+        let journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
+        journal.lock()?;
+        let (header, whole) = read(path, each)?;
+        journal.file.set_len(whole).map_err(|source| io_error("truncate", path, source))?;
+        Ok((journal, header))
+    }
+
+    fn lock(&self) -> Result<(), JournalError> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(()),
+            Err(fs::TryLockError::WouldBlock) => Err(JournalError::Locked { path: self.path.clone() }),
+            Err(fs::TryLockError::Error(source)) => Err(io_error("lock", &self.path, source)),
+        }
+    }
+
+    /// Puts an entry into the next group.
+    pub fn push(&mut self, entry: &Entry) {
+        serde_json::to_writer(&mut self.buffer, entry).expect("entries are plain data with string keys");
+        self.buffer.push(b'\n');
+    }
+
+    /// Puts the group on the disk. On an error nothing of it counts: what reached the file is cut off.
+    pub fn sync(&mut self) -> Result<(), JournalError> {
+        let before =
+            self.file.seek(SeekFrom::End(0)).map_err(|source| io_error("extend", &self.path, source))?;
+        let result = self.file.write_all(&self.buffer).and_then(|()| self.file.sync_data());
+        self.buffer.clear();
+        result.map_err(|source| {
+            // If this fails too, the torn tail is cut off when the journal is opened again.
+            let _ = self.file.set_len(before);
+            io_error("write", &self.path, source)
+        })
+    }
+}
+
+/// Reads a journal without taking part in its job. Returns the header and the length of whole lines.
+pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), JournalError> {
+    read_places(path, |_, entry| each(entry))
+}
+
+/// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
+pub(super) fn read_places(
+    path: &Path,
+    mut each: impl FnMut(u64, Entry),
+) -> Result<(Header, u64), JournalError> {
+    let file = File::open(path).map_err(|source| io_error("open", path, source))?;
+    let mut reader = BufReader::with_capacity(1 << 18, file);
+    let mut line = Vec::new();
+    let mut whole = 0u64;
+    let mut number = 0u64;
+    let mut header = None;
+    loop {
+        line.clear();
+        reader.read_until(b'\n', &mut line).map_err(|source| io_error("read", path, source))?;
+        if line.last() != Some(&b'\n') {
+            break;
+        }
+        number += 1;
+        let entry = match serde_json::from_slice(&line) {
+            Ok(entry) => entry,
+            // A crash of the machine can leave a last line of the right length and the wrong bytes.
+            Err(_) if reader.fill_buf().is_ok_and(<[u8]>::is_empty) && number > 1 => break,
+            Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
+        };
+        let place = whole;
+        whole += line.len() as u64;
+        match (entry, &header) {
+            (Entry::Job(found), _) if found.version > VERSION => {
+                return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
+            }
+            (Entry::Job(found), _) => header = Some(*found),
+            (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
+            (entry, Some(_)) => each(place, entry),
+        }
+    }
+    let header = header.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;
+    Ok((header, whole))
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> JournalError {
+    JournalError::Io { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            version: VERSION,
+            kind: JobKind::Job,
+            job_name: "job".to_owned(),
+            directory: None,
+            job_file: PathBuf::from("/job.yaml"),
+            overrides: Vec::new(),
+            config_hash: "sha256:0".to_owned(),
+            provider: "native".to_owned(),
+            agents: vec!["oracle".to_owned()],
+            attempts: 1,
+            pins: BTreeMap::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    fn entries(path: &Path) -> Result<(Journal, usize), JournalError> {
+        let mut count = 0;
+        let (journal, found) = Journal::open(path, |_| count += 1)?;
+        assert_eq!(found, header());
+        Ok((journal, count))
+    }
+
+    fn started() -> Entry {
+        Entry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None }
+    }
+
+    #[test]
+    fn a_tail_torn_at_any_byte_is_cut_off_and_the_journal_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let mut journal = Journal::create(&path, header()).unwrap();
+        journal.push(&started());
+        journal.sync().unwrap();
+        let whole = fs::read(&path).unwrap();
+        journal.push(&started());
+        journal.sync().unwrap();
+        drop(journal);
+        let full = fs::read(&path).unwrap();
+        for cut in whole.len()..full.len() {
+            fs::write(&path, &full[..cut]).unwrap();
+            let (mut journal, count) = entries(&path).unwrap();
+            assert_eq!(count, 1, "cut at byte {cut}");
+            journal.push(&started());
+            journal.sync().unwrap();
+            drop(journal);
+            assert_eq!(fs::read(&path).unwrap(), full, "cut at byte {cut}");
+        }
+    }
+
+    #[test]
+    fn zeros_in_the_place_of_the_last_line_are_a_torn_tail() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        drop(Journal::create(&path, header()).unwrap());
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.extend_from_slice(b"\0\0\0\0\n");
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(entries(&path).unwrap().1, 0);
+    }
+
+    #[test]
+    fn damage_in_the_middle_is_an_error_that_names_the_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let mut journal = Journal::create(&path, header()).unwrap();
+        journal.push(&started());
+        journal.sync().unwrap();
+        drop(journal);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("run_started", "run_sta") + &text).unwrap();
+        assert!(matches!(entries(&path), Err(JournalError::Damaged { line: 2, .. })));
+    }
+
+    #[test]
+    fn a_second_process_cannot_open_a_journal_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let _journal = Journal::create(&path, header()).unwrap();
+        assert!(matches!(entries(&path), Err(JournalError::Locked { .. })));
+    }
+}

@@ -1,0 +1,251 @@
+//! Samples from saved outputs, one row at a time.
+
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead},
+    sync::Arc,
+};
+
+use serde::Deserialize;
+
+use rollout_core::row::TaskResult;
+use rollout_core::sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout};
+
+/// Reads the samples of saved outputs. At any time it holds one row.
+///
+/// A line that gives no samples is an error, after which it goes on with the next line; whoever reads decides.
+#[derive(Debug)]
+pub struct SampleReader<R> {
+    rows: R,
+    line: u64,
+    buffer: Vec<u8>,
+    ready: VecDeque<Sample>,
+}
+
+/// Why a line gave no samples.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file cannot be read. Nothing comes after this.
+    #[error("the outputs cannot be read after line {line}")]
+    Io {
+        /// The last line that was read.
+        line: u64,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It is no row of outputs.
+    #[error("line {line} is no saved rollout")]
+    NotARow {
+        /// Which line, counted from 1.
+        line: u64,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It is an answer of a benchmark.
+    #[error("line {line} is an answer of a benchmark, which keeps conversations and no tokens")]
+    Benchmark {
+        /// Which line, counted from 1.
+        line: u64,
+    },
+    /// It has no turns.
+    #[error("line {line} has no `trajectory`; save it by naming it in `state_columns`")]
+    NoTrajectory {
+        /// Which line, counted from 1.
+        line: u64,
+    },
+    /// Its turns make no samples.
+    #[error("line {line} makes no samples")]
+    NoSamples {
+        /// Which line, counted from 1.
+        line: u64,
+        /// Why.
+        #[source]
+        source: SampleError,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object with an `example_id`")]
+struct Row {
+    example_id: u64,
+    #[serde(default)]
+    task: String,
+    reward: Option<f64>,
+    advantage: Option<f64>,
+    trajectory: Option<Vec<Step>>,
+}
+
+/// A saved turn.
+#[derive(Deserialize)]
+pub(super) struct Step {
+    tokens: Option<StepTokens>,
+    advantage: Option<f64>,
+    #[serde(default)]
+    is_truncated: bool,
+    #[serde(default)]
+    trajectory_id: Arc<str>,
+}
+
+#[derive(Deserialize)]
+struct StepTokens {
+    prompt_ids: Vec<u32>,
+    completion_ids: Vec<u32>,
+    completion_mask: Option<Vec<u8>>,
+    completion_logprobs: Vec<f64>,
+}
+
+impl<R: BufRead> SampleReader<R> {
+    /// Reads rows of `outputs.jsonl`.
+    pub fn new(rows: R) -> Self {
+        Self { rows, line: 0, buffer: Vec::new(), ready: VecDeque::new() }
+    }
+
+    /// Makes the samples of the next row ready. False at the end.
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        self.buffer.clear();
+        let read = self.rows.read_until(b'\n', &mut self.buffer);
+        if read.map_err(|source| ReadError::Io { line: self.line, source })? == 0 {
+            return Ok(false);
+        }
+        self.line += 1;
+        if !self.buffer.trim_ascii().is_empty() {
+            self.ready = samples(&self.buffer, self.line)?.into();
+        }
+        Ok(true)
+    }
+}
+
+impl<R: BufRead> Iterator for SampleReader<R> {
+    type Item = Result<Sample, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(sample) = self.ready.pop_front() {
+                return Some(Ok(sample));
+            }
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
+    let row: Row = serde_json::from_slice(row).map_err(|source| match is_answer(row) {
+        true => ReadError::Benchmark { line },
+        false => ReadError::NotARow { line, source },
+    })?;
+    let steps = row.trajectory.ok_or(ReadError::NoTrajectory { line })?;
+    of_steps(row.example_id, row.task.into(), row.reward.unwrap_or(0.0), row.advantage, &steps)
+        .map_err(|source| ReadError::NoSamples { line, source })
+}
+
+/// The samples of the saved turns of a rollout.
+pub(super) fn of_steps(
+    example_id: u64,
+    task: Arc<str>,
+    reward: f64,
+    advantage: Option<f64>,
+    steps: &[Step],
+) -> Result<Vec<Sample>, SampleError> {
+    let advantage = advantage.or_else(|| steps.iter().find_map(|step| step.advantage));
+    let rollout = SampledRollout { example_id, task, reward, advantage };
+    let turns = steps.iter().map(|step| SampleTurn {
+        tokens: step.tokens.as_ref().map(|tokens| SampleTokens {
+            prompt_ids: &tokens.prompt_ids,
+            completion_ids: &tokens.completion_ids,
+            completion_mask: tokens.completion_mask.as_deref(),
+            completion_logprobs: &tokens.completion_logprobs,
+        }),
+        advantage: step.advantage,
+        is_truncated: step.is_truncated,
+        trajectory_id: &step.trajectory_id,
+    });
+    sample::samples(&rollout, turns)
+}
+
+/// Whether a row that is none of outputs is one of a benchmark.
+fn is_answer(row: &[u8]) -> bool {
+    serde_json::from_slice(row).is_ok_and(|row| TaskResult::is_in(&row))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    const ROW: &str = r#"{"example_id": 1, "task": "t", "reward": 2.0, "prompt": [], "trajectory": [{"prompt": [],
+        "trajectory_id": "x", "advantage": 0.5, "is_truncated": true, "tokens": {"prompt_ids": [1], "prompt_mask": [0],
+        "completion_ids": [2], "completion_mask": [1], "completion_logprobs": [-0.5]}}]}"#;
+
+    fn read(text: &str) -> Vec<Result<Sample, String>> {
+        let told = |error: ReadError| match error.source() {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        };
+        SampleReader::new(text.as_bytes()).map(|sample| sample.map_err(told)).collect()
+    }
+
+    #[test]
+    fn a_line_that_is_no_row_does_not_keep_others_from_being_read() {
+        let row = ROW.replace('\n', "");
+        let text = format!("{row}\n\n[1]\n{{\"example_id\": 1}}\n{row}\n{}", &row[..50]);
+        let read = read(&text);
+        assert_eq!(read.iter().filter(|sample| sample.is_ok()).count(), 2);
+        let errors: Vec<_> = read.into_iter().filter_map(Result::err).collect();
+        insta::assert_snapshot!(errors.join("\n"), @"
+        line 3 is no saved rollout: invalid length 2, expected an object with an `example_id` at line 1 column 3
+        line 4 has no `trajectory`; save it by naming it in `state_columns`
+        line 6 is no saved rollout: EOF while parsing a string at line 1 column 50
+        ");
+    }
+
+    #[test]
+    fn a_row_says_what_its_samples_are_of() {
+        let sample = read(&ROW.replace('\n', "")).remove(0).unwrap();
+        assert_eq!((sample.example_id, &*sample.task, &*sample.trajectory_id), (1, "t", "x"));
+        assert_eq!((sample.reward, sample.advantage, sample.is_truncated), (2.0, Some(0.5), true));
+    }
+
+    #[test]
+    fn a_rollout_without_turns_has_no_samples() {
+        assert!(read(r#"{"example_id": 1, "reward": 0.0, "trajectory": []}"#).is_empty());
+    }
+
+    #[test]
+    fn a_row_without_tokens_says_how_to_get_them() {
+        let errors = read(r#"{"example_id": 1, "reward": 0.0, "trajectory": [{"tokens": null}]}"#);
+        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 makes no samples: no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
+    }
+
+    /// Endless rows, made as they are read.
+    struct Rows(io::Cursor<Vec<u8>>, u32);
+
+    impl io::Read for Rows {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let length = self.0.read(to)?;
+            if length > 0 || self.1 == 0 {
+                return Ok(length);
+            }
+            self.1 -= 1;
+            self.0.set_position(0);
+            self.0.read(to)
+        }
+    }
+
+    #[test]
+    fn rows_are_read_as_samples_are_asked_for() {
+        let row = ROW.replace('\n', "") + "\n";
+        let length = row.len();
+        let mut reader =
+            SampleReader::new(io::BufReader::with_capacity(64, Rows(io::Cursor::new(row.into()), 9_999)));
+        let count = reader.by_ref().map(Result::unwrap).count();
+        assert_eq!(count, 10_000);
+        assert!(reader.buffer.capacity() < 4 * length && reader.ready.capacity() <= 8);
+    }
+}

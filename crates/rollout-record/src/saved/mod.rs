@@ -1,0 +1,363 @@
+//! A job directory, read again: what the job was, and its trials one by one.
+//!
+//! Whatever its trials were — tasks in containers, rollouts of a model, questions of a benchmark — they are read in the
+//! same form and in the order of the plan. At any time one trial is in memory, and of each trial a few numbers. The
+//! functions block: call them where that is fine.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use rollout::record::saved::SavedJob;
+//!
+//! let job = SavedJob::open("jobs/quickstart")?;
+//! for trial in job.trials()? {
+//!     let trial = trial?;
+//!     let said = job.conversation(&trial)?.map_or(0, |conversation| conversation.completion.len());
+//!     println!("{} {:?} {said}", trial.id, trial.result.reward);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod conversation;
+mod lines;
+mod rows;
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufRead as _, BufReader, Read as _},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use conversation::{Conversation, Turn};
+
+use self::{lines::LineIndex, rows::RowIndex};
+use super::{
+    journal::{self, Entry, Header, JournalError, PlannedTask},
+    layout::{JobDir, open_below},
+    tasks::TaskAbout,
+};
+use rollout_core::provenance::{Provenance, TrialProvenance};
+use rollout_core::{
+    name::{TrialId, TrialIndex},
+    result::{ErrorType, TrialResult},
+    row::RolloutOutput,
+};
+
+/// A job that is on the disk.
+#[derive(Debug)]
+pub struct SavedJob {
+    dir: JobDir,
+    header: Header,
+    config: Value,
+    runs: Vec<Run>,
+    /// Where in the journal the last word on each trial is, in the order of the plan.
+    places: Vec<Place>,
+    /// The numbers of the tasks by dataset and name.
+    tasks: HashMap<(String, String), usize>,
+    /// Files of rows by agent and dataset, read when the first conversation of one is asked for.
+    rows: HashMap<(String, String), OnceLock<RowIndex>>,
+    /// What tasks said, by their numbers; read when the first is asked for.
+    abouts: OnceLock<LineIndex<usize>>,
+}
+
+/// One run of the job: the first, or a resume.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended in good order; none if it was killed, or still runs.
+    pub ended_at: Option<Timestamp>,
+    /// Whether it was cut short.
+    pub cancelled: bool,
+    /// Where its results come from; none if an older version ran it.
+    pub provenance: Option<Arc<Provenance>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    index: TrialIndex,
+    offset: u64,
+    run: u32,
+}
+
+/// A finished trial.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SavedTrial {
+    /// Its place in the plan.
+    pub index: TrialIndex,
+    /// Its name.
+    pub id: TrialId,
+    /// The number of its task in the plan.
+    pub task: usize,
+    /// The number of the run that finished it.
+    pub run: usize,
+    /// Its outcome.
+    pub result: TrialResult,
+}
+
+/// A job directory cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// It has no journal.
+    #[error("{} is not a job directory: it has no journal.jsonl", .0.display())]
+    NotAJob(PathBuf),
+    /// There is no such directory.
+    #[error("{} does not exist", .0.display())]
+    Missing(PathBuf),
+    /// Its journal is wrong.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A file of it cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of it is not what it should be.
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        source: serde_json::Error,
+    },
+    /// The journal tells of a task that is not in its plan.
+    #[error("the journal tells of {trial}, which the job never had")]
+    Stranger {
+        /// The trial.
+        trial: String,
+    },
+}
+
+impl SavedJob {
+    /// Reads what the job was, and where its trials are. The job may still be running.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, SavedError> {
+        let dir = JobDir::new(path);
+        let journal = dir.journal();
+        if !dir.path().exists() {
+            return Err(SavedError::Missing(dir.path().to_owned()));
+        }
+        if !journal.is_file() {
+            return Err(SavedError::NotAJob(dir.path().to_owned()));
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        let mut places: HashMap<TrialIndex, Place> = HashMap::new();
+        let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
+            Entry::Job(_) => {}
+            Entry::RunStarted { at, provenance } => {
+                runs.push(Run { started_at: at, ended_at: None, cancelled: false, provenance });
+            }
+            Entry::Trial { index, .. } => {
+                let run = runs.len().saturating_sub(1) as u32;
+                places.insert(index, Place { index, offset, run });
+            }
+            Entry::RunEnded { at, cancelled } => {
+                if let Some(run) = runs.last_mut() {
+                    (run.ended_at, run.cancelled) = (Some(at), cancelled);
+                }
+            }
+        })?;
+        let mut places: Vec<_> = places.into_values().collect();
+        places.sort_unstable_by_key(|place| place.index);
+        let config = read_json(&dir)?;
+        let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
+        let tasks = header.tasks.iter().enumerate().map(|(number, task)| (key(task), number)).collect();
+        let mut rows: HashMap<_, OnceLock<RowIndex>> = HashMap::new();
+        for agent in &header.agents {
+            for task in &header.tasks {
+                rows.entry((agent.clone(), task.dataset.clone())).or_default();
+            }
+        }
+        Ok(Self { dir, header, config, runs, places, tasks, rows, abouts: OnceLock::new() })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What it was.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Its job file with defaults filled in and without secrets; null if another program made the directory.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Its runs, in order.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// How many of its trials are finished.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether none of its trials is finished.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Its agents and datasets, pair by pair in the order of the plan.
+    pub fn groups(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut datasets: Vec<&str> = Vec::new();
+        for task in &self.header.tasks {
+            if !datasets.contains(&task.dataset.as_str()) {
+                datasets.push(&task.dataset);
+            }
+        }
+        let pairs = move |agent| datasets.clone().into_iter().map(move |dataset| (agent, dataset));
+        self.header.agents.iter().map(String::as_str).flat_map(pairs)
+    }
+
+    /// The task of a trial.
+    pub fn task(&self, trial: &SavedTrial) -> &PlannedTask {
+        &self.header.tasks[trial.task]
+    }
+
+    /// Where the result of a trial comes from. None if an older version ran it.
+    pub fn provenance(&self, trial: &SavedTrial) -> Option<TrialProvenance> {
+        let run = self.runs.get(trial.run)?.provenance.as_ref()?;
+        Some(run.of_trial(&trial.result, self.task(trial).content_hash.as_deref()))
+    }
+
+    /// Its finished trials, in the order of the plan.
+    pub fn trials(&self) -> Result<Trials<'_>, SavedError> {
+        let path = self.dir.journal();
+        let file = File::open(&path).map_err(|source| SavedError::Read { path, source })?;
+        let reader = BufReader::with_capacity(1 << 18, file);
+        Ok(Trials { job: self, reader, at: 0, next: 0, line: Vec::new() })
+    }
+
+    /// What a model and its tools said in a trial. None if its agent is no model, or nothing was kept.
+    pub fn conversation(&self, trial: &SavedTrial) -> Result<Option<Conversation>, SavedError> {
+        let Some(example) = self.task(trial).example_id else {
+            let dir = self.dir.trial(&trial.id).of_last_result();
+            return conversation::of_container(self.path(), &dir.trajectory());
+        };
+        let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
+        let index = once(&self.rows[&pair], || rows::index(self.path(), &self.section(&pair.0, &pair.1)))?;
+        let row: Option<RolloutOutput> = index.get(&(example, trial.id.attempt))?;
+        // A run that Rollout itself failed has no row: the last one is that of the run before.
+        let crashed = trial.result.error.as_ref().is_some_and(|error| error.kind == ErrorType::InternalError);
+        let started_at = trial.result.timestamps.started_at.as_microsecond() as f64 / 1e6;
+        let row = row.filter(|row| !crashed || row.timing.start_time + 1.0 >= started_at);
+        Ok(row.map(Conversation::from))
+    }
+
+    /// What the task of that number said when the job was planned. None for examples, and where nothing was kept.
+    pub fn about(&self, task: usize) -> Result<Option<TaskAbout>, SavedError> {
+        let read = || {
+            let each = |places: &mut HashMap<usize, u64>, at, line: &[u8]| {
+                #[derive(Deserialize)]
+                struct Named {
+                    dataset: String,
+                    name: String,
+                }
+                let named = serde_json::from_slice(line).ok();
+                let number = named.and_then(|Named { dataset, name }| self.tasks.get(&(dataset, name)));
+                if let Some(number) = number {
+                    places.insert(*number, at);
+                }
+            };
+            LineIndex::read(self.path(), self.dir.tasks(), each, |places| places)
+        };
+        once(&self.abouts, read)?.get(&task)
+    }
+
+    /// Where the rows of an agent on a dataset are.
+    pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
+        match self.rows.len() {
+            1 => self.dir.path().to_owned(),
+            _ => self.dir.path().join(agent).join(dataset),
+        }
+    }
+}
+
+/// What a cell holds, made when it is first asked for.
+fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, SavedError>) -> Result<&T, SavedError> {
+    match cell.get() {
+        Some(value) => Ok(value),
+        None => {
+            let made = make()?;
+            Ok(cell.get_or_init(|| made))
+        }
+    }
+}
+
+fn read_json(dir: &JobDir) -> Result<Value, SavedError> {
+    let path = &dir.config();
+    let mut bytes = Vec::new();
+    match open_below(dir.path(), path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => serde_json::from_slice(&bytes)
+            .map_err(|source| SavedError::Damaged { path: path.to_owned(), source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Value::Null),
+        Err(source) => Err(SavedError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// The finished trials of a job, read as they are asked for.
+#[derive(Debug)]
+pub struct Trials<'a> {
+    job: &'a SavedJob,
+    reader: BufReader<File>,
+    at: u64,
+    next: usize,
+    line: Vec<u8>,
+}
+
+impl Trials<'_> {
+    fn read(&mut self, place: Place) -> Result<SavedTrial, SavedError> {
+        let path = || self.job.dir.journal();
+        let failed = |source| SavedError::Read { path: path(), source };
+        // Trials mostly end in the order of the plan, or near it: the buffer is kept where it reaches.
+        self.reader.seek_relative(place.offset as i64 - self.at as i64).map_err(failed)?;
+        self.line.clear();
+        let length = self.reader.read_until(b'\n', &mut self.line).map_err(failed)?;
+        self.at = place.offset + length as u64;
+        let entry = serde_json::from_slice(&self.line)
+            .map_err(|source| SavedError::Damaged { path: path(), source })?;
+        let Entry::Trial { index, result } = entry else {
+            return Err(failed(io::Error::other("it changed while it was read")));
+        };
+        let result = Arc::unwrap_or_clone(result);
+        let id = TrialId {
+            agent: result.agent_name.clone(),
+            dataset: result.dataset_name.clone(),
+            task: result.task_name.clone(),
+            attempt: result.attempt,
+        };
+        let key = (id.dataset.to_string(), id.task.to_string());
+        let known = self.job.header.agents.iter().any(|agent| agent == id.agent.as_str());
+        match self.job.tasks.get(&key).filter(|_| known) {
+            Some(&task) => Ok(SavedTrial { index, id, task, run: place.run as usize, result }),
+            None => Err(SavedError::Stranger { trial: id.to_string() }),
+        }
+    }
+}
+
+impl Iterator for Trials<'_> {
+    type Item = Result<SavedTrial, SavedError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let place = *self.job.places.get(self.next)?;
+        self.next += 1;
+        Some(self.read(place))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.job.places.len() - self.next;
+        (left, Some(left))
+    }
+}

@@ -1,0 +1,132 @@
+//! What a group of trials comes to: how many, how good, how certain, how long, how dear.
+
+use super::{Clusters, Confidence, PassCurve, Sample, Sorted, seeded, wilson};
+use rollout_core::result::{Standing, TrialSummary, is_pass};
+use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
+
+/// The most tries for which chances are told: the curve of a task that was tried more often is cut there.
+pub const MOST_TRIES: usize = 1_000;
+
+/// The spread of one value or more; none of them may be infinite or no number.
+///
+/// ```
+/// let spread = rollout::stats::spread([1.0, 3.0]).unwrap();
+/// assert_eq!((spread.mean, spread.p50, spread.p75, spread.max), (2.0, 2.0, 2.5, 3.0));
+/// ```
+pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    let sorted = Sorted::new(values)?;
+    let sample: Sample = sorted.values().iter().copied().collect();
+    let at = |share| sorted.quantile(share);
+    Some(Spread {
+        n: sample.count(),
+        mean: sample.mean()?,
+        sd: sample.sd(),
+        min: at(0.0),
+        p25: at(0.25),
+        p50: at(0.5),
+        p75: at(0.75),
+        p90: at(0.9),
+        p99: at(0.99),
+        max: at(1.0),
+    })
+}
+
+/// Gathers the trials of a group, task by task.
+#[derive(Debug, Default)]
+pub(crate) struct Gather {
+    figures: Figures,
+    task: Option<u32>,
+    rewards: Clusters<u32>,
+    curve: PassCurve<u32>,
+    passed: u64,
+    failed: Vec<u32>,
+    durations: Vec<f64>,
+    costs: Vec<f64>,
+}
+
+impl Gather {
+    /// Adds a trial. Those of one task come one after the other.
+    pub(crate) fn add(&mut self, task: u32, trial: &TrialSummary) {
+        self.figures.trials += 1;
+        if self.task.replace(task) != Some(task) {
+            self.figures.tasks += 1;
+        }
+        match trial.standing {
+            Standing::Skipped => {
+                self.figures.skipped += 1;
+                return;
+            }
+            Standing::Failed => {
+                self.figures.failed += 1;
+                self.failed.push(task);
+            }
+            Standing::Completed => {
+                self.figures.completed += 1;
+                match trial.reward {
+                    Some(reward) => self.score(task, reward),
+                    None => self.figures.unscored += 1,
+                }
+            }
+        }
+        self.durations.push(trial.seconds);
+        self.costs.extend(trial.known_cost);
+    }
+
+    /// How many trials were added.
+    pub(super) fn trials(&self) -> u64 {
+        self.figures.trials
+    }
+
+    fn score(&mut self, task: u32, reward: f64) {
+        let passes = is_pass(reward);
+        self.rewards.add(task, reward);
+        self.curve.add(task, passes);
+        self.passed += u64::from(passes);
+    }
+
+    pub(crate) fn finish(mut self, confidence: Confidence, resampling: Resampling) -> Figures {
+        let failed_excluded = self.scores(confidence, resampling);
+        let failed_as_zero = if self.failed.is_empty() {
+            failed_excluded.clone()
+        } else {
+            std::mem::take(&mut self.failed).into_iter().for_each(|task| self.score(task, 0.0));
+            self.scores(confidence, resampling)
+        };
+        Figures {
+            failed_excluded,
+            failed_as_zero,
+            duration_sec: spread(self.durations),
+            cost_usd: spread(self.costs),
+            ..self.figures
+        }
+    }
+
+    fn scores(&self, confidence: Confidence, resampling: Resampling) -> Scores {
+        let all = self.rewards.all();
+        let trials = all.count();
+        let rate = |interval| PassRate { rate: self.passed as f64 / trials as f64, interval };
+        let plain = || {
+            let (standard_error, interval) = (all.standard_error()?, all.interval(confidence)?);
+            Some(Estimate { standard_error, interval })
+        };
+        let mean_reward = all.mean().map(|mean| MeanReward {
+            mean,
+            plain: plain(),
+            clustered: self.rewards.estimate(confidence),
+            bootstrap: self.rewards.bootstrap(
+                resampling.resamples as usize,
+                confidence,
+                seeded(resampling.seed),
+            ),
+        });
+        let mut pass_k = self.curve.points();
+        pass_k.truncate(MOST_TRIES);
+        Scores {
+            trials,
+            passed: self.passed,
+            pass_rate: wilson(self.passed, trials, confidence).map(rate),
+            mean_reward,
+            pass_k,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Intervals, how sure they are, and the one of a share.
+
+use rollout_core::statistics::Interval;
+
+use super::distribution::normal_critical;
+
+/// How often an interval made this way holds what it is about: more than never, less than always.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Confidence(f64);
+
+impl Confidence {
+    /// Nineteen times in twenty.
+    pub const P95: Self = Self(0.95);
+
+    /// A level between 0 and 1, neither of them included.
+    ///
+    /// ```
+    /// use rollout::stats::Confidence;
+    ///
+    /// assert_eq!(Confidence::new(0.95), Some(Confidence::P95));
+    /// assert_eq!(Confidence::new(95.0), None);
+    /// ```
+    pub fn new(level: f64) -> Option<Self> {
+        (level > 0.0 && level < 1.0).then_some(Self(level))
+    }
+
+    /// The level.
+    pub fn level(self) -> f64 {
+        self.0
+    }
+
+    /// How often the interval misses.
+    pub(super) fn miss(self) -> f64 {
+        1.0 - self.0
+    }
+}
+
+/// Wilson's interval of a success rate: never outside 0 to 1, and of use for few trials and for rates near the ends.
+///
+/// There is none of no trials. More successes than trials count as all of them.
+///
+/// ```
+/// use rollout::stats::{Confidence, wilson};
+///
+/// let interval = wilson(10, 10, Confidence::P95).unwrap();
+/// assert!(interval.low > 0.72 && interval.high == 1.0);
+/// ```
+pub fn wilson(successes: u64, trials: u64, confidence: Confidence) -> Option<Interval> {
+    if trials == 0 {
+        return None;
+    }
+    let successes = successes.min(trials);
+    let n = trials as f64;
+    let rate = successes as f64 / n;
+    let z = normal_critical(confidence.miss());
+    let z2 = z * z;
+    let centre = rate + z2 / (2.0 * n);
+    let reach = z * ((rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();
+    let scale = 1.0 + z2 / n;
+    Some(Interval {
+        // Exact where rounding would leave a trace.
+        low: if successes == 0 { 0.0 } else { ((centre - reach) / scale).max(0.0) },
+        high: if successes == trials { 1.0 } else { ((centre + reach) / scale).min(1.0) },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_table_by_hand() {
+        // With z² = 3.8414588…: of 1 in 2, 0.5 ± 0.5 · sqrt(z² / (2 + z²)).
+        let half = 0.5 * (3.841_458_820_694_124_f64 / 5.841_458_820_694_124).sqrt();
+        let interval = wilson(1, 2, Confidence::P95).unwrap();
+        assert!((interval.low - (0.5 - half)).abs() < 1e-12, "{interval:?}");
+        assert!((interval.high - (0.5 + half)).abs() < 1e-12, "{interval:?}");
+        // Of none in n: up to z² / (n + z²).
+        let none = wilson(0, 10, Confidence::P95).unwrap();
+        assert_eq!(none.low, 0.0);
+        assert!((none.high - 3.841_458_820_694_124 / 13.841_458_820_694_124).abs() < 1e-12, "{none:?}");
+        assert_eq!(wilson(0, 0, Confidence::P95), None);
+    }
+
+    #[test]
+    fn only_levels_between_never_and_always_exist() {
+        for level in [0.0, 1.0, -0.5, 95.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Confidence::new(level), None, "{level}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_holds_the_rate_within_zero_and_one(trials in 1_u64.., successes: u64, level in 0.001..0.999_f64) {
+            let confidence = Confidence::new(level).unwrap();
+            let successes = successes % (trials.saturating_add(1));
+            let interval = wilson(successes, trials, confidence).unwrap();
+            let rate = successes as f64 / trials as f64;
+            prop_assert!(0.0 <= interval.low && interval.low <= rate + 1e-12);
+            prop_assert!(rate - 1e-12 <= interval.high && interval.high <= 1.0);
+        }
+
+        #[test]
+        fn more_confidence_or_fewer_trials_widen_it(trials in 1_u64..10_000, successes in 0_u64..10_000) {
+            let successes = successes.min(trials);
+            let width = |successes, trials, level| {
+                let interval = wilson(successes, trials, Confidence::new(level).unwrap()).unwrap();
+                interval.high - interval.low
+            };
+            prop_assert!(width(successes, trials, 0.9) < width(successes, trials, 0.99));
+            prop_assert!(width(successes * 4, trials * 4, 0.9) < width(successes, trials, 0.9));
+        }
+    }
+}

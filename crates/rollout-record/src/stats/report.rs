@@ -1,0 +1,409 @@
+//! The statistics of a job: figures of each agent, over all its tasks and over parts of them.
+//!
+//! ```
+//! use rollout::{result::{Standing, TrialSummary}, stats::report::{Report, Task, Trial}};
+//!
+//! let task = |name| Task { dataset: "sums".into(), name, category: Some("easy".into()), difficulty: None };
+//! let trial = |task, reward| {
+//!     let outcome = TrialSummary { standing: Standing::Completed, reward: Some(reward), ..TrialSummary::SKIPPED };
+//!     Trial { agent: 0, task, outcome }
+//! };
+//! let trials = [trial(0, 1.0), trial(0, 0.0), trial(1, 1.0)];
+//! let report = Report::new(vec!["model".into()], vec![task("a".into()), task("b".into())], trials);
+//! let model = &report.statistics().agents["model"];
+//! assert_eq!(model.figures.failed_excluded.passed, 2);
+//! assert_eq!(model.categories["easy"], model.figures);
+//! assert_eq!(report.tasks(0).map(|task| task.trials).collect::<Vec<_>>(), [2, 1]);
+//! ```
+
+use indexmap::IndexMap;
+use serde::{Serialize, Serializer, ser::SerializeSeq as _};
+use serde_json::value::RawValue;
+
+use super::{
+    Confidence, Sample,
+    figures::{Gather, MOST_TRIES},
+    pass_all_k, pass_at_k, wilson,
+};
+use rollout_core::result::{Standing, TrialSummary, is_pass};
+use rollout_core::statistics::{AgentStatistics, Interval, Resampling, Statistics};
+
+/// The most parts that tasks are divided in: with more of them, a part tells little, and a report too much.
+pub const MOST_PARTS: usize = 1_000;
+
+/// The confidence of all intervals.
+const CONFIDENCE: Confidence = Confidence::P95;
+
+const SEED: u64 = 1;
+
+/// A task of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Its dataset.
+    pub dataset: String,
+    /// Its name.
+    pub name: String,
+    /// The category that it says it has.
+    pub category: Option<String>,
+    /// How difficult it says it is.
+    pub difficulty: Option<String>,
+}
+
+/// A trial of a report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Trial {
+    /// The number of its agent.
+    pub agent: u32,
+    /// The number of its task.
+    pub task: u32,
+    /// How it went.
+    pub outcome: TrialSummary,
+}
+
+/// What one agent's attempts at one task come to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskFigures<'a> {
+    /// The task.
+    pub task_name: &'a str,
+    /// Its dataset.
+    pub dataset_name: &'a str,
+    /// The category that it says it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<&'a str>,
+    /// How difficult it says it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difficulty: Option<&'a str>,
+    /// Planned trials.
+    pub trials: u64,
+    /// Those with a reward, or without an error where none was asked for.
+    pub completed: u64,
+    /// Those that an error kept from a reward.
+    pub failed: u64,
+    /// Those that a cancelled job never finished.
+    pub skipped: u64,
+    /// Over the trials with a reward.
+    pub failed_excluded: TaskScores,
+    /// The same with a reward of zero for each failed trial; absent where none failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_as_zero: Option<TaskScores>,
+    /// The mean of the finished trials, in seconds.
+    pub mean_duration_sec: Option<f64>,
+    /// The mean of the finished trials whose cost is known, in US dollars.
+    pub mean_cost_usd: Option<f64>,
+}
+
+/// How good the trials of one task are that count.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskScores {
+    /// Trials that count.
+    pub trials: u64,
+    /// Those with reward 1.
+    pub passed: u64,
+    /// Their share.
+    pub pass_rate: Option<f64>,
+    /// Wilson's interval of it.
+    pub interval: Option<Interval>,
+    /// The mean reward.
+    pub mean_reward: Option<f64>,
+    /// Its standard error.
+    pub standard_error: Option<f64>,
+    /// The chance that at least one of k tries passes, from k = 1.
+    pub pass_at_k: Vec<f64>,
+    /// The chance that all of k tries pass, from k = 1.
+    pub pass_all_k: Vec<f64>,
+}
+
+/// The trials of a job, ready to be summed up.
+#[derive(Debug, Clone)]
+pub struct Report {
+    agents: Vec<String>,
+    tasks: Vec<Task>,
+    /// By agent, then by task.
+    trials: Vec<Trial>,
+}
+
+impl Report {
+    /// Takes the trials of a job, in any order.
+    ///
+    /// # Panics
+    ///
+    /// Where a trial has an agent or a task that is not there.
+    pub fn new(agents: Vec<String>, tasks: Vec<Task>, trials: impl IntoIterator<Item = Trial>) -> Self {
+        let mut trials: Vec<Trial> = trials.into_iter().collect();
+        trials.sort_by_key(|trial| (trial.agent, trial.task));
+        let there =
+            |trial: &Trial| (trial.agent as usize) < agents.len() && (trial.task as usize) < tasks.len();
+        assert!(trials.iter().all(there), "a trial has an agent and a task of the report");
+        Self { agents, tasks, trials }
+    }
+
+    /// Sums them up.
+    pub fn statistics(&self) -> Statistics {
+        let bootstrap = Resampling { resamples: self.resamples(), seed: SEED };
+        let agent = |(number, name): (usize, &String)| (name.clone(), self.agent(number, bootstrap));
+        Statistics {
+            confidence: CONFIDENCE.level(),
+            bootstrap,
+            agents: self.agents.iter().enumerate().map(agent).collect(),
+        }
+    }
+
+    /// What an agent's attempts at each task come to, in the order of the tasks. Tasks without a trial are left out.
+    pub fn tasks(&self, agent: usize) -> impl Iterator<Item = TaskFigures<'_>> {
+        let attempts = self.trials_of(agent).chunk_by(|one, next| one.task == next.task);
+        attempts.map(|trials| TaskFigures::new(&self.tasks[trials[0].task as usize], trials))
+    }
+
+    /// The statistics with the figures of each task, as a job's result.json has them.
+    pub fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
+        let agent = |(number, (name, agent)): (usize, (&'a String, &'a AgentStatistics))| {
+            (name.as_str(), AgentFile { agent, by_task: Tasks { report: self, agent: number } })
+        };
+        StatisticsFile {
+            confidence: statistics.confidence,
+            bootstrap: statistics.bootstrap,
+            agents: statistics.agents.iter().enumerate().map(agent).collect(),
+        }
+    }
+
+    /// A thousand, and less where so many tasks were to be drawn that it would take long.
+    fn resamples(&self) -> u64 {
+        const MOST_DRAWS: u64 = 20_000_000;
+        let clusters = (self.agents.len() * self.tasks.len()).max(1) as u64;
+        (MOST_DRAWS / clusters).clamp(200, 1_000)
+    }
+
+    fn trials_of(&self, agent: usize) -> &[Trial] {
+        let start = self.trials.partition_point(|trial| (trial.agent as usize) < agent);
+        let end = self.trials.partition_point(|trial| trial.agent as usize <= agent);
+        &self.trials[start..end]
+    }
+
+    fn agent(&self, agent: usize, bootstrap: Resampling) -> AgentStatistics {
+        let trials = self.trials_of(agent);
+        let mut all = Gather::default();
+        trials.iter().for_each(|trial| all.add(trial.task, &trial.outcome));
+        let figures = all.finish(CONFIDENCE, bootstrap);
+        // One kind of part at a time, so that no more than one is in memory.
+        let by = |part: fn(&Task) -> Option<&str>| {
+            let mut parts: IndexMap<&str, Gather> = IndexMap::new();
+            for trial in trials {
+                if let Some(part) = part(&self.tasks[trial.task as usize]) {
+                    parts.entry(part).or_default().add(trial.task, &trial.outcome);
+                }
+                if parts.len() > MOST_PARTS {
+                    return IndexMap::new();
+                }
+            }
+            let alone = parts.len() == 1;
+            let finish = |(name, part): (&str, Gather)| {
+                let figures = match alone && part.trials() == figures.trials {
+                    true => figures.clone(),
+                    false => part.finish(CONFIDENCE, bootstrap),
+                };
+                (name.to_owned(), figures)
+            };
+            parts.into_iter().map(finish).collect()
+        };
+        AgentStatistics {
+            datasets: by(|task| Some(&task.dataset)),
+            categories: by(|task| task.category.as_deref()),
+            difficulties: by(|task| task.difficulty.as_deref()),
+            figures,
+        }
+    }
+}
+
+impl<'a> TaskFigures<'a> {
+    fn new(task: &'a Task, trials: &[Trial]) -> Self {
+        let outcomes = || trials.iter().map(|trial| &trial.outcome);
+        let count = |standing| outcomes().filter(|trial| trial.standing == standing).count() as u64;
+        let finished = || outcomes().filter(|trial| trial.standing != Standing::Skipped);
+        let mut rewards = Sample::default();
+        let mut passed = 0;
+        for reward in
+            outcomes().filter(|trial| trial.standing == Standing::Completed).filter_map(|t| t.reward)
+        {
+            rewards.add(reward);
+            passed += u64::from(is_pass(reward));
+        }
+        let failed = count(Standing::Failed);
+        let failed_excluded = TaskScores::new(rewards, passed);
+        let failed_as_zero = (failed > 0).then(|| {
+            (0..failed).for_each(|_| rewards.add(0.0));
+            TaskScores::new(rewards, passed)
+        });
+        Self {
+            task_name: &task.name,
+            dataset_name: &task.dataset,
+            category: task.category.as_deref(),
+            difficulty: task.difficulty.as_deref(),
+            trials: trials.len() as u64,
+            completed: count(Standing::Completed),
+            failed,
+            skipped: count(Standing::Skipped),
+            failed_excluded,
+            failed_as_zero,
+            mean_duration_sec: finished().map(|trial| trial.seconds).collect::<Sample>().mean(),
+            mean_cost_usd: finished().filter_map(|trial| trial.known_cost).collect::<Sample>().mean(),
+        }
+    }
+}
+
+impl TaskScores {
+    fn new(rewards: Sample, passed: u64) -> Self {
+        let trials = rewards.count();
+        let tries = 1..=trials.min(MOST_TRIES as u64);
+        Self {
+            trials,
+            passed,
+            pass_rate: (trials > 0).then(|| passed as f64 / trials as f64),
+            interval: wilson(passed, trials, CONFIDENCE),
+            mean_reward: rewards.mean(),
+            standard_error: rewards.standard_error(),
+            pass_at_k: tries.clone().map(|k| pass_at_k(trials, passed, k)).collect(),
+            pass_all_k: tries.map(|k| pass_all_k(trials, passed, k)).collect(),
+        }
+    }
+}
+
+/// The statistics as they stand in a file: tasks are summed up while they are written.
+#[derive(Debug, Serialize)]
+pub struct StatisticsFile<'a> {
+    confidence: f64,
+    bootstrap: Resampling,
+    agents: IndexMap<&'a str, AgentFile<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct AgentFile<'a> {
+    #[serde(flatten)]
+    agent: &'a AgentStatistics,
+    by_task: Tasks<'a>,
+}
+
+#[derive(Debug)]
+struct Tasks<'a> {
+    report: &'a Report,
+    agent: usize,
+}
+
+impl Serialize for Tasks<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut sequence = serializer.serialize_seq(None)?;
+        for task in self.report.tasks(self.agent) {
+            // A line for each: there may be as many of them as there are trials.
+            let line = serde_json::to_string(&task).and_then(RawValue::from_string);
+            sequence.serialize_element(&line.map_err(serde::ser::Error::custom)?)?;
+        }
+        sequence.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(name: &str, category: Option<&str>) -> Task {
+        let category = category.map(str::to_owned);
+        Task { dataset: "set".into(), name: name.into(), category, difficulty: None }
+    }
+
+    fn trial(agent: u32, task: u32, reward: Option<f64>, standing: Standing) -> Trial {
+        let outcome =
+            TrialSummary { standing, reward, seconds: 2.0, known_cost: reward, ..TrialSummary::SKIPPED };
+        Trial { agent, task, outcome }
+    }
+
+    fn scored(agent: u32, task: u32, reward: f64) -> Trial {
+        trial(agent, task, Some(reward), Standing::Completed)
+    }
+
+    #[test]
+    fn failed_trials_are_left_out_or_count_as_zero_and_others_do_not_count() {
+        let trials = [
+            scored(0, 0, 1.0),
+            trial(0, 0, None, Standing::Failed),
+            trial(0, 1, None, Standing::Completed),
+            trial(0, 1, None, Standing::Skipped),
+            scored(0, 2, 0.5),
+        ];
+        let tasks = vec![task("a", None), task("b", None), task("c", None)];
+        let figures = Report::new(vec!["x".into()], tasks, trials).statistics().agents["x"].figures.clone();
+        assert_eq!((figures.tasks, figures.trials, figures.completed), (3, 5, 3));
+        assert_eq!((figures.failed, figures.skipped, figures.unscored), (1, 1, 1));
+        let rates = |scores: &rollout_core::statistics::Scores| {
+            let (rate, mean) = (scores.pass_rate.unwrap().rate, scores.mean_reward.unwrap().mean);
+            (scores.trials, scores.passed, rate, mean)
+        };
+        assert_eq!(rates(&figures.failed_excluded), (2, 1, 0.5, 0.75));
+        assert_eq!(rates(&figures.failed_as_zero), (3, 1, 1.0 / 3.0, 0.5));
+        // Only the first task was tried twice, and only where the failure counts.
+        assert_eq!(figures.failed_excluded.pass_k.len(), 1);
+        let twice = figures.failed_as_zero.pass_k[1];
+        assert_eq!((twice.tasks, twice.at_k, twice.all_k), (1, 1.0, 0.0));
+        // Whatever is finished took its time; only what is known has a cost.
+        assert_eq!(figures.duration_sec.unwrap().n, 4);
+        assert_eq!(figures.cost_usd.map(|cost| (cost.n, cost.max)), Some((2, 1.0)));
+    }
+
+    #[test]
+    fn trials_in_any_order_give_the_same_to_the_last_bit() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut trials: Vec<Trial> = (0..2)
+            .flat_map(|agent| (0..40).map(move |task| (agent, task)))
+            .map(|(agent, task)| scored(agent, task, random.f64()))
+            .collect();
+        let report = |trials: &[Trial]| {
+            let tasks = (0..40).map(|task_number| task(&task_number.to_string(), Some("c"))).collect();
+            Report::new(vec!["x".into(), "y".into()], tasks, trials.iter().copied())
+        };
+        let statistics = report(&trials).statistics();
+        random.shuffle(&mut trials);
+        assert_eq!(report(&trials).statistics(), statistics);
+        assert_eq!(statistics.bootstrap, Resampling { resamples: 1_000, seed: 1 });
+    }
+
+    #[test]
+    fn parts_are_those_that_tasks_name_unless_there_are_too_many() {
+        let tasks = vec![task("a", Some("math")), task("b", None), task("c", Some("code"))];
+        let trials = (0..3).map(|task| scored(0, task, 1.0));
+        let statistics = Report::new(vec!["x".into()], tasks, trials).statistics();
+        let agent = &statistics.agents["x"];
+        assert_eq!(agent.categories.keys().collect::<Vec<_>>(), ["math", "code"]);
+        assert_eq!(agent.categories["math"].trials, 1);
+        assert_eq!(agent.datasets["set"], agent.figures);
+        assert!(agent.difficulties.is_empty());
+        let many = MOST_PARTS as u32 + 1;
+        let tasks = (0..many).map(|number| task("t", Some(&number.to_string()))).collect();
+        let trials = (0..many).map(|task| scored(0, task, 1.0));
+        assert!(Report::new(vec!["x".into()], tasks, trials).statistics().agents["x"].categories.is_empty());
+    }
+
+    #[test]
+    fn nothing_finished_is_no_number() {
+        let trials = [trial(0, 0, None, Standing::Skipped)];
+        let report = Report::new(vec!["x".into()], vec![task("a", None)], trials);
+        let figures = &report.statistics().agents["x"].figures;
+        assert_eq!((figures.trials, figures.skipped), (1, 1));
+        assert_eq!(figures.failed_as_zero, rollout_core::statistics::Scores::default());
+        assert_eq!((figures.duration_sec, figures.cost_usd), (None, None));
+        assert_eq!(report.tasks(0).next().unwrap().failed_excluded.pass_rate, None);
+    }
+
+    #[test]
+    fn a_file_has_a_line_for_each_task() {
+        let trials = [scored(0, 0, 1.0), scored(0, 0, 0.0), trial(0, 1, None, Standing::Failed)];
+        let report = Report::new(vec!["x".into()], vec![task("a", Some("math")), task("b", None)], trials);
+        let statistics = report.statistics();
+        let text = serde_json::to_string_pretty(&report.file(&statistics)).unwrap();
+        let lines: Vec<&str> =
+            text.lines().map(str::trim).filter(|line| line.contains("task_name")).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+        {"task_name":"a","dataset_name":"set","category":"math","trials":2,"completed":2,"failed":0,"skipped":0,"failed_excluded":{"trials":2,"passed":1,"pass_rate":0.5,"interval":{"low":0.09453120573423088,"high":0.9054687942657691},"mean_reward":0.5,"standard_error":0.5,"pass_at_k":[0.5,1.0],"pass_all_k":[0.5,0.0]},"mean_duration_sec":2.0,"mean_cost_usd":0.5},
+        {"task_name":"b","dataset_name":"set","trials":1,"completed":0,"failed":1,"skipped":0,"failed_excluded":{"trials":0,"passed":0,"pass_rate":null,"interval":null,"mean_reward":null,"standard_error":null,"pass_at_k":[],"pass_all_k":[]},"failed_as_zero":{"trials":1,"passed":0,"pass_rate":0.0,"interval":{"low":0.0,"high":0.7934506856227623},"mean_reward":0.0,"standard_error":null,"pass_at_k":[0.0],"pass_all_k":[0.0]},"mean_duration_sec":2.0,"mean_cost_usd":null}
+        "#);
+        let read: Statistics = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, statistics);
+    }
+}

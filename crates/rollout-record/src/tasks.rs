@@ -1,0 +1,73 @@
+//! What the tasks of a job said when it was planned: `tasks.jsonl`.
+//!
+//! Records of a job tell of its tasks long after their files have changed or are gone. Examples for models are not in
+//! it: their rows tell what they were.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::atomic::{self, WriteError};
+use rollout_core::redact::Redactor;
+
+/// What a task said: a line of the file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskAbout {
+    /// Its dataset.
+    pub dataset: String,
+    /// Its name.
+    pub name: String,
+    /// The hash of all that its results depend on; none if it is too large to be told.
+    pub version_hash: Option<String>,
+    /// `category` of its metadata.
+    pub category: Option<String>,
+    /// `difficulty` of its metadata.
+    pub difficulty: Option<String>,
+    /// `tags` of its metadata.
+    pub tags: Vec<String>,
+    /// `description` of its metadata.
+    pub description: Option<String>,
+    /// What the agent is told; cut off if it is very long.
+    pub instruction: String,
+    /// tests/test.sh; cut off if it is very long.
+    pub test: Option<String>,
+    /// Whether it has a solution for the oracle to run. Older records do not tell.
+    pub has_solution: Option<bool>,
+    /// Where its tests can be seen as they were, if they are in a repository on GitHub.
+    pub tests_url: Option<String>,
+    /// The limits that its trials were to have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<TaskLimits>,
+}
+
+/// The limits of a task's trials as the task and the job ask for them. Which of them hold is told by each trial.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TaskLimits {
+    /// Cores.
+    pub cpus: f64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Bytes on the disk.
+    pub storage_bytes: u64,
+    /// Seconds for building or fetching the image.
+    pub build_timeout_sec: f64,
+    /// Seconds for installing the agent.
+    pub install_timeout_sec: f64,
+    /// Seconds for the agent.
+    pub agent_timeout_sec: f64,
+    /// Seconds for the tests.
+    pub verifier_timeout_sec: f64,
+}
+
+/// Writes the file, without secrets.
+pub fn write(path: &Path, tasks: &[TaskAbout], redactor: &Redactor) -> Result<(), WriteError> {
+    atomic::write(path, |mut file| {
+        for task in tasks {
+            let clean = redactor.json(serde_json::to_value(task)?);
+            serde_json::to_writer(&mut file, &clean)?;
+            file.write_all(b"\n")?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,335 @@
+//! From what a job file says about models and interactions to what runs.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use super::rollouts::Unusable;
+use crate::rollouts::Rollouts;
+use crate::{
+    config::{
+        CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, InteractionConfig,
+        InteractionKind, McpConfig, ModelConfig, ParserConfig, RubricEntry, ScoreConfig, ToolConfig,
+        load_task_config,
+    },
+    job::ExampleSet,
+};
+use rollout_core::message::{Messages, ToolDef};
+use rollout_core::name::DatasetName;
+use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
+use rollout_model::{
+    DuplicateTool, Interaction, Model, MultiTurn, Rubric, Sandboxed, SingleTurn, ToolUse,
+    client::{Client, ClientConfig, ClientError, Prices, PricesError},
+    dataset::{self, DatasetError, Format},
+    parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
+    rubric::{Command, Judge},
+    tool::{self, Tool, container},
+};
+
+/// Why a model or an interaction of a job file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// There can be no client for a model.
+    #[error("the model `{model}` cannot be used")]
+    Client {
+        /// The server's name for it.
+        model: String,
+        /// Why.
+        source: ClientError,
+    },
+    /// A price is no price.
+    #[error("the prices of `{model}` cannot be used")]
+    Prices {
+        /// The server's name for it.
+        model: String,
+        /// Why.
+        source: PricesError,
+    },
+    /// The examples are not as they have to be.
+    #[error("the examples {place} cannot be used")]
+    Dataset {
+        /// Where they are.
+        place: String,
+        /// What is wrong with them.
+        source: DatasetError,
+    },
+    /// Two tools are of one name.
+    #[error("the tools cannot be used")]
+    Tools(#[from] DuplicateTool),
+    /// What would come of the rollouts could not be scored or saved.
+    #[error("the interaction cannot be used")]
+    Unusable(#[from] Unusable),
+    /// A parser cannot find anything.
+    #[error("the parser cannot be used")]
+    Parser(#[from] XmlError),
+    /// An MCP server gives no tools.
+    #[cfg(feature = "mcp")]
+    #[error("the tools cannot be used")]
+    Mcp(#[from] tool::mcp::McpError),
+    /// This build of Rollout cannot reach MCP servers.
+    #[cfg(not(feature = "mcp"))]
+    #[error("this build of Rollout has no MCP, which the tools need; build it with the feature `mcp`")]
+    Mcp,
+}
+
+/// What interactions with containers run in.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Makes the containers.
+    pub provider: Arc<dyn Provider>,
+    /// Labels what the provider makes.
+    pub job: String,
+}
+
+impl fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Surroundings({}, {})", self.provider.name(), self.job)
+    }
+}
+
+/// The model that a job file describes. Nobody is asked yet.
+///
+/// ```
+/// use rollout::{config, model};
+///
+/// let text = "
+/// agents: [{name: gpt, model: {name: gpt-4.1-mini, base_url: 'https://api.openai.com/v1'}}]
+/// datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}], rubric: [{match: exact}]}}]
+/// ";
+/// let job = config::load_job_text("job.yaml".as_ref(), text, &[], &|_| None)?.config;
+/// let config::AgentKind::Model(agent) = &job.agents[0].kind else { unreachable!() };
+/// assert_eq!(model::build::model(&agent.model)?.name, "gpt-4.1-mini");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn model(config: &ModelConfig) -> Result<Model, BuildError> {
+    let prices = config.price.map_or_else(|| Ok(Prices::default()), Prices::all);
+    let prices = prices.map_err(|source| BuildError::Prices { model: config.name.clone(), source })?;
+    let secret = |value: &EnvValue| value.value.as_str().into();
+    let client = Client::new(ClientConfig {
+        base_urls: config.base_urls.clone(),
+        api_key: config.api_key.as_ref().map(secret),
+        dialect: config.dialect,
+        headers: config.headers.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
+        extra_body: config.extra_body.clone(),
+        stream: config.stream,
+        token_ids: config.token_ids,
+        timeout: config.timeout,
+        connect_timeout: config.connect_timeout,
+        max_retries: config.max_retries,
+        rate_limit: config.rate_limit,
+        prices,
+    });
+    let client = client.map_err(|source| BuildError::Client { model: config.name.clone(), source })?;
+    Ok(Model {
+        client,
+        name: config.name.clone(),
+        sampling: config.sampling.clone(),
+        max_seq_len: config.max_seq_len,
+    })
+}
+
+/// The interaction that a job file describes, with its examples in the order in which they are attempted.
+///
+/// Without surroundings it can be looked at, not run: no container is made, and no MCP server is started.
+pub async fn examples(
+    name: &DatasetName,
+    config: &InteractionConfig,
+    surroundings: Option<&Surroundings>,
+) -> Result<ExampleSet, BuildError> {
+    let interaction = interaction(name, config, surroundings).await?;
+    let mut rollouts = Rollouts::shared(interaction, rubric(config)?)
+        .limits(config.limits)
+        .env_id(name.as_str())
+        .state_columns(config.state_columns.iter())
+        .pass_threshold(config.pass_threshold)
+        .independent_scoring(config.independent_scoring);
+    rollouts.check()?;
+    rollouts.shuffled = Some(config.shuffle.then_some(config.shuffle_seed));
+    let inputs = inputs(name, config).await.map_err(|source| {
+        let place = match &config.dataset {
+            ExamplesConfig::File { path, .. } => format!("in {}", path.display()),
+            ExamplesConfig::Inline(_) => "of the interaction".to_owned(),
+        };
+        BuildError::Dataset { place, source }
+    })?;
+    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs, names: Vec::new() })
+}
+
+async fn inputs(
+    name: &DatasetName,
+    config: &InteractionConfig,
+) -> Result<Vec<rollout_model::RolloutInput>, DatasetError> {
+    let format = Format {
+        system_prompt: config.system_prompt.clone(),
+        few_shot: config.few_shot.clone(),
+        task: Some(name.to_string()),
+    };
+    let rows = match &config.dataset {
+        ExamplesConfig::File { path, .. } => {
+            let path = path.clone();
+            blocking(move || Ok(dataset::read(&path)))
+                .await
+                .map_err(|source| DatasetError::Io { path: config.directory.clone(), source })??
+        }
+        ExamplesConfig::Inline(rows) => rows.clone(),
+    };
+    let mut inputs = format.inputs(rows)?;
+    if config.shuffle {
+        dataset::shuffle(&mut inputs, config.shuffle_seed);
+    }
+    inputs.truncate(config.num_examples.unwrap_or(usize::MAX));
+    Ok(inputs)
+}
+
+async fn interaction(
+    name: &DatasetName,
+    config: &InteractionConfig,
+    surroundings: Option<&Surroundings>,
+) -> Result<Arc<dyn Interaction>, BuildError> {
+    match config.kind {
+        InteractionKind::SingleTurn => Ok(Arc::new(SingleTurn)),
+        // Nothing but the model speaks; its limits end the conversation.
+        InteractionKind::MultiTurn => {
+            Ok(Arc::new(MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new()))))))
+        }
+        InteractionKind::ToolUse => {
+            let tools = ToolUse::new(tools(config, surroundings.is_some()).await?)?;
+            match (&config.environment, surroundings) {
+                (Some(container), Some(surroundings)) => {
+                    let template = template(name, container);
+                    let provider = Arc::clone(&surroundings.provider);
+                    Ok(Arc::new(Sandboxed::new(provider, template, surroundings.job.as_str(), tools)))
+                }
+                _ => Ok(Arc::new(tools)),
+            }
+        }
+    }
+}
+
+async fn tools(config: &InteractionConfig, connect: bool) -> Result<Vec<Arc<dyn Tool>>, BuildError> {
+    let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
+    for tool in &config.tools {
+        match tool {
+            ToolConfig::Command(tool) => tools.push(command_tool(tool, config)),
+            ToolConfig::Container(kinds) => {
+                tools.extend(container::tools(kinds, container::COMMAND_TIMEOUT));
+            }
+            ToolConfig::Mcp(_) => {}
+        }
+    }
+    // These come last because their names give way to those of the author's own tools.
+    for tool in config.tools.iter().filter(|_| connect) {
+        if let ToolConfig::Mcp(server) = tool {
+            let found = mcp_tools(server, config, &tools).await?;
+            tools.extend(found);
+        }
+    }
+    Ok(tools)
+}
+
+fn command_tool(tool: &CommandToolConfig, config: &InteractionConfig) -> Arc<dyn Tool> {
+    let def = ToolDef {
+        name: tool.name.clone(),
+        description: tool.description.clone(),
+        parameters: tool.parameters.clone().into(),
+        strict: None,
+    };
+    tool::command(def, tool.command.clone(), config.directory.clone(), tool.timeout)
+}
+
+#[cfg(feature = "mcp")]
+async fn mcp_tools(
+    server: &McpConfig,
+    config: &InteractionConfig,
+    others: &[Arc<dyn Tool>],
+) -> Result<Vec<Arc<dyn Tool>>, BuildError> {
+    let pair = |(name, value): (&String, &EnvValue)| (name.clone(), value.value.clone());
+    let transport = match server {
+        McpConfig::Command { command, env } => tool::mcp::McpTransport::Command {
+            argv: command.clone(),
+            env: env.iter().map(pair).collect(),
+            directory: Some(config.directory.clone()),
+        },
+        McpConfig::Url { url, headers } => tool::mcp::McpTransport::Http {
+            url: url.value.clone(),
+            headers: headers.iter().map(pair).collect(),
+        },
+    };
+    let taken: Vec<&str> = others.iter().map(|tool| tool.def().name.as_str()).collect();
+    Ok(tool::mcp::McpServer::connect(&transport).await?.tools(&taken))
+}
+
+#[cfg(not(feature = "mcp"))]
+#[expect(clippy::unused_async, reason = "with the feature it connects")]
+async fn mcp_tools(
+    _: &McpConfig,
+    _: &InteractionConfig,
+    _: &[Arc<dyn Tool>],
+) -> Result<Vec<Arc<dyn Tool>>, BuildError> {
+    Err(BuildError::Mcp)
+}
+
+/// The container of an interaction as providers know it: a task without tests.
+fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTemplate {
+    let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
+    let (context, docker_image) = match &container.image {
+        ContainerImage::Name(image) => (PathBuf::new(), Some(image.clone())),
+        ContainerImage::Build(path) => (path.clone(), None),
+    };
+    EnvironmentTemplate {
+        name: name.to_string(),
+        context,
+        docker_image,
+        build_timeout: Duration::try_from_secs_f64(defaults.build_timeout_sec).unwrap_or(Duration::MAX),
+        cpus: container.cpus,
+        memory: container.memory,
+        storage: defaults.storage,
+    }
+}
+
+/// The rubric that an interaction describes.
+pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
+    let shared = config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain));
+    let mut rubric = Rubric::new().shared_parser(Arc::clone(&shared));
+    for RubricEntry { name, weight, score } in &config.rubric {
+        let (own, entry): (_, Box<dyn FnOnce(Rubric) -> Rubric>) = match score {
+            ScoreConfig::Match { how, parser } => {
+                (parser, Box::new(|rubric: Rubric| rubric.matching(name, *weight, *how)))
+            }
+            ScoreConfig::Judge { model: judge, prompt, parser } => {
+                let judge = Judge::new(Arc::new(model(judge)?));
+                let judge = match prompt {
+                    Some(prompt) => judge.template(prompt.as_str()),
+                    None => judge,
+                };
+                (parser, Box::new(|rubric: Rubric| rubric.judge(name, *weight, judge)))
+            }
+            ScoreConfig::Command { command, group, timeout } => {
+                let (program, arguments) =
+                    command.split_first().expect("a command that was read is not empty");
+                let command = Command::new(program, arguments).dir(&config.directory).timeout(*timeout);
+                let entry = move |rubric: Rubric| match group {
+                    true => rubric.group_command(name, *weight, command),
+                    false => rubric.command(name, *weight, command),
+                };
+                (&None, Box::new(entry))
+            }
+        };
+        rubric = match own {
+            Some(own) => rubric.and(entry(Rubric::new().shared_parser(parser(own)?))),
+            None => entry(rubric),
+        };
+    }
+    Ok(rubric)
+}
+
+fn parser(config: &ParserConfig) -> Result<Arc<dyn Parser>, XmlError> {
+    Ok(match config {
+        ParserConfig::Plain => Arc::new(Plain),
+        ParserConfig::Think => Arc::new(Think::new()),
+        ParserConfig::MaybeThink => Arc::new(MaybeThink::new()),
+        ParserConfig::Boxed => Arc::new(Boxed),
+        ParserConfig::Xml { fields, answer_field } => {
+            let fields = fields.iter().map(|names| XmlField::from(names.clone()));
+            Arc::new(Xml::new(fields, answer_field)?)
+        }
+    })
+}

@@ -1,0 +1,458 @@
+//! Many rollouts: [`Rollouts::generate`] and [`Rollouts::evaluate`], run by the engine of every other job.
+
+use std::{
+    fmt,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::rollouts::Unusable;
+use crate::rollouts::Rollouts;
+use crate::{
+    config::{JobConfig, LoadedJob, RetryConfig},
+    job::{self, Cancel, Collector, ExampleSet, Job, JobError, Plan, PlanError, ResumeError},
+};
+use rollout_core::name::{AgentName, DatasetName};
+use rollout_core::row::RolloutOutput;
+use rollout_model::{Model, RolloutInput, Share, dataset};
+use rollout_record::hub::{Hub, HubError, Push, PushFile, Pushed, RepoName};
+use rollout_record::metadata::GenerateMetadata;
+
+/// Told after each group: all rows, those that are new, and what all of them come to.
+pub type OnProgress = Box<dyn FnMut(&[RolloutOutput], &[RolloutOutput], &GenerateMetadata) + Send>;
+
+/// Told once before the first rollout: how many there are in all, and how many are still to do.
+pub type OnStart = Box<dyn FnOnce(usize, usize) + Send>;
+
+/// Who attempts, how many at a time, and what is kept.
+///
+/// ```
+/// # fn example(model: rollout::model::Model) {
+/// use rollout::model::RunOptions;
+///
+/// let options = RunOptions::new(model).max_concurrent(10).save_to("results/experiment_1");
+/// # }
+/// ```
+pub struct RunOptions {
+    model: Arc<Model>,
+    max_concurrent: Option<NonZeroU32>,
+    share: Option<Share>,
+    save: Save,
+    state_columns: Option<Vec<String>>,
+    independent_scoring: Option<bool>,
+    retry: RetryConfig,
+    on_start: Option<OnStart>,
+    on_progress: Option<OnProgress>,
+    cancel: Cancel,
+    hub: Option<Hub>,
+    hub_dataset: Option<RepoName>,
+}
+
+enum Save {
+    No,
+    Under(PathBuf),
+    To(PathBuf),
+}
+
+impl RunOptions {
+    /// A model. Nothing is saved, nothing tried again, and all rollouts run at the same time, unless told otherwise.
+    pub fn new(model: impl Into<Arc<Model>>) -> Self {
+        Self {
+            model: model.into(),
+            max_concurrent: None,
+            share: None,
+            save: Save::No,
+            state_columns: None,
+            independent_scoring: None,
+            retry: job::rollouts::retry_config(0),
+            on_start: None,
+            on_progress: None,
+            cancel: Cancel::default(),
+            hub: None,
+            hub_dataset: None,
+        }
+    }
+
+    /// How many rollouts run at the same time; 0 for no limit.
+    #[must_use]
+    pub fn max_concurrent(self, rollouts: u32) -> Self {
+        Self { max_concurrent: NonZeroU32::new(rollouts), ..self }
+    }
+
+    /// Has each rollout wait for one of the places that several runs share.
+    #[must_use]
+    pub fn share(self, share: Share) -> Self {
+        Self { share: Some(share), ..self }
+    }
+
+    /// Saves rows and averages in a new directory `outputs/evals/<env_id>--<model>/<8 hexadecimal digits>`.
+    #[must_use]
+    pub fn save_results(self) -> Self {
+        Self { save: Save::Under(PathBuf::from("outputs")), ..self }
+    }
+
+    /// Saves rows and averages in this directory. What is there already is not done again.
+    #[must_use]
+    pub fn save_to(self, directory: impl Into<PathBuf>) -> Self {
+        Self { save: Save::To(directory.into()), ..self }
+    }
+
+    /// Fields of the state that go into the rows, in the place of those of the [`Rollouts`].
+    #[must_use]
+    pub fn state_columns<S: Into<String>>(self, columns: impl IntoIterator<Item = S>) -> Self {
+        Self { state_columns: Some(columns.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    /// Whether each rollout is scored by itself, whatever the [`Rollouts`] say.
+    #[must_use]
+    pub fn independent_scoring(self, independent_scoring: bool) -> Self {
+        Self { independent_scoring: Some(independent_scoring), ..self }
+    }
+
+    /// How often a rollout is tried again whose error may not come back: one of the infrastructure, or a response
+    /// without sense. The first wait is a second, each next one twice as long.
+    #[must_use]
+    pub fn max_retries(self, max_retries: u32) -> Self {
+        self.retry(job::rollouts::retry_config(max_retries))
+    }
+
+    /// How often a rollout is tried again, and after which waits.
+    #[must_use]
+    pub fn retry(self, retry: RetryConfig) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Calls this before the first rollout.
+    #[must_use]
+    pub fn on_start(self, told: impl FnOnce(usize, usize) + Send + 'static) -> Self {
+        Self { on_start: Some(Box::new(told)), ..self }
+    }
+
+    /// Calls this after each group. It holds up the run while it works.
+    #[must_use]
+    pub fn on_progress(
+        self,
+        told: impl FnMut(&[RolloutOutput], &[RolloutOutput], &GenerateMetadata) + Send + 'static,
+    ) -> Self {
+        Self { on_progress: Some(Box::new(told)), ..self }
+    }
+
+    /// Pushes rows and averages to a dataset of a hub in the end. They have to be saved too.
+    #[must_use]
+    pub fn push_to_hf_hub(self, hub: Hub) -> Self {
+        Self { hub: Some(hub), ..self }
+    }
+
+    /// The dataset to push to, in the place of `<env_id>_<model>_n<examples>_r<rollouts per example>` of whoever has
+    /// the token.
+    #[must_use]
+    pub fn hf_hub_dataset_name(self, name: RepoName) -> Self {
+        Self { hub_dataset: Some(name), ..self }
+    }
+
+    /// Stops the run.
+    #[must_use]
+    pub fn cancel(self, cancel: Cancel) -> Self {
+        Self { cancel, ..self }
+    }
+}
+
+impl fmt::Debug for RunOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunOptions")
+            .field("model", &self.model.name)
+            .field("max_concurrent", &self.max_concurrent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which examples of a dataset are evaluated, and how often.
+///
+/// ```
+/// use rollout::model::Sample;
+///
+/// let some = Sample::first(100).rollouts(4);
+/// let others = Sample::all().shuffle(7);
+/// assert_eq!(others.rollouts_per_example.get(), 1);
+/// # let _ = some;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// How many examples; none for all.
+    pub num_examples: Option<usize>,
+    /// Rollouts of each example.
+    pub rollouts_per_example: NonZeroU32,
+    /// The seed of the order from which the first examples are taken; none for that of the dataset.
+    pub shuffle_seed: Option<u64>,
+}
+
+impl Default for Sample {
+    fn default() -> Self {
+        Self { num_examples: None, rollouts_per_example: NonZeroU32::MIN, shuffle_seed: None }
+    }
+}
+
+impl Sample {
+    /// Every example, once.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The first so many examples, once each.
+    pub fn first(num_examples: usize) -> Self {
+        Self { num_examples: Some(num_examples), ..Self::default() }
+    }
+
+    /// The same examples with so many rollouts of each; at least one.
+    #[must_use]
+    pub fn rollouts(self, rollouts_per_example: u32) -> Self {
+        let rollouts_per_example = NonZeroU32::new(rollouts_per_example).unwrap_or(NonZeroU32::MIN);
+        Self { rollouts_per_example, ..self }
+    }
+
+    /// As many examples, taken from an order that depends on the seed alone.
+    #[must_use]
+    pub fn shuffle(self, seed: u64) -> Self {
+        Self { shuffle_seed: Some(seed), ..self }
+    }
+
+    /// The examples that are chosen.
+    fn of(self, dataset: &[RolloutInput]) -> Vec<RolloutInput> {
+        let count = self.num_examples.unwrap_or(usize::MAX);
+        match self.shuffle_seed {
+            None => dataset.iter().take(count).cloned().collect(),
+            Some(seed) => {
+                let mut order: Vec<_> = dataset.iter().collect();
+                dataset::shuffle(&mut order, seed);
+                order.into_iter().take(count).cloned().collect()
+            }
+        }
+    }
+}
+
+/// What many rollouts came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateOutputs {
+    /// The rows by example, those of earlier runs in the same directory included.
+    pub outputs: Vec<RolloutOutput>,
+    /// What they come to.
+    pub metadata: GenerateMetadata,
+    /// Whether somebody cut the run short, so that rows are missing.
+    pub cancelled: bool,
+    /// What came of the push, if one was asked for and nobody cut the run short.
+    pub pushed: Option<Pushed>,
+}
+
+/// Why rollouts could not be generated.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// There is nothing to do.
+    #[error("there are no examples to run; give the rollouts a dataset, or `generate` some inputs")]
+    NoExamples,
+    /// What would come of it could not be scored or saved.
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
+    /// What is saved in the directory cannot be continued.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// The run had to stop.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// There would be no files to push.
+    #[error("results that are not saved cannot be pushed; call `save_results` or `save_to` too")]
+    Unsaved,
+    /// The results are saved and could not be pushed.
+    #[error("the results are in {}, and could not be pushed", directory.display())]
+    Push {
+        /// Where they are saved.
+        directory: PathBuf,
+        /// Why.
+        source: HubError,
+    },
+}
+
+impl GenerateError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Resume(error) => error.hint(),
+            Self::Job(error) => error.hint(),
+            Self::Push { source, .. } => source.hint().map(str::to_owned),
+            Self::NoExamples | Self::Unusable(_) | Self::Unsaved => None,
+        }
+    }
+}
+
+impl Rollouts {
+    /// Runs and scores a rollout for each input. Inputs of the same `example_id` make a group.
+    pub async fn generate(
+        &self,
+        inputs: Vec<RolloutInput>,
+        options: RunOptions,
+    ) -> Result<GenerateOutputs, GenerateError> {
+        self.clone().run(inputs, NonZeroU32::MIN, options).await
+    }
+
+    /// Runs and scores rollouts of examples of the dataset.
+    pub async fn evaluate(
+        &self,
+        sample: Sample,
+        options: RunOptions,
+    ) -> Result<GenerateOutputs, GenerateError> {
+        let inputs = sample.of(&self.dataset);
+        let rollouts = Self { shuffled: Some(sample.shuffle_seed), ..self.clone() };
+        rollouts.run(inputs, sample.rollouts_per_example, options).await
+    }
+
+    async fn run(
+        mut self,
+        inputs: Vec<RolloutInput>,
+        attempts: NonZeroU32,
+        options: RunOptions,
+    ) -> Result<GenerateOutputs, GenerateError> {
+        if let Some(columns) = options.state_columns {
+            self.state_columns = columns.into();
+        }
+        if let Some(independent) = options.independent_scoring {
+            self.independent_scoring = independent;
+        }
+        self.share = options.share;
+        self.check()?;
+        let model = options.model;
+        let config = JobConfig {
+            n_attempts: attempts,
+            n_concurrent_trials: options.max_concurrent.unwrap_or(NonZeroU32::MAX),
+            retry: options.retry,
+            ..JobConfig::default()
+        };
+        let directory = match options.save {
+            Save::No => None,
+            Save::To(directory) => Some(directory),
+            Save::Under(base) => Some(new_directory(&base, self.name(), &model.name)),
+        };
+        if options.hub.is_some() && directory.is_none() {
+            return Err(GenerateError::Unsaved);
+        }
+        let (env_id, shuffled) = (self.name().to_owned(), self.shuffled);
+        let examples = ExampleSet {
+            name: DatasetName::new(flat(&env_id)).unwrap_or_else(|_| default_name()),
+            rollouts: Arc::new(self),
+            inputs,
+            names: Vec::new(),
+        };
+        let agent = AgentName::new(flat(&model.name))
+            .unwrap_or_else(|_| AgentName::new("model").expect("a word is a name"));
+        let (name, total) = (model.name.clone(), examples.inputs.len());
+        let mut plan =
+            Plan::of_examples(unwritten(config), Vec::new(), agent, model, examples).map_err(|error| {
+                match error {
+                    PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
+                        GenerateError::NoExamples
+                    }
+                }
+            })?;
+        let num_examples = plan.tasks().len();
+        let per_example = if total > num_examples { total / num_examples } else { attempts.get() as usize };
+        plan.describe(json!({
+            "env_id": &env_id,
+            "model": &name,
+            "num_examples": num_examples,
+            "rollouts_per_example": per_example,
+            "shuffle": shuffled.map(|seed| seed.is_some()),
+            "shuffle_seed": shuffled.flatten(),
+        }));
+
+        let all = plan.len() as usize;
+        let mut job = match directory.clone() {
+            None => Job::unrecorded(plan),
+            Some(directory) => Job::in_directory(plan, directory).await?,
+        };
+        if let Some(on_start) = options.on_start {
+            on_start(all, job.remaining());
+        }
+        let gathered = Arc::new(Mutex::new(None));
+        let all = job.take_earlier();
+        job.collect(Gather { all, on_progress: options.on_progress, gathered: Arc::clone(&gathered) });
+        // Whoever calls this listens to progress, not to events.
+        let (events, _) = mpsc::unbounded_channel();
+        job.run(events, options.cancel).await?;
+        let gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut gathered: GenerateOutputs = gathered.expect("a job that ends well tells its end");
+        if let (Some(hub), Some(directory), false) = (options.hub, directory, gathered.cancelled) {
+            let dataset = options.hub_dataset.unwrap_or_else(|| {
+                RepoName::tidy(&format!("{env_id}_{}_n{num_examples}_r{per_example}", name.replace('/', "_")))
+            });
+            let pushed = push(&hub, dataset, &directory).await;
+            gathered.pushed = Some(pushed.map_err(|source| GenerateError::Push { directory, source })?);
+        }
+        Ok(gathered)
+    }
+}
+
+/// Pushes the rows and averages of a directory.
+async fn push(hub: &Hub, dataset: RepoName, directory: &Path) -> Result<Pushed, HubError> {
+    let mut files = Vec::new();
+    // A directory of another program goes on with its own name for the rows.
+    for name in ["outputs.jsonl", "results.jsonl", "metadata.json"] {
+        let path = directory.join(name);
+        if tokio::fs::try_exists(&path).await.unwrap_or(false) {
+            files.push(PushFile::new(path, name)?);
+        }
+    }
+    hub.push(&Push::files(dataset, files), &mut |_| {}).await
+}
+
+/// Gathers rows while they come.
+struct Gather {
+    all: Vec<RolloutOutput>,
+    on_progress: Option<OnProgress>,
+    gathered: Arc<Mutex<Option<GenerateOutputs>>>,
+}
+
+impl Collector for Gather {
+    fn group(&mut self, outputs: Vec<RolloutOutput>, metadata: &dyn Fn() -> GenerateMetadata) {
+        let before = self.all.len();
+        self.all.extend(outputs);
+        if let Some(on_progress) = &mut self.on_progress {
+            on_progress(&self.all, &self.all[before..], &metadata());
+        }
+    }
+
+    fn end(&mut self, metadata: GenerateMetadata, cancelled: bool) {
+        let mut outputs = std::mem::take(&mut self.all);
+        outputs.sort_by_key(|output| (output.example_id, output.attempt));
+        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        *gathered = Some(GenerateOutputs { outputs, metadata, cancelled, pushed: None });
+    }
+}
+
+/// A job that was never in a file.
+fn unwritten(config: JobConfig) -> LoadedJob {
+    LoadedJob {
+        config,
+        path: PathBuf::new(),
+        record: serde_json::Value::Null,
+        warnings: Vec::new(),
+        hash: String::new(),
+        secrets: Vec::new(),
+    }
+}
+
+/// A directory for one run, beside those of the same environment and model.
+fn new_directory(base: &Path, env_id: &str, model: &str) -> PathBuf {
+    let pair = format!("{}--{}", flat(env_id), flat(model));
+    base.join("evals").join(pair).join(format!("{:08x}", fastrand::u32(..)))
+}
+
+/// A name without directories in it.
+fn flat(name: &str) -> String {
+    name.replace(['/', '\\'], "--")
+}
+
+fn default_name() -> DatasetName {
+    DatasetName::new("default").expect("a word is a name")
+}

@@ -1,0 +1,229 @@
+//! Model rollouts: a model attempts an example turn by turn, and a rubric scores what came of it.
+//!
+//! A rollout is one conversation from a prompt to a score. Four things make it:
+//!
+//! | | | |
+//! | --- | --- | --- |
+//! | [`Model`] | who | a [`Client`], the server's name for the model, how it is sampled |
+//! | [`RolloutInput`] | what | the first messages, the right answer, whatever else is known: a row of a [`dataset`] |
+//! | [`Interaction`] | how | what happens between two turns; [`SingleTurn`], [`MultiTurn`] and [`ToolUse`] are there |
+//! | [`Rubric`] | how good | functions of the finished [`State`], each with a weight |
+//!
+//! [`Rollouts`] holds the last three together. What follows goes from one question to tools.
+//!
+//! # A question
+//!
+//! ```
+//! use rollout::model::{
+//!     Client, Model, Rollouts, Rubric, SamplingArgs, SingleTurn,
+//!     client::ClientConfig,
+//!     dataset::{Format, rows},
+//! };
+//!
+//! # use rollout_testkit::{ModelServer, Script};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::start(Script::arithmetic());
+//! # let base_url = server.url();
+//! let model = Model {
+//!     client: Client::new(ClientConfig { api_key: Some("sk-…".into()), ..ClientConfig::new(base_url) })?,
+//!     name: "gpt-4.1-mini".to_owned(),
+//!     sampling: SamplingArgs::from_iter([("temperature".to_owned(), 0.7.into())]),
+//!     max_seq_len: None,
+//! };
+//!
+//! let rows = rows(r#"{"question": "What is 2+2?", "answer": "4"}"#)?;
+//! let system_prompt = Some(r"Put your final answer into \boxed{}.".to_owned());
+//! let examples = Format { system_prompt, ..Format::default() }.inputs(rows)?;
+//! let math = Rollouts::new(SingleTurn, Rubric::math()).dataset(examples);
+//!
+//! let state = math.rollout(math.examples()[0].clone(), model).await?;
+//! assert_eq!(state.completion.unwrap()[0].text(), r"The answer is \boxed{4}.");
+//! assert_eq!(state.reward, Some(1.0));
+//! assert_eq!(state.stop_condition.as_deref(), Some("max_turns_reached"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A rollout whose model or tool failed has a state as well: [`State::error`] says what went wrong, and it is scored like
+//! any other. Only a refused key is an error of the call.
+//!
+//! # Many of them
+//!
+//! [`Rollouts::evaluate`] runs several rollouts of each example and [`Rollouts::generate`] those that it is given, both on
+//! the engine of every other [job](rollout::job). With a directory, results are saved as they come, and a second call does
+//! only what is missing.
+//!
+//! ```
+//! use rollout::model::{Rollouts, Rubric, RunOptions, Sample, SingleTurn, dataset};
+//!
+//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout_testkit::{ModelServer, Script};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::start(Script::arithmetic());
+//! # let client = Client::new(ClientConfig::new(server.url()))?;
+//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
+//! # let temporary = tempfile::tempdir()?;
+//! # let directory = temporary.path().join("sums");
+//! let rows = dataset::rows(
+//!     r#"[{"question": "What is 1+1?", "answer": 2}, {"question": "What is love?", "answer": "?"}]"#,
+//! )?;
+//! let rubric = Rubric::new()
+//!     .reward("right", 1.0, |scene| scene.parsed() == scene.answer)
+//!     .metric("letters", |scene| scene.parsed().len());
+//! let sums = Rollouts::new(SingleTurn, rubric)
+//!     .dataset(dataset::Format::default().inputs(rows)?)
+//!     .env_id("sums");
+//!
+//! let options = RunOptions::new(model)
+//!     .max_concurrent(64)
+//!     .save_to(&directory)
+//!     .on_progress(|all, new, so_far| println!("{} (+{}): {}", all.len(), new.len(), so_far.avg_reward));
+//! let results = sums.evaluate(Sample::all().rollouts(4), options).await?;
+//!
+//! assert_eq!(results.outputs.len(), 8);
+//! assert_eq!(results.metadata.avg_reward, 0.5);
+//! assert_eq!(results.metadata.pass_at_k["1"], 0.5);
+//! assert!(directory.join("outputs.jsonl").exists());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rollouts of one example are a group. They are scored together, so that a rubric can compare them
+//! ([`Rubric::group_reward`]) and each knows how much better than the others it was ([`State::advantage`]).
+//!
+//! # A conversation
+//!
+//! In [`MultiTurn`] a function answers the model. What it remembers goes into the state, because it leads many rollouts at
+//! once.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use rollout::model::{Message, MultiTurn, RolloutInput, Rollouts, Rubric};
+//!
+//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout_testkit::{ModelServer, Script};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::start(Script::guess());
+//! # let client = Client::new(ClientConfig::new(server.url()))?;
+//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
+//! let game = MultiTurn::new(|messages, state| {
+//!     Box::pin(async move {
+//!         let guess: Option<i64> = messages.last().and_then(|last| last.text().parse().ok());
+//!         let number: Option<i64> = state.input.answer.as_ref().and_then(|answer| answer.parse().ok());
+//!         let say = |text| vec![Arc::new(Message::user(text))];
+//!         if guess == number {
+//!             state.set("won", true);
+//!             // The last word: the rollout ends without another turn.
+//!             state.final_env_response = Some(say("Right!"));
+//!         }
+//!         Ok(say(if guess < number { "Higher." } else { "Lower." }))
+//!     })
+//! })
+//! .max_turns(8);
+//! let rubric = Rubric::new().reward("won", 1.0, |scene| scene.state.flag("won"));
+//!
+//! let input = RolloutInput {
+//!     prompt: vec![Arc::new(Message::user("Guess my number, from 1 to 100."))],
+//!     answer: Some("75".to_owned()),
+//!     ..RolloutInput::default()
+//! };
+//! let state = Rollouts::new(game, rubric).rollout(input, model).await?;
+//! let said: Vec<_> = state.completion.iter().flatten().map(|message| message.text()).collect();
+//! assert_eq!(said, ["50", "Higher.", "75", "Right!"]);
+//! assert_eq!(state.reward, Some(1.0));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! More than an answer takes an [`Interaction`] of one's own: setting up and cleaning up, conditions that end a rollout,
+//! what the model is shown, rewards and notes for single turns.
+//!
+//! # Tools
+//!
+//! [`ToolUse`] lets the model call functions until it answers without a call. The arguments of a function are a struct:
+//! what the model is told of them is derived from it.
+//!
+//! ```
+//! use rollout::model::{
+//!     Rollouts, Rubric, RunOptions, Sample, ToolUse, dataset, parser::Xml, rubric::Match, tool,
+//! };
+//! use schemars::JsonSchema;
+//! use serde::Deserialize;
+//!
+//! #[derive(Deserialize, JsonSchema)]
+//! struct City {
+//!     /// The name of the city, in English.
+//!     name: String,
+//! }
+//!
+//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout_testkit::{ModelServer, Reply};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = ModelServer::turns([
+//! #     Reply::tool_call("population", &serde_json::json!({"name": "Atlantis"})),
+//! #     Reply::tool_call("population", &serde_json::json!({"name": "Bern"})),
+//! #     Reply::text("<answer>137000</answer>"),
+//! # ]);
+//! # let client = Client::new(ClientConfig::new(server.url()))?;
+//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
+//! let population = tool::function("population", "Tells how many people live in a city.", |city: City| async move {
+//!     match city.name.as_str() {
+//!         "Bern" => Ok(137_000),
+//!         // The model is told, and may do better in its next turn.
+//!         other => Err(tool::ToolFailure::new("KeyError", format!("no city is called {other}"))),
+//!     }
+//! });
+//! let rubric = Rubric::new()
+//!     .parser(Xml::new(["answer".into()], "answer")?)
+//!     .matching("right", 1.0, Match::Numeric)
+//!     .reward("thrifty", 0.1, |scene| rollout::model::total_tool_calls(scene.state) <= 1);
+//! let rows = dataset::rows(r#"{"question": "How many people live in Bern?", "answer": "137000"}"#)?;
+//! let cities = Rollouts::new(ToolUse::new([population])?.max_turns(Some(5)), rubric)
+//!     .dataset(dataset::Format::default().inputs(rows)?);
+//!
+//! let results = cities.evaluate(Sample::all(), RunOptions::new(model)).await?;
+//! let row = &results.outputs[0];
+//! assert_eq!(row.completion.as_ref().unwrap()[1].text(), "no city is called Atlantis");
+//! assert_eq!((row.metrics["right"], row.metrics["thrifty"]), (1.0, 0.0));
+//! assert_eq!(row.metrics["population_calls"], 2.0);
+//! assert_eq!(row.stop_condition.as_deref(), Some("no_tools_called"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # From here
+//!
+//! - [`tool::container`] has tools that work in a container, which [`Sandboxed`] gives to each rollout; `tool::mcp` has
+//!   those of MCP servers.
+//! - [`rubric::Judge`] has a model grade, [`rubric::Command`] a program in any language; [`parser`] finds answers in words.
+//! - [`Limits`] end a rollout by turns, tokens, cost or time.
+//! - [`samples`] turns finished rollouts into token sequences for training.
+//! - [`build`] makes all of this of what a job file says.
+
+pub use rollout_core::{
+    message::{Content, Message, Messages, Role, ToolCall, ToolDef},
+    response::{FinishReason, Response, ResponseTokens, TokenUsage},
+    row::{OutputError, OutputUsage, RolloutOutput, Timing},
+};
+pub use rollout_model::{
+    BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, Halt, Interaction, InteractionGroup,
+    Limits, Model, MultiTurn, Place, Places, Resources, RolloutInput, Rubric, RubricError, SamplingArgs,
+    Sandboxed, Share, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep, Usage, client,
+    dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output, tool,
+    tool_calls, total_tool_calls,
+};
+pub use rollout_record::{
+    metadata::{self, GenerateMetadata},
+    samples,
+};
+
+pub use crate::{
+    build,
+    generate::{GenerateError, GenerateOutputs, OnProgress, OnStart, RunOptions, Sample},
+    rollouts::{RolloutError, Rollouts, Unusable},
+};

@@ -1,0 +1,246 @@
+//! Everything that rollouts of one kind share: interaction, dataset, rubric and limits.
+
+use std::{fmt, sync::Arc};
+
+use serde::Deserialize as _;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use rollout_core::message::ToolDef;
+use rollout_model::output::ResultForm;
+use rollout_model::{
+    Error, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share, State,
+    output::{self, ColumnError},
+};
+use rollout_record::stats::PassK;
+
+/// An interaction with its dataset and its rubric: what models are trained and evaluated on. Cheap to clone.
+///
+/// ```
+/// # use rollout_testkit::ModelServer;
+/// use rollout::model::{
+///     Client, Model, Rollouts, Rubric, RunOptions, Sample, SingleTurn,
+///     client::ClientConfig,
+///     dataset::{Format, rows},
+/// };
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = ModelServer::arithmetic();
+/// # let base_url = server.url();
+/// let dataset = Format::default().inputs(rows(r#"{"question": "What is 2+2?", "answer": "4"}"#)?)?;
+/// let rubric = Rubric::new().reward("right", 1.0, |scene| scene.parsed().contains(scene.answer));
+/// let math = Rollouts::new(SingleTurn, rubric).dataset(dataset).env_id("math");
+///
+/// let model = Model {
+///     client: Client::new(ClientConfig::new(base_url))?,
+///     name: "gpt-4.1-mini".to_owned(),
+///     sampling: Default::default(),
+///     max_seq_len: None,
+/// };
+/// let results = math.evaluate(Sample::first(100).rollouts(4), RunOptions::new(model)).await?;
+/// println!("average reward: {}", results.metadata.avg_reward);
+/// println!("pass@4: {}", results.metadata.pass_at_k["4"]);
+/// # assert_eq!(results.outputs.len(), 4);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Rollouts {
+    pub(crate) interaction: Arc<dyn Interaction>,
+    pub(crate) rubric: Rubric,
+    pub(crate) dataset: Arc<[RolloutInput]>,
+    pub(crate) limits: Limits,
+    pub(crate) env_id: Option<Arc<str>>,
+    pub(crate) env_args: Map<String, Value>,
+    pub(crate) state_columns: Arc<[String]>,
+    pub(crate) pass_threshold: f64,
+    pub(crate) independent_scoring: bool,
+    /// Whether and how the dataset was brought into a random order, for the record.
+    pub(crate) shuffled: Option<Option<u64>>,
+    /// What is kept of them, if they are answers to the questions of a benchmark.
+    pub(crate) results: Option<ResultForm>,
+    /// Where rollouts take their places, if other runs take some too.
+    pub(crate) share: Option<Share>,
+}
+
+impl fmt::Debug for Rollouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rollouts")
+            .field("env_id", &self.env_id)
+            .field("examples", &self.dataset.len())
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a single rollout has no scored state.
+#[derive(Debug, thiserror::Error)]
+pub enum RolloutError {
+    /// The server refuses the key.
+    #[error("the server refuses the key of the model")]
+    Unauthorized(#[source] Error),
+    /// Somebody cancelled it.
+    #[error("the rollout was cancelled")]
+    Cancelled,
+    /// The rubric cannot score a single rollout.
+    #[error(transparent)]
+    Rubric(#[from] RubricError),
+}
+
+impl From<Halt> for RolloutError {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Unauthorized(error) => Self::Unauthorized(error),
+            Halt::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+impl Rollouts {
+    /// An interaction and how good what comes of it is. Everything else has a default.
+    pub fn new(interaction: impl Interaction + 'static, rubric: Rubric) -> Self {
+        Self::shared(Arc::new(interaction), rubric)
+    }
+
+    /// The same for an interaction that is shared already.
+    pub fn shared(interaction: Arc<dyn Interaction>, rubric: Rubric) -> Self {
+        Self {
+            interaction,
+            rubric,
+            dataset: Arc::new([]),
+            limits: Limits::default(),
+            env_id: None,
+            env_args: Map::new(),
+            state_columns: Arc::new([]),
+            pass_threshold: PassK::THRESHOLD,
+            independent_scoring: false,
+            shuffled: None,
+            results: None,
+            share: None,
+        }
+    }
+
+    /// What [`evaluate`](Self::evaluate) takes its examples from.
+    #[must_use]
+    pub fn dataset(self, inputs: impl Into<Arc<[RolloutInput]>>) -> Self {
+        Self { dataset: inputs.into(), ..self }
+    }
+
+    /// When a rollout has to end.
+    #[must_use]
+    pub fn limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Names the whole in records and paths. Saved results are resumed only under the same name.
+    #[must_use]
+    pub fn env_id(self, env_id: impl Into<Arc<str>>) -> Self {
+        Self { env_id: Some(env_id.into()), ..self }
+    }
+
+    /// What the whole was made with, for the record.
+    #[must_use]
+    pub fn env_args(self, env_args: Map<String, Value>) -> Self {
+        Self { env_args, ..self }
+    }
+
+    /// Fields of the state that go into the rows.
+    #[must_use]
+    pub fn state_columns<S: Into<String>>(self, columns: impl IntoIterator<Item = S>) -> Self {
+        Self { state_columns: columns.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// The reward from which a rollout counts as a success in pass@k; 0.5 unless set.
+    #[must_use]
+    pub fn pass_threshold(self, pass_threshold: f64) -> Self {
+        Self { pass_threshold, ..self }
+    }
+
+    /// Scores each rollout by itself as soon as it is over, instead of all those of an example together.
+    #[must_use]
+    pub fn independent_scoring(self, independent_scoring: bool) -> Self {
+        Self { independent_scoring, ..self }
+    }
+
+    /// The examples.
+    pub fn examples(&self) -> &[RolloutInput] {
+        &self.dataset
+    }
+
+    /// Runs one rollout and scores it by itself.
+    pub async fn rollout(
+        &self,
+        input: RolloutInput,
+        model: impl Into<Arc<Model>>,
+    ) -> Result<State, RolloutError> {
+        self.rubric.check_alone()?;
+        let never = CancellationToken::new();
+        let mut state =
+            rollout_model::rollout(&*self.interaction, &self.limits, input, model.into(), &never).await?;
+        self.rubric.score_rollout(&mut state).await?;
+        match state.refused_key() {
+            Some(error) => Err(RolloutError::Unauthorized(error.clone())),
+            None => Ok(state),
+        }
+    }
+
+    /// The name in records.
+    pub(crate) fn name(&self) -> &str {
+        self.env_id.as_deref().unwrap_or("default")
+    }
+
+    /// Refuses what could not be scored or saved.
+    pub(crate) fn check(&self) -> Result<(), Unusable> {
+        output::check_columns(&self.state_columns)?;
+        if self.independent_scoring {
+            self.rubric.check_alone()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a rollout that is over is scored. A question that failed has no answer to be scored, and without the
+    /// right answer nobody can.
+    pub(crate) fn scores(&self, state: &State) -> bool {
+        self.results
+            .is_none_or(|form| form.metric.is_some() && state.error.is_none() && state.input.answer.is_some())
+    }
+
+    /// Waits for a place, where they are shared with other runs.
+    pub(crate) async fn place(&self) -> Option<Place> {
+        match &self.share {
+            Some(share) => Some(share.place().await),
+            None => None,
+        }
+    }
+
+    /// The tools of all these rollouts; none where they differ from one to the other.
+    pub(crate) fn common_tools<'a>(
+        &self,
+        inputs: impl Iterator<Item = &'a RolloutInput>,
+    ) -> Option<Vec<ToolDef>> {
+        let own =
+            |input: &'a RolloutInput| input.info.as_ref()?.get("tool_defs").filter(|defs| !defs.is_null());
+        let mut all = inputs.map(own);
+        let first = all.next().flatten();
+        if all.any(|other| other != first) {
+            return None;
+        }
+        let tools = match first {
+            None => self.interaction.tool_defs(),
+            Some(defs) => Vec::deserialize(defs).unwrap_or_default(),
+        };
+        (!tools.is_empty()).then_some(tools)
+    }
+}
+
+/// Why rollouts could not be scored or saved, known before they run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// A column that no row can have.
+    #[error(transparent)]
+    Column(#[from] ColumnError),
+    /// Scoring each rollout by itself needs functions that do so.
+    #[error(transparent)]
+    Rubric(#[from] RubricError),
+}
