@@ -1,6 +1,9 @@
-//! The bytes of messages.
+//! Frames, and the bytes of the messages in them.
 
-use super::{Item, MAX_DATA};
+use std::io::{self, Read};
+
+/// The most bytes of a file or stream in one frame.
+pub const MAX_DATA: usize = 64 << 10;
 
 /// Bytes that are no message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,33 +66,6 @@ impl Writer {
         self.flag(value.is_some());
         if let Some(value) = value {
             write(self, value);
-        }
-    }
-
-    pub(crate) fn item(&mut self, item: &Item) {
-        match item {
-            Item::Enter { name, mode } => {
-                self.byte(1);
-                self.bytes(name);
-                self.int(*mode);
-            }
-            Item::Leave => self.byte(2),
-            Item::File { name, mode, seconds, nanoseconds } => {
-                self.byte(3);
-                self.bytes(name);
-                self.int(*mode);
-                self.long(seconds.cast_unsigned());
-                self.int(*nanoseconds);
-            }
-            Item::Data(bytes) => {
-                self.byte(4);
-                self.bytes(bytes);
-            }
-            Item::Link { name, target } => {
-                self.byte(5);
-                self.bytes(name);
-                self.bytes(target);
-            }
         }
     }
 }
@@ -171,20 +147,29 @@ impl<'a> Reader<'a> {
     ) -> Result<Option<T>, Malformed> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
     }
+}
 
-    pub(crate) fn item(&mut self) -> Result<Item, Malformed> {
-        Ok(match self.byte()? {
-            1 => Item::Enter { name: self.data()?, mode: self.int()? },
-            2 => Item::Leave,
-            3 => Item::File {
-                name: self.data()?,
-                mode: self.int()?,
-                seconds: self.long()?.cast_signed(),
-                nanoseconds: self.int()?,
-            },
-            4 => Item::Data(self.data()?),
-            5 => Item::Link { name: self.data()?, target: self.data()? },
-            _ => return Err(Malformed),
-        })
+/// The length of the frame after these four bytes.
+pub fn frame_length(header: [u8; 4], max: usize) -> Result<usize, Malformed> {
+    usize::try_from(u32::from_le_bytes(header)).ok().filter(|length| *length <= max).ok_or(Malformed)
+}
+
+/// Reads the content of the next frame; `None` at the end of the stream between two frames.
+pub fn read_frame(mut from: impl Read, max: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut header = [0; 4];
+    let mut filled = 0;
+    while filled < header.len() {
+        match from.read(&mut header[filled..]) {
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
+    let length =
+        frame_length(header, max).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let mut frame = vec![0; length];
+    from.read_exact(&mut frame)?;
+    Ok(Some(frame))
 }
