@@ -10,13 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use crate::{
     answer::AnswerPipe,
+    blocking::blocking_io,
     process::call,
     sandbox::Sandbox,
-    wire::{FileCause, FileFailure, FileRequest, ReadAnswer, Request},
+    wire::{CopyLimits, CopyReport, FileCause, FileFailure, FileRequest, ReadAnswer, Request},
 };
 
 /// How files are copied into a sandbox.
@@ -24,37 +25,6 @@ use crate::{
 pub struct CopyIn {
     /// Whether whatever is at the target is removed first.
     pub replace: bool,
-}
-
-/// How much may be copied out of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyLimits {
-    /// Bytes in all.
-    pub max_bytes: u64,
-    /// Files, directories and links in all.
-    pub max_entries: u64,
-    /// Bytes of one file.
-    pub max_file_bytes: u64,
-}
-
-/// What was copied out of a sandbox.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyReport {
-    /// How many files, directories and links were made.
-    pub files: u64,
-    /// How many bytes the files hold.
-    pub bytes: u64,
-    /// What was left out, and why.
-    pub skipped: Vec<Skipped>,
-}
-
-/// An entry that was not copied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    /// Its path, relative to the copied directory; bytes that are not UTF-8 are replaced.
-    pub path: String,
-    /// Why it was left out.
-    pub reason: String,
 }
 
 /// What reading a file found.
@@ -239,7 +209,6 @@ fn open_target(path: &Path) -> io::Result<fs::File> {
 
 async fn open_host(path: &Path, open: fn(&Path) -> io::Result<fs::File>) -> Result<OwnedFd, CopyError> {
     let owned = path.to_owned();
-    let opened = tokio::task::spawn_blocking(move || open(&owned)).await.map_err(io::Error::other);
-    let opened = opened.and_then(|opened| opened);
+    let opened = blocking_io(move || open(&owned)).await;
     opened.map(OwnedFd::from).map_err(|source| CopyError::Host { path: path.to_owned(), source })
 }

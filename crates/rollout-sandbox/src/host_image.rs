@@ -18,9 +18,8 @@ use sha2::{Digest, Sha256};
 use rollout_guest::remove::remove_tree;
 
 use crate::{
-    engine::unique_id,
     image::{Image, ImageError},
-    private::private_dir,
+    private::{private_dir, unique_id},
 };
 
 /// The host's directories of programs; those that are links are links in the skeleton, too.

@@ -1,4 +1,4 @@
-//! Directories that only the engine's user may enter.
+//! Directories that only the engine's user may enter, and unique names for them.
 
 use std::{
     fs, io,
@@ -14,6 +14,12 @@ pub(crate) fn private_dir(dir: &Path) -> io::Result<()> {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
+}
+
+/// A name that no other engine or process chooses.
+pub(crate) fn unique_id() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
 #[cfg(test)]

@@ -3,21 +3,23 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use crate::{
     answer::{AnswerPipe, RequestSocket},
-    engine::{Engine, SandboxSpec},
+    blocking::blocking_io,
+    engine_core::EngineCore,
     image::Layer,
     limits::Enforced,
     private::private_dir,
     process::{Command, ExecError, Process, Survivor, call},
+    spec::{SPEC_FILE, SandboxSpec},
     wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
-
-/// The file of a preserved sandbox that says how it was made.
-pub(crate) const SPEC_FILE: &str = "sandbox.json";
 
 /// Why a sandbox could not be taken down completely.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +66,7 @@ pub enum KeepError {
 
 /// A running sandbox. Dropping it ends everything inside and removes its files in the background.
 pub struct Sandbox {
-    pub(crate) engine: Engine,
+    pub(crate) core: Arc<EngineCore>,
     id: String,
     pub(crate) dir: PathBuf,
     pub(crate) spec: SandboxSpec,
@@ -79,7 +81,7 @@ pub struct Sandbox {
 
 impl Sandbox {
     pub(crate) fn new(
-        engine: Engine,
+        core: Arc<EngineCore>,
         (id, dir): (String, PathBuf),
         spec: SandboxSpec,
         enforced: Enforced,
@@ -87,7 +89,7 @@ impl Sandbox {
         preserved: Option<fs::File>,
     ) -> Sandbox {
         let commands = AtomicU64::new(0);
-        Sandbox { engine, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
+        Sandbox { core, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
     }
 
     /// Waits for the supervisor's first word.
@@ -154,7 +156,7 @@ impl Sandbox {
         if self.preserved.is_some() {
             return Ok(());
         }
-        let removed = self.engine.discard(self.dir.clone()).await;
+        let removed = self.core.discard(self.dir.clone()).await;
         removed.map_err(|source| DestroyError::Directory { path: self.dir.clone(), source })
     }
 
@@ -162,7 +164,7 @@ impl Sandbox {
     pub async fn commit(mut self, layer_dir: &Path) -> Result<Layer, KeepError> {
         self.stop_to_keep().await?;
         let (upper, to) = (self.dir.join("upper"), layer_dir.to_owned());
-        let moved = blocking(move || {
+        let moved = blocking_io(move || {
             fs::create_dir_all(&to)?;
             for part in fs::read_dir(upper)? {
                 let part = part?;
@@ -176,12 +178,12 @@ impl Sandbox {
     }
 
     /// Stops the sandbox and keeps its files where no sweep removes them; returns the directory, for
-    /// [`Engine::reopen`].
+    /// [`Engine::reopen`](crate::Engine::reopen).
     pub async fn preserve(mut self) -> Result<PathBuf, KeepError> {
         self.stop_to_keep().await?;
-        let kept = self.engine.state_dir().join("preserved").join(&self.id);
+        let kept = self.core.state_dir().join("preserved").join(&self.id);
         let (from, to, spec) = (self.dir.clone(), kept.clone(), self.spec.clone());
-        let moved = blocking(move || {
+        let moved = blocking_io(move || {
             private_dir(to.parent().unwrap_or(&to))?;
             fs::write(from.join(SPEC_FILE), serde_json::to_vec(&spec)?)?;
             fs::rename(from, to)
@@ -191,8 +193,8 @@ impl Sandbox {
     }
 
     pub(crate) async fn stop_to_keep(&mut self) -> Result<(), KeepError> {
-        if !self.engine.support().changes_on_disk {
-            return Err(KeepError::InMemory { state_dir: self.engine.state_dir().to_owned() });
+        if !self.core.support.changes_on_disk {
+            return Err(KeepError::InMemory { state_dir: self.core.state_dir().to_owned() });
         }
         self.stop().await.map_err(KeepError::Stop)
     }
@@ -217,18 +219,12 @@ impl Drop for Sandbox {
         }
         // Without a runtime the files go when the engine does.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (engine, dir) = (self.engine.clone(), std::mem::take(&mut self.dir));
+            let (core, dir) = (self.core.clone(), std::mem::take(&mut self.dir));
             runtime.spawn(async move {
                 // What cannot be removed now is removed with the engine's directory.
                 let _ = lifetime.closed().await;
-                let _ = engine.discard(dir).await;
+                let _ = core.discard(dir).await;
             });
         }
     }
-}
-
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }

@@ -9,23 +9,23 @@
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
-
-use serde::{Deserialize, Serialize};
 
 use rollout_guest::remove::remove_tree;
 
 use crate::{
-    build::cache::{Slot, Unfinished},
-    engine::{CreateError, Engine},
+    blocking::blocking_io,
+    engine::Engine,
+    error::CreateError,
     image::{Image, Layer},
-    sandbox::{KeepError, Sandbox, blocking},
-    store::SNAPSHOTS,
+    sandbox::{KeepError, Sandbox},
+    store::{
+        SNAPSHOTS,
+        base::{BASE_FILE, Base},
+        slot::{Slot, Unfinished},
+    },
 };
-
-const BASE_FILE: &str = "base.json";
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -47,49 +47,6 @@ pub enum SnapshotError {
     Restart(#[source] CreateError),
 }
 
-/// The image that a snapshot was made on.
-#[derive(Serialize, Deserialize)]
-struct Base {
-    image: Image,
-    marks: Vec<Mark>,
-}
-
-/// Tells a layer from another that was made later in its place.
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
-struct Mark {
-    inode: u64,
-    changed: (i64, i64),
-}
-
-impl Base {
-    fn new(state_dir: &Path, image: &Image) -> io::Result<Base> {
-        Ok(Base { image: image.clone(), marks: marks(state_dir, image)? })
-    }
-
-    fn read(layer: &Path) -> io::Result<Base> {
-        Ok(serde_json::from_slice(&fs::read(layer.join(BASE_FILE))?)?)
-    }
-
-    fn is_there(&self, state_dir: &Path) -> bool {
-        marks(state_dir, &self.image).is_ok_and(|marks| marks == self.marks)
-    }
-}
-
-/// The host's own directories, outside the state directory, may change at any time.
-fn marks(state_dir: &Path, image: &Image) -> io::Result<Vec<Mark>> {
-    let kept = image.directories().filter(|dir| dir.starts_with(state_dir));
-    kept.map(|dir| {
-        let found = fs::symlink_metadata(dir)?;
-        Ok(Mark { inode: found.ino(), changed: (found.ctime(), found.ctime_nsec()) })
-    })
-    .collect()
-}
-
-/// The image below the snapshot that lies in a slot's directory.
-pub(crate) fn below(slot: &Path) -> Option<Image> {
-    Base::read(&slot.join("current")).ok().map(|base| base.image)
-}
-
 impl Engine {
     /// Finds the image that [`Sandbox::snapshot`] kept under a key.
     pub async fn snapshot(&self, key: &str) -> Result<Option<Image>, SnapshotError> {
@@ -105,18 +62,18 @@ impl Engine {
                 "the key has other than letters and digits",
             ));
         }
-        self.lease(SNAPSHOTS, key).await?;
+        self.core.lease(SNAPSHOTS, key).await?;
         let (dir, key) = (self.state_dir().join(SNAPSHOTS), key.to_owned());
-        blocking(move || Slot::open(&dir, &key)).await
+        blocking_io(move || Slot::open(&dir, &key)).await
     }
 
     async fn find_snapshot(&self, slot: Slot, key: &str) -> io::Result<Option<Image>> {
-        let (inner, state_dir, key) = (self.inner.clone(), self.state_dir().to_owned(), key.to_owned());
-        blocking(move || {
+        let (core, state_dir, key) = (self.core.clone(), self.state_dir().to_owned(), key.to_owned());
+        blocking_io(move || {
             let Some(layer) = slot.finished() else { return Ok(None) };
             // One that was made by another version, or on layers that are gone, is as good as none.
             let Ok(base) = Base::read(&layer) else { return Ok(None) };
-            inner.leases.take_image(&state_dir, &base.image)?;
+            core.leases.take_image(&state_dir, &base.image)?;
             if !base.is_there(&state_dir) {
                 return Ok(None);
             }
@@ -132,19 +89,19 @@ impl Sandbox {
     /// Every process inside ends, and the sandbox goes on with nothing but its files. Where there is a
     /// snapshot of the key already, nothing happens. After an error the sandbox may have ended.
     pub async fn snapshot(&mut self, key: &str) -> Result<(), SnapshotError> {
-        let path = self.engine.state_dir().join(SNAPSHOTS).join(key);
+        let path = self.core.state_dir().join(SNAPSHOTS).join(key);
         let fail = |source| SnapshotError::Store { path: path.clone(), source };
         if self.preserved.is_some() {
             return Err(fail(io::Error::new(io::ErrorKind::Unsupported, "the sandbox is preserved already")));
         }
-        let engine = self.engine.clone();
+        let engine = Engine { core: self.core.clone() };
         let slot = engine.snapshot_slot(key).await.map_err(fail)?;
         let lock = slot.lock().await.map_err(fail)?;
         if engine.find_snapshot(slot, key).await.map_err(fail)?.is_some() {
             return Ok(());
         }
         let (image, state_dir) = (self.spec.image.clone(), engine.state_dir().to_owned());
-        let begun = blocking(move || {
+        let begun = blocking_io(move || {
             let unfinished = lock.begin()?;
             // Written first, so that a full disk does not cost the sandbox.
             let base = serde_json::to_vec(&Base::new(&state_dir, &image)?)?;
@@ -154,7 +111,7 @@ impl Sandbox {
         let unfinished = begun.await.map_err(fail)?;
         self.stop_to_keep().await?;
         let dir = self.dir.clone();
-        let layer = blocking(move || keep(&dir, unfinished)).await.map_err(fail)?;
+        let layer = blocking_io(move || keep(&dir, unfinished)).await.map_err(fail)?;
         let mut spec = self.spec.clone();
         spec.image = spec.image.with_layer(&layer, identity(key));
         *self = engine.create_in(self.dir.clone(), spec, None).await.map_err(SnapshotError::Restart)?;

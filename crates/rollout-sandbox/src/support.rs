@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    engine::CreateError,
+    error::CreateError,
     limits::{Controllers, LimitBacking, Limits},
     wire::Probe,
 };

@@ -174,7 +174,7 @@ pub(crate) enum FileRequest {
     /// Brings the host's target directory. Answered by `Result<CopyReport, FileFailure>`.
     CopyOut {
         source: String,
-        limits: crate::CopyLimits,
+        limits: CopyLimits,
     },
     /// Answered by `Result<ReadAnswer, FileFailure>` and then the raw content.
     Read {
@@ -194,6 +194,37 @@ pub(crate) enum FileRequest {
     Remove {
         path: String,
     },
+}
+
+/// How much may be copied out of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyLimits {
+    /// Bytes in all.
+    pub max_bytes: u64,
+    /// Files, directories and links in all.
+    pub max_entries: u64,
+    /// Bytes of one file.
+    pub max_file_bytes: u64,
+}
+
+/// What was copied out of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// How many files, directories and links were made.
+    pub files: u64,
+    /// How many bytes the files hold.
+    pub bytes: u64,
+    /// What was left out, and why.
+    pub skipped: Vec<Skipped>,
+}
+
+/// An entry that was not copied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Its path, relative to the copied directory; bytes that are not UTF-8 are replaced.
+    pub path: String,
+    /// Why it was left out.
+    pub reason: String,
 }
 
 /// What [`FileRequest::Read`] found.

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use super::context::CopyFailure;
 use super::images::BaseImageError;
 use super::parse::Location;
-use crate::{CreateError, ExecError, Exit, ExitStatus, KeepError};
+use crate::error::CreateError;
+use crate::process::{ExecError, Exit, ExitStatus};
+use crate::sandbox::KeepError;
 
 /// Why an image could not be built from a Dockerfile.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,10 @@ use super::parse::Location;
 use super::plan::{Action, Copy, Invocation, Run, Step};
 use super::staging::Staging;
 use super::transfer::{self, Placement};
-use crate::{CopyIn, Sandbox, Stdio};
+use crate::blocking::blocking;
+use crate::files::CopyIn;
+use crate::process::Stdio;
+use crate::sandbox::Sandbox;
 use rollout_guest::remove::remove_tree;
 
 /// Where a script of `RUN <<EOF` lies while it runs.
@@ -244,12 +247,4 @@ fn target(error: impl std::error::Error + Send + Sync + 'static) -> CopyFailure 
 fn write_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     fs::write(path, bytes)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
-/// Does file work on a thread where it may wait.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
 }

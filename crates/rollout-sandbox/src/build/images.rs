@@ -3,7 +3,8 @@
 use std::future::Future;
 
 use super::pattern;
-use crate::{Engine, Image, ImageError};
+use crate::engine::Engine;
+use crate::image::{Image, ImageError};
 
 /// Finds the image that a reference stands for: the seam between builds and where images come from.
 pub trait BaseImages: Sync {

@@ -8,7 +8,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use super::log::{Log, Tail};
-use crate::{Command, ExecError, Exit, ExitStatus, ImageConfig, Process, Sandbox, Stdio};
+use crate::image::ImageConfig;
+use crate::process::{Command, ExecError, Exit, ExitStatus, Process, Stdio};
+use crate::sandbox::Sandbox;
 
 /// A command and where its output goes besides the tail that is kept.
 pub(crate) struct Job {

@@ -2,9 +2,8 @@
 //!
 //! A Dockerfile is parsed (`parse`), then each stage that the last one needs is planned (`plan`): variables expanded,
 //! paths made absolute. The plan and the files that it copies give a key, and the layer of a key is
-//! built once (`cache`) by carrying out (`execute`) the plan in a sandbox.
+//! built once (`store::slot`) by carrying out (`execute`) the plan in a sandbox.
 
-pub(crate) mod cache;
 mod context;
 mod error;
 mod execute;
@@ -32,15 +31,21 @@ pub use images::{BaseImageError, BaseImages, HostImages};
 pub use log::LogSink;
 pub use parse::Location;
 
-use cache::Slot;
 use context::Context;
-use execute::{Execution, blocking};
+use execute::Execution;
 use log::Log;
 use parse::Dockerfile;
 use plan::{Action, Origin, Plan, Step};
 use stages::Base;
 
-use crate::{Engine, Image, KeepError, Layer, Limits, Mode, Network, Sandbox, SandboxSpec, store};
+use crate::blocking::blocking;
+use crate::engine::Engine;
+use crate::image::{Image, Layer};
+use crate::limits::Limits;
+use crate::sandbox::{KeepError, Sandbox};
+use crate::spec::{Network, SandboxSpec};
+use crate::store::{self, slot::Slot};
+use crate::support::Mode;
 
 /// Largest Dockerfile that is read.
 const MAX_DOCKERFILE: u64 = 1 << 20;
@@ -198,7 +203,7 @@ impl<I: BaseImages> Builder<'_, I> {
             return Ok(Built { image, cached: true, key });
         }
         let layers = self.engine.state_dir().join(store::LAYERS);
-        self.engine.lease(store::LAYERS, &key).await.map_err(io_error("use", &layers))?;
+        self.engine.core.lease(store::LAYERS, &key).await.map_err(io_error("use", &layers))?;
         let slot = Slot::open(&layers, &key).map_err(io_error("use", &layers))?;
         let (layer, cached) = self.layer(&slot, &base, &plan, &others).await?;
         if cached {

@@ -7,7 +7,7 @@ use super::error::BuildError;
 use super::expand::{ExpandError, Expander, set, value_of};
 use super::parse::{Dockerfile, Flag, Kind, Location, RunCommand, Source};
 use super::stages::{Base, copy_origin, global_args, platform_args};
-use crate::ImageConfig;
+use crate::image::ImageConfig;
 
 /// A stage, ready to be carried out.
 #[derive(Debug)]

@@ -11,7 +11,9 @@ use super::context::CopyFailure;
 use super::job::Job;
 use super::pattern;
 use super::plan::Copy;
-use crate::{FileRead, Sandbox, Stdio};
+use crate::files::FileRead;
+use crate::process::Stdio;
+use crate::sandbox::Sandbox;
 
 /// Where files lie in the sandbox before they get their owner and place.
 pub(crate) const LANDING: &str = "/.rollout-copy";

@@ -21,10 +21,7 @@ use rustix::{
 use super::{
     Result, check_file_system, components, copy_in::times, locate, open_dir, open_regular, os, shown,
 };
-use crate::{
-    files::{CopyLimits, CopyReport, Skipped},
-    wire::{FileCause, FileFailure},
-};
+use crate::wire::{CopyLimits, CopyReport, FileCause, FileFailure, Skipped};
 
 /// How deep a tree may be nested: each level holds two descriptors.
 const MAX_DEPTH: usize = 200;

@@ -3,6 +3,9 @@
 //! An engine writes down what it uses before it looks whether that is there. What no living engine has
 //! written down, and no preserved sandbox is made from, can go.
 
+pub(crate) mod base;
+pub(crate) mod slot;
+
 use std::{
     collections::HashSet,
     fs,
@@ -13,12 +16,11 @@ use std::{
 
 use rustix::fs::FlockOperation;
 
+use self::{base::Base, slot::current_layer};
 use crate::{
-    engine::{SandboxSpec, unique_id},
     image::Image,
-    private::private_dir,
-    sandbox::SPEC_FILE,
-    snapshot,
+    private::{private_dir, unique_id},
+    spec::{SPEC_FILE, SandboxSpec},
     sweep::{self, USES, guard, sweep},
 };
 
@@ -208,9 +210,11 @@ fn uses(state_dir: &Path) -> io::Result<Uses> {
 /// A snapshot is of no use without the image that it was made on.
 fn add_what_is_below(state_dir: &Path, used: &mut HashSet<Place>) {
     let snapshots = used.iter().filter(|(kind, _)| *kind == SNAPSHOTS);
-    let images: Vec<Image> =
-        snapshots.filter_map(|(kind, name)| snapshot::below(&state_dir.join(kind).join(name))).collect();
-    used.extend(images.iter().flat_map(Image::directories).filter_map(|dir| place(state_dir, dir)));
+    let bases: Vec<Base> = snapshots
+        .filter_map(|(kind, name)| Base::read(&current_layer(&state_dir.join(kind).join(name))).ok())
+        .collect();
+    let below = bases.iter().flat_map(|base| base.image.directories());
+    used.extend(below.filter_map(|dir| place(state_dir, dir)));
 }
 
 /// What of the store a path belongs to; none for what lies elsewhere.

@@ -57,7 +57,7 @@ impl Slot {
 
     /// The newest finished layer.
     pub(crate) fn finished(&self) -> Option<PathBuf> {
-        let name = fs::read_link(self.dir.join("current")).ok()?;
+        let name = fs::read_link(current_layer(&self.dir)).ok()?;
         let layer = self.dir.join(name);
         layer.is_dir().then_some(layer)
     }
@@ -79,6 +79,11 @@ impl Slot {
             wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
+}
+
+/// The link to the newest finished layer of a slot's directory.
+pub(crate) fn current_layer(slot: &Path) -> PathBuf {
+    slot.join("current")
 }
 
 /// The right to build a key, until it is dropped.
@@ -137,7 +142,7 @@ impl Unfinished {
         fs::rename(self.layer(), &layer)?;
         let link = self.dir.join("current");
         symlink(generation.to_string(), &link)?;
-        fs::rename(link, lock.slot.dir.join("current"))?;
+        fs::rename(link, current_layer(&lock.slot.dir))?;
         Ok(layer)
     }
 }

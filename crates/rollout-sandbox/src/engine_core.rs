@@ -1,0 +1,218 @@
+//! What an engine and its sandboxes share: the zygote, and this engine's part of the state directory.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rollout_guest::remove::remove_tree;
+use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, Semaphore, oneshot};
+
+use crate::{
+    answer::{AnswerPipe, RequestSocket},
+    blocking::blocking_io,
+    error::{CreateError, EngineError},
+    helper::HELPER_ARG,
+    image::Image,
+    limits::Controllers,
+    private::unique_id,
+    store::Leases,
+    support::{Support, advice, support},
+    sweep,
+    wire::{Create, Hello, HelloAnswer, Probe, SetupFailure},
+};
+
+/// How many sandboxes' files may be in removal at once.
+const MAX_REMOVALS: usize = 16;
+
+/// What an engine needs to start.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// An executable that calls [`helper_main`](crate::helper_main) when its first argument is [`HELPER_ARG`].
+    pub helper: PathBuf,
+    /// The directory for images, layers and running sandboxes; made when it is missing.
+    pub state_dir: PathBuf,
+}
+
+/// Lives as long as the engine or any of its sandboxes; the zygote ends with it.
+pub(crate) struct EngineCore {
+    options: EngineOptions,
+    pub(crate) run_dir: PathBuf,
+    id: String,
+    /// Says that this engine is alive, to whoever sweeps the state directory.
+    lock: OwnedFd,
+    zygote: Arc<Mutex<RequestSocket>>,
+    pub(crate) support: Support,
+    pub(crate) controllers: Controllers,
+    pub(crate) host_image: OnceCell<Image>,
+    counter: AtomicU64,
+    removals: Arc<Semaphore>,
+    pub(crate) leases: Leases,
+}
+
+impl EngineCore {
+    /// Starts the zygote and finds out what this machine allows.
+    pub(crate) async fn start(options: EngineOptions) -> Result<EngineCore, EngineError> {
+        let (options, id, lock, controllers) = prepare(options).await?;
+        let run_dir = options.state_dir.join("run").join(&id);
+        let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock, &controllers).await?;
+        let support = support(&probe, &controllers, &options.state_dir);
+        let leases = Leases::new(&run_dir);
+        Ok(EngineCore {
+            options,
+            run_dir,
+            id,
+            lock,
+            zygote: Arc::new(Mutex::new(zygote)),
+            support,
+            controllers,
+            host_image: OnceCell::new(),
+            counter: AtomicU64::new(0),
+            removals: Arc::new(Semaphore::new(MAX_REMOVALS)),
+            leases,
+        })
+    }
+
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.options.state_dir
+    }
+
+    /// Says that this engine uses something of the store from now on, before it looks whether it is there.
+    pub(crate) async fn lease(self: &Arc<Self>, kind: &'static str, name: &str) -> io::Result<()> {
+        let (core, name) = (self.clone(), name.to_owned());
+        blocking_io(move || core.leases.take(kind, &name)).await
+    }
+
+    /// Sends a request to the zygote, or if it was killed to a new one.
+    pub(crate) async fn ask_zygote(
+        self: &Arc<Self>,
+        create: &Create,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), CreateError> {
+        let zygote = self.zygote.clone().lock_owned().await;
+        if zygote.send(create, fds).await.is_ok() {
+            return Ok(());
+        }
+        let zygote = self.restart(zygote).await?;
+        let sent = zygote.send(create, fds).await;
+        sent.map_err(|source| CreateError::Setup { step: "reaching the sandbox helper".into(), source })
+    }
+
+    /// Replaces the zygote, even if the caller stops waiting: one that is started and not kept would take
+    /// the engine for dead and remove its directory.
+    async fn restart(
+        self: &Arc<Self>,
+        mut zygote: OwnedMutexGuard<RequestSocket>,
+    ) -> Result<OwnedMutexGuard<RequestSocket>, EngineError> {
+        let core = self.clone();
+        let restart = tokio::spawn(async move {
+            let EngineCore { options, run_dir, id, lock, controllers, .. } = &*core;
+            *zygote = start_zygote(options, run_dir, id, lock, controllers).await?.0;
+            Ok(zygote)
+        });
+        let helper = &self.options.helper;
+        let failed = |error| EngineError::Helper { helper: helper.clone(), source: io::Error::other(error) };
+        restart.await.map_err(failed)?
+    }
+
+    /// Takes a sandbox's directory out of sight and removes it in the background.
+    ///
+    /// A disk can take longer to free files than a sandbox takes to live, so only so many removals may
+    /// be behind before the next has to wait.
+    pub(crate) async fn discard(&self, dir: PathBuf) -> io::Result<()> {
+        let permit = self.removals.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let (renamed, out_of_sight) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            let trash = dir.with_extension("trash");
+            let result = match fs::rename(&dir, &trash) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            };
+            // Whoever stopped waiting does not mind.
+            let _ = renamed.send(result);
+            // The zygote or a sweep tries again when this engine is gone.
+            if let Err(error) = remove_tree(&trash) {
+                tracing::warn!("cannot remove {}: {error}", trash.display());
+            }
+        });
+        out_of_sight.await.map_err(io::Error::other)?
+    }
+
+    /// A name for a sandbox or its cgroups that no other has.
+    pub(crate) fn next_id(&self) -> String {
+        format!("{}-{}", self.id, self.counter.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Does the file work of starting: sweeps, claims a directory, finds the cgroups.
+async fn prepare(
+    options: EngineOptions,
+) -> Result<(EngineOptions, String, OwnedFd, Controllers), EngineError> {
+    let path = options.state_dir.clone();
+    let work = move || {
+        fs::create_dir_all(&options.state_dir)?;
+        let state_dir = options.state_dir.canonicalize()?;
+        // What a dead engine left and cannot be removed is no reason not to start.
+        if let Err(error) = sweep::sweep(&state_dir) {
+            tracing::warn!("cannot remove what earlier runs left in {}: {error}", state_dir.display());
+        }
+        let id = unique_id();
+        let lock = sweep::claim(&state_dir.join("run").join(&id))?;
+        Ok((
+            EngineOptions { state_dir, helper: options.helper },
+            id,
+            OwnedFd::from(lock),
+            Controllers::detect(),
+        ))
+    };
+    blocking_io(work).await.map_err(|source| EngineError::StateDir { path, source })
+}
+
+async fn start_zygote(
+    options: &EngineOptions,
+    run_dir: &Path,
+    engine_id: &str,
+    lock: &OwnedFd,
+    controllers: &Controllers,
+) -> Result<(RequestSocket, Probe), EngineError> {
+    let fail = |source| EngineError::Helper { helper: options.helper.clone(), source };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
+    let child = tokio::process::Command::new(&options.helper)
+        .arg(HELPER_ARG)
+        // What the environment holds must not be readable from inside any sandbox.
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(fail)?;
+    // It ends by itself when the socket closes; tokio reaps it.
+    drop(child);
+    let socket = RequestSocket::new(ours).map_err(fail)?;
+    let (mut answers, answer) = AnswerPipe::new().map_err(fail)?;
+    let hello = Hello {
+        run_dir: run_dir.to_owned(),
+        cgroup_parents: controllers.parents(),
+        engine_id: engine_id.to_owned(),
+    };
+    socket.send(&hello, &[answer.as_fd(), lock.as_fd()]).await.map_err(fail)?;
+    drop(answer);
+    match answers.expect().await.map_err(fail)? {
+        HelloAnswer::Ready(probe) => Ok((socket, probe)),
+        HelloAnswer::Failed(failure) => Err(not_allowed(failure)),
+    }
+}
+
+fn not_allowed(failure: SetupFailure) -> EngineError {
+    let (step, source) = failure.into_io();
+    let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    EngineError::NotAllowed { step, advice: advice(setting), source }
+}

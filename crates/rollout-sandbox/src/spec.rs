@@ -1,0 +1,31 @@
+//! What a sandbox is made from, and how a preserved one says so.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{image::Image, limits::Limits};
+
+/// The file of a preserved sandbox that says how it was made.
+pub(crate) const SPEC_FILE: &str = "sandbox.json";
+
+/// A sandbox to make.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// A name for people, and the host name inside.
+    pub name: String,
+    /// What the root is made of.
+    pub image: Image,
+    /// Which network the commands see.
+    pub network: Network,
+    /// How much of the machine they may use.
+    pub limits: Limits,
+}
+
+/// Which network a sandbox's commands see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// A network of their own with nothing but loopback.
+    None,
+    /// The host's network.
+    Host,
+}
