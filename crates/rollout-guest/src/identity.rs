@@ -2,6 +2,11 @@
 
 use rustix::process::{Gid, Uid};
 
+use crate::files::EnvironmentFiles;
+
+/// The longest passwd or group file that is read: an agent may have put anything there.
+const MAX_DATABASE: u64 = 1 << 20;
+
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -21,9 +26,16 @@ impl Identity {
         self.uid.is_root() && self.gid.is_root()
     }
 
+    /// Finds `name|uid[:group|gid]` in an environment's own files; no user is root. None when there is no such user
+    /// or group.
+    pub fn resolve(files: EnvironmentFiles, user: Option<&str>) -> Option<Self> {
+        let read = |path| files.read_text(path, MAX_DATABASE);
+        Self::find(user.unwrap_or("0"), &read(c"/etc/passwd"), &read(c"/etc/group"))
+    }
+
     /// Finds `name|uid[:group|gid]` in the texts of /etc/passwd and /etc/group. None when there is no such user or
     /// group.
-    pub fn find(user: &str, passwd: &str, group: &str) -> Option<Self> {
+    fn find(user: &str, passwd: &str, group: &str) -> Option<Self> {
         let (user, wanted_group) = match user.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (user, None),

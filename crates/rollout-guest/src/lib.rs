@@ -1,11 +1,16 @@
 //! The first process of a container: the protocol it speaks with the host, and what it shares with the first
 //! process of a sandbox.
 //!
-//! The host uses [`Request`] and [`Reply`]. The two first processes share [`identity`], [`process`] and [`remove`].
+//! The host uses [`Request`] and [`Reply`]. The two first processes share the other modules.
 #![forbid(unsafe_code)]
 
+pub mod command;
+#[cfg(target_os = "linux")]
+pub mod files;
 #[cfg(target_os = "linux")]
 pub mod identity;
+#[cfg(target_os = "linux")]
+pub mod memory;
 mod names;
 #[cfg(target_os = "linux")]
 pub mod process;

@@ -1,11 +1,25 @@
-//! A process as /proc shows it.
+//! The processes of an environment, as its /proc shows them: finding and killing them.
 
-use std::fs;
+use std::{
+    collections::{HashMap, HashSet},
+    fs::{self, File},
+    io::Read as _,
+    thread::sleep,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How many fields of a stat line lie between the parent and the number of threads,
 const THREADS_AFTER_PARENT: usize = 15;
 /// and between that and the time of the start.
 const START_AFTER_THREADS: usize = 1;
+
+/// How long killed processes get to end before the next look.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// Enough for whoever shows a command line to find the secrets in it before it is cut.
+const MAX_COMMAND_LINE: usize = 4096;
 
 /// A process as /proc shows it.
 #[derive(Debug)]
@@ -35,10 +49,82 @@ impl Process {
 }
 
 /// All processes that /proc shows.
-pub fn all() -> Vec<Process> {
+fn all() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter_map(Process::find).collect()
+}
+
+/// All living processes but the first.
+pub fn living() -> Vec<Process> {
+    all().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
+}
+
+/// The living processes that are roots or descend from one, but the first.
+pub fn living_below(is_root: impl Fn(&Process) -> bool) -> Vec<i32> {
+    let entries = all();
+    let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
+    for entry in &entries {
+        children.entry(entry.parent).or_default().push(entry);
+    }
+    let mut pending: Vec<&Process> = entries.iter().filter(|entry| is_root(entry)).collect();
+    let mut found = HashSet::new();
+    let mut living = Vec::new();
+    while let Some(process) = pending.pop() {
+        if process.pid == 1 || !found.insert(process.pid) {
+            continue;
+        }
+        pending.extend(children.remove(&process.pid).unwrap_or_default());
+        if !process.dead {
+            living.push(process.pid);
+        }
+    }
+    living
+}
+
+/// Kills all that `find` finds, until it finds nothing; `false` when they outran it, and it is to go on no more.
+///
+/// All are stopped before any is killed, so that none can start another that is not seen.
+pub fn kill_all(find: impl Fn() -> Vec<i32>, mut goes_on: impl FnMut() -> bool) -> bool {
+    let mut stopped = HashSet::new();
+    while goes_on() {
+        let living = find();
+        if living.is_empty() {
+            return true;
+        }
+        let fresh: Vec<i32> = living.iter().copied().filter(|pid| stopped.insert(*pid)).collect();
+        if fresh.is_empty() {
+            signal(&living, Signal::KILL);
+            sleep(PAUSE);
+        } else {
+            signal(&fresh, Signal::STOP);
+        }
+    }
+    false
+}
+
+/// Signals processes.
+pub fn signal(pids: &[i32], signal: Signal) {
+    for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+        // One that ended meanwhile needs no signal.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The first bytes of a process's command line, or its short name; empty when it is gone.
+pub fn command_line(pid: i32) -> String {
+    let mut text = [0; MAX_COMMAND_LINE];
+    let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|mut file| file.read(&mut text));
+    match read.unwrap_or(0) {
+        0 => name(pid),
+        length => String::from_utf8_lossy(&text[..length]).replace('\0', " ").trim_end().to_owned(),
+    }
+}
+
+/// A process's short name; empty when it is gone.
+pub fn name(pid: i32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
 /// Reads a stat line; the name at its start may hold anything, parentheses included.

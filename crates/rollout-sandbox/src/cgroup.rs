@@ -3,10 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    os::{
-        fd::{AsRawFd, RawFd},
-        unix::fs::FileExt,
-    },
+    os::fd::{AsRawFd, RawFd},
     path::PathBuf,
 };
 
@@ -50,10 +47,7 @@ impl Membership {
 
     /// How many processes were killed because the memory limit was reached.
     pub(crate) fn oom_kills(&self) -> u64 {
-        let mut text = [0; 1024];
-        let Some(read) = self.oom.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()) else { return 0 };
-        let text = String::from_utf8_lossy(&text[..read]);
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+        self.oom.as_ref().and_then(rollout_guest::memory::oom_kills).unwrap_or(0)
     }
 
     pub(crate) fn raw_fds(&self) -> impl Iterator<Item = RawFd> {

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rollout_guest::files::{FileCause, FileFailure, FileLookup, FileResult};
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     blocking::blocking_io,
     process::call,
     sandbox::Sandbox,
-    wire::{CopyLimits, CopyReport, FileCause, FileFailure, FileRequest, ReadAnswer, Request},
+    wire::{CopyLimits, CopyReport, FileRequest, Request},
 };
 
 /// How files are copied into a sandbox.
@@ -142,12 +143,12 @@ impl Sandbox {
     /// Reads a whole regular file of at most `max_bytes`; a link as the last component is not followed.
     pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, CopyError> {
         let request = FileRequest::Read { path: path.to_owned(), max_bytes };
-        let (found, mut answers) = self.file_request(request, None).await?;
+        let (found, mut answers) = self.file_request::<FileLookup<u64>>(request, None).await?;
         Ok(match found {
-            ReadAnswer::Missing => FileRead::Missing,
-            ReadAnswer::NotRegular => FileRead::NotRegular,
-            ReadAnswer::TooLarge(size) => FileRead::TooLarge(size),
-            ReadAnswer::Content(length) => match answers.bytes(length.min(max_bytes)).await {
+            FileLookup::Missing => FileRead::Missing,
+            FileLookup::NotRegular => FileRead::NotRegular,
+            FileLookup::TooLarge(size) => FileRead::TooLarge(size),
+            FileLookup::File(length) => match answers.bytes(length.min(max_bytes)).await {
                 Ok(content) => FileRead::Content(content),
                 Err(error) => return Err(self.unanswered(error).await),
             },
@@ -183,7 +184,7 @@ impl Sandbox {
         fds.extend(host.as_ref().map(AsFd::as_fd));
         self.control().send(&Request::Files(request), &fds).await.map_err(CopyError::Gone)?;
         drop((answer, host));
-        match answers.expect::<Result<T, FileFailure>>().await {
+        match answers.expect::<FileResult<T>>().await {
             Ok(result) => Ok((result?, answers)),
             Err(error) => Err(self.unanswered(error).await),
         }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rollout_guest::command::DEFAULT_PATH;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::PartMount;
@@ -152,9 +153,8 @@ pub struct ImageConfig {
 
 impl Default for ImageConfig {
     fn default() -> ImageConfig {
-        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         ImageConfig {
-            env: vec![("PATH".into(), path.into())],
+            env: vec![("PATH".into(), DEFAULT_PATH.into())],
             workdir: "/".into(),
             user: None,
             shell: vec!["/bin/sh".into(), "-c".into()],

@@ -166,22 +166,22 @@ pub(crate) struct Done;
 /// A file operation inside a sandbox.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FileRequest {
-    /// Brings the host's file or directory. Answered by `Result<(), FileFailure>`.
+    /// Brings the host's file or directory. Answered by `FileResult<()>`.
     CopyIn {
         target: String,
         replace: bool,
     },
-    /// Brings the host's target directory. Answered by `Result<CopyReport, FileFailure>`.
+    /// Brings the host's target directory. Answered by `FileResult<CopyReport>`.
     CopyOut {
         source: String,
         limits: CopyLimits,
     },
-    /// Answered by `Result<ReadAnswer, FileFailure>` and then the raw content.
+    /// Answered by `FileResult<FileLookup<u64>>` and then that many bytes.
     Read {
         path: String,
         max_bytes: u64,
     },
-    /// Answered by `Result<(), FileFailure>`, as the rest is.
+    /// Answered by `FileResult<()>`, as the rest is.
     MakeDir {
         path: String,
         mode: u32,
@@ -227,36 +227,6 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What [`FileRequest::Read`] found.
-#[derive(Serialize, Deserialize)]
-pub(crate) enum ReadAnswer {
-    /// That many bytes follow the frame.
-    Content(u64),
-    Missing,
-    NotRegular,
-    TooLarge(u64),
-}
-
-/// Why a file operation failed, and at which path.
-#[derive(Serialize, Deserialize, Debug, Clone)]
-pub(crate) struct FileFailure {
-    pub(crate) path: String,
-    pub(crate) cause: FileCause,
-}
-
-/// The kind of a [`FileFailure`].
-#[derive(Serialize, Deserialize, Debug, Clone)]
-pub(crate) enum FileCause {
-    Os {
-        step: String,
-        errno: i32,
-    },
-    /// The path leads into /proc, /sys or another file system that is no part of the environment's files.
-    Forbidden,
-    /// A FIFO, socket or device, which is not copied in.
-    Special,
-}
-
 /// Encodes one frame.
 pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
     let mut frame = vec![0; 4];
@@ -272,11 +242,8 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Vec<u8>> {
 
 /// Checks a frame's announced length.
 pub(crate) fn frame_length(header: [u8; 4]) -> io::Result<usize> {
-    let length = usize::try_from(u32::from_le_bytes(header)).expect("the targets have 64 bits");
-    if length > MAX_FRAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"));
-    }
-    Ok(length)
+    let length = rollout_guest::frame_length(header, MAX_FRAME);
+    length.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"))
 }
 
 /// Sends the start of a frame with descriptors; returns how many bytes went out.
@@ -330,11 +297,8 @@ pub(crate) fn answer<T: Serialize>(mut pipe: impl Write, value: &T) -> io::Resul
 }
 
 /// Reads one frame from an answer pipe.
-pub(crate) fn read_answer<T: DeserializeOwned>(mut pipe: impl Read) -> io::Result<T> {
-    let mut header = [0; 4];
-    pipe.read_exact(&mut header)?;
-    let mut body = vec![0; frame_length(header)?];
-    pipe.read_exact(&mut body)?;
+pub(crate) fn read_answer<T: DeserializeOwned>(pipe: impl Read) -> io::Result<T> {
+    let body = rollout_guest::read_frame(pipe, MAX_FRAME)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&body)?)
 }
 

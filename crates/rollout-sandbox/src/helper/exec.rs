@@ -8,7 +8,11 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
-use rollout_guest::identity::Identity;
+use rollout_guest::{
+    command::{DEFAULT_PATH, OOM_SCORE},
+    files::EnvironmentFiles,
+    identity::Identity,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FileType, Mode, fchown, fstat},
@@ -19,18 +23,15 @@ use rustix::{
         set_dumpable_behavior, setrlimit, setsid, umask,
     },
     stdio::{stderr, stdin, stdout},
+    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-use super::users;
 use crate::{
     cgroup::Membership,
     shared::Progress,
     sys::{self, Fork, Kept},
     wire::{self, ExecAnswer, ExecFailure, ExecRequest},
 };
-
-/// Where programs are looked for when a command's environment has no PATH.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a shepherd needs.
 pub(super) struct Shepherd<'a> {
@@ -154,11 +155,12 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
             .map_err(|error| step("opening the process's settings")(error.into()))?;
     }
     // When memory runs out the commands go before the host's own processes.
-    fs::write("/proc/self/oom_score_adj", "500").map_err(step("setting the OOM score"))?;
+    fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(step("setting the OOM score"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(|error| step("limiting core files")(error.into()))?;
     umask(Mode::from_raw_mode(0o022));
-    let identity = users::resolve(request.user.as_deref())?;
+    let identity = Identity::resolve(EnvironmentFiles::Sandbox, request.user.as_deref())
+        .ok_or(ExecFailure::UnknownUser)?;
     if !shepherd.root && !identity.is_root() {
         return Err(ExecFailure::UserNotMapped);
     }
@@ -167,11 +169,18 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
     let environment = environment(&request.env, &identity);
     if !identity.is_root() {
         give_pipes(&identity);
-        users::assume(&identity).map_err(step("changing the user"))?;
+        assume(&identity).map_err(step("changing the user"))?;
     }
     sys::reset_signals();
     let errno = execute(&request.argv, &environment);
     Err(ExecFailure::Program { errno })
+}
+
+/// Makes the calling process, which is the super-user's, this user's for good.
+fn assume(identity: &Identity) -> io::Result<()> {
+    set_thread_groups(&identity.groups)?;
+    set_thread_res_gid(identity.gid, identity.gid, identity.gid)?;
+    Ok(set_thread_res_uid(identity.uid, identity.uid, identity.uid)?)
 }
 
 /// Lets a command of another user reopen its own streams by way of /dev/stdout.

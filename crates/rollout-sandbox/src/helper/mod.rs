@@ -2,12 +2,10 @@
 
 mod exec;
 mod files;
-mod kill;
 mod mounts;
 mod privileges;
 mod seccomp;
 mod supervisor;
-mod users;
 mod zygote;
 
 /// The first argument that turns an executable into the helper process.

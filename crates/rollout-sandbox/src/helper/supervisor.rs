@@ -10,9 +10,10 @@ use std::{
     path::Path,
 };
 
+use rollout_guest::process;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{exec, files, kill, mounts, privileges, seccomp::Filter, zygote::drain};
+use super::{exec, files, mounts, privileges, seccomp::Filter, zygote::drain};
 use crate::{
     cgroup::Membership,
     shared::SharedProgress,
@@ -104,6 +105,16 @@ impl io::Write for FdWriter<'_> {
 
 /// How many survivors are told with their whole command line: more would not fit into an answer.
 const MAX_COMMAND_LINES: usize = 256;
+
+/// How often a tree of processes is looked at again before everything is killed instead.
+const MAX_ROUNDS: u32 = 2000;
+
+/// Kills every descendant of a process and waits until they are dead; `false` when they outran it.
+fn kill_descendants(ancestor: i32) -> bool {
+    let mut rounds = 0..MAX_ROUNDS;
+    let descendants = || process::living_below(|process| process.parent == ancestor);
+    process::kill_all(descendants, || rounds.next().is_some())
+}
 
 /// A command that runs, or whose descendants do.
 struct Running {
@@ -218,10 +229,10 @@ impl Supervisor<'_> {
             let shepherds = self.commands.iter().map(|command| &command.shepherd);
             self.workers.iter().chain(shepherds).any(|own| own.pid == *pid)
         };
-        let foreign = kill::living().into_iter().filter(|pid| !own(pid));
+        let foreign = process::living().into_iter().map(|found| found.pid).filter(|pid| !own(pid));
         let described = foreign.enumerate().map(|(index, pid)| {
-            let command = if index < MAX_COMMAND_LINES { kill::command_line(pid) } else { kill::name(pid) };
-            WireSurvivor { pid, command }
+            let describe = if index < MAX_COMMAND_LINES { process::command_line } else { process::name };
+            WireSurvivor { pid, command: describe(pid) }
         });
         described.collect()
     }
@@ -231,7 +242,7 @@ impl Supervisor<'_> {
             self.commands.iter().find(|command| command.id == id).map(|command| command.shepherd.pid);
         let gone = match shepherd {
             Some(shepherd) if sys::is_child(shepherd) => {
-                kill::descendants(shepherd) && self.end_shepherd(id, shepherd)
+                kill_descendants(shepherd) && self.end_shepherd(id, shepherd)
             }
             Some(_) => false,
             None => !self.lost.contains(&id),

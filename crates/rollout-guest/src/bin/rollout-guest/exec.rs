@@ -15,7 +15,11 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{MAX_DATA, Reply, Stream, identity::Identity};
+use rollout_guest::{
+    MAX_DATA, Reply, Stream,
+    command::{DEFAULT_PATH, OOM_SCORE},
+    identity::Identity,
+};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::fchown,
@@ -33,9 +37,6 @@ use crate::{
 
 /// The most that a pipe can hold when its command ends: what an ordinary user may set.
 const MAX_PIPE_BYTES: usize = 1 << 20;
-
-/// Where programs are looked for when the environment has no PATH.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What all commands share.
 pub(crate) struct Executor {
@@ -123,7 +124,7 @@ impl Executor {
                 .map_err(|error| explain(program, &environment, &self.directory, &error))?;
             let pid = child.id().cast_signed();
             // When memory runs out the commands go first. A command that has ended needs it no more.
-            let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "500");
+            let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE);
             Ok(pid)
         })?;
         Ok([stdout, stderr])

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_guest::{Ending, process::Process};
+use rollout_guest::{
+    Ending,
+    process::{self, Process},
+};
 use rustix::{
     event::{EventfdFlags, eventfd},
     process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
@@ -223,7 +226,7 @@ impl Reaper {
                 self.kill_tree(&running, Kill::Deadline);
             } else if let Some(id) = work.everything.pop() {
                 drop(work);
-                let all = || processes::living().into_iter().map(|process| process.pid).collect();
+                let all = || process::living().into_iter().map(|found| found.pid).collect();
                 let outcome = processes::kill(all);
                 self.out.answer(id, outcome.then_some(()).ok_or_else(unkillable));
             } else if let Some(since) = work.starting.filter(|since| now >= *since + START_PATIENCE) {

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{MAX_REQUEST, Reply, Request, VERSION, decode_request, read_frame};
+use rollout_guest::{MAX_REQUEST, Reply, Request, VERSION, decode_request, process, read_frame};
 use rustix::{
     fs::Mode,
     process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit, umask},
@@ -27,7 +27,7 @@ use crate::{
     kill::{Reaper, Running},
     memory::OomKills,
     out::Out,
-    processes, users,
+    users,
 };
 
 /// Serves the host to the end, in another thread than the first.
@@ -145,7 +145,7 @@ impl Server {
                 }
             }
             // Copies in are carried out here: nothing else keeps the host from sending too much.
-            Request::Put { target, file, replace } => match Put::start(target, file, replace) {
+            Request::Put { target, file, replace } => match Put::start(&target, file, replace) {
                 Ok(put) => drop(self.puts.insert(id, put)),
                 Err(reason) => out.answer(id, Err(reason)),
             },
@@ -216,8 +216,8 @@ fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
 }
 
 fn survivors(out: &Out, id: u32) {
-    for process in processes::living() {
-        let command = processes::command_line(process.pid);
+    for found in process::living() {
+        let command = process::command_line(found.pid);
         if !command.is_empty() {
             out.send(id, &Reply::Process(command));
         }

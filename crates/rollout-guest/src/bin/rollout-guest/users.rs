@@ -1,20 +1,12 @@
 //! Who a command runs as, by the container's own /etc/passwd and /etc/group.
 
-use std::{
-    fs::{File, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt as _,
-};
+use std::io;
 
-use rollout_guest::identity::Identity;
+use rollout_guest::{files::EnvironmentFiles, identity::Identity};
 use rustix::{
-    fs::OFlags,
     process::{Gid, Uid, getgroups},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
-
-/// The longest passwd or group file that is read: an agent may have put anything there.
-const MAX_DATABASE: u64 = 1 << 20;
 
 /// A group that is nobody's. As the saved group of this process it tells it from every other one of the
 /// super-user, to whom the kernel would otherwise let those without further rights set its limits.
@@ -52,20 +44,7 @@ fn change(identity: &Identity) -> io::Result<()> {
     Ok(set_thread_res_uid(identity.uid, identity.uid, Uid::ROOT)?)
 }
 
-/// Resolves `name|uid[:group|gid]`; no user is root. `None` when there is no such user or group.
+/// Finds `name|uid[:group|gid]`; no user is root. `None` when there is no such user or group.
 pub(crate) fn resolve(user: Option<&str>) -> Option<Identity> {
-    let user = user.filter(|user| !user.is_empty()).unwrap_or("0");
-    Identity::find(user, &read("/etc/passwd"), &read("/etc/group"))
-}
-
-fn read(path: &str) -> String {
-    let mut text = Vec::new();
-    let flags = i32::try_from((OFlags::NONBLOCK | OFlags::CLOEXEC).bits()).unwrap_or(0);
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let regular = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
-    if let Some(file) = opened.ok().filter(regular) {
-        // What could be read before an error still names users.
-        let _ = file.take(MAX_DATABASE).read_to_end(&mut text);
-    }
-    String::from_utf8_lossy(&text).into_owned()
+    Identity::resolve(EnvironmentFiles::Container, user.filter(|user| !user.is_empty()))
 }

@@ -1,0 +1,318 @@
+//! The files of an environment, as its first process sees them.
+//!
+//! They are an agent's: any path may lead over links, and any name may be a FIFO, a device or a link planted in the
+//! place of something else. Paths are resolved by the kernel with the environment's root, so no link leads to the
+//! host; links of /proc that lead to open descriptors are refused, because one of those may be the host's.
+
+mod copy_in;
+mod copy_out;
+mod failure;
+
+use std::{
+    ffi::{CStr, CString},
+    fs::File,
+    io::{self, Read as _},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, fchmod, fstat,
+        fstatfs, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
+    },
+    io::Errno,
+};
+
+pub use self::{
+    copy_in::{CopyInto, NewFile},
+    copy_out::{CopyEntry, CopySink, NotCopied, copy_out},
+    failure::{FileCause, FileFailure, os},
+};
+use crate::remove::remove_at;
+
+/// What a step on the files returns.
+pub type FileResult<T> = Result<T, FileFailure>;
+
+/// The mode of directories that are made on the way to another.
+const PARENT_MODE: Mode = Mode::from_bits_retain(0o755);
+
+/// Opens a directory itself, and nothing that a link in its place leads to.
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The file systems that a sandbox is made of.
+const SANDBOXES: [i64; 2] = [
+    0x794c_7630, // overlayfs
+    0x0102_1994, // tmpfs
+];
+
+/// File systems whose files are the kernel's: they are no part of an environment, and act when written.
+const KERNELS: [i64; 10] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x1cd1,      // devpts
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xcafe_4a11, // bpf
+    0x1980_0202, // mqueue
+];
+
+/// What is where a file was to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum FileLookup<T> {
+    /// A regular file.
+    File(T),
+    /// Nothing.
+    Missing,
+    /// Something else.
+    NotRegular,
+    /// A regular file of so many bytes, which are too many.
+    TooLarge(u64),
+}
+
+/// Whose files they are, which decides how far they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnvironmentFiles {
+    /// A sandbox's: made by its engine, on a kernel that resolves paths without the links of /proc.
+    Sandbox,
+    /// A container's: made by any engine, with any mounts, on any kernel.
+    Container,
+}
+
+impl EnvironmentFiles {
+    /// Opens what a path leads to, over links but those of /proc.
+    fn open(self, base: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        match openat2(base, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+            // Kernels and sandboxes that do not know the call. A container's first process holds nothing of the host
+            // that such a link could lead to.
+            Err(Errno::NOSYS | Errno::PERM) if self == Self::Container => {
+                openat(base, path, flags, Mode::empty())
+            }
+            other => other,
+        }
+    }
+
+    /// Opens a directory by a path that may lead over links.
+    pub fn open_dir(self, base: BorrowedFd<'_>, path: &CStr, shown: &str) -> FileResult<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = self.open(base, path, flags).map_err(os("opening", shown))?;
+        self.check(&fd, shown)?;
+        Ok(fd)
+    }
+
+    /// Refuses file systems that are no part of the environment.
+    fn check(self, fd: &OwnedFd, shown: &str) -> FileResult<()> {
+        let system = fstatfs(fd).map(|system| system.f_type);
+        let belongs = match self {
+            Self::Sandbox => SANDBOXES.contains(&system.map_err(os("examining", shown))?),
+            Self::Container => !system.is_ok_and(|system| KERNELS.contains(&system)),
+        };
+        if belongs { Ok(()) } else { Err(FileFailure::new(shown, FileCause::Forbidden)) }
+    }
+
+    /// Opens a directory, making it if there is none; a link to a directory is followed.
+    fn directory(
+        self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        mode: Mode,
+        (making, shown): (&'static str, &str),
+    ) -> FileResult<OwnedFd> {
+        match mkdirat(parent, name, Mode::RWXU) {
+            Ok(()) => open_made(parent, name, mode, shown),
+            Err(Errno::EXIST) => self.open_dir(parent, name, shown),
+            // A read-only directory may still have what is wanted.
+            Err(error @ (Errno::ROFS | Errno::ACCESS)) => {
+                self.open_dir(parent, name, shown).map_err(|_| os(making, shown)(error))
+            }
+            Err(error) => Err(os(making, shown)(error)),
+        }
+    }
+
+    /// The directory of a path, made if missing, and the last component, which is not followed.
+    fn place(self, path: &str) -> FileResult<(OwnedFd, CString)> {
+        let mut names = components(path)?;
+        let last = names.pop().ok_or_else(|| os("changing", path)(Errno::BUSY))?;
+        let mut dir = self.open_dir(CWD, c"/", "/")?;
+        for name in &names {
+            dir = self.directory(dir.as_fd(), name, PARENT_MODE, ("making the parents of", path))?;
+        }
+        Ok((dir, last))
+    }
+
+    /// The directory and last component of a path, without making anything; `None` when there is no such directory.
+    pub fn locate(self, path: &str) -> FileResult<Option<(OwnedFd, CString)>> {
+        let mut names = components(path)?;
+        let last = names.pop().ok_or_else(|| os("using", path)(Errno::BUSY))?;
+        let mut dir = self.open_dir(CWD, c"/", "/")?;
+        for name in &names {
+            match self.open_dir(dir.as_fd(), name, path) {
+                Ok(next) => dir = next,
+                Err(failure) if matches!(failure.errno(), Some(Errno::NOENT | Errno::NOTDIR)) => {
+                    return Ok(None);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(Some((dir, last)))
+    }
+
+    /// Removes what is at a name. A container's mount point cannot go, so what it holds does; `true` when it is still
+    /// there.
+    fn vacate(self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+        match remove_at(parent, name) {
+            Err(error) if self == Self::Container && Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
+            other => return other.map(|()| false),
+        }
+        let dir = openat(parent, name, DIRECTORY, Mode::empty())?;
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            if !is_dots(entry.file_name()) {
+                remove_at(dir.as_fd(), entry.file_name())?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes a directory and its parents; with `empty`, whatever was there, a link included, is gone.
+    pub fn make_dir(self, path: &str, mode: u32, empty: bool) -> FileResult<()> {
+        if components(path)?.is_empty() && !empty {
+            return Ok(());
+        }
+        let (parent, name) = self.place(path)?;
+        let mode = Mode::from_raw_mode(mode);
+        if !empty {
+            return self.directory(parent.as_fd(), &name, mode, ("making", path)).map(drop);
+        }
+        let stays = self.vacate(parent.as_fd(), &name).map_err(os("emptying", path))?;
+        match mkdirat(&parent, &name, Mode::RWXU) {
+            Err(Errno::EXIST) if stays => {}
+            made => made.map_err(os("making", path))?,
+        }
+        open_made(parent.as_fd(), &name, mode, path).map(drop)
+    }
+
+    /// Makes a link, replacing another link; a real file or directory is left alone.
+    pub fn symlink(self, target: &str, link: &str) -> FileResult<()> {
+        let (parent, name) = self.place(link)?;
+        match readlinkat(&parent, &name, Vec::new()) {
+            Ok(_) => unlinkat(&parent, &name, AtFlags::empty()).map_err(os("replacing", link))?,
+            Err(Errno::NOENT) => {}
+            Err(_) => return Ok(()),
+        }
+        symlinkat(target, &parent, &name).map_err(os("linking", link))
+    }
+
+    /// Removes a file or tree; one that is not there is removed.
+    pub fn remove(self, path: &str) -> FileResult<()> {
+        match self.locate(path)? {
+            Some((parent, name)) => remove_at(parent.as_fd(), &name).map_err(os("removing", path)),
+            None => Ok(()),
+        }
+    }
+
+    /// Opens a regular file of at most so many bytes; a link as the last component is not followed.
+    pub fn find(self, path: &str, max_bytes: u64) -> FileResult<FileLookup<File>> {
+        let Some((dir, name)) = self.locate(path)? else { return Ok(FileLookup::Missing) };
+        match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(FileLookup::Missing),
+            Ok(stat) if is_regular(&stat) => {}
+            Ok(_) => return Ok(FileLookup::NotRegular),
+            Err(error) => return Err(os("examining", path)(error)),
+        }
+        Ok(match open_regular(dir.as_fd(), &name).map_err(os("opening", path))? {
+            None => FileLookup::NotRegular,
+            Some((_, stat)) if size(&stat) > max_bytes => FileLookup::TooLarge(size(&stat)),
+            Some((file, _)) => FileLookup::File(file),
+        })
+    }
+
+    /// The start of a text that anything may have been put in the place of; empty when it is no regular file.
+    pub(crate) fn read_text(self, path: &CStr, max_bytes: u64) -> String {
+        let mut text = Vec::new();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        if let Ok(fd) = self.open(CWD, path, flags)
+            && fstat(&fd).is_ok_and(|stat| is_regular(&stat))
+        {
+            // What could be read before an error is good enough.
+            let _ = File::from(fd).take(max_bytes).read_to_end(&mut text);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// Opens a directory that was just made, and gives it its mode.
+fn open_made(parent: BorrowedFd<'_>, name: &CStr, mode: Mode, shown: &str) -> FileResult<OwnedFd> {
+    let dir = openat(parent, name, DIRECTORY, Mode::empty()).map_err(os("opening", shown))?;
+    fchmod(&dir, mode).map_err(os("setting the mode of", shown))?;
+    Ok(dir)
+}
+
+/// The components of a path from the root, with `.` and `..` taken out by the text alone.
+fn components(path: &str) -> FileResult<Vec<CString>> {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => {
+                names.pop();
+            }
+            name => names.push(CString::new(name).map_err(|_| os("naming", path)(Errno::INVAL))?),
+        }
+    }
+    Ok(names)
+}
+
+/// Opens a regular file for reading, never waiting for a FIFO's writer; `None` when it is something else.
+pub fn open_regular(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Option<(File, Stat)>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = match openat(dir, name, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(None),
+        other => other?,
+    };
+    let stat = fstat(&fd)?;
+    Ok(is_regular(&stat).then(|| (File::from(fd), stat)))
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Whether an entry is the directory itself, or the one around it.
+pub fn is_dots(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+/// A modification time, for a copy.
+pub fn times(seconds: i64, nanoseconds: u32) -> Timestamps {
+    let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.min(999_999_999).into() };
+    Timestamps { last_access: modified, last_modification: modified }
+}
+
+/// A path below the copied directory for people to read.
+pub fn shown(parents: &[CString], name: &CStr) -> String {
+    const LONGEST: usize = 1024;
+    let mut text = String::new();
+    for parent in parents {
+        text.push_str(&parent.to_string_lossy());
+        text.push('/');
+        if text.len() > LONGEST {
+            break;
+        }
+    }
+    text.push_str(&name.to_string_lossy());
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
