@@ -71,14 +71,14 @@ impl Image {
 
     /// The image with another configuration.
     #[must_use]
-    pub fn with_config(mut self, config: ImageConfig) -> Image {
+    pub(crate) fn with_config(mut self, config: ImageConfig) -> Image {
         self.config = config;
         self
     }
 
     /// The image under another identity, as for another configuration.
     #[must_use]
-    pub fn named(mut self, identity: impl Into<String>) -> Image {
+    pub(crate) fn named(mut self, identity: impl Into<String>) -> Image {
         self.identity = identity.into();
         self
     }
@@ -124,11 +124,6 @@ impl Layer {
         } else {
             Err(io::ErrorKind::NotADirectory.into())
         }
-    }
-
-    /// Where the layer lies.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     fn part(&self, name: &str) -> PathBuf {

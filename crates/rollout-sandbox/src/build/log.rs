@@ -2,7 +2,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use tokio::io::AsyncWriteExt;
@@ -21,12 +20,6 @@ impl LogSink {
     /// Appends to a file, which is made if it is not there.
     pub fn append(path: &Path) -> io::Result<LogSink> {
         OpenOptions::new().append(true).create(true).open(path).map(LogSink)
-    }
-}
-
-impl From<OwnedFd> for LogSink {
-    fn from(fd: OwnedFd) -> LogSink {
-        LogSink(fd.into())
     }
 }
 
