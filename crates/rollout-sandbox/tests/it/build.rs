@@ -1,20 +1,15 @@
 //! Images built from Dockerfiles on the real engine.
 
-#![expect(clippy::unwrap_used, reason = "a test whose surroundings fail has nothing left to say")]
-
-#[expect(dead_code, reason = "the tests of the engine use more of it")]
-#[path = "engine/common.rs"]
-mod common;
-
 use std::error::Error;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::{Host, out};
 use rollout_sandbox::build::{BuildError, BuildRequest, Built, HostImages, LogSink, build};
 use rollout_sandbox::{Engine, EngineOptions, Limits, Network, SandboxSpec};
+
+use crate::common::{Host, out};
 
 /// A build context beside a log.
 struct Project {
@@ -412,7 +407,7 @@ async fn the_same_content_is_built_once_and_other_content_again() {
 async fn builds_of_the_same_content_at_the_same_time_run_once() {
     let host = Host::start().await;
     host.engine.host_image().await.unwrap();
-    let other_engine = common::engine(host.engine.state_dir()).await;
+    let other_engine = crate::common::engine(host.engine.state_dir()).await;
     let project = Project::new("FROM base\nRUN echo ran; cat /proc/sys/kernel/random/uuid > /id\n");
     let (a, b, c) =
         tokio::join!(project.build(&host), project.build(&host), project.build_with(&other_engine, false));
