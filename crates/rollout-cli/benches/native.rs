@@ -18,7 +18,7 @@ use rollout::{
     job::{Cancel, Job, Plan, Selection},
     task::{Pins, Sources},
 };
-use rollout_sandbox::{Engine, EngineOptions, Limits, Network, SandboxSpec};
+use rollout_sandbox::{EngineOptions, Network, SandboxEngine, SandboxLimits, SandboxSpec};
 use rollout_testkit::{IdleProvider, TestJob, TestTask};
 use serde_json::json;
 
@@ -83,9 +83,10 @@ fn start_up() {
 
 async fn environments() {
     let state = tempfile::tempdir().expect("make a directory");
-    let engine = Engine::start(EngineOptions { helper: ROLLOUT.into(), state_dir: state.path().to_owned() })
-        .await
-        .expect("start the engine");
+    let engine =
+        SandboxEngine::start(EngineOptions { helper: ROLLOUT.into(), state_dir: state.path().to_owned() })
+            .await
+            .expect("start the engine");
     let image = engine.host_image().await.expect("use the host as an image");
     let (mut create, mut exec, mut destroy) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..300 {
@@ -93,13 +94,13 @@ async fn environments() {
             name: format!("bench-{number}"),
             image: image.clone(),
             network: Network::Host,
-            limits: Limits { cpus_millis: Some(1000), memory_bytes: Some(1 << 30), pids: Some(1000) },
+            limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(1 << 30), pids: Some(1000) },
         };
         let from = Instant::now();
         let sandbox = engine.create(spec).await.expect("create a sandbox");
         create.push(from.elapsed());
         let null = || fs::File::options().write(true).open("/dev/null").expect("open /dev/null");
-        let command = rollout_sandbox::Command {
+        let command = rollout_sandbox::SandboxCommand {
             argv: vec!["/bin/true".to_owned()],
             env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
             cwd: "/".to_owned(),

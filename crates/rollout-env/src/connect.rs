@@ -20,7 +20,7 @@ pub enum ConnectError {
     /// The embedded engine cannot run here.
     #[cfg(feature = "native")]
     #[error("the native environment cannot run on this machine")]
-    Native(#[source] rollout_sandbox::EngineError),
+    Native(#[source] rollout_sandbox::SandboxEngineError),
     /// There is no Docker engine to work with.
     #[cfg(feature = "docker")]
     #[error(transparent)]

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rollout_guest::{Found, Item, Limits, MAX_DATA, Reply, Request};
+use rollout_guest::{CopyLimits, FileLookup, GuestReply, GuestRequest, Item, MAX_DATA};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -47,7 +47,7 @@ const CONTROL_PATIENCE: Duration = Duration::from_secs(60);
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
-const LOG_LIMITS: Limits = Limits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
+const LOG_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
 /// The mode of scripts.
 const EXECUTABLE_MODE: u32 = 0o755;
@@ -89,7 +89,7 @@ impl Guest {
     pub async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
         let path = source.to_owned();
         let source = file_work(move || Source::open(&path)).await?.map_err(send_error)?;
-        let request = Request::Put {
+        let request = GuestRequest::Put {
             target: target.to_owned(),
             file: source.is_file,
             replace: mode == CopyMode::Replace,
@@ -101,7 +101,7 @@ impl Guest {
         loop {
             tokio::select! {
                 item = items.recv() => match item {
-                    Some(item) => call.ticket.send(&Request::Item(item)).await?,
+                    Some(item) => call.ticket.send(&GuestRequest::Item(item)).await?,
                     None => break,
                 },
                 // A guest that fails says so before the end, and nothing else.
@@ -112,13 +112,13 @@ impl Guest {
             }
         }
         walk.await.map_err(stopped)?.map_err(send_error)?;
-        call.ticket.send(&Request::PutEnd).await?;
+        call.ticket.send(&GuestRequest::PutEnd).await?;
         call.done().await
     }
 
     /// Writes an executable file inside, making its directory.
     pub async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
-        let request = Request::Put { target: path.to_owned(), file: true, replace: true };
+        let request = GuestRequest::Put { target: path.to_owned(), file: true, replace: true };
         let call = self.connection.call(&request)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let file = Item::File {
@@ -127,27 +127,27 @@ impl Guest {
             seconds: i64::try_from(now.as_secs()).unwrap_or(0),
             nanoseconds: now.subsec_nanos(),
         };
-        call.ticket.send(&Request::Item(file)).await?;
+        call.ticket.send(&GuestRequest::Item(file)).await?;
         for bytes in content.chunks(MAX_DATA) {
-            call.ticket.send(&Request::Item(Item::Data(bytes.to_vec()))).await?;
+            call.ticket.send(&GuestRequest::Item(Item::Data(bytes.to_vec()))).await?;
         }
-        call.ticket.send(&Request::PutEnd).await?;
+        call.ticket.send(&GuestRequest::PutEnd).await?;
         call.done().await
     }
 
     /// Copies the content of a directory inside into a host directory, in which nothing is overwritten.
     pub async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        let request = Request::Get { source: source.to_owned(), limits: LOG_LIMITS };
+        let request = GuestRequest::Get { source: source.to_owned(), limits: LOG_LIMITS };
         let Call { ticket, mut replies } = self.connection.call(&request)?;
         let target = target.to_owned();
         let received = file_work(move || {
             let mut receive = Receive::start(&target, LOG_LIMITS)?;
             loop {
                 match replies.blocking_recv() {
-                    Some(Reply::Item(item)) => receive.step(item)?,
-                    Some(Reply::Skipped { path, reason }) => receive.skip(path, reason),
-                    Some(Reply::Done) => return receive.finish().map(Received::Whole),
-                    Some(Reply::Failed(reason)) => return Ok(Received::Failed(reason)),
+                    Some(GuestReply::Item(item)) => receive.step(item)?,
+                    Some(GuestReply::Skipped { path, reason }) => receive.skip(path, reason),
+                    Some(GuestReply::Done) => return receive.finish().map(Received::Whole),
+                    Some(GuestReply::Failed(reason)) => return Ok(Received::Failed(reason)),
                     Some(_) => return Err(ReceiveError::Nonsense),
                     None => return Ok(Received::Lost),
                 }
@@ -172,19 +172,19 @@ impl Guest {
 
     /// Reads a regular file inside, without following a link at its end.
     pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        let mut call = self.connection.call(&Request::Read { path: path.to_owned(), max_bytes })?;
+        let mut call = self.connection.call(&GuestRequest::Read { path: path.to_owned(), max_bytes })?;
         let mut content = Vec::new();
         let mut read = match call.next().await? {
-            Reply::Found(Found::File) => None,
-            Reply::Found(Found::Missing) => Some(FileRead::Missing),
-            Reply::Found(Found::NotRegular) => Some(FileRead::NotRegular),
-            Reply::Found(Found::TooLarge(size)) => Some(FileRead::TooLarge(size)),
+            GuestReply::Found(FileLookup::File(())) => None,
+            GuestReply::Found(FileLookup::Missing) => Some(FileRead::Missing),
+            GuestReply::Found(FileLookup::NotRegular) => Some(FileRead::NotRegular),
+            GuestReply::Found(FileLookup::TooLarge(size)) => Some(FileRead::TooLarge(size)),
             _ => return Err(call.ticket.nonsense()),
         };
         loop {
             match call.next().await? {
-                Reply::Item(Item::Data(bytes)) if read.is_none() => content.extend(bytes),
-                Reply::Done => {
+                GuestReply::Item(Item::Data(bytes)) if read.is_none() => content.extend(bytes),
+                GuestReply::Done => {
                     call.ticket.done();
                     break;
                 }
@@ -203,19 +203,19 @@ impl Guest {
     /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
     pub async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
-        self.connection.call(&Request::MakeDirs { paths, empty })?.done().await
+        self.connection.call(&GuestRequest::MakeDirs { paths, empty })?.done().await
     }
 
     /// Makes a link inside, unless a file or directory is there already.
     pub async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
-        let request = Request::Link { target: target.to_owned(), link: link.to_owned() };
+        let request = GuestRequest::Link { target: target.to_owned(), link: link.to_owned() };
         self.connection.call(&request)?.done().await
     }
 
     /// Runs a command to its end or its deadline, at which every process it started is killed. So they are
     /// when the future is dropped.
     pub async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
-        let request = Request::Exec {
+        let request = GuestRequest::Exec {
             argv: command.argv.iter().map(|word| (*word).to_owned()).collect(),
             env: command.env.to_vec(),
             user: self.user.clone(),
@@ -252,15 +252,15 @@ impl Guest {
     }
 
     async fn list_processes(&self) -> Result<Vec<String>, EnvironmentError> {
-        let mut call = self.connection.call(&Request::Survivors)?;
+        let mut call = self.connection.call(&GuestRequest::Survivors)?;
         let mut commands = Vec::new();
         loop {
             match call.next().await? {
-                Reply::Process(command) if commands.len() < MAX_SURVIVORS => {
+                GuestReply::Process(command) if commands.len() < MAX_SURVIVORS => {
                     commands.push(start_of(&command, MAX_COMMAND_LINE));
                 }
-                Reply::Process(_) => {}
-                Reply::Done => {
+                GuestReply::Process(_) => {}
+                GuestReply::Done => {
                     call.ticket.done();
                     return Ok(commands);
                 }
@@ -271,12 +271,12 @@ impl Guest {
 
     /// Ends every process inside.
     pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        in_time(self.connection.call(&Request::KillAll)?.done()).await
+        in_time(self.connection.call(&GuestRequest::KillAll)?.done()).await
     }
 
     /// Makes the guest outlive its stream, and everything inside with it.
     pub async fn stay(&self) -> Result<(), EnvironmentError> {
-        in_time(self.connection.call(&Request::Stay)?.done()).await?;
+        in_time(self.connection.call(&GuestRequest::Stay)?.done()).await?;
         self.stays.store(true, Ordering::SeqCst);
         Ok(())
     }

@@ -13,9 +13,10 @@ use std::{
 
 use async_trait::async_trait;
 use rollout_sandbox::{
-    Command, CopyError, CopyIn, CopyLimits, CreateError, Engine, EngineError, EngineOptions, ExecError,
-    ExitStatus, Image, ImageConfig, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
-    build::{BaseImageError, BaseImages as _, BuildError, BuildRequest, HostImages, LogSink, build},
+    CommandExit, CopyError, CopyIn, CopyLimits, CreateError, SandboxEngineError, EngineOptions, ExecError, ExitStatus,
+    FileLookup, Image, ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine, SandboxLimits,
+    SandboxProcess, SandboxSpec, Stdio,
+    build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build},
 };
 use tokio::sync::{RwLock, RwLockReadGuard};
 
@@ -40,8 +41,7 @@ const DEFAULT_PIDS: u64 = 4096;
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
-const LOG_LIMITS: CopyLimits =
-    CopyLimits { max_bytes: 1 << 30, max_entries: 100_000, max_file_bytes: 256 << 20 };
+const LOG_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
 /// Scripts of any user inside write their logs there.
 const SHARED_DIR_MODE: u32 = 0o777;
@@ -110,7 +110,7 @@ impl Settings {
 
 /// Makes native environments.
 pub(super) struct Native {
-    engine: Engine,
+    engine: SandboxEngine,
     bases: HostImages,
     network: Network,
     pids: u64,
@@ -124,9 +124,9 @@ impl Native {
         settings: Settings,
         place: &Place,
         note: Option<String>,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, SandboxEngineError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
-        let engine = Engine::start(options).await?;
+        let engine = SandboxEngine::start(options).await?;
         let bases = HostImages::new(engine.clone(), settings.images);
         let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
         if settings.wants_storage {
@@ -179,7 +179,7 @@ impl Native {
             dockerfile: &dockerfile,
             no_cache: request.force_build,
             network: self.network,
-            limits: Limits { pids: Some(self.pids), ..Limits::default() },
+            limits: SandboxLimits { pids: Some(self.pids), ..SandboxLimits::default() },
             log: sink.await.map_err(log_error)?,
         };
         let built = build(&self.engine, wanted, &self.bases).await.map_err(build_error)?;
@@ -222,7 +222,7 @@ impl Provider for Native {
             images.get(&spec.image.reference).cloned()
         }
         .ok_or_else(|| EnvironmentError::Start(format!("image {} was not prepared", spec.image.reference)))?;
-        let limits = Limits {
+        let limits = SandboxLimits {
             cpus_millis: Some(spec.cpus.millis),
             memory_bytes: Some(spec.memory.0),
             pids: Some(self.pids),
@@ -257,12 +257,12 @@ struct NativeEnvironment {
     facts: Facts,
     settings: ImageConfig,
     /// A snapshot starts it anew, under the same name and on the same files.
-    sandbox: RwLock<Sandbox>,
+    sandbox: RwLock<RunningSandbox>,
     pumps: Pumps,
 }
 
 impl NativeEnvironment {
-    fn new(sandbox: Sandbox) -> Self {
+    fn new(sandbox: RunningSandbox) -> Self {
         let network = network_name(sandbox.spec().network);
         let mut enforced = serde_json::to_value(sandbox.enforced()).unwrap_or_default();
         enforced["storage"] = false.into();
@@ -275,14 +275,14 @@ impl NativeEnvironment {
         }
     }
 
-    async fn sandbox(&self) -> RwLockReadGuard<'_, Sandbox> {
+    async fn sandbox(&self) -> RwLockReadGuard<'_, RunningSandbox> {
         self.sandbox.read().await
     }
 
-    fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> Command {
+    fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> SandboxCommand {
         let image = &self.settings;
         let [stdout, stderr] = stdio;
-        Command {
+        SandboxCommand {
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             env: image.env.iter().chain(env).cloned().collect(),
             cwd: image.workdir.clone(),
@@ -328,10 +328,10 @@ impl Environment for NativeEnvironment {
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
         let read = self.sandbox().await.read_file(path, max_bytes).await.map_err(copy_error)?;
         Ok(match read {
-            rollout_sandbox::FileRead::Content(bytes) => FileRead::Content(bytes),
-            rollout_sandbox::FileRead::Missing => FileRead::Missing,
-            rollout_sandbox::FileRead::NotRegular => FileRead::NotRegular,
-            rollout_sandbox::FileRead::TooLarge(size) => FileRead::TooLarge(size),
+            FileLookup::File(bytes) => FileRead::Content(bytes),
+            FileLookup::Missing => FileRead::Missing,
+            FileLookup::NotRegular => FileRead::NotRegular,
+            FileLookup::TooLarge(size) => FileRead::TooLarge(size),
         })
     }
 
@@ -365,7 +365,8 @@ impl Environment for NativeEnvironment {
         let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| EnvironmentError::Lost(error.to_string()));
         let stdio = [copy(&terminal)?, copy(&terminal)?];
         let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
-        let request = Command { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
+        let request =
+            SandboxCommand { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
         let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
         wait(process, None).await
     }
@@ -412,7 +413,7 @@ impl Environment for NativeEnvironment {
 }
 
 /// Waits for a command, or for its deadline and the end of everything it started.
-async fn wait(process: Process, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
+async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
     let mut awaited = Awaited(Some(process));
     let in_time = match deadline {
         Some(deadline) => tokio::time::timeout(deadline, awaited.wait()).await.ok(),
@@ -431,10 +432,10 @@ async fn wait(process: Process, deadline: Option<Duration>) -> Result<Exit, Envi
 }
 
 /// A command that is killed, with all that it started, when nobody waits for it any more.
-struct Awaited(Option<Process>);
+struct Awaited(Option<SandboxProcess>);
 
 impl Awaited {
-    async fn wait(&mut self) -> rollout_sandbox::Exit {
+    async fn wait(&mut self) -> CommandExit {
         let Some(process) = &mut self.0 else { return std::future::pending().await };
         let exit = process.wait().await;
         self.0 = None;
@@ -460,15 +461,16 @@ impl Drop for Awaited {
 }
 
 /// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
-fn build_error(error: BuildError) -> EnvironmentError {
+fn build_error(error: ImageBuildError) -> EnvironmentError {
     let text = chain(&error);
     match error {
-        BuildError::RunFailed { output, .. } if is_network_trouble(&output) => {
+        ImageBuildError::RunFailed { output, .. } if is_network_trouble(&output) => {
             EnvironmentError::BuildNetwork(text)
         }
-        BuildError::Create(_) | BuildError::Keep(_) | BuildError::Io { .. } | BuildError::Log(_) => {
-            EnvironmentError::Start(text)
-        }
+        ImageBuildError::Create(_)
+        | ImageBuildError::Keep(_)
+        | ImageBuildError::Io { .. }
+        | ImageBuildError::Log(_) => EnvironmentError::Start(text),
         _ => EnvironmentError::Build(text),
     }
 }

@@ -1,7 +1,7 @@
 //! The first process of a container: the protocol it speaks with the host, and what it shares with the first
 //! process of a sandbox.
 //!
-//! The host uses [`Request`] and [`Reply`]. The two first processes share the other modules.
+//! The host uses [`GuestRequest`] and [`GuestReply`]. The two first processes share the other modules.
 #![forbid(unsafe_code)]
 
 pub mod command;
@@ -21,7 +21,7 @@ mod wire;
 
 pub use names::{is_name, stays_inside};
 pub use protocol::{
-    Ending, Found, Item, Limits, MAX_DEPTH, MAX_REPLY, MAX_REQUEST, Reply, Request, Stream, VERSION,
-    decode_reply, decode_request, encode_reply, encode_request,
+    CopyLimits, Ending, FileLookup, GuestReply, GuestRequest, Item, MAX_DEPTH, MAX_REPLY, MAX_REQUEST,
+    Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
 };
 pub use wire::{MAX_DATA, Malformed, frame_length, read_frame};

@@ -23,7 +23,7 @@ const MAX_COMMAND_LINE: usize = 4096;
 
 /// A process as /proc shows it.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessEntry {
     /// Its number.
     pub pid: i32,
     /// That of its parent.
@@ -36,7 +36,7 @@ pub struct Process {
     pub stopped: bool,
 }
 
-impl Process {
+impl ProcessEntry {
     /// Looks at one; none if there is none of this number.
     pub fn find(pid: i32) -> Option<Self> {
         parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
@@ -49,25 +49,25 @@ impl Process {
 }
 
 /// All processes that /proc shows.
-fn all() -> Vec<Process> {
+fn all() -> Vec<ProcessEntry> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(Process::find).collect()
+    pids.filter_map(ProcessEntry::find).collect()
 }
 
 /// All living processes but the first.
-pub fn living() -> Vec<Process> {
+pub fn living() -> Vec<ProcessEntry> {
     all().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
 }
 
 /// The living processes that are roots or descend from one, but the first.
-pub fn living_below(is_root: impl Fn(&Process) -> bool) -> Vec<i32> {
+pub fn living_below(is_root: impl Fn(&ProcessEntry) -> bool) -> Vec<i32> {
     let entries = all();
-    let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
+    let mut children: HashMap<i32, Vec<&ProcessEntry>> = HashMap::new();
     for entry in &entries {
         children.entry(entry.parent).or_default().push(entry);
     }
-    let mut pending: Vec<&Process> = entries.iter().filter(|entry| is_root(entry)).collect();
+    let mut pending: Vec<&ProcessEntry> = entries.iter().filter(|entry| is_root(entry)).collect();
     let mut found = HashSet::new();
     let mut living = Vec::new();
     while let Some(process) = pending.pop() {
@@ -130,7 +130,7 @@ pub fn name(pid: i32) -> String {
 /// Reads a stat line; the name at its start may hold anything, parentheses included.
 ///
 /// A process whose first thread has ended shows that thread's state, while its other threads may still run.
-fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
+fn parse(pid: i32, stat: &[u8]) -> Option<ProcessEntry> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace();
     let state = fields.next()?;
@@ -138,7 +138,7 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let threads: u32 = fields.nth(THREADS_AFTER_PARENT)?.parse().ok()?;
     let started = fields.nth(START_AFTER_THREADS)?.parse().ok()?;
     let dead = matches!(state, "Z" | "X") && threads <= 1;
-    Some(Process { pid, parent, started, dead, stopped: state == "T" })
+    Some(ProcessEntry { pid, parent, started, dead, stopped: state == "T" })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the first process of a container and the host say to each other.
 //!
 //! Both sides send frames: a length of four bytes, little-endian, and that many bytes of a message. The guest
-//! starts with [`Reply::Hello`]; the host numbers its requests, and replies bear the number of what they
+//! starts with [`GuestReply::Hello`]; the host numbers its requests, and replies bear the number of what they
 //! answer. Files travel as a walk over a tree, see [`Item`], in both directions.
 
 use crate::wire::{Malformed, Reader, Writer};
@@ -54,9 +54,10 @@ pub enum Item {
     },
 }
 
-/// How much may be copied out of a container.
+/// How much may be copied out of an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct CopyLimits {
     /// Bytes in all.
     pub bytes: u64,
     /// Files, directories and links in all.
@@ -67,8 +68,8 @@ pub struct Limits {
 
 /// What the host asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
-    /// Runs a command. Answered by [`Reply::Exited`], with [`Reply::Output`] before and after.
+pub enum GuestRequest {
+    /// Runs a command. Answered by [`GuestReply::Exited`], with [`GuestReply::Output`] before and after.
     Exec {
         /// The program and its arguments.
         argv: Vec<String>,
@@ -81,7 +82,7 @@ pub enum Request {
     },
     /// Takes a request back: a command is killed with all it started, a transfer stops.
     Cancel,
-    /// Starts a copy into the container. [`Request::Item`]s follow, then [`Request::PutEnd`].
+    /// Starts a copy into the container. [`GuestRequest::Item`]s follow, then [`GuestRequest::PutEnd`].
     Put {
         /// Where to: the directory that the items go into, or the one file that they are.
         target: String,
@@ -90,44 +91,44 @@ pub enum Request {
         /// Whether what is there is removed first.
         replace: bool,
     },
-    /// A step of the walk that the last [`Request::Put`] of this number started.
+    /// A step of the walk that the last [`GuestRequest::Put`] of this number started.
     Item(Item),
-    /// Ends a copy. Answered by [`Reply::Done`].
+    /// Ends a copy. Answered by [`GuestReply::Done`].
     PutEnd,
-    /// Copies a directory's content, or a file, out. Answered by [`Reply::Item`] and [`Reply::Skipped`], then
-    /// [`Reply::Done`].
+    /// Copies a directory's content, or a file, out. Answered by [`GuestReply::Item`] and [`GuestReply::Skipped`], then
+    /// [`GuestReply::Done`].
     Get {
         /// The directory or file.
         source: String,
         /// What is copied at most.
-        limits: Limits,
+        limits: CopyLimits,
     },
-    /// Reads a regular file. Answered by [`Reply::Found`] and, if that is a file, its data and [`Reply::Done`].
+    /// Reads a regular file. Answered by [`GuestReply::Found`] and, if that is a file, its data and [`GuestReply::Done`].
     Read {
         /// The file.
         path: String,
         /// What it may hold.
         max_bytes: u64,
     },
-    /// Makes directories. Answered by [`Reply::Done`].
+    /// Makes directories. Answered by [`GuestReply::Done`].
     MakeDirs {
         /// The directories.
         paths: Vec<String>,
         /// Whether what is there goes first.
         empty: bool,
     },
-    /// Makes a link, unless a file or directory is there. Answered by [`Reply::Done`].
+    /// Makes a link, unless a file or directory is there. Answered by [`GuestReply::Done`].
     Link {
         /// Where it leads.
         target: String,
         /// The link itself.
         link: String,
     },
-    /// Asks for all processes. Answered by [`Reply::Process`] for each, then [`Reply::Done`].
+    /// Asks for all processes. Answered by [`GuestReply::Process`] for each, then [`GuestReply::Done`].
     Survivors,
-    /// Ends all processes but the guest. Answered by [`Reply::Done`].
+    /// Ends all processes but the guest. Answered by [`GuestReply::Done`].
     KillAll,
-    /// Keeps the guest running when its streams end. Answered by [`Reply::Done`].
+    /// Keeps the guest running when its streams end. Answered by [`GuestReply::Done`].
     Stay,
 }
 
@@ -153,9 +154,10 @@ pub enum Ending {
 
 /// What is where a file was to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// A regular file, whose content follows.
-    File,
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum FileLookup<T> {
+    /// A regular file.
+    File(T),
     /// Nothing.
     Missing,
     /// Something else.
@@ -164,9 +166,21 @@ pub enum Found {
     TooLarge(u64),
 }
 
+impl<T> FileLookup<T> {
+    /// The same of a file that is given in another way.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> FileLookup<U> {
+        match self {
+            Self::File(file) => FileLookup::File(change(file)),
+            Self::Missing => FileLookup::Missing,
+            Self::NotRegular => FileLookup::NotRegular,
+            Self::TooLarge(size) => FileLookup::TooLarge(size),
+        }
+    }
+}
+
 /// What the guest answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum GuestReply {
     /// Says that the guest runs, before anything is asked.
     Hello {
         /// Its [`VERSION`].
@@ -186,7 +200,7 @@ pub enum Reply {
         /// Whether the memory limit killed something meanwhile.
         oom_killed: bool,
     },
-    /// A step of the walk that a [`Request::Get`] asked for, or data that a [`Request::Read`] did.
+    /// A step of the walk that a [`GuestRequest::Get`] asked for, or data that a [`GuestRequest::Read`] did.
     Item(Item),
     /// Something that was not copied.
     Skipped {
@@ -195,8 +209,8 @@ pub enum Reply {
         /// Why.
         reason: String,
     },
-    /// What a [`Request::Read`] found.
-    Found(Found),
+    /// What a [`GuestRequest::Read`] found; of a file, the content follows.
+    Found(FileLookup<()>),
     /// The command line of a process.
     Process(String),
     /// The request is carried out.
@@ -206,10 +220,10 @@ pub enum Reply {
 }
 
 /// Makes the frame of a numbered request.
-pub fn encode_request(id: u32, request: &Request) -> Vec<u8> {
+pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
     let mut to = Writer::new(id);
     match request {
-        Request::Exec { argv, env, user, deadline } => {
+        GuestRequest::Exec { argv, env, user, deadline } => {
             to.byte(1);
             to.list(argv, |to, word| to.bytes(word.as_bytes()));
             to.list(env, |to, (name, value)| {
@@ -219,72 +233,72 @@ pub fn encode_request(id: u32, request: &Request) -> Vec<u8> {
             to.option(user.as_ref(), |to, user| to.bytes(user.as_bytes()));
             to.option(deadline.as_ref(), |to, deadline| to.long(*deadline));
         }
-        Request::Cancel => to.byte(2),
-        Request::Put { target, file, replace } => {
+        GuestRequest::Cancel => to.byte(2),
+        GuestRequest::Put { target, file, replace } => {
             to.byte(3);
             to.bytes(target.as_bytes());
             to.flag(*file);
             to.flag(*replace);
         }
-        Request::Item(item) => {
+        GuestRequest::Item(item) => {
             to.byte(4);
             write_item(&mut to, item);
         }
-        Request::PutEnd => to.byte(5),
-        Request::Get { source, limits } => {
+        GuestRequest::PutEnd => to.byte(5),
+        GuestRequest::Get { source, limits } => {
             to.byte(6);
             to.bytes(source.as_bytes());
             to.long(limits.bytes);
             to.long(limits.entries);
             to.long(limits.file_bytes);
         }
-        Request::Read { path, max_bytes } => {
+        GuestRequest::Read { path, max_bytes } => {
             to.byte(7);
             to.bytes(path.as_bytes());
             to.long(*max_bytes);
         }
-        Request::MakeDirs { paths, empty } => {
+        GuestRequest::MakeDirs { paths, empty } => {
             to.byte(8);
             to.list(paths, |to, path| to.bytes(path.as_bytes()));
             to.flag(*empty);
         }
-        Request::Link { target, link } => {
+        GuestRequest::Link { target, link } => {
             to.byte(9);
             to.bytes(target.as_bytes());
             to.bytes(link.as_bytes());
         }
-        Request::Survivors => to.byte(10),
-        Request::KillAll => to.byte(11),
-        Request::Stay => to.byte(12),
+        GuestRequest::Survivors => to.byte(10),
+        GuestRequest::KillAll => to.byte(11),
+        GuestRequest::Stay => to.byte(12),
     }
     to.frame()
 }
 
 /// Reads a numbered request from a frame's content.
-pub fn decode_request(frame: &[u8]) -> Result<(u32, Request), Malformed> {
+pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
     let mut from = Reader::new(frame);
     let id = from.int()?;
     let request = match from.byte()? {
-        1 => Request::Exec {
+        1 => GuestRequest::Exec {
             argv: from.list(Reader::string)?,
             env: from.list(|from| Ok((from.string()?, from.string()?)))?,
             user: from.option(Reader::string)?,
             deadline: from.option(Reader::long)?,
         },
-        2 => Request::Cancel,
-        3 => Request::Put { target: from.string()?, file: from.flag()?, replace: from.flag()? },
-        4 => Request::Item(read_item(&mut from)?),
-        5 => Request::PutEnd,
-        6 => Request::Get {
+        2 => GuestRequest::Cancel,
+        3 => GuestRequest::Put { target: from.string()?, file: from.flag()?, replace: from.flag()? },
+        4 => GuestRequest::Item(read_item(&mut from)?),
+        5 => GuestRequest::PutEnd,
+        6 => GuestRequest::Get {
             source: from.string()?,
-            limits: Limits { bytes: from.long()?, entries: from.long()?, file_bytes: from.long()? },
+            limits: CopyLimits { bytes: from.long()?, entries: from.long()?, file_bytes: from.long()? },
         },
-        7 => Request::Read { path: from.string()?, max_bytes: from.long()? },
-        8 => Request::MakeDirs { paths: from.list(Reader::string)?, empty: from.flag()? },
-        9 => Request::Link { target: from.string()?, link: from.string()? },
-        10 => Request::Survivors,
-        11 => Request::KillAll,
-        12 => Request::Stay,
+        7 => GuestRequest::Read { path: from.string()?, max_bytes: from.long()? },
+        8 => GuestRequest::MakeDirs { paths: from.list(Reader::string)?, empty: from.flag()? },
+        9 => GuestRequest::Link { target: from.string()?, link: from.string()? },
+        10 => GuestRequest::Survivors,
+        11 => GuestRequest::KillAll,
+        12 => GuestRequest::Stay,
         _ => return Err(Malformed),
     };
     from.end()?;
@@ -292,20 +306,20 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, Request), Malformed> {
 }
 
 /// Makes the frame of a reply to the request of a number.
-pub fn encode_reply(id: u32, reply: &Reply) -> Vec<u8> {
+pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
     let mut to = Writer::new(id);
     match reply {
-        Reply::Hello { version } => {
+        GuestReply::Hello { version } => {
             to.byte(1);
             to.bytes(HELLO);
             to.int(*version);
         }
-        Reply::Output { stream, bytes } => {
+        GuestReply::Output { stream, bytes } => {
             to.byte(2);
             to.flag(*stream == Stream::Stderr);
             to.bytes(bytes);
         }
-        Reply::Exited { ending, oom_killed } => {
+        GuestReply::Exited { ending, oom_killed } => {
             to.byte(3);
             let (kind, number) = match ending {
                 Ending::Code(code) => (0, *code),
@@ -316,32 +330,32 @@ pub fn encode_reply(id: u32, reply: &Reply) -> Vec<u8> {
             to.int(number.cast_unsigned());
             to.flag(*oom_killed);
         }
-        Reply::Item(item) => {
+        GuestReply::Item(item) => {
             to.byte(4);
             write_item(&mut to, item);
         }
-        Reply::Skipped { path, reason } => {
+        GuestReply::Skipped { path, reason } => {
             to.byte(5);
             to.bytes(path.as_bytes());
             to.bytes(reason.as_bytes());
         }
-        Reply::Found(found) => {
+        GuestReply::Found(found) => {
             to.byte(6);
             let (kind, size) = match found {
-                Found::File => (0, 0),
-                Found::Missing => (1, 0),
-                Found::NotRegular => (2, 0),
-                Found::TooLarge(size) => (3, *size),
+                FileLookup::File(()) => (0, 0),
+                FileLookup::Missing => (1, 0),
+                FileLookup::NotRegular => (2, 0),
+                FileLookup::TooLarge(size) => (3, *size),
             };
             to.byte(kind);
             to.long(size);
         }
-        Reply::Process(command) => {
+        GuestReply::Process(command) => {
             to.byte(7);
             to.bytes(command.as_bytes());
         }
-        Reply::Done => to.byte(8),
-        Reply::Failed(reason) => {
+        GuestReply::Done => to.byte(8),
+        GuestReply::Failed(reason) => {
             to.byte(9);
             to.bytes(reason.as_bytes());
         }
@@ -350,14 +364,14 @@ pub fn encode_reply(id: u32, reply: &Reply) -> Vec<u8> {
 }
 
 /// Reads a numbered reply from a frame's content.
-pub fn decode_reply(frame: &[u8]) -> Result<(u32, Reply), Malformed> {
+pub fn decode_reply(frame: &[u8]) -> Result<(u32, GuestReply), Malformed> {
     let mut from = Reader::new(frame);
     let id = from.int()?;
     let reply = match from.byte()? {
-        1 if from.slice()? == HELLO => Reply::Hello { version: from.int()? },
+        1 if from.slice()? == HELLO => GuestReply::Hello { version: from.int()? },
         2 => {
             let stream = if from.flag()? { Stream::Stderr } else { Stream::Stdout };
-            Reply::Output { stream, bytes: from.data()? }
+            GuestReply::Output { stream, bytes: from.data()? }
         }
         3 => {
             let kind = from.byte()?;
@@ -368,24 +382,24 @@ pub fn decode_reply(frame: &[u8]) -> Result<(u32, Reply), Malformed> {
                 2 => Ending::TimedOut,
                 _ => return Err(Malformed),
             };
-            Reply::Exited { ending, oom_killed: from.flag()? }
+            GuestReply::Exited { ending, oom_killed: from.flag()? }
         }
-        4 => Reply::Item(read_item(&mut from)?),
-        5 => Reply::Skipped { path: from.string()?, reason: from.string()? },
+        4 => GuestReply::Item(read_item(&mut from)?),
+        5 => GuestReply::Skipped { path: from.string()?, reason: from.string()? },
         6 => {
             let kind = from.byte()?;
             let size = from.long()?;
-            Reply::Found(match kind {
-                0 => Found::File,
-                1 => Found::Missing,
-                2 => Found::NotRegular,
-                3 => Found::TooLarge(size),
+            GuestReply::Found(match kind {
+                0 => FileLookup::File(()),
+                1 => FileLookup::Missing,
+                2 => FileLookup::NotRegular,
+                3 => FileLookup::TooLarge(size),
                 _ => return Err(Malformed),
             })
         }
-        7 => Reply::Process(from.string()?),
-        8 => Reply::Done,
-        9 => Reply::Failed(from.string()?),
+        7 => GuestReply::Process(from.string()?),
+        8 => GuestReply::Done,
+        9 => GuestReply::Failed(from.string()?),
         _ => return Err(Malformed),
     };
     from.end()?;

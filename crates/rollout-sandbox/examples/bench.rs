@@ -15,8 +15,8 @@ use std::{
 };
 
 use rollout_sandbox::{
-    Command, CopyIn, CopyLimits, Engine, EngineOptions, HELPER_ARG, Image, Limits, Network, Sandbox,
-    SandboxSpec, Stdio, helper_main,
+    CopyIn, CopyLimits, EngineOptions, HELPER_ARG, Image, Network, RunningSandbox, SandboxCommand,
+    SandboxEngine, SandboxLimits, SandboxSpec, Stdio, helper_main,
 };
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -40,9 +40,11 @@ async fn run() -> Result<()> {
     fs::create_dir_all(&source)?;
     fs::write(source.join("test.sh"), "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n")?;
     let started = Instant::now();
-    let engine =
-        Engine::start(EngineOptions { helper: std::env::current_exe()?, state_dir: work.join("state") })
-            .await?;
+    let engine = SandboxEngine::start(EngineOptions {
+        helper: std::env::current_exe()?,
+        state_dir: work.join("state"),
+    })
+    .await?;
     println!("engine start      {:8.2} ms", millis(started.elapsed()));
     let started = Instant::now();
     let image = engine.host_image().await?;
@@ -87,7 +89,7 @@ async fn run() -> Result<()> {
 }
 
 /// The times of single steps with nothing else running.
-async fn single(engine: &Engine, image: &Image) -> Result<()> {
+async fn single(engine: &SandboxEngine, image: &Image) -> Result<()> {
     let (mut creates, mut execs, mut destroys) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..100 {
         let started = Instant::now();
@@ -110,7 +112,7 @@ async fn single(engine: &Engine, image: &Image) -> Result<()> {
 }
 
 async fn cycle(
-    engine: &Engine,
+    engine: &SandboxEngine,
     image: &Image,
     work: &Path,
     number: usize,
@@ -133,7 +135,7 @@ async fn cycle(
     lap(1);
     exec(&sandbox, &["/bin/bash", "/tests/test.sh"]).await?;
     lap(1);
-    let limits = CopyLimits { max_bytes: 1 << 20, max_entries: 100, max_file_bytes: 1 << 20 };
+    let limits = CopyLimits { bytes: 1 << 20, entries: 100, file_bytes: 1 << 20 };
     let target = work.join(format!("logs-{number}"));
     sandbox.copy_out("/logs", &target, limits).await?;
     lap(3);
@@ -148,13 +150,13 @@ fn spec(image: &Image) -> SandboxSpec {
         name: "bench".into(),
         image: image.clone(),
         network: Network::Host,
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
     }
 }
 
-async fn exec(sandbox: &Sandbox, argv: &[&str]) -> Result<()> {
+async fn exec(sandbox: &RunningSandbox, argv: &[&str]) -> Result<()> {
     let null = || File::options().write(true).open("/dev/null");
-    let command = Command {
+    let command = SandboxCommand {
         argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
         env: vec![("PATH".into(), "/usr/bin:/bin".into())],
         cwd: "/".into(),

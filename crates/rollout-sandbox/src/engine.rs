@@ -14,10 +14,10 @@ use crate::{
     answer::{AnswerPipe, RequestSocket},
     blocking::{blocking, blocking_io},
     engine_core::{EngineCore, EngineOptions},
-    error::{CreateError, EngineError},
+    error::{CreateError, SandboxEngineError},
     host_image,
     image::{Image, ImageError},
-    sandbox::Sandbox,
+    sandbox::RunningSandbox,
     spec::{Network, SPEC_FILE, SandboxSpec},
     store,
     support::{Support, check_resources},
@@ -26,14 +26,14 @@ use crate::{
 
 /// Makes sandboxes. Clones share one zygote, which ends with the last of them and their sandboxes.
 #[derive(Clone)]
-pub struct Engine {
+pub struct SandboxEngine {
     pub(crate) core: Arc<EngineCore>,
 }
 
-impl Engine {
+impl SandboxEngine {
     /// Starts the zygote and finds out what this machine allows.
-    pub async fn start(options: EngineOptions) -> Result<Engine, EngineError> {
-        Ok(Engine { core: Arc::new(EngineCore::start(options).await?) })
+    pub async fn start(options: EngineOptions) -> Result<SandboxEngine, SandboxEngineError> {
+        Ok(SandboxEngine { core: Arc::new(EngineCore::start(options).await?) })
     }
 
     /// What the engine can do on this machine.
@@ -56,13 +56,13 @@ impl Engine {
     }
 
     /// Makes a sandbox; its supervisor runs when this returns.
-    pub async fn create(&self, spec: SandboxSpec) -> Result<Sandbox, CreateError> {
+    pub async fn create(&self, spec: SandboxSpec) -> Result<RunningSandbox, CreateError> {
         let dir = self.core.run_dir.join(self.core.next_id());
         self.create_in(dir, spec, None).await
     }
 
     /// Makes a sandbox on the files of one that was preserved; they stay when it ends.
-    pub async fn reopen(&self, dir: &Path) -> Result<Sandbox, CreateError> {
+    pub async fn reopen(&self, dir: &Path) -> Result<RunningSandbox, CreateError> {
         let owned = dir.to_owned();
         let opened = blocking_io(move || reopen(&owned)).await;
         let (dir, spec, lock) =
@@ -75,7 +75,7 @@ impl Engine {
         dir: PathBuf,
         spec: SandboxSpec,
         preserved: Option<fs::File>,
-    ) -> Result<Sandbox, CreateError> {
+    ) -> Result<RunningSandbox, CreateError> {
         check_resources(spec.limits)?;
         let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // A reopened sandbox's cgroups are this engine's, not those of the engine that made its files.
@@ -95,7 +95,7 @@ impl Engine {
         let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
         // From here on, whoever fails or stops waiting drops the sandbox, which cleans up after itself.
         let mut sandbox =
-            Sandbox::new(self.core.clone(), (id, dir), spec, enforced, (lifetime, control), preserved);
+            RunningSandbox::new(self.core.clone(), (id, dir), spec, enforced, (lifetime, control), preserved);
         self.core.ask_zygote(&create, &[lifetime_end.as_fd(), theirs.as_fd()]).await?;
         drop((lifetime_end, theirs));
         match sandbox.started().await.map_err(setup("waiting for the sandbox"))? {

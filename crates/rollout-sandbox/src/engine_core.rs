@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard, Semaphore, oneshot};
 use crate::{
     answer::{AnswerPipe, RequestSocket},
     blocking::blocking_io,
-    error::{CreateError, EngineError},
+    error::{CreateError, SandboxEngineError},
     helper::HELPER_ARG,
     image::Image,
     limits::Controllers,
@@ -58,7 +58,7 @@ pub(crate) struct EngineCore {
 
 impl EngineCore {
     /// Starts the zygote and finds out what this machine allows.
-    pub(crate) async fn start(options: EngineOptions) -> Result<EngineCore, EngineError> {
+    pub(crate) async fn start(options: EngineOptions) -> Result<EngineCore, SandboxEngineError> {
         let (options, id, lock, controllers) = prepare(options).await?;
         let run_dir = options.state_dir.join("run").join(&id);
         let (zygote, probe) = start_zygote(&options, &run_dir, &id, &lock, &controllers).await?;
@@ -109,7 +109,7 @@ impl EngineCore {
     async fn restart(
         self: &Arc<Self>,
         mut zygote: OwnedMutexGuard<RequestSocket>,
-    ) -> Result<OwnedMutexGuard<RequestSocket>, EngineError> {
+    ) -> Result<OwnedMutexGuard<RequestSocket>, SandboxEngineError> {
         let core = self.clone();
         let restart = tokio::spawn(async move {
             let EngineCore { options, run_dir, id, lock, controllers, .. } = &*core;
@@ -117,7 +117,8 @@ impl EngineCore {
             Ok(zygote)
         });
         let helper = &self.options.helper;
-        let failed = |error| EngineError::Helper { helper: helper.clone(), source: io::Error::other(error) };
+        let failed =
+            |error| SandboxEngineError::Helper { helper: helper.clone(), source: io::Error::other(error) };
         restart.await.map_err(failed)?
     }
 
@@ -154,7 +155,7 @@ impl EngineCore {
 /// Does the file work of starting: sweeps, claims a directory, finds the cgroups.
 async fn prepare(
     options: EngineOptions,
-) -> Result<(EngineOptions, String, OwnedFd, Controllers), EngineError> {
+) -> Result<(EngineOptions, String, OwnedFd, Controllers), SandboxEngineError> {
     let path = options.state_dir.clone();
     let work = move || {
         fs::create_dir_all(&options.state_dir)?;
@@ -172,7 +173,7 @@ async fn prepare(
             Controllers::detect(),
         ))
     };
-    blocking_io(work).await.map_err(|source| EngineError::StateDir { path, source })
+    blocking_io(work).await.map_err(|source| SandboxEngineError::StateDir { path, source })
 }
 
 async fn start_zygote(
@@ -181,8 +182,8 @@ async fn start_zygote(
     engine_id: &str,
     lock: &OwnedFd,
     controllers: &Controllers,
-) -> Result<(RequestSocket, Probe), EngineError> {
-    let fail = |source| EngineError::Helper { helper: options.helper.clone(), source };
+) -> Result<(RequestSocket, Probe), SandboxEngineError> {
+    let fail = |source| SandboxEngineError::Helper { helper: options.helper.clone(), source };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
     let child = tokio::process::Command::new(&options.helper)
         .arg(HELPER_ARG)
@@ -211,8 +212,8 @@ async fn start_zygote(
     }
 }
 
-fn not_allowed(failure: SetupFailure) -> EngineError {
+fn not_allowed(failure: SetupFailure) -> SandboxEngineError {
     let (step, source) = failure.into_io();
     let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    EngineError::NotAllowed { step, advice: advice(setting), source }
+    SandboxEngineError::NotAllowed { step, advice: advice(setting), source }
 }

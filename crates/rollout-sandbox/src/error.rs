@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub enum SandboxEngineError {
     /// The state directory cannot be used.
     #[error("cannot use the state directory {path}")]
     StateDir {
@@ -62,7 +62,7 @@ pub enum CreateError {
     },
     /// The zygote could not be started again.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] SandboxEngineError),
     /// The directory holds no preserved sandbox, or one that is open already.
     #[error("cannot open the preserved environment in {dir}")]
     Reopen {

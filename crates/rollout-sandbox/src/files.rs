@@ -10,15 +10,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout_guest::files::{FileCause, FileFailure, FileLookup, FileResult};
+use rollout_guest::{
+    CopyLimits, FileLookup,
+    files::{FileCause, FileFailure, FileResult},
+};
 use serde::de::DeserializeOwned;
 
 use crate::{
     answer::AnswerPipe,
     blocking::blocking_io,
     process::call,
-    sandbox::Sandbox,
-    wire::{CopyLimits, CopyReport, FileRequest, Request},
+    sandbox::RunningSandbox,
+    wire::{CopyOutReport, FileRequest, Request},
 };
 
 /// How files are copied into a sandbox.
@@ -26,19 +29,6 @@ use crate::{
 pub struct CopyIn {
     /// Whether whatever is at the target is removed first.
     pub replace: bool,
-}
-
-/// What reading a file found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileRead {
-    /// The whole content.
-    Content(Vec<u8>),
-    /// Nothing is there.
-    Missing,
-    /// Something is there that is no regular file.
-    NotRegular,
-    /// The file has this many bytes, more than allowed.
-    TooLarge(u64),
 }
 
 /// Why files could not be copied, read or changed.
@@ -106,7 +96,7 @@ fn memory_file(content: &[u8], mode: u32) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-impl Sandbox {
+impl RunningSandbox {
     /// Copies a file to `target`, or what a directory holds into `target`; missing parents are made.
     ///
     /// A link as `source` is refused; links inside a directory are copied as links. Files belong to root
@@ -134,25 +124,21 @@ impl Sandbox {
         source: &str,
         target: &Path,
         limits: CopyLimits,
-    ) -> Result<CopyReport, CopyError> {
+    ) -> Result<CopyOutReport, CopyError> {
         let opened = open_host(target, open_target).await?;
         let request = FileRequest::CopyOut { source: source.to_owned(), limits };
         self.file_request(request, Some(opened)).await.map(|(report, _)| report)
     }
 
     /// Reads a whole regular file of at most `max_bytes`; a link as the last component is not followed.
-    pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, CopyError> {
+    pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileLookup<Vec<u8>>, CopyError> {
         let request = FileRequest::Read { path: path.to_owned(), max_bytes };
         let (found, mut answers) = self.file_request::<FileLookup<u64>>(request, None).await?;
-        Ok(match found {
-            FileLookup::Missing => FileRead::Missing,
-            FileLookup::NotRegular => FileRead::NotRegular,
-            FileLookup::TooLarge(size) => FileRead::TooLarge(size),
-            FileLookup::File(length) => match answers.bytes(length.min(max_bytes)).await {
-                Ok(content) => FileRead::Content(content),
-                Err(error) => return Err(self.unanswered(error).await),
-            },
-        })
+        let FileLookup::File(length) = found else { return Ok(found.map(|_| Vec::new())) };
+        match answers.bytes(length.min(max_bytes)).await {
+            Ok(content) => Ok(FileLookup::File(content)),
+            Err(error) => Err(self.unanswered(error).await),
+        }
     }
 
     /// Makes a directory and its parents. With `empty`, whatever was there, a link included, is removed first.

@@ -16,7 +16,7 @@ const CPU_PERIOD: u64 = 100_000;
 
 /// How much of the machine a sandbox may use; what is `None` is not limited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct SandboxLimits {
     /// Processor time, in thousandths of one processor.
     pub cpus_millis: Option<u64>,
     /// Memory, in bytes.
@@ -111,7 +111,7 @@ impl Controllers {
     }
 
     /// The cgroups to make for a sandbox's limits, and which limits then hold.
-    pub(crate) fn plan(&self, id: &str, limits: Limits) -> (Vec<CgroupSpec>, Enforced) {
+    pub(crate) fn plan(&self, id: &str, limits: SandboxLimits) -> (Vec<CgroupSpec>, Enforced) {
         let mut plan = Plan { id, specs: Vec::new() };
         let cpus = plan.add(&self.cpu, limits.cpus_millis, |place, millis| {
             let quota = (millis * CPU_PERIOD / 1000).max(1000);
@@ -237,8 +237,8 @@ fn hand_on(dir: &Path) -> io::Result<(PathBuf, Vec<String>)> {
 mod tests {
     use super::*;
 
-    fn limits() -> Limits {
-        Limits { cpus_millis: Some(1500), memory_bytes: Some(1 << 30), pids: Some(100) }
+    fn limits() -> SandboxLimits {
+        SandboxLimits { cpus_millis: Some(1500), memory_bytes: Some(1 << 30), pids: Some(100) }
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
         let mountinfo = ["cpu", "memory", "pids"].map(mount).join("\n");
         let controllers = Controllers::detect_in(&mountinfo, "4:memory:/a\n0::/\n");
         assert_eq!(controllers.backing(), [LimitBacking::CgroupV1; 3]);
-        let asked = Limits { cpus_millis: None, ..limits() };
+        let asked = SandboxLimits { cpus_millis: None, ..limits() };
         let (specs, enforced) = controllers.plan("x-1", asked);
         assert_eq!(enforced, Enforced { cpus: false, memory: true, pids: true });
         let dirs: Vec<_> =

@@ -12,7 +12,7 @@ use crate::{
 
 /// A command to run inside a sandbox.
 #[derive(Debug)]
-pub struct Command {
+pub struct SandboxCommand {
     /// The program and its arguments; a program without a slash is looked up along PATH.
     pub argv: Vec<String>,
     /// The whole environment. Nothing is inherited from the host; HOME is added when it is missing.
@@ -63,7 +63,7 @@ impl Terminal {
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit {
+pub struct CommandExit {
     /// Its code or signal.
     pub status: ExitStatus,
     /// Whether any process of the sandbox was killed for its memory limit while the command ran.
@@ -166,20 +166,20 @@ impl ExecError {
 }
 
 /// A command that was started. Dropping it leaves the command running.
-pub struct Process {
+pub struct SandboxProcess {
     id: u64,
     control: RequestSocket,
     answers: AnswerPipe,
-    exit: Option<Exit>,
+    exit: Option<CommandExit>,
 }
 
-impl Process {
+impl SandboxProcess {
     /// Sends a command to a supervisor and waits until it runs.
     pub(crate) async fn start(
         control: &RequestSocket,
         id: u64,
-        command: Command,
-    ) -> Result<Process, ExecError> {
+        command: SandboxCommand,
+    ) -> Result<SandboxProcess, ExecError> {
         let (mut answers, answer) = AnswerPipe::new().map_err(ExecError::Gone)?;
         let stdin = match command.stdin {
             Stdio::Fd(fd) => Some(fd),
@@ -206,10 +206,10 @@ impl Process {
         let answer = answers.expect().await;
         unheld.release();
         match answer.map_err(ExecError::Gone)? {
-            ExecAnswer::Started => Ok(Process { id, control: control.clone(), answers, exit: None }),
+            ExecAnswer::Started => Ok(SandboxProcess { id, control: control.clone(), answers, exit: None }),
             ExecAnswer::Exited { status, oom_killed } => {
-                let exit = Some(Exit { status: status.into(), oom_killed });
-                Ok(Process { id, control: control.clone(), answers, exit })
+                let exit = Some(CommandExit { status: status.into(), oom_killed });
+                Ok(SandboxProcess { id, control: control.clone(), answers, exit })
             }
             ExecAnswer::Failed(failure) => {
                 let Request::Exec(request) = request else {
@@ -225,17 +225,19 @@ impl Process {
     ///
     /// Cancel-safe: a wait that is dropped can be begun again. When the sandbox ends first, the answer
     /// is the signal that ended everything inside.
-    pub async fn wait(&mut self) -> Exit {
+    pub async fn wait(&mut self) -> CommandExit {
         loop {
             if let Some(exit) = self.exit {
                 return exit;
             }
             let exit = match self.answers.next().await {
                 Ok(Some(ExecAnswer::Exited { status, oom_killed })) => {
-                    Exit { status: status.into(), oom_killed }
+                    CommandExit { status: status.into(), oom_killed }
                 }
                 Ok(Some(ExecAnswer::Started | ExecAnswer::Failed(_))) => continue,
-                Ok(None) | Err(_) => Exit { status: ExitStatus::Signal(libc::SIGKILL), oom_killed: false },
+                Ok(None) | Err(_) => {
+                    CommandExit { status: ExitStatus::Signal(libc::SIGKILL), oom_killed: false }
+                }
             };
             self.exit = Some(exit);
         }

@@ -16,7 +16,7 @@ use crate::{
     image::Layer,
     limits::Enforced,
     private::private_dir,
-    process::{Command, ExecError, Process, Survivor, call},
+    process::{ExecError, SandboxCommand, SandboxProcess, Survivor, call},
     spec::{SPEC_FILE, SandboxSpec},
     wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
@@ -65,7 +65,7 @@ pub enum KeepError {
 }
 
 /// A running sandbox. Dropping it ends everything inside and removes its files in the background.
-pub struct Sandbox {
+pub struct RunningSandbox {
     pub(crate) core: Arc<EngineCore>,
     id: String,
     pub(crate) dir: PathBuf,
@@ -79,7 +79,7 @@ pub struct Sandbox {
     pub(crate) preserved: Option<fs::File>,
 }
 
-impl Sandbox {
+impl RunningSandbox {
     pub(crate) fn new(
         core: Arc<EngineCore>,
         (id, dir): (String, PathBuf),
@@ -87,9 +87,19 @@ impl Sandbox {
         enforced: Enforced,
         (lifetime, control): (AnswerPipe, RequestSocket),
         preserved: Option<fs::File>,
-    ) -> Sandbox {
+    ) -> RunningSandbox {
         let commands = AtomicU64::new(0);
-        Sandbox { core, id, dir, spec, enforced, control, commands, lifetime: Some(lifetime), preserved }
+        RunningSandbox {
+            core,
+            id,
+            dir,
+            spec,
+            enforced,
+            control,
+            commands,
+            lifetime: Some(lifetime),
+            preserved,
+        }
     }
 
     /// Waits for the supervisor's first word.
@@ -125,9 +135,9 @@ impl Sandbox {
     }
 
     /// Starts a command; returns once its program runs.
-    pub async fn exec(&self, command: Command) -> Result<Process, ExecError> {
+    pub async fn exec(&self, command: SandboxCommand) -> Result<SandboxProcess, ExecError> {
         let id = self.commands.fetch_add(1, Ordering::Relaxed);
-        Process::start(&self.control, id, command).await
+        SandboxProcess::start(&self.control, id, command).await
     }
 
     /// The processes that run inside, besides the engine's own.
@@ -178,7 +188,7 @@ impl Sandbox {
     }
 
     /// Stops the sandbox and keeps its files where no sweep removes them; returns the directory, for
-    /// [`Engine::reopen`](crate::Engine::reopen).
+    /// [`SandboxEngine::reopen`](crate::SandboxEngine::reopen).
     pub async fn preserve(mut self) -> Result<PathBuf, KeepError> {
         self.stop_to_keep().await?;
         let kept = self.core.state_dir().join("preserved").join(&self.id);
@@ -210,7 +220,7 @@ impl Sandbox {
     }
 }
 
-impl Drop for Sandbox {
+impl Drop for RunningSandbox {
     fn drop(&mut self) {
         let Some(mut lifetime) = self.lifetime.take() else { return };
         self.control.shutdown();

@@ -16,10 +16,10 @@ use rollout_guest::remove::remove_tree;
 
 use crate::{
     blocking::blocking_io,
-    engine::Engine,
+    engine::SandboxEngine,
     error::CreateError,
     image::{Image, Layer},
-    sandbox::{KeepError, Sandbox},
+    sandbox::{KeepError, RunningSandbox},
     store::{
         SNAPSHOTS,
         base::{BASE_FILE, Base},
@@ -47,8 +47,8 @@ pub enum SnapshotError {
     Restart(#[source] CreateError),
 }
 
-impl Engine {
-    /// Finds the image that [`Sandbox::snapshot`] kept under a key.
+impl SandboxEngine {
+    /// Finds the image that [`RunningSandbox::snapshot`] kept under a key.
     pub async fn snapshot(&self, key: &str) -> Result<Option<Image>, SnapshotError> {
         let fail = |source| SnapshotError::Store { path: self.state_dir().join(SNAPSHOTS).join(key), source };
         let slot = self.snapshot_slot(key).await.map_err(fail)?;
@@ -83,8 +83,8 @@ impl Engine {
     }
 }
 
-impl Sandbox {
-    /// Keeps the files as they are now as an image, for [`Engine::snapshot`] to find by the key.
+impl RunningSandbox {
+    /// Keeps the files as they are now as an image, for [`SandboxEngine::snapshot`] to find by the key.
     ///
     /// Every process inside ends, and the sandbox goes on with nothing but its files. Where there is a
     /// snapshot of the key already, nothing happens. After an error the sandbox may have ended.
@@ -94,7 +94,7 @@ impl Sandbox {
         if self.preserved.is_some() {
             return Err(fail(io::Error::new(io::ErrorKind::Unsupported, "the sandbox is preserved already")));
         }
-        let engine = Engine { core: self.core.clone() };
+        let engine = SandboxEngine { core: self.core.clone() };
         let slot = engine.snapshot_slot(key).await.map_err(fail)?;
         let lock = slot.lock().await.map_err(fail)?;
         if engine.find_snapshot(slot, key).await.map_err(fail)?.is_some() {

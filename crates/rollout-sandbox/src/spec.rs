@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{image::Image, limits::Limits};
+use crate::{image::Image, limits::SandboxLimits};
 
 /// The file of a preserved sandbox that says how it was made.
 pub(crate) const SPEC_FILE: &str = "sandbox.json";
@@ -17,7 +17,7 @@ pub struct SandboxSpec {
     /// Which network the commands see.
     pub network: Network,
     /// How much of the machine they may use.
-    pub limits: Limits,
+    pub limits: SandboxLimits,
 }
 
 /// Which network a sandbox's commands see.

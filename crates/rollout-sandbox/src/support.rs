@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::CreateError,
-    limits::{Controllers, LimitBacking, Limits},
+    limits::{Controllers, LimitBacking, SandboxLimits},
     wire::Probe,
 };
 
@@ -87,7 +87,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
 }
 
 /// Refuses limits that the machine can never reach, which would only hide that it is too small.
-pub(crate) fn check_resources(limits: Limits) -> Result<(), CreateError> {
+pub(crate) fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> {
     let processors = std::thread::available_parallelism()
         .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
     if let Some(asked) = limits.cpus_millis.filter(|asked| *asked > processors) {

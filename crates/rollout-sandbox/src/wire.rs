@@ -11,6 +11,7 @@ use std::{
     path::PathBuf,
 };
 
+use rollout_guest::CopyLimits;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -171,7 +172,7 @@ pub(crate) enum FileRequest {
         target: String,
         replace: bool,
     },
-    /// Brings the host's target directory. Answered by `FileResult<CopyReport>`.
+    /// Brings the host's target directory. Answered by `FileResult<CopyOutReport>`.
     CopyOut {
         source: String,
         limits: CopyLimits,
@@ -196,20 +197,9 @@ pub(crate) enum FileRequest {
     },
 }
 
-/// How much may be copied out of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyLimits {
-    /// Bytes in all.
-    pub max_bytes: u64,
-    /// Files, directories and links in all.
-    pub max_entries: u64,
-    /// Bytes of one file.
-    pub max_file_bytes: u64,
-}
-
 /// What was copied out of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyReport {
+pub struct CopyOutReport {
     /// How many files, directories and links were made.
     pub files: u64,
     /// How many bytes the files hold.

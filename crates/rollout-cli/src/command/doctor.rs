@@ -4,8 +4,8 @@ use std::{error::Error, fs::File, path::Path, process::Stdio as ChildStdio};
 
 use rollout::environment::docker::{EngineError, EngineFacts};
 use rollout_sandbox::{
-    Command, Engine, EngineOptions, ExitStatus, LimitBacking, Limits, Mode, Network, SandboxSpec, Stdio,
-    Support,
+    EngineOptions, ExitStatus, LimitBacking, Mode, Network, SandboxCommand, SandboxEngine, SandboxLimits,
+    SandboxSpec, Stdio, Support,
 };
 
 use crate::{
@@ -88,16 +88,16 @@ fn native(probed: &Result<Support, Box<dyn Error + Send + Sync>>) -> Finding {
 /// Starts the engine, makes an environment and runs a command in it.
 async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>> {
     let options = EngineOptions { helper: std::env::current_exe()?, state_dir: state_dir.to_owned() };
-    let engine = Engine::start(options).await?;
+    let engine = SandboxEngine::start(options).await?;
     let spec = SandboxSpec {
         name: "doctor".to_owned(),
         image: engine.host_image().await?,
         network: Network::None,
-        limits: Limits { cpus_millis: Some(1000), memory_bytes: Some(64 << 20), pids: Some(64) },
+        limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(64 << 20), pids: Some(64) },
     };
     let sandbox = engine.create(spec).await?;
     let nowhere = || File::options().write(true).open("/dev/null");
-    let command = Command {
+    let command = SandboxCommand {
         argv: vec!["true".to_owned()],
         env: vec![("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned())],
         cwd: "/".to_owned(),

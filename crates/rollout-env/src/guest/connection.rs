@@ -10,7 +10,7 @@ use std::{
 };
 
 use rollout_guest::{
-    MAX_REPLY, MAX_REQUEST, Reply, Request, VERSION, decode_reply, encode_request, frame_length,
+    GuestReply, GuestRequest, MAX_REPLY, MAX_REQUEST, VERSION, decode_reply, encode_request, frame_length,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
@@ -49,7 +49,7 @@ struct Shared {
 #[derive(Default)]
 struct Calls {
     last_id: u32,
-    waiting: HashMap<u32, mpsc::Sender<Reply>>,
+    waiting: HashMap<u32, mpsc::Sender<GuestReply>>,
     /// Why nothing works any more.
     broken: Option<String>,
 }
@@ -62,8 +62,8 @@ impl Connection {
         let start = |reason: String| EnvironmentError::Start(format!("the guest does not answer: {reason}"));
         let hello = timeout(HELLO_TIMEOUT, read_reply(&mut reader)).await;
         match hello.unwrap_or_else(|_| Err("it said nothing in time".to_owned())).map_err(start)? {
-            (0, Reply::Hello { version: VERSION }) => {}
-            (0, Reply::Hello { version }) => {
+            (0, GuestReply::Hello { version: VERSION }) => {}
+            (0, GuestReply::Hello { version }) => {
                 return Err(start(format!("it is of version {version}, and not {VERSION}")));
             }
             _ => return Err(start("it said something else than hello".to_owned())),
@@ -92,7 +92,7 @@ impl Connection {
     }
 
     /// Makes a request.
-    pub(super) fn call(&self, request: &Request) -> Result<Call, EnvironmentError> {
+    pub(super) fn call(&self, request: &GuestRequest) -> Result<Call, EnvironmentError> {
         let (sender, replies) = mpsc::channel(WAITING_REPLIES);
         let mut calls = self.shared.lock();
         if let Some(reason) = &calls.broken {
@@ -175,14 +175,14 @@ impl Shared {
 /// A request that is being carried out. Dropped before its end, it is taken back.
 pub(super) struct Call {
     pub(super) ticket: Ticket,
-    pub(super) replies: mpsc::Receiver<Reply>,
+    pub(super) replies: mpsc::Receiver<GuestReply>,
 }
 
 impl Call {
     /// The next reply.
-    pub(super) async fn next(&mut self) -> Result<Reply, EnvironmentError> {
+    pub(super) async fn next(&mut self) -> Result<GuestReply, EnvironmentError> {
         match self.replies.recv().await {
-            Some(Reply::Failed(reason)) => {
+            Some(GuestReply::Failed(reason)) => {
                 self.ticket.done();
                 Err(EnvironmentError::Command(reason))
             }
@@ -194,7 +194,7 @@ impl Call {
     /// Waits for the end of a request without any other reply.
     pub(super) async fn done(mut self) -> Result<(), EnvironmentError> {
         match self.next().await? {
-            Reply::Done => {
+            GuestReply::Done => {
                 self.ticket.done();
                 Ok(())
             }
@@ -214,7 +214,7 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// Sends more of the request, once there is room for it.
-    pub(super) async fn send(&self, request: &Request) -> Result<(), EnvironmentError> {
+    pub(super) async fn send(&self, request: &GuestRequest) -> Result<(), EnvironmentError> {
         let frame = encode_request(self.id, request);
         let room = Arc::clone(&self.shared.room).acquire_owned().await.ok();
         self.shared.frames.send((frame, room)).map_err(|_| self.lost())
@@ -244,7 +244,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open.load(Ordering::SeqCst) {
-            let _ = self.shared.frames.send((encode_request(self.id, &Request::Cancel), None));
+            let _ = self.shared.frames.send((encode_request(self.id, &GuestRequest::Cancel), None));
         }
         if !self.lasting {
             self.shared.lock().waiting.remove(&self.id);
@@ -252,7 +252,7 @@ impl Drop for Ticket {
     }
 }
 
-async fn read_reply(reader: &mut (impl AsyncRead + Unpin)) -> Result<(u32, Reply), String> {
+async fn read_reply(reader: &mut (impl AsyncRead + Unpin)) -> Result<(u32, GuestReply), String> {
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "it ended".to_owned(),
         _ => format!("reading from it failed: {error}"),

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use rollout_guest::{Ending, Reply, Stream};
+use rollout_guest::{Ending, GuestReply, Stream};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -33,7 +33,7 @@ impl Pumps {
     /// Brings a command's output to its logs. Its end is told when all that it wrote itself is in there.
     pub(super) fn start(
         &self,
-        replies: mpsc::Receiver<Reply>,
+        replies: mpsc::Receiver<GuestReply>,
         stdout: LogWriter,
         stderr: LogWriter,
     ) -> oneshot::Receiver<End> {
@@ -85,12 +85,12 @@ impl Log {
     }
 }
 
-async fn pump(mut replies: mpsc::Receiver<Reply>, mut logs: [Log; 2], tell: oneshot::Sender<End>) {
+async fn pump(mut replies: mpsc::Receiver<GuestReply>, mut logs: [Log; 2], tell: oneshot::Sender<End>) {
     let mut tell = Some(tell);
     while tell.is_some() || logs.iter().any(|log| log.open) {
         let Some(reply) = replies.recv().await else { break };
         let end = match reply {
-            Reply::Output { stream, bytes } => {
+            GuestReply::Output { stream, bytes } => {
                 let log = &mut logs[usize::from(stream == Stream::Stderr)];
                 if bytes.is_empty() {
                     log.finish().await;
@@ -102,13 +102,13 @@ async fn pump(mut replies: mpsc::Receiver<Reply>, mut logs: [Log; 2], tell: ones
                 }
                 continue;
             }
-            Reply::Exited { ending, oom_killed } => {
+            GuestReply::Exited { ending, oom_killed } => {
                 for log in logs.iter_mut().filter(|log| log.open) {
                     log.flush().await;
                 }
                 End::Exited(Exit { outcome: outcome(ending), oom_killed })
             }
-            Reply::Failed(reason) => {
+            GuestReply::Failed(reason) => {
                 for log in &mut logs {
                     log.finish().await;
                 }

@@ -13,7 +13,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use rollout_guest::{Item, Limits, MAX_DEPTH, is_name, stays_inside};
+use rollout_guest::{CopyLimits, Item, MAX_DEPTH, is_name, stays_inside};
 use rustix::{
     fs::{Mode, OFlags, RawMode, Timespec, Timestamps, fchmod, futimens, mkdirat, openat, symlinkat},
     io::Errno,
@@ -45,7 +45,7 @@ pub(super) enum ReceiveError {
 /// A copy under way.
 pub(super) struct Receive {
     target: PathBuf,
-    limits: Limits,
+    limits: CopyLimits,
     /// The directories that the walk is in, from the top; `None` for those that are left out.
     levels: Vec<Option<OwnedFd>>,
     path: PathBuf,
@@ -78,7 +78,7 @@ struct Open {
 
 impl Receive {
     /// Makes the directory, if there is none.
-    pub(super) fn start(target: &Path, limits: Limits) -> Result<Self, ReceiveError> {
+    pub(super) fn start(target: &Path, limits: CopyLimits) -> Result<Self, ReceiveError> {
         let failed = |source| ReceiveError::Host { path: target.to_owned(), source };
         fs::create_dir_all(target).map_err(failed)?;
         let flags = OFlags::DIRECTORY.bits().cast_signed();

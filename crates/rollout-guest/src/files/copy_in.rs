@@ -26,7 +26,7 @@ pub struct CopyInto {
 }
 
 /// A file that is being written.
-pub struct NewFile {
+pub struct CopiedFile {
     /// Takes the content.
     pub file: File,
     /// Its path, for people to read.
@@ -95,7 +95,7 @@ impl CopyInto {
     }
 
     /// Makes a file, in the place of another file or link.
-    pub fn file(&mut self, name: &CStr, mode: u32, times: Timestamps) -> FileResult<NewFile> {
+    pub fn file(&mut self, name: &CStr, mode: u32, times: Timestamps) -> FileResult<CopiedFile> {
         let (name, shown) = match &self.file_name {
             Some(name) => (name.as_c_str(), self.target.clone()),
             None => (name, self.shown(name)),
@@ -110,7 +110,7 @@ impl CopyInto {
             other => other,
         };
         let file = File::from(made.map_err(os("making", &shown))?);
-        Ok(NewFile { file, shown, mode: Mode::from_raw_mode(mode & 0o7777), times })
+        Ok(CopiedFile { file, shown, mode: Mode::from_raw_mode(mode & 0o7777), times })
     }
 
     /// Makes a link, in the place of another file or link.
@@ -129,7 +129,7 @@ impl CopyInto {
     }
 }
 
-impl NewFile {
+impl CopiedFile {
     /// Gives the file, whose content is written, its mode and time.
     pub fn finish(self) -> FileResult<()> {
         fchmod(&self.file, self.mode).map_err(os("setting the mode of", &self.shown))?;

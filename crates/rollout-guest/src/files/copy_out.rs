@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     names::stays_inside,
-    protocol::{Limits, MAX_DEPTH},
+    protocol::{CopyLimits, MAX_DEPTH},
 };
 
 /// How many skipped entries are named one by one.
@@ -90,7 +90,7 @@ impl From<FileFailure> for NotCopied {
 pub fn copy_out(
     files: EnvironmentFiles,
     source: &str,
-    limits: Limits,
+    limits: CopyLimits,
     sink: &mut impl CopySink,
 ) -> FileResult<()> {
     let mut walk = Walk { files, limits, sink, bytes: 0, entries: 0, skipped: 0, path: Vec::new() };
@@ -111,7 +111,7 @@ pub fn copy_out(
 
 struct Walk<'a, S> {
     files: EnvironmentFiles,
-    limits: Limits,
+    limits: CopyLimits,
     sink: &'a mut S,
     bytes: u64,
     entries: u64,

@@ -24,11 +24,11 @@ use rustix::{
 };
 
 pub use self::{
-    copy_in::{CopyInto, NewFile},
+    copy_in::{CopiedFile, CopyInto},
     copy_out::{CopyEntry, CopySink, NotCopied, copy_out},
     failure::{FileCause, FileFailure, os},
 };
-use crate::remove::remove_at;
+use crate::{protocol::FileLookup, remove::remove_at};
 
 /// What a step on the files returns.
 pub type FileResult<T> = Result<T, FileFailure>;
@@ -59,20 +59,6 @@ const KERNELS: [i64; 10] = [
     0xcafe_4a11, // bpf
     0x1980_0202, // mqueue
 ];
-
-/// What is where a file was to be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum FileLookup<T> {
-    /// A regular file.
-    File(T),
-    /// Nothing.
-    Missing,
-    /// Something else.
-    NotRegular,
-    /// A regular file of so many bytes, which are too many.
-    TooLarge(u64),
-}
 
 /// Whose files they are, which decides how far they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

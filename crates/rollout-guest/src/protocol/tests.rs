@@ -22,7 +22,7 @@ fn item() -> impl Strategy<Value = Item> {
     ]
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn request() -> impl Strategy<Value = GuestRequest> {
     let exec = (
         prop::collection::vec(any::<String>(), 0..4),
         prop::collection::vec(any::<(String, String)>(), 0..4),
@@ -30,30 +30,30 @@ fn request() -> impl Strategy<Value = Request> {
         any::<Option<u64>>(),
     );
     prop_oneof![
-        exec.prop_map(|(argv, env, user, deadline)| Request::Exec { argv, env, user, deadline }),
-        Just(Request::Cancel),
-        any::<(String, bool, bool)>().prop_map(|(target, file, replace)| Request::Put {
+        exec.prop_map(|(argv, env, user, deadline)| GuestRequest::Exec { argv, env, user, deadline }),
+        Just(GuestRequest::Cancel),
+        any::<(String, bool, bool)>().prop_map(|(target, file, replace)| GuestRequest::Put {
             target,
             file,
             replace
         }),
-        item().prop_map(Request::Item),
-        Just(Request::PutEnd),
-        any::<(String, u64, u64, u64)>().prop_map(|(source, bytes, entries, file_bytes)| Request::Get {
+        item().prop_map(GuestRequest::Item),
+        Just(GuestRequest::PutEnd),
+        any::<(String, u64, u64, u64)>().prop_map(|(source, bytes, entries, file_bytes)| GuestRequest::Get {
             source,
-            limits: Limits { bytes, entries, file_bytes }
+            limits: CopyLimits { bytes, entries, file_bytes }
         }),
-        any::<(String, u64)>().prop_map(|(path, max_bytes)| Request::Read { path, max_bytes }),
+        any::<(String, u64)>().prop_map(|(path, max_bytes)| GuestRequest::Read { path, max_bytes }),
         (prop::collection::vec(any::<String>(), 0..4), any::<bool>())
-            .prop_map(|(paths, empty)| Request::MakeDirs { paths, empty }),
-        any::<(String, String)>().prop_map(|(target, link)| Request::Link { target, link }),
-        Just(Request::Survivors),
-        Just(Request::KillAll),
-        Just(Request::Stay),
+            .prop_map(|(paths, empty)| GuestRequest::MakeDirs { paths, empty }),
+        any::<(String, String)>().prop_map(|(target, link)| GuestRequest::Link { target, link }),
+        Just(GuestRequest::Survivors),
+        Just(GuestRequest::KillAll),
+        Just(GuestRequest::Stay),
     ]
 }
 
-fn reply() -> impl Strategy<Value = Reply> {
+fn reply() -> impl Strategy<Value = GuestReply> {
     let stream = || prop_oneof![Just(Stream::Stdout), Just(Stream::Stderr)];
     let ending = prop_oneof![
         any::<i32>().prop_map(Ending::Code),
@@ -61,21 +61,21 @@ fn reply() -> impl Strategy<Value = Reply> {
         Just(Ending::TimedOut)
     ];
     let found = prop_oneof![
-        Just(Found::File),
-        Just(Found::Missing),
-        Just(Found::NotRegular),
-        any::<u64>().prop_map(Found::TooLarge)
+        Just(FileLookup::File(())),
+        Just(FileLookup::Missing),
+        Just(FileLookup::NotRegular),
+        any::<u64>().prop_map(FileLookup::TooLarge)
     ];
     prop_oneof![
-        any::<u32>().prop_map(|version| Reply::Hello { version }),
-        (stream(), bytes()).prop_map(|(stream, bytes)| Reply::Output { stream, bytes }),
-        (ending, any::<bool>()).prop_map(|(ending, oom_killed)| Reply::Exited { ending, oom_killed }),
-        item().prop_map(Reply::Item),
-        any::<(String, String)>().prop_map(|(path, reason)| Reply::Skipped { path, reason }),
-        found.prop_map(Reply::Found),
-        any::<String>().prop_map(Reply::Process),
-        Just(Reply::Done),
-        any::<String>().prop_map(Reply::Failed),
+        any::<u32>().prop_map(|version| GuestReply::Hello { version }),
+        (stream(), bytes()).prop_map(|(stream, bytes)| GuestReply::Output { stream, bytes }),
+        (ending, any::<bool>()).prop_map(|(ending, oom_killed)| GuestReply::Exited { ending, oom_killed }),
+        item().prop_map(GuestReply::Item),
+        any::<(String, String)>().prop_map(|(path, reason)| GuestReply::Skipped { path, reason }),
+        found.prop_map(GuestReply::Found),
+        any::<String>().prop_map(GuestReply::Process),
+        Just(GuestReply::Done),
+        any::<String>().prop_map(GuestReply::Failed),
     ]
 }
 

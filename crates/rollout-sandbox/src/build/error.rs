@@ -8,12 +8,12 @@ use super::context::CopyFailure;
 use super::images::BaseImageError;
 use super::parse::Location;
 use crate::error::CreateError;
-use crate::process::{ExecError, Exit, ExitStatus};
+use crate::process::{CommandExit, ExecError, ExitStatus};
 use crate::sandbox::KeepError;
 
 /// Why an image could not be built from a Dockerfile.
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub enum ImageBuildError {
     /// There is no Dockerfile where one is needed.
     #[error("there is no Dockerfile at {}; write one, or name an image with docker_image", path.display())]
     MissingDockerfile {
@@ -55,7 +55,7 @@ pub enum BuildError {
         /// The instruction.
         at: Location,
         /// How the command ended.
-        exit: Exit,
+        exit: CommandExit,
         /// The last lines that it printed.
         output: String,
     },
@@ -99,7 +99,7 @@ pub enum BuildError {
     Log(#[source] io::Error),
 }
 
-struct Ending<'a>(&'a Exit);
+struct Ending<'a>(&'a CommandExit);
 
 impl fmt::Display for Ending<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::context::{Context, CopyFailure, Selected, open_regular};
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::job::{Job, JobError};
 use super::log::Log;
 use super::parse::Location;
@@ -17,7 +17,7 @@ use super::transfer::{self, Placement};
 use crate::blocking::blocking;
 use crate::files::CopyIn;
 use crate::process::Stdio;
-use crate::sandbox::Sandbox;
+use crate::sandbox::RunningSandbox;
 use rollout_guest::remove::remove_tree;
 
 /// Where a script of `RUN <<EOF` lies while it runs.
@@ -25,7 +25,7 @@ const SCRIPT: &str = "/.rollout-script";
 
 /// A stage being built.
 pub(crate) struct Execution<'a> {
-    pub(crate) sandbox: &'a Sandbox,
+    pub(crate) sandbox: &'a RunningSandbox,
     pub(crate) context: &'a Arc<Context>,
     /// An existing directory for files on the way into the sandbox.
     pub(crate) scratch: &'a Path,
@@ -36,7 +36,11 @@ pub(crate) struct Execution<'a> {
 
 impl Execution<'_> {
     /// Carries out one step; a `COPY --from` takes its files from `other`.
-    pub(crate) async fn step(&mut self, step: &Step, other: Option<&Sandbox>) -> Result<(), BuildError> {
+    pub(crate) async fn step(
+        &mut self,
+        step: &Step,
+        other: Option<&RunningSandbox>,
+    ) -> Result<(), ImageBuildError> {
         let at = &step.at;
         let done = match &step.action {
             Action::Nothing => Ok(()),
@@ -47,7 +51,7 @@ impl Execution<'_> {
                 None => self.copy(copy).await,
             },
         };
-        done.map_err(|source| BuildError::FilesFailed { at: at.clone(), source })
+        done.map_err(|source| ImageBuildError::FilesFailed { at: at.clone(), source })
     }
 
     async fn make_dirs(&self, paths: &[String], owner: Option<&str>) -> Result<(), CopyFailure> {
@@ -64,8 +68,8 @@ impl Execution<'_> {
         Ok(())
     }
 
-    async fn run(&mut self, at: &Location, run: &Run) -> Result<(), BuildError> {
-        let files = |source| BuildError::FilesFailed { at: at.clone(), source };
+    async fn run(&mut self, at: &Location, run: &Run) -> Result<(), ImageBuildError> {
+        let files = |source| ImageBuildError::FilesFailed { at: at.clone(), source };
         self.make_dirs(&run.mounts, None).await.map_err(files)?;
         let argv = match &run.command {
             Invocation::Argv(argv) => argv.clone(),
@@ -83,12 +87,12 @@ impl Execution<'_> {
             stdout: None,
         };
         let ended = job.run(self.sandbox, Some(self.log)).await.map_err(|error| match error {
-            JobError::Exec(source) => BuildError::NotStarted { at: at.clone(), source },
-            JobError::Output(source) => BuildError::Log(source),
+            JobError::Exec(source) => ImageBuildError::NotStarted { at: at.clone(), source },
+            JobError::Output(source) => ImageBuildError::Log(source),
         })?;
         if !ended.success() {
             let output = ended.tail.text();
-            return Err(BuildError::RunFailed { at: at.clone(), exit: ended.exit, output });
+            return Err(ImageBuildError::RunFailed { at: at.clone(), exit: ended.exit, output });
         }
         if matches!(run.command, Invocation::Script(_)) {
             self.sandbox.remove(SCRIPT).await.map_err(|error| files(target(error)))?;

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::pattern;
-use crate::engine::Engine;
+use crate::engine::SandboxEngine;
 use crate::image::{Image, ImageError};
 
 /// Finds the image that a reference stands for: the seam between builds and where images come from.
@@ -35,13 +35,13 @@ pub enum BaseImageError {
 /// The host in the place of images, for the references that are mapped to it.
 #[derive(Clone)]
 pub struct HostImages {
-    engine: Engine,
+    engine: SandboxEngine,
     patterns: Vec<String>,
 }
 
 impl HostImages {
     /// Maps every reference that one of the patterns matches to the host; `*` stands for any text.
-    pub fn new(engine: Engine, patterns: Vec<String>) -> HostImages {
+    pub fn new(engine: SandboxEngine, patterns: Vec<String>) -> HostImages {
         HostImages { engine, patterns }
     }
 }

@@ -9,8 +9,8 @@ use tokio::net::unix::pipe;
 
 use super::log::{Log, Tail};
 use crate::image::ImageConfig;
-use crate::process::{Command, ExecError, Exit, ExitStatus, Process, Stdio};
-use crate::sandbox::Sandbox;
+use crate::process::{CommandExit, ExecError, ExitStatus, SandboxCommand, SandboxProcess, Stdio};
+use crate::sandbox::RunningSandbox;
 
 /// A command and where its output goes besides the tail that is kept.
 pub(crate) struct Job {
@@ -25,7 +25,7 @@ pub(crate) struct Job {
 
 /// How a job ended, and the last of what it printed.
 pub(crate) struct Ended {
-    pub(crate) exit: Exit,
+    pub(crate) exit: CommandExit,
     pub(crate) tail: Tail,
 }
 
@@ -56,14 +56,18 @@ impl Job {
     /// Runs the job, passing its output to the log if there is one.
     ///
     /// What the command leaves running is killed, as the end of a container would: a layer holds files only.
-    pub(crate) async fn run(self, sandbox: &Sandbox, log: Option<&mut Log>) -> Result<Ended, JobError> {
+    pub(crate) async fn run(
+        self,
+        sandbox: &RunningSandbox,
+        log: Option<&mut Log>,
+    ) -> Result<Ended, JobError> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
         let output = Output { reader: pipe::Receiver::from_owned_fd(reader)?, log, tail: Tail::default() };
         let stdout = match self.stdout {
             Some(stdout) => stdout,
             None => writer.try_clone()?,
         };
-        let command = Command {
+        let command = SandboxCommand {
             argv: self.argv,
             env: self.env,
             cwd: self.cwd,
@@ -85,7 +89,7 @@ struct Output<'a> {
 }
 
 impl Output<'_> {
-    async fn follow(mut self, mut process: Process) -> Result<Ended, JobError> {
+    async fn follow(mut self, mut process: SandboxProcess) -> Result<Ended, JobError> {
         let mut buffer = vec![0; 64 << 10];
         let exit = loop {
             // The end first: a process left in the background that prints without end must not hide it.

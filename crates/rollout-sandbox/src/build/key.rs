@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::context::{Context, hash_field};
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::plan::{Action, Origin, Plan};
 
 /// Changes when layers of the same inputs would come out differently.
@@ -20,7 +20,7 @@ pub(crate) struct Inputs {
 }
 
 /// Hashes the inputs of a stage and the files that its plan copies.
-pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<String, BuildError> {
+pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<String, ImageBuildError> {
     let mut hasher = Sha256::new();
     for field in [FORMAT, &inputs.dockerfile, &inputs.base] {
         hash_field(&mut hasher, field.as_bytes());
@@ -41,7 +41,7 @@ pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<Str
             let hashed = context
                 .select(source)
                 .and_then(|found| found.iter().try_for_each(|selected| context.hash(selected, &mut hasher)));
-            hashed.map_err(|source| BuildError::FilesFailed { at: step.at.clone(), source })?;
+            hashed.map_err(|source| ImageBuildError::FilesFailed { at: step.at.clone(), source })?;
         }
     }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())

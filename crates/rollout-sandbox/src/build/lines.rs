@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::expand::Expander;
 use super::parse::Location;
 
@@ -12,7 +12,7 @@ const MAX_SHOWN: usize = 120;
 /// Replaces here-documents of `RUN` that the crate would take for instructions by white space.
 ///
 /// Every byte keeps its place, so spans into the masked text are spans into the original.
-pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, BuildError> {
+pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, ImageBuildError> {
     let escape = escape_directive(text);
     let mut masked = Cow::Borrowed(text);
     let mut at = 0;
@@ -29,7 +29,7 @@ pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, BuildError
         let Some(bodies) = collect_bodies(text, after, &markers(&line)) else {
             let at = Location { line: line_number(text, start), text: first_line(&text[start..], escape) };
             let message = "a here-document is not closed by its delimiter on a line of its own".to_owned();
-            return Err(BuildError::Syntax { at, message });
+            return Err(ImageBuildError::Syntax { at, message });
         };
         let Some(last) = bodies.last() else { continue };
         at = last.after;

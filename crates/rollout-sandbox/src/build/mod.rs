@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use context::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
-pub use error::BuildError;
+pub use error::ImageBuildError;
 pub use images::{BaseImageError, BaseImages, HostImages};
 pub use log::LogSink;
 pub use parse::Location;
@@ -39,10 +39,10 @@ use plan::{Action, Origin, Plan, Step};
 use stages::Base;
 
 use crate::blocking::blocking;
-use crate::engine::Engine;
+use crate::engine::SandboxEngine;
 use crate::image::{Image, Layer};
-use crate::limits::Limits;
-use crate::sandbox::{KeepError, Sandbox};
+use crate::limits::SandboxLimits;
+use crate::sandbox::{KeepError, RunningSandbox};
 use crate::spec::{Network, SandboxSpec};
 use crate::store::{self, slot::Slot};
 use crate::support::Mode;
@@ -62,7 +62,7 @@ pub struct BuildRequest<'a> {
     /// The network of `RUN`.
     pub network: Network,
     /// How much of the machine a `RUN` may use.
-    pub limits: Limits,
+    pub limits: SandboxLimits,
     /// Where the steps and their output go as they happen.
     pub log: LogSink,
 }
@@ -83,10 +83,10 @@ pub struct Built {
 /// Builds of the same content, in this process or another that shares the engine's state directory, happen once.
 /// Dropping the future ends the build: everything it runs is killed, and nothing of it is kept.
 pub async fn build(
-    engine: &Engine,
+    engine: &SandboxEngine,
     request: BuildRequest<'_>,
     images: &impl BaseImages,
-) -> Result<Built, BuildError> {
+) -> Result<Built, ImageBuildError> {
     let (root, path) = (request.context.to_owned(), request.dockerfile.to_owned());
     let (text, dockerfile, context) = blocking(move || read(&root, &path)).await?;
     let bases = stages::bases(&dockerfile)?;
@@ -111,10 +111,10 @@ pub async fn build(
 }
 
 /// Reads the Dockerfile, which is as little trusted as the files beside it.
-fn read_dockerfile(context: &Path, path: &Path) -> Result<String, BuildError> {
+fn read_dockerfile(context: &Path, path: &Path) -> Result<String, ImageBuildError> {
     let refused = |what: &str| io_error("read", path)(io::Error::other(what.to_owned()));
     let resolved = path.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => BuildError::MissingDockerfile { path: path.to_owned() },
+        io::ErrorKind::NotFound => ImageBuildError::MissingDockerfile { path: path.to_owned() },
         _ => io_error("read", path)(error),
     })?;
     let root = context.canonicalize().map_err(io_error("open", context))?;
@@ -132,12 +132,12 @@ fn read_dockerfile(context: &Path, path: &Path) -> Result<String, BuildError> {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
         let at = Location { line, text: String::new() };
-        BuildError::Syntax { at, message: "this is not UTF-8 text".to_owned() }
+        ImageBuildError::Syntax { at, message: "this is not UTF-8 text".to_owned() }
     })
 }
 
 /// Reads everything that a build starts from.
-fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), BuildError> {
+fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), ImageBuildError> {
     let text = read_dockerfile(root, path)?;
     let dockerfile = parse::parse(&text)?;
     let context = Context::open(root, path).map_err(io_error("open", root))?;
@@ -152,20 +152,20 @@ fn identity(key: &str, layer: &Path) -> String {
     }
 }
 
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BuildError {
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageBuildError {
     let path: PathBuf = path.to_owned();
-    move |source| BuildError::Io { doing, path, source }
+    move |source| ImageBuildError::Io { doing, path, source }
 }
 
 /// The stages that are built so far, and what building another needs.
 struct Builder<'a, I> {
-    engine: &'a Engine,
+    engine: &'a SandboxEngine,
     images: &'a I,
     context: Arc<Context>,
     text: String,
     no_cache: bool,
     network: Network,
-    limits: Limits,
+    limits: SandboxLimits,
     log: Log,
     built: BTreeMap<usize, Image>,
 }
@@ -176,7 +176,7 @@ impl<I: BaseImages> Builder<'_, I> {
         dockerfile: &Dockerfile,
         index: usize,
         base: &Base,
-    ) -> Result<Built, BuildError> {
+    ) -> Result<Built, ImageBuildError> {
         let base = self.image(&dockerfile.stages[index].at, base).await?;
         let plan = plan::plan(dockerfile, index, base.config())?;
         let mut others = Vec::new();
@@ -208,24 +208,24 @@ impl<I: BaseImages> Builder<'_, I> {
         let (layer, cached) = self.layer(&slot, &base, &plan, &others).await?;
         if cached {
             let line = format!("Using layer {key}, built before\n");
-            self.log.write(line.as_bytes()).await.map_err(BuildError::Log)?;
+            self.log.write(line.as_bytes()).await.map_err(ImageBuildError::Log)?;
         }
         let identity = identity(&key, &layer);
         let layer = Layer::open(&layer).map_err(io_error("open", &layer))?;
         Ok(Built { image: base.with_layer(&layer, identity).with_config(config), cached, key })
     }
 
-    async fn image(&self, at: &Location, base: &Base) -> Result<Image, BuildError> {
+    async fn image(&self, at: &Location, base: &Base) -> Result<Image, ImageBuildError> {
         match base {
             // Stages are built in order, and a stage can only name earlier ones.
             Base::Stage(index) => Ok(self.built[index].clone()),
             Base::Image(reference) => self.images.resolve(reference).await.map_err(|source| {
-                BuildError::BaseImage { at: at.clone(), reference: reference.clone(), source }
+                ImageBuildError::BaseImage { at: at.clone(), reference: reference.clone(), source }
             }),
         }
     }
 
-    async fn key(&self, inputs: key::Inputs, plan: Plan) -> Result<(String, Plan), BuildError> {
+    async fn key(&self, inputs: key::Inputs, plan: Plan) -> Result<(String, Plan), ImageBuildError> {
         let context = self.context.clone();
         blocking(move || key::key(&inputs, &plan, &context).map(|key| (key, plan))).await
     }
@@ -237,7 +237,7 @@ impl<I: BaseImages> Builder<'_, I> {
         base: &Image,
         plan: &Plan,
         others: &[Option<Image>],
-    ) -> Result<(PathBuf, bool), BuildError> {
+    ) -> Result<(PathBuf, bool), ImageBuildError> {
         if !self.no_cache
             && let Some(layer) = slot.finished()
         {
@@ -265,14 +265,14 @@ impl<I: BaseImages> Builder<'_, I> {
 
     async fn execute(
         &mut self,
-        sandbox: &Sandbox,
+        sandbox: &RunningSandbox,
         scratch: &Path,
         steps: &[Step],
         others: &[Option<Image>],
-    ) -> Result<(), BuildError> {
+    ) -> Result<(), ImageBuildError> {
         for (number, (step, other)) in steps.iter().zip(others).enumerate() {
             let line = format!("Step {}/{} : {}\n", number + 1, steps.len(), step.at.text);
-            self.log.write(line.as_bytes()).await.map_err(BuildError::Log)?;
+            self.log.write(line.as_bytes()).await.map_err(ImageBuildError::Log)?;
             let other = match other {
                 Some(image) => Some(self.sandbox(image, Network::None).await?),
                 None => None,
@@ -289,7 +289,7 @@ impl<I: BaseImages> Builder<'_, I> {
         Ok(())
     }
 
-    async fn sandbox(&self, image: &Image, network: Network) -> Result<Sandbox, BuildError> {
+    async fn sandbox(&self, image: &Image, network: Network) -> Result<RunningSandbox, ImageBuildError> {
         let spec =
             SandboxSpec { name: "build".to_owned(), image: image.clone(), network, limits: self.limits };
         Ok(self.engine.create(spec).await?)

@@ -7,7 +7,7 @@ use std::fmt;
 
 use parse_dockerfile as crate_parser;
 
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::lines::{
     collect_bodies, first_line, join_continuations, markers, mask_here_documents, shorten, strip_tabs, words,
 };
@@ -109,7 +109,7 @@ pub(crate) enum Source {
 }
 
 /// Parses a Dockerfile.
-pub(crate) fn parse(text: &str) -> Result<Dockerfile, BuildError> {
+pub(crate) fn parse(text: &str) -> Result<Dockerfile, ImageBuildError> {
     let text = text.trim_start_matches('\u{feff}');
     let masked = mask_here_documents(text)?;
     let parsed = crate_parser::parse(&masked).map_err(|error| {
@@ -117,7 +117,7 @@ pub(crate) fn parse(text: &str) -> Result<Dockerfile, BuildError> {
         let shown = line.checked_sub(1).and_then(|n| text.lines().nth(n)).unwrap_or_default();
         let at = Location { line: line.max(1), text: shorten(shown.trim()) };
         // The alternate form leaves out the position, which is in `at` already.
-        BuildError::Syntax { at, message: format!("{error:#}") }
+        ImageBuildError::Syntax { at, message: format!("{error:#}") }
     })?;
     let escape = parsed.parser_directives.escape.as_ref().map_or('\\', |directive| directive.value.value);
     let source = SourceText { text, escape };

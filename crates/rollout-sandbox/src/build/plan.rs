@@ -3,7 +3,7 @@
 //! Nothing runs here. A `RUN` cannot change what a later instruction means, so that a whole stage can be planned
 //! once the configuration of its base image is known; the plan then decides what the cache key covers.
 
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::expand::{ExpandError, Expander, set, value_of};
 use super::parse::{Dockerfile, Flag, Kind, Location, RunCommand, Source};
 use super::stages::{Base, copy_origin, global_args, platform_args};
@@ -87,7 +87,11 @@ pub(crate) struct Inline {
 }
 
 /// Plans a stage on a base image with the given configuration.
-pub(crate) fn plan(dockerfile: &Dockerfile, index: usize, base: &ImageConfig) -> Result<Plan, BuildError> {
+pub(crate) fn plan(
+    dockerfile: &Dockerfile,
+    index: usize,
+    base: &ImageConfig,
+) -> Result<Plan, ImageBuildError> {
     let mut planner = Planner {
         dockerfile,
         index,
@@ -113,7 +117,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn action(&mut self, at: &Location, kind: &Kind) -> Result<Action, BuildError> {
+    fn action(&mut self, at: &Location, kind: &Kind) -> Result<Action, ImageBuildError> {
         match kind {
             Kind::NoEffect => {}
             Kind::Arg(arguments) => {
@@ -140,7 +144,7 @@ impl Planner<'_> {
             Kind::User(user) => {
                 let user = self.word(at, user)?;
                 if user.is_empty() {
-                    return Err(BuildError::Syntax {
+                    return Err(ImageBuildError::Syntax {
                         at: at.clone(),
                         message: "the user is empty".to_owned(),
                     });
@@ -158,7 +162,7 @@ impl Planner<'_> {
                 let paths = paths
                     .iter()
                     .map(|path| Ok(self.absolute(&self.word(at, path)?)))
-                    .collect::<Result<_, BuildError>>()?;
+                    .collect::<Result<_, ImageBuildError>>()?;
                 return Ok(Action::MakeDirs { paths, owner: None });
             }
             Kind::Run { flags, command } => return self.run(at, flags, command).map(Action::Run),
@@ -169,7 +173,7 @@ impl Planner<'_> {
         Ok(Action::Nothing)
     }
 
-    fn run(&self, at: &Location, flags: &[Flag], command: &RunCommand) -> Result<Run, BuildError> {
+    fn run(&self, at: &Location, flags: &[Flag], command: &RunCommand) -> Result<Run, ImageBuildError> {
         let mut mounts = Vec::new();
         for flag in flags {
             let value = self.word(at, flag.value.as_deref().unwrap_or_default())?;
@@ -177,7 +181,7 @@ impl Planner<'_> {
                 ("mount", value) => mounts.push(self.mount(at, value)?),
                 ("network", "default") | ("security", "sandbox") => {}
                 ("network", _) => {
-                    return Err(BuildError::Unsupported {
+                    return Err(ImageBuildError::Unsupported {
                         at: at.clone(),
                         what: format!("RUN --network={value}"),
                         instead: "remove the flag; a build has the network of its environment".to_owned(),
@@ -207,7 +211,7 @@ impl Planner<'_> {
     }
 
     /// Reads `--mount` and returns the directory that must exist for it.
-    fn mount(&self, at: &Location, value: &str) -> Result<String, BuildError> {
+    fn mount(&self, at: &Location, value: &str) -> Result<String, ImageBuildError> {
         let field = |names: &[&str]| {
             value
                 .split(',')
@@ -217,7 +221,7 @@ impl Planner<'_> {
         };
         let kind = field(&["type"]).unwrap_or("bind");
         if !matches!(kind, "cache" | "tmpfs") {
-            return Err(BuildError::Unsupported {
+            return Err(ImageBuildError::Unsupported {
                 at: at.clone(),
                 what: format!("RUN --mount=type={kind}"),
                 instead: "bring the files in with COPY".to_owned(),
@@ -227,7 +231,7 @@ impl Planner<'_> {
             Some(target) => Ok(self.absolute(target)),
             None => {
                 let message = "the mount has no target=".to_owned();
-                Err(BuildError::Syntax { at: at.clone(), message })
+                Err(ImageBuildError::Syntax { at: at.clone(), message })
             }
         }
     }
@@ -239,7 +243,7 @@ impl Planner<'_> {
         flags: &[Flag],
         sources: &[Source],
         target: &str,
-    ) -> Result<Copy, BuildError> {
+    ) -> Result<Copy, ImageBuildError> {
         let keyword = if add { "ADD" } else { "COPY" };
         let (mut chmod, mut chown) = (None, None);
         for flag in flags {
@@ -260,7 +264,7 @@ impl Planner<'_> {
                 Source::Path(path) => {
                     let path = self.word(at, path)?;
                     if add && is_remote(&path) {
-                        return Err(BuildError::Unsupported {
+                        return Err(ImageBuildError::Unsupported {
                             at: at.clone(),
                             what: format!("ADD of {path}"),
                             instead: "fetch it with RUN, or put it beside the Dockerfile".to_owned(),
@@ -276,7 +280,7 @@ impl Planner<'_> {
         }
         if from != Origin::Context && !inline.is_empty() {
             let message = "a here-document comes from the Dockerfile, not from --from".to_owned();
-            return Err(BuildError::Syntax { at: at.clone(), message });
+            return Err(ImageBuildError::Syntax { at: at.clone(), message });
         }
         let target = self.word(at, target)?;
         let into_dir = target.is_empty()
@@ -284,7 +288,7 @@ impl Planner<'_> {
             || target.split('/').next_back().is_some_and(|last| last == "." || last == "..");
         if !into_dir && paths.len() + inline.len() > 1 {
             let message = "with more than one source, the target must end with a slash".to_owned();
-            return Err(BuildError::Syntax { at: at.clone(), message });
+            return Err(ImageBuildError::Syntax { at: at.clone(), message });
         }
         Ok(Copy {
             from,
@@ -310,12 +314,12 @@ impl Planner<'_> {
         value_of(&self.config.env, name).or_else(|| value_of(&self.args, name))
     }
 
-    fn word(&self, at: &Location, text: &str) -> Result<String, BuildError> {
+    fn word(&self, at: &Location, text: &str) -> Result<String, ImageBuildError> {
         let lookup = |name: &str| self.lookup(name);
         Expander::new(self.dockerfile.escape, &lookup).word(text).map_err(|error| syntax(at, &error))
     }
 
-    fn body(&self, at: &Location, text: &str) -> Result<String, BuildError> {
+    fn body(&self, at: &Location, text: &str) -> Result<String, ImageBuildError> {
         let lookup = |name: &str| self.lookup(name);
         Expander::new(self.dockerfile.escape, &lookup).body(text).map_err(|error| syntax(at, &error))
     }
@@ -325,7 +329,7 @@ impl Planner<'_> {
     }
 
     /// Expands pairs with the values from before the instruction, as `ENV a=1 b=$a` requires.
-    fn pairs(&self, at: &Location, text: &str) -> Result<Vec<(String, String)>, BuildError> {
+    fn pairs(&self, at: &Location, text: &str) -> Result<Vec<(String, String)>, ImageBuildError> {
         let lookup = |name: &str| self.lookup(name);
         let expander = Expander::new(self.dockerfile.escape, &lookup);
         let expand = || {
@@ -344,33 +348,35 @@ fn is_remote(source: &str) -> bool {
 }
 
 /// Checks that the word that ends a here-document can be the name of its file, and of no file elsewhere.
-fn file_name(at: &Location, name: &str) -> Result<String, BuildError> {
+fn file_name(at: &Location, name: &str) -> Result<String, ImageBuildError> {
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
         let message =
             format!("`{name}` ends a here-document, but cannot be the name of its file; use a plain word");
-        return Err(BuildError::Syntax { at: at.clone(), message });
+        return Err(ImageBuildError::Syntax { at: at.clone(), message });
     }
     Ok(name.to_owned())
 }
 
-fn octal_mode(at: &Location, value: &str) -> Result<u32, BuildError> {
-    u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| BuildError::Unsupported {
-        at: at.clone(),
-        what: format!("--chmod={value}"),
-        instead: "write the mode as an octal number such as 755".to_owned(),
+fn octal_mode(at: &Location, value: &str) -> Result<u32, ImageBuildError> {
+    u32::from_str_radix(value, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| {
+        ImageBuildError::Unsupported {
+            at: at.clone(),
+            what: format!("--chmod={value}"),
+            instead: "write the mode as an octal number such as 755".to_owned(),
+        }
     })
 }
 
-pub(crate) fn unknown_flag(at: &Location, keyword: &str, flag: &Flag) -> BuildError {
-    BuildError::Unsupported {
+pub(crate) fn unknown_flag(at: &Location, keyword: &str, flag: &Flag) -> ImageBuildError {
+    ImageBuildError::Unsupported {
         at: at.clone(),
         what: format!("{keyword} --{}", flag.name),
         instead: "remove the flag".to_owned(),
     }
 }
 
-pub(crate) fn syntax(at: &Location, error: &ExpandError) -> BuildError {
-    BuildError::Syntax { at: at.clone(), message: error.to_string() }
+pub(crate) fn syntax(at: &Location, error: &ExpandError) -> ImageBuildError {
+    ImageBuildError::Syntax { at: at.clone(), message: error.to_string() }
 }
 
 /// Resolves `.`, `..` and repeated slashes of an absolute path by its text alone.
@@ -404,7 +410,7 @@ mod tests {
         }
     }
 
-    fn last_stage(text: &str) -> Result<Plan, BuildError> {
+    fn last_stage(text: &str) -> Result<Plan, ImageBuildError> {
         let dockerfile = parse(text)?;
         bases(&dockerfile)?;
         plan(&dockerfile, dockerfile.stages.len() - 1, &base())

@@ -1,6 +1,6 @@
 //! Which stages there are, what each starts from, and which of them the last one needs.
 
-use super::error::BuildError;
+use super::error::ImageBuildError;
 use super::expand::{Expander, set, value_of};
 use super::parse::{Dockerfile, Flag, Kind, Stage};
 use super::plan::{syntax, unknown_flag};
@@ -15,7 +15,7 @@ pub(crate) enum Base {
 }
 
 /// Finds what each stage starts from.
-pub(crate) fn bases(dockerfile: &Dockerfile) -> Result<Vec<Base>, BuildError> {
+pub(crate) fn bases(dockerfile: &Dockerfile) -> Result<Vec<Base>, ImageBuildError> {
     let globals = global_args(dockerfile)?;
     let lookup = |name: &str| value_of(&globals, name).or_else(|| value_of(&platform_args(), name));
     let expander = Expander::new(dockerfile.escape, &lookup);
@@ -25,7 +25,7 @@ pub(crate) fn bases(dockerfile: &Dockerfile) -> Result<Vec<Base>, BuildError> {
         let image = expand(&stage.image)?;
         if image.trim().is_empty() {
             let message = format!("`{}` is empty after its variables are replaced", stage.image);
-            return Err(BuildError::Syntax { at: stage.at.clone(), message });
+            return Err(ImageBuildError::Syntax { at: stage.at.clone(), message });
         }
         for flag in &stage.flags {
             let value = expand(flag.value.as_deref().unwrap_or_default())?;
@@ -34,7 +34,7 @@ pub(crate) fn bases(dockerfile: &Dockerfile) -> Result<Vec<Base>, BuildError> {
             }
             let mut parts = value.split('/');
             if parts.next() != Some("linux") || parts.next().is_some_and(|arch| arch != docker_arch()) {
-                return Err(BuildError::Unsupported {
+                return Err(ImageBuildError::Unsupported {
                     at: stage.at.clone(),
                     what: format!("the platform {value}"),
                     instead: format!("this machine runs linux/{}", docker_arch()),
@@ -72,7 +72,7 @@ pub(crate) fn needed_stages(dockerfile: &Dockerfile, bases: &[Base]) -> Vec<usiz
 }
 
 /// Evaluates the `ARG`s before the first `FROM`.
-pub(crate) fn global_args(dockerfile: &Dockerfile) -> Result<Vec<(String, String)>, BuildError> {
+pub(crate) fn global_args(dockerfile: &Dockerfile) -> Result<Vec<(String, String)>, ImageBuildError> {
     let mut globals = Vec::new();
     for (at, arguments) in &dockerfile.global_args {
         for word in Expander::new(dockerfile.escape, &|_| None).split(arguments) {

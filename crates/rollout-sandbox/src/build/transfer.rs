@@ -5,15 +5,15 @@
 
 use std::io;
 
+use rollout_guest::FileLookup;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::context::CopyFailure;
 use super::job::Job;
 use super::pattern;
 use super::plan::Copy;
-use crate::files::FileRead;
 use crate::process::Stdio;
-use crate::sandbox::Sandbox;
+use crate::sandbox::RunningSandbox;
 
 /// Where files lie in the sandbox before they get their owner and place.
 pub(crate) const LANDING: &str = "/.rollout-copy";
@@ -32,7 +32,7 @@ pub(crate) enum Placement<'a> {
 
 /// Gives the files in the landing directory their owner and moves them to their place.
 pub(crate) async fn place(
-    sandbox: &Sandbox,
+    sandbox: &RunningSandbox,
     placement: Placement<'_>,
     owner: Option<&str>,
 ) -> Result<(), CopyFailure> {
@@ -55,8 +55,8 @@ pub(crate) async fn place(
 
 /// Carries out a `COPY --from`.
 pub(crate) async fn between(
-    from: &Sandbox,
-    to: &Sandbox,
+    from: &RunningSandbox,
+    to: &RunningSandbox,
     copy: &Copy,
     keep_owners: bool,
 ) -> Result<(), CopyFailure> {
@@ -93,8 +93,8 @@ pub(crate) async fn between(
 
 /// Copies a file, or a directory's content, into the landing directory of another sandbox.
 async fn stream(
-    from: &Sandbox,
-    to: &Sandbox,
+    from: &RunningSandbox,
+    to: &RunningSandbox,
     source: &str,
     is_dir: bool,
     chmod: Option<u32>,
@@ -121,12 +121,12 @@ async fn stream(
 }
 
 /// Finds the files that a pattern names in a sandbox.
-async fn expand(sandbox: &Sandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
+async fn expand(sandbox: &RunningSandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
     // Without field splitting, so that a name with spaces stays one.
     let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\0' "$file"; done > "$2""#;
     must_succeed(sandbox, Job::script(list, &[source, LIST])).await?;
     let found = match sandbox.read_file(LIST, MAX_LIST).await {
-        Ok(FileRead::Content(bytes)) => bytes,
+        Ok(FileLookup::File(bytes)) => bytes,
         Ok(_) => {
             return Err(CopyFailure::Inside(format!("{source} names too many files; copy their directory")));
         }
@@ -138,18 +138,18 @@ async fn expand(sandbox: &Sandbox, source: &str) -> Result<Vec<String>, CopyFail
 }
 
 /// Tells whether a path in a sandbox is a directory, or leads to one.
-pub(crate) async fn is_dir(sandbox: &Sandbox, path: &str) -> Result<bool, CopyFailure> {
+pub(crate) async fn is_dir(sandbox: &RunningSandbox, path: &str) -> Result<bool, CopyFailure> {
     succeeds(sandbox, Job::script(r#"[ -d "$1" ]"#, &[path])).await
 }
 
 /// Runs a job whose failure is an answer.
-pub(crate) async fn succeeds(sandbox: &Sandbox, job: Job) -> Result<bool, CopyFailure> {
+pub(crate) async fn succeeds(sandbox: &RunningSandbox, job: Job) -> Result<bool, CopyFailure> {
     let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
     Ok(ended.success())
 }
 
 /// Runs a job whose failure is an error.
-pub(crate) async fn must_succeed(sandbox: &Sandbox, job: Job) -> Result<(), CopyFailure> {
+pub(crate) async fn must_succeed(sandbox: &RunningSandbox, job: Job) -> Result<(), CopyFailure> {
     let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
     if ended.success() { Ok(()) } else { Err(CopyFailure::Inside(ended.tail.text())) }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollout_sandbox::build::{BuildError, BuildRequest, Built, HostImages, LogSink, build};
-use rollout_sandbox::{Engine, EngineOptions, Limits, Network, SandboxSpec};
+use rollout_sandbox::build::{BuildRequest, Built, HostImages, ImageBuildError, LogSink, build};
+use rollout_sandbox::{EngineOptions, Network, SandboxEngine, SandboxLimits, SandboxSpec};
 
 use crate::common::{Host, out};
 
@@ -34,13 +34,13 @@ impl Project {
         path
     }
 
-    async fn build_with(&self, engine: &Engine, no_cache: bool) -> Result<Built, BuildError> {
+    async fn build_with(&self, engine: &SandboxEngine, no_cache: bool) -> Result<Built, ImageBuildError> {
         let request = BuildRequest {
             context: &self.context(),
             dockerfile: &self.context().join("Dockerfile"),
             no_cache,
             network: Network::None,
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
             log: LogSink::append(&self.dir.path().join("log")).unwrap(),
         };
         build(
@@ -51,7 +51,7 @@ impl Project {
         .await
     }
 
-    async fn build(&self, host: &Host) -> Result<Built, BuildError> {
+    async fn build(&self, host: &Host) -> Result<Built, ImageBuildError> {
         self.build_with(&host.engine, false).await
     }
 
@@ -351,7 +351,7 @@ async fn an_image_without_a_mapping_is_refused_with_the_mapping_to_write() {
     insta::assert_snapshot!(failure(&host, "FROM python:3.13-slim\nRUN true\n").await, @r#"Dockerfile line 1 `FROM python:3.13-slim`: there is no image python:3.13-slim: nothing says what `python:3.13-slim` is here; to use this machine's own system in its place, write under environment.provider_config: images: {"python:3.13-slim": host}; `type: docker` runs any image on a Docker engine"#);
     let missing = Project::new("");
     fs::remove_file(missing.context().join("Dockerfile")).unwrap();
-    assert!(matches!(missing.build(&host).await, Err(BuildError::MissingDockerfile { .. })));
+    assert!(matches!(missing.build(&host).await, Err(ImageBuildError::MissingDockerfile { .. })));
 }
 
 #[tokio::test]
@@ -457,7 +457,7 @@ async fn a_flood_of_output_ends_in_a_log_of_bounded_size() {
     let host = Host::start().await;
     let project = Project::new("FROM base\nRUN head -c 100000000 /dev/zero; echo; echo end; exit 1\n");
     let error = project.build(&host).await.unwrap_err();
-    let BuildError::RunFailed { output, .. } = &error else { panic!("{error:?}") };
+    let ImageBuildError::RunFailed { output, .. } = &error else { panic!("{error:?}") };
     assert!(output.ends_with("\nend") && output.len() <= 4096, "{} bytes", output.len());
     assert!(fs::metadata(project.dir.path().join("log")).unwrap().len() < (64 << 20) + 200);
 }
@@ -541,7 +541,7 @@ async fn an_ordinary_user_can_build_what_needs_no_other_user() {
         None => env!("CARGO_BIN_EXE_rollout-sandbox-helper").into(),
     };
     let options = EngineOptions { helper, state_dir: state.path().to_owned() };
-    let host = Host { engine: Engine::start(options).await.unwrap(), state };
+    let host = Host { engine: SandboxEngine::start(options).await.unwrap(), state };
     let project = Project::new(
         "FROM base AS one\nWORKDIR /w\nCOPY --chmod=700 d d\nRUN cat d/f > made && rm -r /var/spool\n\
          FROM base\nADD a.tar /a/\nCOPY --from=one --chown=root /w /w\n",

@@ -3,12 +3,13 @@
 use std::{fs::File, io::Read, path::Path};
 
 use rollout_sandbox::{
-    Command, Engine, EngineOptions, Exit, ExitStatus, Limits, Network, Process, Sandbox, SandboxSpec, Stdio,
+    CommandExit, EngineOptions, ExitStatus, Network, RunningSandbox, SandboxCommand, SandboxEngine,
+    SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
 };
 
 pub(crate) struct Host {
     pub(crate) state: tempfile::TempDir,
-    pub(crate) engine: Engine,
+    pub(crate) engine: SandboxEngine,
 }
 
 impl Host {
@@ -23,31 +24,31 @@ impl Host {
             name: "test".into(),
             image: self.engine.host_image().await.unwrap(),
             network: Network::None,
-            limits: Limits::default(),
+            limits: SandboxLimits::default(),
         }
     }
 
-    pub(crate) async fn sandbox(&self) -> Sandbox {
+    pub(crate) async fn sandbox(&self) -> RunningSandbox {
         self.engine.create(self.spec().await).await.unwrap()
     }
 }
 
-pub(crate) async fn engine(state_dir: &Path) -> Engine {
+pub(crate) async fn engine(state_dir: &Path) -> SandboxEngine {
     let helper = env!("CARGO_BIN_EXE_rollout-sandbox-helper").into();
-    Engine::start(EngineOptions { helper, state_dir: state_dir.to_owned() }).await.unwrap()
+    SandboxEngine::start(EngineOptions { helper, state_dir: state_dir.to_owned() }).await.unwrap()
 }
 
 pub(crate) struct Output {
-    pub(crate) exit: Exit,
+    pub(crate) exit: CommandExit,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-pub(crate) fn command(argv: &[&str]) -> (Command, File, File) {
+pub(crate) fn command(argv: &[&str]) -> (SandboxCommand, File, File) {
     let (stdout, stdout_end) = rustix::pipe::pipe().unwrap();
     let (stderr, stderr_end) = rustix::pipe::pipe().unwrap();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let command = Command {
+    let command = SandboxCommand {
         argv: argv.iter().map(|argument| (*argument).to_owned()).collect(),
         env: vec![("PATH".into(), path.into())],
         cwd: "/".into(),
@@ -61,7 +62,7 @@ pub(crate) fn command(argv: &[&str]) -> (Command, File, File) {
 }
 
 /// Starts a script whose output nobody reads.
-pub(crate) async fn start(sandbox: &Sandbox, script: &str) -> Process {
+pub(crate) async fn start(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
     let (mut command, _, _) = command(&["/bin/sh", "-c", script]);
     let null = || File::options().write(true).open("/dev/null").unwrap().into();
     (command.stdout, command.stderr) = (null(), null());
@@ -69,11 +70,14 @@ pub(crate) async fn start(sandbox: &Sandbox, script: &str) -> Process {
 }
 
 /// Runs a script to its end.
-pub(crate) async fn sh(sandbox: &Sandbox, script: &str) -> Output {
+pub(crate) async fn sh(sandbox: &RunningSandbox, script: &str) -> Output {
     run(sandbox, command(&["/bin/bash", "-c", script])).await
 }
 
-pub(crate) async fn run(sandbox: &Sandbox, (command, stdout, stderr): (Command, File, File)) -> Output {
+pub(crate) async fn run(
+    sandbox: &RunningSandbox,
+    (command, stdout, stderr): (SandboxCommand, File, File),
+) -> Output {
     let read = |mut file: File| {
         tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
@@ -88,7 +92,7 @@ pub(crate) async fn run(sandbox: &Sandbox, (command, stdout, stderr): (Command, 
 }
 
 /// The standard output of a script that must succeed.
-pub(crate) async fn out(sandbox: &Sandbox, script: &str) -> String {
+pub(crate) async fn out(sandbox: &RunningSandbox, script: &str) -> String {
     let output = sh(sandbox, script).await;
     assert_eq!(output.exit.status, ExitStatus::Code(0), "{script}: {}{}", output.stdout, output.stderr);
     output.stdout

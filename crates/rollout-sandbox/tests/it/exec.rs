@@ -32,7 +32,7 @@ async fn exit_codes_and_signals_are_told_apart() {
 async fn a_command_that_cannot_start_is_an_error_and_not_an_exit() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
-    let failure = async |change: fn(&mut rollout_sandbox::Command)| {
+    let failure = async |change: fn(&mut rollout_sandbox::SandboxCommand)| {
         let (mut command, _stdout, _stderr) = command(&["true"]);
         change(&mut command);
         match sandbox.exec(command).await {
@@ -118,7 +118,8 @@ async fn sandboxes_run_beside_each_other_without_meeting() {
         let engine = host.engine.clone();
         tokio::spawn(async move {
             let image = engine.host_image().await.unwrap();
-            let (network, limits) = (rollout_sandbox::Network::None, rollout_sandbox::Limits::default());
+            let (network, limits) =
+                (rollout_sandbox::Network::None, rollout_sandbox::SandboxLimits::default());
             let spec =
                 rollout_sandbox::SandboxSpec { name: format!("Task_{number}"), image, network, limits };
             let sandbox = engine.create(spec).await.unwrap();

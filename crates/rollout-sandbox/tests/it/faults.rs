@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{Host, engine, out, start};
-use rollout_sandbox::{CreateError, Image, ImageConfig, Layer, Limits, Network, SandboxSpec, sweep};
+use rollout_sandbox::{CreateError, Image, ImageConfig, Layer, Network, SandboxLimits, SandboxSpec, sweep};
 
 const STATE_DIR: &str = "ROLLOUT_SANDBOX_TEST_STATE_DIR";
 
@@ -37,7 +37,7 @@ async fn hold_sandboxes_if_child(marker: &str) {
             name: "test".into(),
             image: engine.host_image().await.unwrap(),
             network: Network::None,
-            limits: Limits { pids: Some(50), ..Limits::default() },
+            limits: SandboxLimits { pids: Some(50), ..SandboxLimits::default() },
         };
         let sandbox = engine.create(spec).await.unwrap();
         let process =
@@ -139,7 +139,7 @@ async fn an_engine_killed_at_any_moment_leaves_nothing() {
 async fn churn(state_dir: &Path, marker: &str) {
     let engine = engine(state_dir).await;
     let image = engine.host_image().await.unwrap();
-    let limits = Limits { pids: Some(50), ..Limits::default() };
+    let limits = SandboxLimits { pids: Some(50), ..SandboxLimits::default() };
     loop {
         let spec = SandboxSpec { name: "test".into(), image: image.clone(), network: Network::None, limits };
         let sandbox = engine.create(spec).await.unwrap();

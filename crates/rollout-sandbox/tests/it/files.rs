@@ -7,13 +7,13 @@ use std::{
 };
 
 use crate::common::{Host, out, sh};
-use rollout_sandbox::{CopyError, CopyIn, CopyLimits, FileRead, Sandbox};
+use rollout_sandbox::{CopyError, CopyIn, CopyLimits, FileLookup, RunningSandbox};
 
-const LIMITS: CopyLimits = CopyLimits { max_bytes: 1 << 20, max_entries: 1000, max_file_bytes: 1 << 19 };
+const LIMITS: CopyLimits = CopyLimits { bytes: 1 << 20, entries: 1000, file_bytes: 1 << 19 };
 
-async fn content(sandbox: &Sandbox, path: &str) -> String {
+async fn content(sandbox: &RunningSandbox, path: &str) -> String {
     match sandbox.read_file(path, 1 << 20).await.unwrap() {
-        FileRead::Content(bytes) => String::from_utf8(bytes).unwrap(),
+        FileLookup::File(bytes) => String::from_utf8(bytes).unwrap(),
         other => panic!("{path}: {other:?}"),
     }
 }
@@ -141,12 +141,12 @@ async fn copying_out_stops_at_its_limits() {
     let sandbox = host.sandbox().await;
     let target = tempfile::tempdir().unwrap();
     out(&sandbox, "mkdir /many; cd /many; for i in $(seq 50); do echo $i > $i; done").await;
-    let limits = CopyLimits { max_entries: 10, ..LIMITS };
+    let limits = CopyLimits { entries: 10, ..LIMITS };
     let report = sandbox.copy_out("/many", target.path(), limits).await.unwrap();
     assert_eq!((report.files, report.skipped.len()), (10, 1));
     let target = tempfile::tempdir().unwrap();
     out(&sandbox, "mkdir /big; cd /big; for i in $(seq 5); do head -c 1000 /dev/zero > $i; done").await;
-    let limits = CopyLimits { max_bytes: 2500, ..LIMITS };
+    let limits = CopyLimits { bytes: 2500, ..LIMITS };
     let report = sandbox.copy_out("/big", target.path(), limits).await.unwrap();
     assert_eq!((report.bytes, report.skipped.len()), (2000, 3));
     sandbox.destroy().await.unwrap();
@@ -158,7 +158,7 @@ async fn a_very_deep_tree_is_cut_off_and_can_still_be_removed() {
     let sandbox = host.sandbox().await;
     let target = tempfile::tempdir().unwrap();
     out(&sandbox, "mkdir /logs; cd /logs; for i in $(seq 300); do mkdir d; cd d; done").await;
-    let limits = CopyLimits { max_entries: 10_000, ..LIMITS };
+    let limits = CopyLimits { entries: 10_000, ..LIMITS };
     let report = sandbox.copy_out("/logs", target.path(), limits).await.unwrap();
     assert_eq!(report.skipped.last().unwrap().reason, "it is nested too deeply");
     sandbox.make_dir("/logs", 0o755, true).await.unwrap();
@@ -173,14 +173,14 @@ async fn reading_tells_files_from_everything_else() {
     out(&sandbox, "cd /tmp; echo 1 > file; mkfifo pipe; mkdir dir; ln -s file link; truncate -s 5000 big")
         .await;
     let read = async |path: &str| sandbox.read_file(path, 1000).await.unwrap();
-    assert_eq!(read("/tmp/file").await, FileRead::Content(b"1\n".to_vec()));
-    assert_eq!(read("/tmp/nothing").await, FileRead::Missing);
-    assert_eq!(read("/tmp/nothing/deeper").await, FileRead::Missing);
-    assert_eq!(read("/tmp/file/deeper").await, FileRead::Missing);
+    assert_eq!(read("/tmp/file").await, FileLookup::File(b"1\n".to_vec()));
+    assert_eq!(read("/tmp/nothing").await, FileLookup::Missing);
+    assert_eq!(read("/tmp/nothing/deeper").await, FileLookup::Missing);
+    assert_eq!(read("/tmp/file/deeper").await, FileLookup::Missing);
     for path in ["/tmp/pipe", "/tmp/dir", "/tmp/link", "/dev/zero"] {
-        assert_eq!(read(path).await, FileRead::NotRegular, "{path}");
+        assert_eq!(read(path).await, FileLookup::NotRegular, "{path}");
     }
-    assert_eq!(read("/tmp/big").await, FileRead::TooLarge(5000));
+    assert_eq!(read("/tmp/big").await, FileLookup::TooLarge(5000));
     sandbox.destroy().await.unwrap();
 }
 
@@ -221,7 +221,7 @@ async fn a_file_too_large_for_memory_streams_through() {
     fs::File::create(dir.path().join("big")).unwrap().set_len(size).unwrap();
     sandbox.copy_in(&dir.path().join("big"), "/big", CopyIn::default()).await.unwrap();
     let back = dir.path().join("back");
-    let limits = CopyLimits { max_bytes: size, max_entries: 1, max_file_bytes: size };
+    let limits = CopyLimits { bytes: size, entries: 1, file_bytes: size };
     let report = sandbox.copy_out("/big", &back, limits).await.unwrap();
     assert_eq!((report.files, report.bytes), (1, size));
     assert_eq!(Path::new(&back).join("big").metadata().unwrap().len(), size);

@@ -1,10 +1,10 @@
 //! Ending what commands started: however deep, detached or re-parented.
 
 use crate::common::{Host, command, out, sh, start};
-use rollout_sandbox::{CopyError, CopyLimits, ExitStatus, FileRead, Sandbox};
+use rollout_sandbox::{CopyError, CopyLimits, ExitStatus, FileLookup, RunningSandbox};
 
 /// Waits until exactly these commands run: a fork takes a moment to become what it executes.
-async fn survivors(sandbox: &Sandbox, expected: &[&str]) {
+async fn survivors(sandbox: &RunningSandbox, expected: &[&str]) {
     let mut commands = Vec::new();
     for _ in 0..500 {
         commands = sandbox.survivors().await.unwrap().into_iter().map(|it| it.command).collect();
@@ -17,7 +17,7 @@ async fn survivors(sandbox: &Sandbox, expected: &[&str]) {
     assert_eq!(commands, expected);
 }
 
-async fn nothing_runs(sandbox: &Sandbox) {
+async fn nothing_runs(sandbox: &RunningSandbox) {
     assert_eq!(sandbox.survivors().await.unwrap(), []);
 }
 
@@ -37,7 +37,7 @@ while True:
         except ProcessLookupError: pass'";
 
 /// Waits until the script has said that it is ready by making a file.
-async fn ready(sandbox: &Sandbox, path: &str) {
+async fn ready(sandbox: &RunningSandbox, path: &str) {
     out(sandbox, &format!("until test -e {path}; do sleep 0.01; done")).await;
 }
 
@@ -177,11 +177,11 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut stopper = start(&sandbox, STOP_EVERYTHING).await;
-    while sandbox.read_file("/ready", 1).await.unwrap() == FileRead::Missing {
+    while sandbox.read_file("/ready", 1).await.unwrap() == FileLookup::Missing {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     let target = tempfile::tempdir().unwrap();
-    let limits = CopyLimits { max_bytes: 64 << 20, max_entries: 100, max_file_bytes: 64 << 20 };
+    let limits = CopyLimits { bytes: 64 << 20, entries: 100, file_bytes: 64 << 20 };
     for _ in 0..10 {
         let (command, _stdout, _stderr) = command(&["true"]);
         let mut process = in_time(sandbox.exec(command)).await.unwrap();
@@ -202,10 +202,10 @@ async fn a_copy_whose_process_was_killed_from_inside_does_not_pass_for_a_lost_sa
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let killer = start(&sandbox, &STOP_EVERYTHING.replace("SIGSTOP", "SIGKILL")).await;
-    while sandbox.read_file("/ready", 1).await.unwrap() == FileRead::Missing {
+    while sandbox.read_file("/ready", 1).await.unwrap() == FileLookup::Missing {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let limits = CopyLimits { max_bytes: 1 << 30, max_entries: 10_000, max_file_bytes: 1 << 30 };
+    let limits = CopyLimits { bytes: 1 << 30, entries: 10_000, file_bytes: 1 << 30 };
     let error = loop {
         let target = tempfile::tempdir().unwrap();
         if let Err(error) = in_time(sandbox.copy_out("/usr/bin", target.path(), limits)).await {

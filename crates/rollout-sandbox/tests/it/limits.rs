@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::common::{Host, out, sh, start};
-use rollout_sandbox::{CreateError, Enforced, ExitStatus, LimitBacking, Limits};
+use rollout_sandbox::{CreateError, Enforced, ExitStatus, LimitBacking, SandboxLimits};
 
 #[tokio::test]
 async fn a_fork_bomb_is_contained_and_can_be_killed() {
@@ -70,10 +70,10 @@ async fn only_limits_that_were_asked_for_are_enforced() {
 async fn more_than_the_machine_has_is_refused_with_both_numbers() {
     let host = Host::start().await;
     let mut spec = host.spec().await;
-    spec.limits = Limits { cpus_millis: Some(9_000_000), ..Limits::default() };
+    spec.limits = SandboxLimits { cpus_millis: Some(9_000_000), ..SandboxLimits::default() };
     let Err(error) = host.engine.create(spec.clone()).await else { panic!("it was created") };
     assert!(error.to_string().contains("9000.000 processors"), "{error}");
-    spec.limits = Limits { memory_bytes: Some(1 << 50), ..Limits::default() };
+    spec.limits = SandboxLimits { memory_bytes: Some(1 << 50), ..SandboxLimits::default() };
     let Err(error) = host.engine.create(spec).await else { panic!("it was created") };
     assert!(matches!(error, CreateError::Resources { .. }), "{error:?}");
     assert!(error.to_string().contains("1073741824 MiB of memory"), "{error}");
@@ -83,7 +83,7 @@ async fn more_than_the_machine_has_is_refused_with_both_numbers() {
 async fn a_destroyed_sandbox_leaves_no_cgroup() {
     let host = Host::start().await;
     let mut spec = host.spec().await;
-    spec.limits = Limits { cpus_millis: Some(500), memory_bytes: Some(64 << 20), pids: Some(20) };
+    spec.limits = SandboxLimits { cpus_millis: Some(500), memory_bytes: Some(64 << 20), pids: Some(20) };
     let sandbox = host.engine.create(spec).await.unwrap();
     let id = sandbox.id().to_owned();
     let cgroups = || {

@@ -7,11 +7,11 @@ use std::{
     process::Stdio,
 };
 
-use rollout_sandbox::{Image, Sandbox, SandboxSpec};
+use rollout_sandbox::{Image, RunningSandbox, SandboxSpec};
 
 use crate::common::{Host, engine, out, start};
 
-async fn sandbox_on(host: &Host, image: Image) -> Sandbox {
+async fn sandbox_on(host: &Host, image: Image) -> RunningSandbox {
     let spec = SandboxSpec { image, ..host.spec().await };
     host.engine.create(spec).await.unwrap()
 }
@@ -80,7 +80,7 @@ async fn make_snapshots_if_child() {
             name: "test".into(),
             image: engine.host_image().await.unwrap(),
             network: rollout_sandbox::Network::None,
-            limits: rollout_sandbox::Limits::default(),
+            limits: rollout_sandbox::SandboxLimits::default(),
         };
         let mut sandbox = engine.create(spec).await.unwrap();
         out(&sandbox, "mkdir /opt/d; for n in $(seq 50); do echo $n > /opt/d/$n; done").await;

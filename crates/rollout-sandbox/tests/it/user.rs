@@ -3,7 +3,8 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use rollout_sandbox::{
-    CopyIn, CopyLimits, Engine, EngineOptions, ExecError, FileRead, Limits, Mode, Network, SandboxSpec, sweep,
+    CopyIn, CopyLimits, EngineOptions, ExecError, FileLookup, Mode, Network, SandboxEngine, SandboxLimits,
+    SandboxSpec, sweep,
 };
 
 use crate::common::{command, out, start};
@@ -43,13 +44,13 @@ fn prepared() -> Option<std::path::PathBuf> {
     std::env::var_os(DIRECTORY).map(Into::into)
 }
 
-async fn check(engine: &Engine) {
+async fn check(engine: &SandboxEngine) {
     assert_eq!(engine.support().mode, Mode::User);
     let spec = SandboxSpec {
         name: "user".into(),
         image: engine.host_image().await.unwrap(),
         network: Network::None,
-        limits: Limits::default(),
+        limits: SandboxLimits::default(),
     };
     let sandbox = engine.create(spec.clone()).await.unwrap();
     assert_eq!(
@@ -66,8 +67,8 @@ async fn check(engine: &Engine) {
     fs::write(files.path().join("file"), "content").unwrap();
     sandbox.copy_in(files.path(), "/data", CopyIn::default()).await.unwrap();
     out(&sandbox, "chmod 0 /data; rm -rf /etc/apt").await;
-    assert_eq!(sandbox.read_file("/data/file", 100).await.unwrap(), FileRead::Content(b"content".to_vec()));
-    let limits = CopyLimits { max_bytes: 1000, max_entries: 10, max_file_bytes: 1000 };
+    assert_eq!(sandbox.read_file("/data/file", 100).await.unwrap(), FileLookup::File(b"content".to_vec()));
+    let limits = CopyLimits { bytes: 1000, entries: 10, file_bytes: 1000 };
     let report = sandbox.copy_out("/data", &files.path().join("out"), limits).await.unwrap();
     assert_eq!((report.files, report.bytes), (1, 7));
     assert_eq!(fs::read_to_string(files.path().join("out/file")).unwrap(), "content");
@@ -96,7 +97,7 @@ async fn everything_but_other_users_works_without_root() {
     match prepared() {
         Some(dir) => {
             let options = EngineOptions { helper: dir.join("helper"), state_dir: dir.join("state") };
-            check(&Engine::start(options).await.unwrap()).await;
+            check(&SandboxEngine::start(options).await.unwrap()).await;
         }
         None if rustix::process::geteuid().is_root() => {
             run_as_nobody("user::everything_but_other_users_works_without_root");
@@ -105,7 +106,7 @@ async fn everything_but_other_users_works_without_root() {
             let state = tempfile::tempdir().unwrap();
             let helper = env!("CARGO_BIN_EXE_rollout-sandbox-helper").into();
             let options = EngineOptions { helper, state_dir: state.path().to_owned() };
-            check(&Engine::start(options).await.unwrap()).await;
+            check(&SandboxEngine::start(options).await.unwrap()).await;
         }
     }
 }

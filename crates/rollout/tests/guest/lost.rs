@@ -9,13 +9,13 @@ use rollout::{
         redact::Redactor,
     },
 };
-use rollout_guest::{Ending, Found, Item, Reply, Stream, VERSION, encode_reply};
+use rollout_guest::{Ending, FileLookup, GuestReply, Item, Stream, VERSION, encode_reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 
 /// A client, and the other end of its stream after the hello.
 async fn connect() -> (Guest, DuplexStream) {
     let (ours, mut theirs) = duplex(1 << 20);
-    theirs.write_all(&encode_reply(0, &Reply::Hello { version: VERSION })).await.unwrap();
+    theirs.write_all(&encode_reply(0, &GuestReply::Hello { version: VERSION })).await.unwrap();
     let (reader, writer) = split(ours);
     (Guest::connect(reader, writer, None).await.unwrap(), theirs)
 }
@@ -33,17 +33,17 @@ async fn refused(said: &[u8]) -> String {
 
 #[tokio::test]
 async fn only_a_guest_of_the_same_version_is_taken() {
-    let other = encode_reply(0, &Reply::Hello { version: VERSION + 1 });
+    let other = encode_reply(0, &GuestReply::Hello { version: VERSION + 1 });
     insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: it is of version 2, and not 1");
     insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
     insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
-    insta::assert_snapshot!(refused(&encode_reply(0, &Reply::Done)).await, @"the guest does not answer: it said something else than hello");
+    insta::assert_snapshot!(refused(&encode_reply(0, &GuestReply::Done)).await, @"the guest does not answer: it said something else than hello");
 }
 
 #[tokio::test]
 async fn nonsense_makes_every_pending_and_later_call_lost() {
-    let unasked = encode_reply(99, &Reply::Done);
-    let wrong_kind = encode_reply(1, &Reply::Process("x".to_owned()));
+    let unasked = encode_reply(99, &GuestReply::Done);
+    let wrong_kind = encode_reply(1, &GuestReply::Process("x".to_owned()));
     let endless = u32::MAX.to_le_bytes().to_vec();
     let garbage = [4, 0, 0, 0, 1, 0, 0, 0].to_vec();
     for said in [unasked, wrong_kind, endless, garbage] {
@@ -77,10 +77,10 @@ async fn finishing_waits_for_the_output_that_has_come() {
         create_log_files(dir.path()).unwrap().map(|file| LogWriter::new(file, &Redactor::default()));
     let answers = async {
         theirs.read_u8().await.unwrap();
-        let exited = Reply::Exited { ending: Ending::Code(0), oom_killed: false };
+        let exited = GuestReply::Exited { ending: Ending::Code(0), oom_killed: false };
         theirs.write_all(&encode_reply(1, &exited)).await.unwrap();
         for _ in 0..100 {
-            let late = Reply::Output { stream: Stream::Stdout, bytes: vec![b'x'; 5000] };
+            let late = GuestReply::Output { stream: Stream::Stdout, bytes: vec![b'x'; 5000] };
             theirs.write_all(&encode_reply(1, &late)).await.unwrap();
         }
         drop(theirs);
@@ -99,8 +99,8 @@ async fn a_file_that_leads_out_of_the_target_is_refused() {
     let file = Item::File { name: b"../escaped".to_vec(), mode: 0o644, seconds: 0, nanoseconds: 0 };
     let answers = async {
         theirs.read_u8().await.unwrap();
-        theirs.write_all(&encode_reply(1, &Reply::Item(file))).await.unwrap();
-        theirs.write_all(&encode_reply(1, &Reply::Done)).await.unwrap();
+        theirs.write_all(&encode_reply(1, &GuestReply::Item(file))).await.unwrap();
+        theirs.write_all(&encode_reply(1, &GuestReply::Done)).await.unwrap();
     };
     let target = dir.path().join("target");
     let (copied, ()) = tokio::join!(guest.copy_from("/logs", &target), answers);
@@ -113,8 +113,8 @@ async fn a_file_that_grows_without_end_is_not_kept_in_memory() {
     let (guest, mut theirs) = connect().await;
     let answers = async {
         theirs.read_u8().await.unwrap();
-        theirs.write_all(&encode_reply(1, &Reply::Found(Found::File))).await.unwrap();
-        let more = encode_reply(1, &Reply::Item(Item::Data(vec![0; 1000])));
+        theirs.write_all(&encode_reply(1, &GuestReply::Found(FileLookup::File(())))).await.unwrap();
+        let more = encode_reply(1, &GuestReply::Item(Item::Data(vec![0; 1000])));
         while theirs.write_all(&more).await.is_ok() {}
     };
     tokio::select! {

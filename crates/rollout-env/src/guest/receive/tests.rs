@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use super::*;
 
-const LIMITS: Limits = Limits { bytes: 1000, entries: 50, file_bytes: 100 };
+const LIMITS: CopyLimits = CopyLimits { bytes: 1000, entries: 50, file_bytes: 100 };
 
 struct Host {
     root: tempfile::TempDir,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rollout_guest::{
-    MAX_DATA, Reply, Stream,
+    GuestReply, MAX_DATA, Stream,
     command::{DEFAULT_PATH, OOM_SCORE},
     identity::Identity,
 };
@@ -80,7 +80,7 @@ impl Executor {
         ended();
         pump.drain();
         let oom_killed = self.oom_kills.count() > oom_kills;
-        self.out.send(running.id, &Reply::Exited { ending, oom_killed });
+        self.out.send(running.id, &GuestReply::Exited { ending, oom_killed });
         while pump.is_open() {
             pump.wait(None);
         }
@@ -220,12 +220,12 @@ impl Pump<'_> {
             Err(Errno::AGAIN) => 0,
             Ok(count) if count > 0 => {
                 bytes.truncate(count);
-                self.out.send(self.id, &Reply::Output { stream, bytes });
+                self.out.send(self.id, &GuestReply::Output { stream, bytes });
                 count
             }
             _ => {
                 self.streams[index] = None;
-                self.out.send(self.id, &Reply::Output { stream, bytes: Vec::new() });
+                self.out.send(self.id, &GuestReply::Output { stream, bytes: Vec::new() });
                 0
             }
         }

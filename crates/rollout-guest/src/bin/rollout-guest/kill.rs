@@ -9,7 +9,7 @@ use std::{
 
 use rollout_guest::{
     Ending,
-    process::{self, Process},
+    process::{self, ProcessEntry},
 };
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -151,7 +151,7 @@ impl Reaper {
         self.starting(false);
         let pid = spawned?;
         // It is not reaped yet, so this is about no other process.
-        let started = Process::find(pid).map_or(u64::MAX, |process| process.started);
+        let started = ProcessEntry::find(pid).map_or(u64::MAX, |process| process.started);
         commands.insert(pid, Arc::clone(running));
         lock(&self.pids).insert(pid);
         let mut work = lock(&self.work);

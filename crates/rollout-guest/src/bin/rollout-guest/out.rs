@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use rollout_guest::{Reply, encode_reply};
+use rollout_guest::{GuestReply, encode_reply};
 
 /// Sends replies, each whole. A host that does not read makes the sender wait.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl Out {
         Self { stream: Arc::new(Mutex::new(stream)), alone: Arc::default() }
     }
 
-    pub(crate) fn send(&self, id: u32, reply: &Reply) {
+    pub(crate) fn send(&self, id: u32, reply: &GuestReply) {
         let frame = encode_reply(id, reply);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         if stream.write_all(&frame).is_err() && !self.may_be_alone() {
@@ -35,8 +35,8 @@ impl Out {
     /// Sends how a request went.
     pub(crate) fn answer(&self, id: u32, outcome: Result<(), String>) {
         match outcome {
-            Ok(()) => self.send(id, &Reply::Done),
-            Err(reason) => self.send(id, &Reply::Failed(shorten(reason))),
+            Ok(()) => self.send(id, &GuestReply::Done),
+            Err(reason) => self.send(id, &GuestReply::Failed(shorten(reason))),
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_guest::process::{self, Process};
+use rollout_guest::process::{self, ProcessEntry};
 use rustix::process::Signal;
 
 /// How long a set of processes may go on starting others before the hunt is given up.
@@ -34,7 +34,7 @@ pub(crate) fn kill(find: impl Fn() -> Vec<i32>) -> bool {
 /// Signals a command that was stopped before it became its program, for which somebody waits.
 pub(crate) fn signal_stopped_orphans(commands: &HashSet<i32>, with: Signal) {
     let held_up =
-        |process: &Process| process.stopped && process.is_orphan() && !commands.contains(&process.pid);
+        |process: &ProcessEntry| process.stopped && process.is_orphan() && !commands.contains(&process.pid);
     let stopped = process::living().into_iter().filter(held_up);
     process::signal(&stopped.map(|process| process.pid).collect::<Vec<_>>(), with);
 }

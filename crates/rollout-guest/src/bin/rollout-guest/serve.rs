@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{MAX_REQUEST, Reply, Request, VERSION, decode_request, process, read_frame};
+use rollout_guest::{GuestReply, GuestRequest, MAX_REQUEST, VERSION, decode_request, process, read_frame};
 use rustix::{
     fs::Mode,
     process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit, umask},
@@ -58,7 +58,7 @@ pub(crate) fn serve() {
 const WORKERS: usize = 3;
 
 /// A request that is worked on beside others, and whether it was taken back.
-type Job = (u32, Request, Arc<AtomicBool>);
+type Job = (u32, GuestRequest, Arc<AtomicBool>);
 
 struct Server {
     executor: Arc<Executor>,
@@ -108,7 +108,7 @@ impl Server {
         let Ok(stdin) = rustix::stdio::stdin().as_fd().try_clone_to_owned() else { return };
         let mut stdin = BufReader::with_capacity(128 << 10, File::from(stdin));
         let out = self.executor.out.clone();
-        out.send(0, &Reply::Hello { version: VERSION });
+        out.send(0, &GuestReply::Hello { version: VERSION });
         while let Ok(Some(frame)) = read_frame(&mut stdin, MAX_REQUEST) {
             match decode_request(&frame) {
                 Ok((id, request)) => self.handle(id, request),
@@ -121,10 +121,10 @@ impl Server {
         }
     }
 
-    fn handle(&mut self, id: u32, request: Request) {
+    fn handle(&mut self, id: u32, request: GuestRequest) {
         let out = &self.executor.out;
         match request {
-            Request::Exec { argv, env, user, deadline } => {
+            GuestRequest::Exec { argv, env, user, deadline } => {
                 let order = Order { argv, env, user, deadline: deadline.map(Duration::from_millis) };
                 if let Err(error) = self.exec(id, order) {
                     let reason = format!(
@@ -134,7 +134,7 @@ impl Server {
                     out.answer(id, Err(reason));
                 }
             }
-            Request::Cancel => {
+            GuestRequest::Cancel => {
                 self.puts.remove(&id);
                 if let Some(cancelled) = self.cancels.remove(&id).and_then(|cancelled| cancelled.upgrade()) {
                     cancelled.store(true, Ordering::Relaxed);
@@ -145,32 +145,32 @@ impl Server {
                 }
             }
             // Copies in are carried out here: nothing else keeps the host from sending too much.
-            Request::Put { target, file, replace } => match Put::start(&target, file, replace) {
+            GuestRequest::Put { target, file, replace } => match Put::start(&target, file, replace) {
                 Ok(put) => drop(self.puts.insert(id, put)),
                 Err(reason) => out.answer(id, Err(reason)),
             },
             // What follows after a failure is let go.
-            Request::Item(item) => {
+            GuestRequest::Item(item) => {
                 if let Some(Err(reason)) = self.puts.get_mut(&id).map(|put| put.step(item)) {
                     self.puts.remove(&id);
                     out.answer(id, Err(reason));
                 }
             }
-            Request::PutEnd => {
+            GuestRequest::PutEnd => {
                 if let Some(put) = self.puts.remove(&id) {
                     out.answer(id, put.finish());
                 }
             }
-            Request::KillAll => self.executor.reaper.kill_everything(id),
-            Request::Stay => {
+            GuestRequest::KillAll => self.executor.reaper.kill_everything(id),
+            GuestRequest::Stay => {
                 out.stay();
                 out.answer(id, Ok(()));
             }
-            Request::Get { .. }
-            | Request::Read { .. }
-            | Request::MakeDirs { .. }
-            | Request::Link { .. }
-            | Request::Survivors => {
+            GuestRequest::Get { .. }
+            | GuestRequest::Read { .. }
+            | GuestRequest::MakeDirs { .. }
+            | GuestRequest::Link { .. }
+            | GuestRequest::Survivors => {
                 let cancelled = Arc::new(AtomicBool::new(false));
                 self.cancels.retain(|_, cancelled| cancelled.strong_count() > 0);
                 self.cancels.insert(id, Arc::downgrade(&cancelled));
@@ -202,10 +202,10 @@ fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
             continue;
         }
         let outcome = match request {
-            Request::Get { source, limits } => files::get(out, id, &cancelled, &source, limits),
-            Request::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
-            Request::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
-            Request::Link { target, link } => files::link(&target, &link),
+            GuestRequest::Get { source, limits } => files::get(out, id, &cancelled, &source, limits),
+            GuestRequest::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
+            GuestRequest::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
+            GuestRequest::Link { target, link } => files::link(&target, &link),
             _ => {
                 survivors(out, id);
                 Ok(())
@@ -219,7 +219,7 @@ fn survivors(out: &Out, id: u32) {
     for found in process::living() {
         let command = process::command_line(found.pid);
         if !command.is_empty() {
-            out.send(id, &Reply::Process(command));
+            out.send(id, &GuestReply::Process(command));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rollout_guest::{
-    Limits,
+    CopyLimits,
     files::{CopyEntry, CopySink, FileResult, NotCopied, os, times},
 };
 use rustix::{
@@ -19,21 +19,19 @@ use rustix::{
 };
 
 use super::FILES;
-use crate::wire::{CopyLimits, CopyReport, Skipped};
+use crate::wire::{CopyOutReport, Skipped};
 
 const TAKEN: &str = "something of that name is already there";
 
 /// Copies what `source` holds (or, of a file, the file itself) into the host's directory.
-pub(super) fn copy_out(source: &str, target: OwnedFd, limits: CopyLimits) -> FileResult<CopyReport> {
-    let limits =
-        Limits { bytes: limits.max_bytes, entries: limits.max_entries, file_bytes: limits.max_file_bytes };
-    let mut host = ToHost { report: CopyReport::default(), levels: vec![target] };
+pub(super) fn copy_out(source: &str, target: OwnedFd, limits: CopyLimits) -> FileResult<CopyOutReport> {
+    let mut host = ToHost { report: CopyOutReport::default(), levels: vec![target] };
     rollout_guest::files::copy_out(FILES, source, limits, &mut host)?;
     Ok(host.report)
 }
 
 struct ToHost {
-    report: CopyReport,
+    report: CopyOutReport,
     /// The host's directories that the copy is in, from the top; there is always one.
     levels: Vec<OwnedFd>,
 }

@@ -9,7 +9,10 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use rollout_guest::files::{EnvironmentFiles, FileLookup, FileResult, is_dots, os};
+use rollout_guest::{
+    FileLookup,
+    files::{EnvironmentFiles, FileResult, is_dots, os},
+};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use serde::Serialize;
 
@@ -134,9 +137,7 @@ fn read(mut answer: &File, path: &str, max_bytes: u64) -> io::Result<()> {
 fn find(path: &str, max_bytes: u64, content: &mut Vec<u8>) -> FileResult<FileLookup<u64>> {
     let file = match FILES.find(path, max_bytes)? {
         FileLookup::File(file) => file,
-        FileLookup::Missing => return Ok(FileLookup::Missing),
-        FileLookup::NotRegular => return Ok(FileLookup::NotRegular),
-        FileLookup::TooLarge(size) => return Ok(FileLookup::TooLarge(size)),
+        other => return Ok(other.map(|_| 0)),
     };
     file.take(max_bytes + 1).read_to_end(content).map_err(os("reading", path))?;
     let length = u64::try_from(content.len()).expect("a length fits in 64 bits");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rollout_guest::{
-    Item, Limits, Reply,
+    CopyLimits, GuestReply, Item,
     files::{CopyEntry, CopySink, NotCopied, copy_out},
 };
 use rustix::fs::Stat;
@@ -17,7 +17,13 @@ use super::{FILES, Result, chunk};
 use crate::out::Out;
 
 /// Sends what `source` holds or, of a file, the file itself.
-pub(crate) fn get(out: &Out, id: u32, cancelled: &AtomicBool, source: &str, limits: Limits) -> Result<()> {
+pub(crate) fn get(
+    out: &Out,
+    id: u32,
+    cancelled: &AtomicBool,
+    source: &str,
+    limits: CopyLimits,
+) -> Result<()> {
     Ok(copy_out(FILES, source, limits, &mut ToHost { out, id, cancelled })?)
 }
 
@@ -29,7 +35,7 @@ struct ToHost<'a> {
 
 impl ToHost<'_> {
     fn send(&self, item: Item) {
-        self.out.send(self.id, &Reply::Item(item));
+        self.out.send(self.id, &GuestReply::Item(item));
     }
 }
 
@@ -76,6 +82,6 @@ impl CopySink for ToHost<'_> {
     }
 
     fn skipped(&mut self, path: String, reason: String) {
-        self.out.send(self.id, &Reply::Skipped { path, reason });
+        self.out.send(self.id, &GuestReply::Skipped { path, reason });
     }
 }

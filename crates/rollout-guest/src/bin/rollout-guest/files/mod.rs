@@ -6,8 +6,8 @@ mod put;
 use std::io::{self, Read as _};
 
 use rollout_guest::{
-    Found, Item, MAX_DATA, Reply,
-    files::{EnvironmentFiles, FileLookup, os},
+    GuestReply, Item, MAX_DATA,
+    files::{EnvironmentFiles, os},
 };
 
 pub(crate) use self::{get::get, put::Put};
@@ -33,17 +33,13 @@ pub(crate) fn link(target: &str, link: &str) -> Result<()> {
 
 /// Sends a file's content, of at most one byte more than allowed, which shows that there is more.
 pub(crate) fn read(out: &Out, id: u32, path: &str, max_bytes: u64) -> Result<()> {
-    let (found, file) = match FILES.find(path, max_bytes)? {
-        FileLookup::File(file) => (Found::File, Some(file)),
-        FileLookup::Missing => (Found::Missing, None),
-        FileLookup::NotRegular => (Found::NotRegular, None),
-        FileLookup::TooLarge(size) => (Found::TooLarge(size), None),
-    };
-    out.send(id, &Reply::Found(found));
+    let mut file = None;
+    let found = FILES.find(path, max_bytes)?.map(|found| file = Some(found));
+    out.send(id, &GuestReply::Found(found));
     let Some(file) = file else { return Ok(()) };
     let mut file = file.take(max_bytes.saturating_add(1));
     while let Some(bytes) = chunk(&mut file).map_err(os("reading", path))? {
-        out.send(id, &Reply::Item(Item::Data(bytes)));
+        out.send(id, &GuestReply::Item(Item::Data(bytes)));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{ffi::CString, io::Write as _};
 
 use rollout_guest::{
     Item,
-    files::{CopyInto, NewFile, os, times},
+    files::{CopiedFile, CopyInto, os, times},
     is_name,
 };
 
@@ -14,7 +14,7 @@ use super::{FILES, Result};
 pub(crate) struct Put {
     copy: CopyInto,
     /// The file that is being written.
-    file: Option<NewFile>,
+    file: Option<CopiedFile>,
 }
 
 impl Put {
@@ -47,7 +47,7 @@ impl Put {
     }
 
     fn close(&mut self) -> Result<()> {
-        Ok(self.file.take().map_or(Ok(()), NewFile::finish)?)
+        Ok(self.file.take().map_or(Ok(()), CopiedFile::finish)?)
     }
 }
 
