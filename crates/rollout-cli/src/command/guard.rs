@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout_tools::server::{Guard, Token};
+use rollout_http::{AccessGuard, AccessToken};
 
 use crate::exit::Failure;
 
@@ -22,19 +22,23 @@ enum GuardError {
 }
 
 /// Who is let in. Read before anything else, so that a service is never open by mistake.
-pub(super) fn guard(host: IpAddr, token_file: Option<&Path>, danger: &'static str) -> Result<Guard, Failure> {
+pub(super) fn guard(
+    host: IpAddr,
+    token_file: Option<&Path>,
+    danger: &'static str,
+) -> Result<AccessGuard, Failure> {
     let Some(path) = token_file else {
         if host.is_loopback() {
-            return Ok(Guard::new(host, None));
+            return Ok(AccessGuard::new(host, None));
         }
         let hint = "give --token-file FILE; clients send what is in it as `Authorization: Bearer …`";
         return Err(Failure::from(GuardError::Open { host, danger }).hint(Some(hint)));
     };
     let text =
         fs::read_to_string(path).map_err(|source| GuardError::TokenFile { path: path.to_owned(), source })?;
-    let token = Token::new(&text).map_err(|_| {
+    let token = AccessToken::new(&text).map_err(|_| {
         let hint = "make one with `openssl rand -hex 32`";
         Failure::from(GuardError::Token(path.to_owned())).hint(Some(hint))
     })?;
-    Ok(Guard::new(host, Some(token)))
+    Ok(AccessGuard::new(host, Some(token)))
 }

@@ -10,13 +10,14 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use axum::serve::ListenerExt as _;
 use rollout::{
     config::{AgentKind, DatasetConfig, DatasetSource, InteractionConfig, JobConfig, ModelConfig},
     model::build,
 };
+use rollout_http::ConnectionLimits;
 use tokio::net::TcpListener;
 
 use self::service::Service;
@@ -28,6 +29,9 @@ use crate::{
     report::text::count,
     signals,
 };
+
+/// How long the end of the service waits for clients to read what is done: longer than rollouts take to clean up.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Why a job cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -70,12 +74,9 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
 
     let service = Arc::new(service);
     let router = service::router(Arc::clone(&service), guard);
-    // A line that waits for the next one to fill a packet would hold up the training loop.
-    let listener = listener.tap_io(|stream| _ = stream.set_nodelay(true));
-    let stop = cancel.graceful.clone();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+    let limits = ConnectionLimits { grace: GRACE, ..ConnectionLimits::default() };
     let ended = async {
-        serving.await?;
+        rollout_http::serve(listener, router, limits, cancel.graceful.clone()).await?;
         // Rollouts whose clients went away may still be cleaning up.
         service.idle().await;
         Ok::<_, io::Error>(())

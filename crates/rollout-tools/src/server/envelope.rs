@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    http::{HeaderValue, StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -95,10 +95,6 @@ fn status(code: u16) -> StatusCode {
 impl IntoResponse for Envelope {
     fn into_response(self) -> Response {
         let status = self.status.unwrap_or_else(|| status(self.code));
-        let mut response = (status, Json(self)).into_response();
-        if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        response
+        (status, Json(self)).into_response()
     }
 }

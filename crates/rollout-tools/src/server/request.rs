@@ -7,10 +7,11 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
+use rollout_http::{BodyError, read_json_body};
 use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Action, BodyError, Envelope, Service, config::duration, read_body};
+use super::{Action, Envelope, Service, config::duration};
 use crate::{Code, Params, ToolError};
 
 /// The longest name of a worker.
@@ -26,7 +27,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
     type Rejection = Unreadable;
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Unreadable> {
-        let body = read_body(request, service.config.max_body_bytes).await?;
+        let body = read_json_body(request, service.config.max_body_bytes).await?;
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
         serde_json::from_slice(body).map(Self).map_err(|error| {
             let text = format!("the request is not in the form of the protocol: {error}");

@@ -4,19 +4,19 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{Path as Segment, Request, State},
+    extract::{Path as Segment, State},
     http::StatusCode,
-    middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
 use jiff::Timestamp;
 use rollout::config::Document;
+use rollout_http::AccessGuard;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Envelope, Guard, Refused, Service,
+    Envelope, Service,
     request::{Asked, Batch, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker},
     service::content_of,
     warmup::WarmUp,
@@ -25,18 +25,9 @@ use crate::{Code, Params, ToolError};
 
 type Server = State<Arc<Service>>;
 
-/// The routes, behind the guard. Whoever asks for the end cancels `stop`.
-pub(super) fn router(service: Arc<Service>, guard: Guard, stop: CancellationToken) -> Router {
-    let guarded = move |request: Request, next: Next| {
-        let checked = guard.check(request.uri(), request.headers());
-        async move {
-            match checked {
-                Ok(()) => next.run(request).await,
-                Err(refused) => stranger(refused).into_response(),
-            }
-        }
-    };
-    Router::new()
+/// The routes, behind the guard. A request for the end of the server cancels `stop`.
+pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: CancellationToken) -> Router {
+    let router = Router::new()
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/api/v1/execute", post(execute))
@@ -64,17 +55,11 @@ pub(super) fn router(service: Arc<Service>, guard: Guard, stop: CancellationToke
             let error = ToolError::new(Code::InvalidRequest, "the path does not have this method");
             Envelope::from(error).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
-        .layer(middleware::from_fn(guarded))
-        .with_state(service)
-}
-
-fn stranger(refused: Refused) -> Envelope {
-    let status = match refused {
-        Refused::Host => StatusCode::FORBIDDEN,
-        Refused::Token => StatusCode::UNAUTHORIZED,
-    };
-    let error = ToolError::new(Code::Refused, format!("{refused}; {}", refused.hint()));
-    Envelope::from(error).with_status(status)
+        .with_state(service);
+    guard.protect(router, |denied| {
+        let error = ToolError::new(Code::Refused, format!("{denied}; {}", denied.hint()));
+        Envelope::from(error).with_status(denied.status())
+    })
 }
 
 async fn health() -> Json<Value> {

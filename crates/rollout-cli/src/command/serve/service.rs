@@ -12,7 +12,6 @@ use axum::{
     Json, Router,
     extract::{Request, State},
     http::{StatusCode, header},
-    middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
@@ -22,7 +21,7 @@ use rollout::{
     model::{Limits, Places, Rollouts, build, dataset::Format},
     record::redact::Redactor,
 };
-use rollout_tools::server::{BodyError, Guard, Refused, read_body};
+use rollout_http::{AccessGuard, BodyError, read_json_body};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -102,17 +101,8 @@ impl Service {
 }
 
 /// The routes, behind the guard.
-pub(super) fn router(service: Arc<Service>, guard: Guard) -> Router {
-    let guarded = move |request: Request, next: Next| {
-        let checked = guard.check(request.uri(), request.headers());
-        async move {
-            match checked {
-                Ok(()) => next.run(request).await,
-                Err(refused) => stranger(refused).into_response(),
-            }
-        }
-    };
-    Router::new()
+pub(super) fn router(service: Arc<Service>, guard: AccessGuard) -> Router {
+    let router = Router::new()
         .route("/health", get(health))
         .route("/v1/info", get(info))
         .route("/v1/rollouts", post(rollouts))
@@ -123,16 +113,8 @@ pub(super) fn router(service: Arc<Service>, guard: Guard) -> Router {
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path does not have this method")
         })
-        .layer(middleware::from_fn(guarded))
-        .with_state(service)
-}
-
-fn stranger(refused: Refused) -> Problem {
-    let status = match refused {
-        Refused::Host => StatusCode::FORBIDDEN,
-        Refused::Token => StatusCode::UNAUTHORIZED,
-    };
-    Problem::new(status, refused.to_string()).hint(refused.hint())
+        .with_state(service);
+    guard.protect(router, |denied| Problem::new(denied.status(), denied.to_string()).hint(denied.hint()))
 }
 
 async fn health() -> Json<serde_json::Value> {
@@ -211,7 +193,7 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
             format!("ask again later; {MAX_REQUESTS} are served at a time, and each may have many inputs");
         return Err(problem.hint(hint).retry_after(1));
     };
-    let body = read_body(request, MAX_BODY).await.map_err(unread)?;
+    let body = read_json_body(request, MAX_BODY).await.map_err(unread)?;
     let asked = service.offer.read(&body).map_err(|problems| {
         let problem = Problem::new(StatusCode::BAD_REQUEST, problems.join("\n"));
         problem.hint("docs/training.md describes the request")

@@ -1,32 +1,38 @@
-//! Who is let in.
+//! Which requests are served: those that name this machine and carry the token.
 
 use std::{fmt, net::IpAddr};
 
-use axum::http::{HeaderMap, Uri, header};
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    middleware::{self, Next},
+    response::IntoResponse,
+};
 
 /// The fewest characters of a token.
 const MIN_TOKEN_CHARS: usize = 16;
 
 /// Checks requests before anything is done for them.
-#[derive(Clone)]
-pub struct Guard {
+#[derive(Debug, Clone)]
+pub struct AccessGuard {
     /// Whether only this machine can reach the service.
     loopback: bool,
-    token: Option<Token>,
+    token: Option<AccessToken>,
 }
 
-/// What clients prove themselves with.
+/// The secret that clients send.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct AccessToken(String);
 
 /// A text that cannot be a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a token is one line of at least {MIN_TOKEN_CHARS} visible ASCII characters")]
-pub struct NotAToken;
+pub struct InvalidToken;
 
 /// Why a request is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum AccessError {
     /// It is meant for another machine.
     #[error("the Host of the request is not this machine")]
     Host,
@@ -35,7 +41,15 @@ pub enum Refused {
     Token,
 }
 
-impl Refused {
+impl AccessError {
+    /// The status of the response.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::FORBIDDEN,
+            Self::Token => StatusCode::UNAUTHORIZED,
+        }
+    }
+
     /// What the client can do about it.
     pub fn hint(self) -> &'static str {
         match self {
@@ -45,45 +59,59 @@ impl Refused {
     }
 }
 
-impl Token {
+impl AccessToken {
     /// Takes the content of a file, without the white space around it.
-    pub fn new(text: &str) -> Result<Self, NotAToken> {
+    pub fn new(text: &str) -> Result<Self, InvalidToken> {
         let token = text.trim();
         if token.len() < MIN_TOKEN_CHARS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(NotAToken);
+            return Err(InvalidToken);
         }
         Ok(Self(token.to_owned()))
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
+        f.write_str("AccessToken")
     }
 }
 
-impl fmt::Debug for Guard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard").field("loopback", &self.loopback).field("token", &self.token).finish()
-    }
-}
-
-impl Guard {
+impl AccessGuard {
     /// Guards a service at this address. Without a token, only loopback is safe.
-    pub fn new(host: IpAddr, token: Option<Token>) -> Self {
+    pub fn new(host: IpAddr, token: Option<AccessToken>) -> Self {
         Self { loopback: host.is_loopback(), token }
     }
 
-    /// Refuses requests of strangers.
+    /// Lets only requests that pass reach the routes; `respond` writes the response to the others.
+    pub fn protect<R>(self, router: Router, respond: fn(AccessError) -> R) -> Router
+    where
+        R: IntoResponse + 'static,
+    {
+        router.layer(middleware::from_fn(move |request: Request, next: Next| {
+            let checked = self.check(request.uri(), request.headers());
+            async move {
+                let Err(denied) = checked else { return next.run(request).await };
+                let mut response = respond(denied).into_response();
+                if denied == AccessError::Token {
+                    response
+                        .headers_mut()
+                        .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                }
+                response
+            }
+        }))
+    }
+
+    /// Checks the `Host` and the token. `/health` needs no token.
     ///
-    /// Whoever can reach loopback may be a web page in a browser: its name resolves to this machine, and then the `Host`
-    /// is not one of this machine's names.
-    pub fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
+    /// A web page in a browser can reach loopback through a name that resolves to this machine; its `Host` is that
+    /// name, and not one of this machine's.
+    fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AccessError> {
         if self.loopback && !is_local(uri, headers) {
-            return Err(Refused::Host);
+            return Err(AccessError::Host);
         }
         match &self.token {
-            Some(token) if uri.path() != "/health" && !has_token(headers, token) => Err(Refused::Token),
+            Some(token) if uri.path() != "/health" && !has_token(headers, token) => Err(AccessError::Token),
             _ => Ok(()),
         }
     }
@@ -96,7 +124,7 @@ fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
         (Some(authority), _, _) => Some(authority.as_str()),
         (None, host, _) => host.and_then(|host| host.to_str().ok()),
     };
-    let Some(host) = host.and_then(|host| host.parse::<axum::http::uri::Authority>().ok()) else {
+    let Some(host) = host.and_then(|host| host.parse::<Authority>().ok()) else {
         return false;
     };
     let name = host.host();
@@ -104,7 +132,7 @@ fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-fn has_token(headers: &HeaderMap, token: &Token) -> bool {
+fn has_token(headers: &HeaderMap, token: &AccessToken) -> bool {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| {
         let (scheme, given) = value.as_bytes().split_at_checked("Bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"Bearer ").then_some(given)
@@ -122,11 +150,11 @@ fn same(left: &[u8], right: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn guard(host: &str, token: Option<&str>) -> Guard {
-        Guard::new(host.parse().unwrap(), token.map(|token| Token::new(token).unwrap()))
+    fn guard(host: &str, token: Option<&str>) -> AccessGuard {
+        AccessGuard::new(host.parse().unwrap(), token.map(|token| AccessToken::new(token).unwrap()))
     }
 
-    fn refused(guard: &Guard, path: &str, headers: &[(&'static str, &str)]) -> Option<Refused> {
+    fn refused(guard: &AccessGuard, path: &str, headers: &[(&'static str, &str)]) -> Option<AccessError> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, value.parse().unwrap());
@@ -143,13 +171,13 @@ mod tests {
         let strange =
             ["evil.example", "evil.example:8321", "localhost.evil.example", "10.0.0.1", "", "a b", "[::2]"];
         for host in strange {
-            assert_eq!(refused(&guard, "/v1/info", &[("host", host)]), Some(Refused::Host), "{host:?}");
+            assert_eq!(refused(&guard, "/v1/info", &[("host", host)]), Some(AccessError::Host), "{host:?}");
         }
-        assert_eq!(refused(&guard, "/v1/info", &[]), Some(Refused::Host));
+        assert_eq!(refused(&guard, "/v1/info", &[]), Some(AccessError::Host));
         let two = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(refused(&guard, "/v1/info", &two), Some(Refused::Host));
+        assert_eq!(refused(&guard, "/v1/info", &two), Some(AccessError::Host));
         let absolute = "http://evil.example/v1/info";
-        assert_eq!(refused(&guard, absolute, &[("host", "localhost")]), Some(Refused::Host));
+        assert_eq!(refused(&guard, absolute, &[("host", "localhost")]), Some(AccessError::Host));
     }
 
     #[test]
@@ -162,24 +190,24 @@ mod tests {
         let wrong =
             ["Bearer 0123456789abcdeX", "Bearer 0123456789abcde", "Bearer 0123456789abcdef0", "Bearer ", "x"];
         for value in wrong {
-            assert_eq!(with(value), Some(Refused::Token), "{value:?}");
+            assert_eq!(with(value), Some(AccessError::Token), "{value:?}");
         }
-        assert_eq!(refused(&guard, "/v1/rollouts", &[host]), Some(Refused::Token));
+        assert_eq!(refused(&guard, "/v1/rollouts", &[host]), Some(AccessError::Token));
         assert_eq!(refused(&guard, "/health", &[host]), None);
     }
 
     #[test]
     fn a_token_holds_on_loopback_too() {
         let guard = guard("::1", Some("0123456789abcdef"));
-        assert_eq!(refused(&guard, "/v1/info", &[("host", "localhost")]), Some(Refused::Token));
+        assert_eq!(refused(&guard, "/v1/info", &[("host", "localhost")]), Some(AccessError::Token));
     }
 
     #[test]
     fn a_token_is_one_long_visible_word_and_is_not_shown() {
         for text in ["", "short", "0123456789abcde", "0123456789 abcdef", "0123456789abcdéf"] {
-            assert_eq!(Token::new(text).err(), Some(NotAToken), "{text:?}");
+            assert_eq!(AccessToken::new(text).err(), Some(InvalidToken), "{text:?}");
         }
-        let token = Token::new(" 0123456789abcdef\n").unwrap();
-        assert_eq!(format!("{token:?}"), "Token");
+        let token = AccessToken::new(" 0123456789abcdef\n").unwrap();
+        assert_eq!(format!("{token:?}"), "AccessToken");
     }
 }

@@ -1,4 +1,4 @@
-//! The bodies of requests: JSON by their own word, and within bounds.
+//! JSON bodies of requests, within bounds of size and time.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use futures_util::StreamExt as _;
 /// How long a client may take to send a body.
 const BODY_TIME: Duration = Duration::from_secs(60);
 
-/// Why a body is not read.
+/// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// Its content type is another. No web page of another origin can send this one unasked.
+    /// Its `Content-Type` is not JSON. No web page of another origin can send JSON unasked.
     #[error("the body is not said to be JSON")]
     NotJson,
-    /// It is larger than bodies may be.
+    /// It is larger than the limit.
     #[error("the body of the request has more than {0} bytes")]
     TooLarge(usize),
-    /// The client took its time.
+    /// It did not arrive in time.
     #[error("the body of the request did not come in time")]
     Late,
-    /// The client went away, or sent something else than HTTP.
+    /// The client went away, or sent invalid HTTP.
     #[error("the body of the request broke off: {0}")]
     Broken(axum::Error),
 }
 
 impl BodyError {
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -41,8 +41,8 @@ impl BodyError {
     }
 }
 
-/// Reads the body of a request that says that it is JSON, up to so many bytes.
-pub async fn read_body(request: Request, limit: usize) -> Result<Vec<u8>, BodyError> {
+/// Reads the body of a request whose `Content-Type` is JSON, up to `limit` bytes.
+pub async fn read_json_body(request: Request, limit: usize) -> Result<Vec<u8>, BodyError> {
     let (parts, body) = request.into_parts();
     check_headers(&parts.headers, limit)?;
     tokio::time::timeout(BODY_TIME, collect(body, limit)).await.unwrap_or(Err(BodyError::Late))

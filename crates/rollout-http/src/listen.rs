@@ -1,0 +1,235 @@
+//! Connections: a bounded number of them, none of which can hold up the others.
+
+use std::{io, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// A moment for the system to get file descriptors or memory back.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a server allows its clients.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// How many connections are open at a time. Further clients wait.
+    pub max_connections: usize,
+    /// How long a client may take to send the head of a request, and how long a connection stays open without one.
+    pub head_time: Duration,
+    /// How long responses may take that are under way when the server stops.
+    pub grace: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            max_connections: 1024,
+            // Longer than clients keep idle connections, so that none is closed just when it is used.
+            head_time: Duration::from_secs(120),
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Serves the routes until `stop` is cancelled, then waits for the responses that are under way.
+///
+/// If the listener itself fails, `stop` is cancelled as well, so that everything else that waits for it ends too.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(limits.max_connections));
+    let connections = TaskTracker::new();
+    let accept = async {
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(_) => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let (router, stop) = (router.clone(), stop.clone());
+            connections.spawn(async move {
+                serve_connection(stream, router, limits, stop).await;
+                drop(place);
+            });
+        }
+    };
+    let ended = tokio::select! {
+        biased;
+        () = stop.cancelled() => Ok(()),
+        ended = accept => ended,
+    };
+    drop(listener);
+    stop.cancel();
+    connections.close();
+    connections.wait().await;
+    ended
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) {
+    // A response that waits for the next one to fill a packet would hold up its client.
+    let _ = stream.set_nodelay(true);
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    // An error of a client ends its own connection and is nobody else's matter.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = tokio::time::timeout(limits.grace, connection).await;
+        }
+    }
+}
+
+/// Whether the listener itself is broken. All else is a client that went away, or a shortage that passes.
+fn is_fatal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::NotConnected | io::ErrorKind::Unsupported
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::{body::Body, routing::get};
+    use futures_util::stream;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        sync::Notify,
+        task::JoinHandle,
+    };
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    /// How long a test waits before it fails.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Running {
+        address: SocketAddr,
+        stop: CancellationToken,
+        served: JoinHandle<io::Result<()>>,
+    }
+
+    impl Running {
+        async fn start(router: Router, limits: ConnectionLimits) -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let stop = CancellationToken::new();
+            let served = tokio::spawn(serve(listener, router, limits, stop.clone()));
+            Self { address, stop, served }
+        }
+
+        async fn connect(&self, bytes: &[u8]) -> TcpStream {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            stream.write_all(bytes).await.unwrap();
+            stream
+        }
+    }
+
+    fn quick() -> Router {
+        Router::new().route("/", get(async || "quick"))
+    }
+
+    fn limits() -> ConnectionLimits {
+        ConnectionLimits { head_time: PATIENCE, grace: PATIENCE, ..ConnectionLimits::default() }
+    }
+
+    async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
+        tokio::time::timeout(PATIENCE / 2, waiting).await.expect("it happens in time")
+    }
+
+    /// Everything that comes until the server closes the connection.
+    async fn rest(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        // A connection that is cut may end with an error.
+        let _ = in_time(stream.read_to_end(&mut bytes)).await;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_whole_request_is_closed() {
+        let limits = ConnectionLimits { head_time: Duration::from_millis(50), ..limits() };
+        let server = Running::start(quick(), limits).await;
+        for sent in [&b""[..], b"GET / HT", &REQUEST[..REQUEST.len() - 2]] {
+            let mut stream = server.connect(sent).await;
+            assert!(!rest(&mut stream).await.contains("quick"));
+        }
+        let mut kept_alive = server.connect(REQUEST).await;
+        assert!(rest(&mut kept_alive).await.ends_with("quick"));
+    }
+
+    #[tokio::test]
+    async fn a_client_beyond_the_limit_waits_for_another_to_leave() {
+        let server = Running::start(quick(), ConnectionLimits { max_connections: 1, ..limits() }).await;
+        let mut first = server.connect(REQUEST).await;
+        assert_ne!(in_time(first.read(&mut [0; 1024])).await.unwrap(), 0);
+        let mut second = server.connect(REQUEST).await;
+        let mut byte = [0];
+        let early = tokio::time::timeout(Duration::from_millis(50), second.read(&mut byte)).await;
+        assert!(early.is_err(), "it is served before the first one has left");
+        drop(first);
+        assert_eq!(in_time(second.read(&mut byte)).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_response_under_way_is_finished_when_the_server_stops() {
+        let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (here, there) = (Arc::clone(&begun), Arc::clone(&go));
+        let slow = Router::new().route(
+            "/",
+            get(async move || {
+                here.notify_one();
+                there.notified().await;
+                "done"
+            }),
+        );
+        let server = Running::start(slow, limits()).await;
+        let mut stream = server.connect(REQUEST).await;
+        in_time(begun.notified()).await;
+        server.stop.cancel();
+        while TcpStream::connect(server.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        go.notify_one();
+        assert!(rest(&mut stream).await.ends_with("done"));
+        in_time(server.served).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_response_that_never_ends_is_cut_when_the_server_stops() {
+        let endless = Router::new()
+            .route("/", get(async || Body::from_stream(stream::pending::<io::Result<Vec<u8>>>())));
+        let server =
+            Running::start(endless, ConnectionLimits { grace: Duration::from_millis(50), ..limits() }).await;
+        let mut stream = server.connect(REQUEST).await;
+        assert_ne!(in_time(stream.read(&mut [0; 1024])).await.unwrap(), 0);
+        server.stop.cancel();
+        rest(&mut stream).await;
+        in_time(server.served).await.unwrap().unwrap();
+    }
+}
