@@ -7,6 +7,7 @@ mod engine;
 mod exit;
 mod logging;
 mod report;
+mod runtime;
 mod signals;
 mod state;
 mod terminal;
@@ -17,6 +18,7 @@ use clap::Parser as _;
 
 use args::{Cli, Command};
 use exit::{Exit, Failure};
+use runtime::on_runtime;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
@@ -53,13 +55,4 @@ fn run(command: Command) -> Result<Exit, Failure> {
         Command::Clean(args) => command::clean::run(&args),
         Command::Completions(args) => command::completions(&args),
     }
-}
-
-/// Runs what waits for things. Commands that wait for nothing start faster without a runtime.
-pub(crate) fn on_runtime<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(command);
-    // A thread that reads the terminal cannot be waited for.
-    runtime.shutdown_background();
-    outcome
 }

@@ -17,11 +17,11 @@ use crate::{
     args::Clean,
     engine::Found,
     exit::{Exit, Failure},
-    on_runtime,
     report::{
         Align, table,
         text::{BOLD, ODD, count, paint, size},
     },
+    runtime::on_runtime,
     state::state_dir,
 };
 

@@ -13,8 +13,8 @@ use super::super::{load, print};
 use crate::{
     args::FromJob,
     exit::{Exit, Failure},
-    on_runtime,
     report::text::{DIM, count, paint},
+    runtime::on_runtime,
 };
 
 const TOLD_EVERY: Duration = Duration::from_secs(2);
