@@ -4,7 +4,10 @@
 
 use serde_json::Value;
 
-use crate::{Code, Params, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// A text, or nothing.
 pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>, ToolError> {

@@ -11,11 +11,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::{
-    Helper, Resource,
     code::{self, CodeConfig},
     doc::{DocConfig, Docs},
+    helper::Helper,
     mcp::{Mcp, McpServerConfig, is_server_name},
     rag::{Rag, RagConfig},
+    resource::Resource,
     server::{Registry, ServerConfig},
     sql::{Sql, SqlConfig},
     vm::{Desktops, VmConfig},

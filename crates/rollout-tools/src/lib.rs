@@ -11,6 +11,7 @@ pub mod doc;
 mod environments;
 mod failure;
 mod helper;
+mod helper_process;
 pub mod mcp;
 pub mod rag;
 mod resource;
@@ -22,5 +23,6 @@ pub mod web;
 
 pub use config::ToolsConfig;
 pub use failure::{Code, ToolError};
-pub use helper::{HELPER_ARG, Helper, helper_main};
+pub use helper::{HELPER_ARG, Helper};
+pub use helper_process::helper_main;
 pub use resource::{Call, Params, Resource, Session, ToolSpec};

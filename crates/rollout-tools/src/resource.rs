@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
-use crate::ToolError;
+use crate::failure::ToolError;
 
 /// Parameters by name.
 pub type Params = Map<String, Value>;

@@ -6,8 +6,8 @@ use rollout::config::{Bytes, Cpus};
 use serde::Deserialize;
 
 use crate::{
-    Code, ToolError,
     environments::{EnvironmentType, HOST, Settings, quantity},
+    failure::{Code, ToolError},
     server::{at_least_one, seconds},
 };
 

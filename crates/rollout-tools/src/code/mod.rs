@@ -18,8 +18,9 @@ pub use config::CodeConfig;
 
 use self::{seed::Seed, session::CodeSession};
 use crate::{
-    Code as FailureCode, Params, Resource, Session, ToolError, ToolSpec,
     environments::{Environments, failed},
+    failure::{Code as FailureCode, ToolError},
+    resource::{Params, Resource, Session, ToolSpec},
 };
 
 /// How many environments start at the same time: more of them would only be slower.

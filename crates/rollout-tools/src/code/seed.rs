@@ -9,7 +9,8 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Code, Params, ToolError,
+    failure::{Code, ToolError},
+    resource::Params,
     seed::{SeedFile, Seeds, blocking},
 };
 

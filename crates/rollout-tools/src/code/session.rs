@@ -18,8 +18,9 @@ use tokio::sync::OnceCell;
 
 use super::{Seed, Shared};
 use crate::{
-    Call, Code, Params, Session, ToolError,
     environments::{end, failed},
+    failure::{Code, ToolError},
+    resource::{Call, Params, Session},
 };
 
 /// Where programs run, and where files stay.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Code, ToolError};
+use crate::failure::{Code, ToolError};
 
 /// How soon more of the same word stops counting.
 const K1: f64 = 1.2;

@@ -10,8 +10,8 @@ use super::bm25::Index;
 use super::cache::Cache;
 use super::extract::{Format, Section};
 use super::reader::Reader;
+use crate::failure::{Code, ToolError};
 use crate::seed::{self, SeedFile, Stamp};
-use crate::{Code, ToolError};
 
 /// The most bytes of memory that the documents of one call may take with their indexes. One of nothing but different
 /// words is many times as large as its text.

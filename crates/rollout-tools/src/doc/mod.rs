@@ -17,9 +17,11 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::failure::ToolError;
+use crate::helper::Helper;
 use crate::helper::bounds;
+use crate::resource::{Params, Resource, Session, ToolSpec};
 use crate::seed::{self, Seeds};
-use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 use extract::Limits;
 use library::Library;
 use reader::Reader;

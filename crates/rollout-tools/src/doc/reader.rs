@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::extract::{ExtractError, Format, Limits, Section, extract};
-use crate::helper::{Bounds, Failure, HelperError, Work};
+use super::extract::{ExtractError, Extraction, Format, Limits, Section, extract};
+use crate::failure::{Code, ToolError};
+use crate::helper::Helper;
+use crate::helper::{Bounds, Failure, HelperError};
 use crate::seed::{self, SeedFile};
-use crate::{Code, Helper, ToolError};
 
 /// Reads documents.
 #[derive(Debug, Clone)]
@@ -54,7 +55,7 @@ impl Reader {
             // JSON may write a byte of text as six.
             let output = (limits.text_bytes as u64).saturating_mul(8);
             let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };
-            self.helper.run(Work::Extract { format, limits }, input, bounds).await
+            self.helper.run(Extraction { format, limits }, input, bounds).await
         } else {
             // The semaphore is never closed, so that waiting for it cannot fail.
             let _reading = self.reading.acquire().await;

@@ -11,8 +11,10 @@ use super::extract::Format;
 use super::library::{Library, Opened};
 use super::page::{MOST_TOKENS, Page, TOKENS, page};
 use super::{bm25, ids, snippet};
+use crate::arguments;
+use crate::failure::{Code, ToolError};
+use crate::resource::{Call, Params, Session};
 use crate::seed::{SeedFile, Seeds};
-use crate::{Call, Code, Params, Session, ToolError, arguments};
 
 /// How many sections a search gives unless told otherwise.
 pub(super) const RESULTS: usize = 10;

@@ -2,11 +2,10 @@
 //!
 //! A document or a database can be made to use up all memory, to never end, or to crash whoever reads it. So it
 //! is read by a short-lived child process, which limits itself before it looks at the file: the server stays up
-//! whatever the file does. The file is the child's standard input, the request its argument, and one JSON value
+//! whatever the file does. The file is the child's standard input, the request its arguments, and one JSON value
 //! on its standard output the answer.
 
 pub(crate) mod bounds;
-mod child;
 
 use std::fs::File;
 use std::io;
@@ -22,11 +21,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
-use crate::doc::extract;
+use crate::failure::{Code, ToolError};
 use crate::seed::blocking;
-use crate::{Code, ToolError, sql};
-
-pub use child::helper_main;
 
 /// The first argument of a process that is a helper.
 pub const HELPER_ARG: &str = "__tools-helper";
@@ -34,8 +30,8 @@ pub const HELPER_ARG: &str = "__tools-helper";
 /// How much of what a helper complains about is kept.
 const COMPLAINT: u64 = 4096;
 
-/// The program that reads files in a process of its own. Its `main` calls [`helper_main`] when the first argument
-/// is [`HELPER_ARG`].
+/// The program that reads files in a process of its own. Its `main` calls [`helper_main`](crate::helper_main) when
+/// the first argument is [`HELPER_ARG`].
 ///
 /// All clones share a bound on how many processes run at once.
 #[derive(Debug, Clone)]
@@ -57,9 +53,9 @@ impl Helper {
     }
 
     /// Does some work on a file. Dropping the call ends the process.
-    pub(crate) async fn run<T: DeserializeOwned + Send + 'static>(
+    pub(crate) async fn run<W: Work, T: DeserializeOwned + Send + 'static>(
         &self,
-        work: Work,
+        work: W,
         input: File,
         limits: Bounds,
     ) -> Result<T, HelperError> {
@@ -70,6 +66,7 @@ impl Helper {
             serde_json::to_string(&request).map_err(|error| HelperError::Start(Arc::new(error.into())))?;
         let mut child = Command::new(&self.program)
             .arg(HELPER_ARG)
+            .arg(W::NAME)
             .arg(request)
             // A file that takes over its reader finds no keys there.
             .env_clear()
@@ -136,20 +133,17 @@ impl Bounds {
     }
 }
 
-/// What a helper is asked.
+/// A request to a helper.
 #[derive(Debug, Serialize, Deserialize)]
-struct Request {
-    work: Work,
-    limits: Bounds,
+pub(crate) struct Request<W> {
+    pub(crate) work: W,
+    pub(crate) limits: Bounds,
 }
 
-/// What a helper can do.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Work {
-    /// Takes the text out of a document.
-    Extract { format: extract::Format, limits: extract::Limits },
-    /// Asks a database.
-    Sql(sql::query::Question),
+/// Work that a helper can do.
+pub(crate) trait Work: Serialize {
+    /// The second argument of the process.
+    const NAME: &'static str;
 }
 
 /// Why the work itself failed.

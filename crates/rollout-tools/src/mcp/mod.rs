@@ -23,7 +23,10 @@ use tokio::sync::Mutex;
 pub use config::McpServerConfig;
 pub(crate) use config::is_server_name;
 
-use crate::{Call, Code, Params, Resource, Session, ToolError, ToolSpec};
+use crate::{
+    failure::{Code, ToolError},
+    resource::{Call, Params, Resource, Session, ToolSpec},
+};
 
 /// Calls tools of MCP servers.
 pub struct Mcp(Arc<IndexMap<String, Server>>);

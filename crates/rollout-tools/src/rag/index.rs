@@ -11,8 +11,9 @@ use crate::doc::bm25;
 use crate::doc::cache::Cache;
 use crate::doc::extract::{Format, Section, pieces};
 use crate::doc::reader::Reader;
+use crate::failure::{Code, ToolError};
+use crate::resource::Params;
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
-use crate::{Code, Params, ToolError};
 
 /// How many indexes are built at the same time; it bounds what they take of memory beside those that are kept.
 const BUILDS: usize = 2;
@@ -201,8 +202,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::Helper;
     use crate::doc::extract::Limits;
+    use crate::helper::Helper;
 
     #[tokio::test]
     async fn an_index_is_built_as_long_as_somebody_waits() {

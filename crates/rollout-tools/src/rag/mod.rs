@@ -12,9 +12,11 @@ use serde_json::json;
 
 use crate::doc::extract::Limits;
 use crate::doc::reader::Reader;
+use crate::failure::ToolError;
+use crate::helper::Helper;
 use crate::helper::bounds;
+use crate::resource::{Params, Resource, Session, ToolSpec};
 use crate::seed::{self, Seeds};
-use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 use index::Indexes;
 
 /// How the `rag` tools are set up.

@@ -7,9 +7,11 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::index::{Index, Indexes};
+use crate::arguments;
 use crate::doc::bm25;
+use crate::failure::{Code, ToolError};
+use crate::resource::{Call, Params, Session};
 use crate::seed::{Seeds, blocking};
-use crate::{Call, Code, Params, Session, ToolError, arguments};
 
 /// How many passages a search gives unless told otherwise.
 pub(super) const TOP_K: usize = 5;

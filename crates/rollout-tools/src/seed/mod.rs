@@ -14,7 +14,11 @@ use std::path::PathBuf;
 pub(crate) use files::{SeedFile, Stamp};
 pub(crate) use roots::Roots;
 
-use crate::{Code, Params, ToolError, arguments};
+use crate::{
+    arguments,
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.
 const NAMES: [&str; 2] = ["seed_path", "folder"];

@@ -8,7 +8,10 @@ use std::{
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
-use crate::{Code, Resource, ToolError, ToolSpec};
+use crate::{
+    failure::{Code, ToolError},
+    resource::{Resource, ToolSpec},
+};
 
 /// What may stand between the prefix and the name of a tool beside `:`.
 const SEPARATORS: [char; 3] = ['.', '_', '-'];
@@ -268,7 +271,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Params, Session};
+    use crate::resource::{Params, Session};
 
     struct Fake(&'static str, &'static [(&'static str, &'static [&'static str])]);
 

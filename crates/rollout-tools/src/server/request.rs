@@ -12,7 +12,10 @@ use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{Action, Envelope, Service, config::duration};
-use crate::{Code, Params, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// The longest name of a worker.
 const MAX_WORKER_BYTES: usize = 256;

@@ -21,7 +21,10 @@ use super::{
     service::content_of,
     warmup::WarmUp,
 };
-use crate::{Code, Params, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 type Server = State<Arc<Service>>;
 

@@ -16,7 +16,10 @@ use super::{
     sessions::{SessionLimits, Sessions},
     warmup::WarmUp,
 };
-use crate::{Call, Code, Params, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::{Call, Params},
+};
 
 /// How long a call waits for others to end before it is refused.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -17,7 +17,10 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Call, Code, Params, Resource, Session, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::{Call, Params, Resource, Session},
+};
 
 /// How long a session may take to end. What is left then, its resource has to look after.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);

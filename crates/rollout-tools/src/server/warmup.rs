@@ -13,7 +13,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Registry;
-use crate::{Code, Resource, ToolError};
+use crate::{
+    failure::{Code, ToolError},
+    resource::Resource,
+};
 
 /// How many names of resources are taken from a request.
 const MAX_NAMES: usize = 64;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::failure::{Code, ToolError};
 use crate::seed::SeedFile;
-use crate::{Code, ToolError};
 
 /// What the names of databases end with.
 const ENDINGS: [&str; 3] = [".db", ".sqlite", ".sqlite3"];

@@ -12,9 +12,11 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::failure::ToolError;
+use crate::helper::Helper;
 use crate::helper::bounds;
+use crate::resource::{Params, Resource, Session, ToolSpec};
 use crate::seed::{self, Seeds};
-use crate::{Helper, Params, Resource, Session, ToolError, ToolSpec};
 
 /// How the `sql` tools are set up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::open::Database;
 use super::schema;
-use crate::helper::Failure;
+use crate::helper::{Failure, Work};
 
 /// The most bytes of values in a result.
 const MOST_BYTES: usize = 256 << 10;
@@ -28,6 +28,10 @@ pub(crate) enum Question {
         /// The most rows to give.
         max_rows: usize,
     },
+}
+
+impl Work for Question {
+    const NAME: &'static str = "sql";
 }
 
 /// Asks the database in this file.

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use super::databases::{choose, is_database, names};
 use super::query::{Question, Table};
 use super::schema::Schema;
-use crate::helper::{Bounds, Work};
+use crate::arguments;
+use crate::failure::{Code, ToolError};
+use crate::helper::Bounds;
+use crate::helper::Helper;
+use crate::resource::{Call, Params, Session};
 use crate::seed::{self, SeedFile, Seeds};
-use crate::{Call, Code, Helper, Params, Session, ToolError, arguments};
 
 /// The rows of a result that are shown unless told otherwise.
 pub(super) const ROWS: usize = 100;
@@ -69,7 +72,7 @@ impl SqlSession {
         let file = database.clone();
         let (input, _) = seed::blocking(move || file.open()).await?;
         let bounds = Bounds { memory: MEMORY, seconds: self.seconds, output: OUTPUT };
-        Ok(self.helper.run(Work::Sql(question), input, bounds).await?)
+        Ok(self.helper.run(question, input, bounds).await?)
     }
 }
 

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use super::key;
-use crate::{Code, Params, ToolError, arguments};
+use crate::{
+    arguments,
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// Text that is typed at once: each character takes a moment.
 const MAX_TYPED_CHARS: usize = 4000;

@@ -7,8 +7,10 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 use crate::{
-    Code, Params, ToolError, arguments,
+    arguments,
     environments::{EnvironmentType, HOST, Settings, quantity},
+    failure::{Code, ToolError},
+    resource::Params,
     server::{at_least_one, seconds},
 };
 

@@ -17,8 +17,9 @@ use super::{
     xwd,
 };
 use crate::{
-    Call, Code, Params, Session, ToolError,
     environments::{end, failed},
+    failure::{Code, ToolError},
+    resource::{Call, Params, Session},
 };
 
 /// The number of the screen. Nobody else uses it, so on a shared network no other screen is reached by mistake.

@@ -17,7 +17,11 @@ pub use crate::environments::EnvironmentType;
 pub use config::VmConfig;
 
 use self::desktop::Desktop;
-use crate::{Params, Resource, Session, ToolError, ToolSpec, environments::Environments};
+use crate::{
+    environments::Environments,
+    failure::ToolError,
+    resource::{Params, Resource, Session, ToolSpec},
+};
 
 /// How many desktops start at the same time: more of them would only be slower.
 const MAX_STARTS: usize = 4;

@@ -12,7 +12,11 @@ use super::{
     fetch::{Fetched, Fetcher},
     html,
 };
-use crate::{Code, Params, ToolError, arguments};
+use crate::{
+    arguments,
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// Pages in one call.
 const MAX_URLS: usize = 10;

@@ -20,7 +20,10 @@ use serde_json::{Value, json};
 pub use config::{Backend, Key, SearchConfig, WebConfig, WebConfigError};
 
 use self::{fetch::Fetcher, search::Search};
-use crate::{Call, Code, Params, Resource, Session, ToolError, ToolSpec};
+use crate::{
+    failure::{Code, ToolError},
+    resource::{Call, Params, Resource, Session, ToolSpec},
+};
 
 /// The web tools: `search` and `browse`.
 #[derive(Debug)]

@@ -12,7 +12,11 @@ use super::{
     config::{Backend, SearchConfig, WebConfigError},
     html,
 };
-use crate::{Code, Params, ToolError, arguments};
+use crate::{
+    arguments,
+    failure::{Code, ToolError},
+    resource::Params,
+};
 
 /// Queries in one call.
 const MAX_QUERIES: usize = 10;

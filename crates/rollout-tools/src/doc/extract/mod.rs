@@ -17,7 +17,7 @@ use std::io::{Read, Seek};
 
 use serde::{Deserialize, Serialize};
 
-use crate::helper::Failure;
+use crate::helper::{Failure, Work};
 
 /// Sections longer than this are cut, in characters. What a tool gives is cut at 4000 for the model, and a section
 /// has to fit with its title.
@@ -142,6 +142,17 @@ impl Default for Limits {
             entries: 10_000,
         }
     }
+}
+
+/// What the helper is asked: the text of a document.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Extraction {
+    pub(crate) format: Format,
+    pub(crate) limits: Limits,
+}
+
+impl Work for Extraction {
+    const NAME: &'static str = "extract";
 }
 
 /// A part of a document.

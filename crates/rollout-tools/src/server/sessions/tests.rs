@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::ToolSpec;
+use crate::resource::ToolSpec;
 
 /// A resource that counts its sessions.
 #[derive(Clone, Default)]

@@ -1,6 +1,6 @@
-//! The helper's own side: it limits itself, reads its standard input, and answers.
+//! The helper process: it limits itself, reads its standard input, and answers.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::Serialize;
 
-use super::{Failure, Request, Work};
-use crate::doc::extract;
-use crate::sql;
+use crate::doc::extract::{self, Extraction};
+use crate::helper::{Bounds, Failure, Request, Work as _};
+use crate::sql::query::{self, Question};
 
 /// Descriptors that a helper for databases may have: the standard ones, the database and its log, and those of the
 /// look at its own descriptors.
@@ -19,12 +19,12 @@ const SQL_DESCRIPTORS: u64 = 16;
 
 /// Does what a helper process does. The arguments are those of the process.
 pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    match args
-        .into_iter()
-        .nth(2)
-        .ok_or_else(|| io::Error::other("no request"))
-        .and_then(|request| work(&request))
-    {
+    let mut args = args.into_iter().skip(2);
+    let done = match (args.next(), args.next()) {
+        (Some(name), Some(request)) => work(&name, request.as_encoded_bytes()),
+        _ => Err(io::Error::other("no request")),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody is left to tell if this fails, too.
@@ -34,12 +34,24 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn work(request: &OsString) -> io::Result<()> {
-    let Request { work, limits } = serde_json::from_slice(request.as_encoded_bytes())?;
+fn work(name: &OsStr, request: &[u8]) -> io::Result<()> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    // A document needs nothing but what is open; SQLite opens its files, and shares an index to a log.
-    let (descriptors, written) =
-        if matches!(work, Work::Sql(_)) { (SQL_DESCRIPTORS, 4 << 20) } else { (3, 0) };
+    if name == Extraction::NAME {
+        let Request { work, limits } = serde_json::from_slice::<Request<Extraction>>(request)?;
+        // A document needs nothing but what is open.
+        limit(limits, 3, 0)?;
+        answer(extract::extract(work.format, input, &work.limits).map_err(Failure::from))
+    } else if name == Question::NAME {
+        let Request { work, limits } = serde_json::from_slice::<Request<Question>>(request)?;
+        // SQLite opens its files, and shares an index to a log.
+        limit(limits, SQL_DESCRIPTORS, 4 << 20)?;
+        answer(query::answer(&work, &input, limits.seconds))
+    } else {
+        Err(io::Error::other("unknown work"))
+    }
+}
+
+fn limit(limits: Bounds, descriptors: u64, written: u64) -> io::Result<()> {
     for (resource, most) in [
         (Resource::As, limits.memory),
         // A query ends by itself after so many seconds, and says so.
@@ -50,12 +62,7 @@ fn work(request: &OsString) -> io::Result<()> {
     ] {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
-    match work {
-        Work::Extract { format, limits } => {
-            answer(extract::extract(format, input, &limits).map_err(Failure::from))
-        }
-        Work::Sql(question) => answer(sql::query::answer(&question, &input, limits.seconds)),
-    }
+    Ok(())
 }
 
 fn answer<T: Serialize>(answer: Result<T, Failure>) -> io::Result<()> {
