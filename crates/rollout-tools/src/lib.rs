@@ -5,14 +5,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod arguments;
-pub mod code;
-pub mod config;
+mod code;
+mod config;
 pub mod doc;
 mod environments;
 mod failure;
 mod helper;
 mod helper_process;
-pub mod mcp;
+mod mcp;
 pub mod rag;
 mod resource;
 mod seed;

@@ -13,8 +13,7 @@ use async_trait::async_trait;
 use rollout::environment::{Environment, Place};
 use serde_json::{Value, json};
 
-pub use crate::environments::EnvironmentType;
-pub use config::CodeConfig;
+pub(crate) use config::CodeConfig;
 
 use self::{seed::Seed, session::CodeSession};
 use crate::{
@@ -27,7 +26,7 @@ use crate::{
 const MAX_STARTS: usize = 8;
 
 /// Runs code.
-pub struct Code(Arc<Shared>);
+pub(crate) struct Code(Arc<Shared>);
 
 /// What all sessions use.
 struct Shared {
@@ -37,7 +36,7 @@ struct Shared {
 
 impl Code {
     /// Runs code as configured, with what providers need of this machine. Nothing is started yet.
-    pub fn new(config: CodeConfig, place: Place) -> Self {
+    pub(crate) fn new(config: CodeConfig, place: Place) -> Self {
         let environments = Environments::new("code", config.settings(), place, MAX_STARTS);
         Self(Arc::new(Shared { config, environments }))
     }

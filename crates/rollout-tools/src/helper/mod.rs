@@ -47,11 +47,6 @@ impl Helper {
         Self { program: program.into(), running: Arc::new(Semaphore::new(cores.max(2))) }
     }
 
-    /// Uses the program that is running.
-    pub fn current() -> io::Result<Self> {
-        std::env::current_exe().map(Self::new)
-    }
-
     /// Does some work on a file. Dropping the call ends the process.
     pub(crate) async fn run<W: Work, T: DeserializeOwned + Send + 'static>(
         &self,

@@ -7,20 +7,20 @@ use serde::Deserialize;
 /// How one MCP server is reached. The names are those of the configuration file.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct McpServerConfig {
+pub(crate) struct McpServerConfig {
     /// The program that is started, with its arguments.
-    pub command: Vec<String>,
+    command: Vec<String>,
     /// Its variables, beside those of the tool server.
-    pub env: IndexMap<String, String>,
+    env: IndexMap<String, String>,
     /// The address of a server that is there.
-    pub url: Option<String>,
+    url: Option<String>,
     /// Headers of each request to it.
-    pub headers: IndexMap<String, String>,
+    headers: IndexMap<String, String>,
 }
 
 impl McpServerConfig {
     /// How the server is reached; an error is a sentence on what is wrong.
-    pub fn transport(&self) -> Result<McpTransport, &'static str> {
+    pub(crate) fn transport(&self) -> Result<McpTransport, &'static str> {
         let (env, headers) = (self.env.clone().into_iter(), self.headers.clone().into_iter());
         match (&self.command[..], &self.url) {
             ([], None) => Err("an MCP server has a `command:` that starts it, or a `url:`"),

@@ -20,8 +20,7 @@ use rollout::model::{
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-pub use config::McpServerConfig;
-pub(crate) use config::is_server_name;
+pub(crate) use config::{McpServerConfig, is_server_name};
 
 use crate::{
     failure::{Code, ToolError},
@@ -29,7 +28,7 @@ use crate::{
 };
 
 /// Calls tools of MCP servers.
-pub struct Mcp(Arc<IndexMap<String, Server>>);
+pub(crate) struct Mcp(Arc<IndexMap<String, Server>>);
 
 struct Server {
     transport: McpTransport,
@@ -41,7 +40,7 @@ struct Server {
 
 impl Mcp {
     /// Takes servers by name. None of them is connected to yet.
-    pub fn new(servers: impl IntoIterator<Item = (String, McpTransport)>) -> Self {
+    pub(crate) fn new(servers: impl IntoIterator<Item = (String, McpTransport)>) -> Self {
         let servers = servers.into_iter().map(|(name, transport)| {
             (name, Server { transport, connection: Mutex::default(), tools: RwLock::default() })
         });

@@ -20,7 +20,7 @@ pub struct Envelope {
     /// What came of it.
     pub data: Value,
     /// What it was about.
-    pub meta: Meta,
+    pub(super) meta: Meta,
     /// The status of HTTP, where it is not the one that goes with the code.
     #[serde(skip)]
     pub(super) status: Option<StatusCode>,
@@ -28,20 +28,20 @@ pub struct Envelope {
 
 /// What an answer is about.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Meta {
+pub(super) struct Meta {
     /// The tool, by its full name.
-    pub tool: Option<String>,
+    pub(super) tool: Option<String>,
     /// How long it took.
-    pub execution_time_ms: f64,
+    pub(super) execution_time_ms: f64,
     /// The type of the tool's resource.
-    pub resource_type: Option<String>,
+    pub(super) resource_type: Option<String>,
     /// The session that it was done in.
-    pub session_id: Option<String>,
+    pub(super) session_id: Option<String>,
     /// What the client calls the request.
-    pub trace_id: Option<String>,
+    pub(super) trace_id: Option<String>,
     /// Whether the session was made for this call alone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub temporary_session: bool,
+    pub(super) temporary_session: bool,
 }
 
 impl Envelope {

@@ -15,7 +15,7 @@ mod warmup;
 
 pub use config::ServerConfig;
 pub(crate) use config::{at_least_one, seconds};
-pub use envelope::{Envelope, Meta};
+pub use envelope::Envelope;
 pub use listen::serve;
-pub use registry::{Found, Registry};
+pub use registry::{FoundTool, Registry};
 pub use service::{Action, Service};

@@ -28,15 +28,15 @@ pub struct Registry {
 
 /// One tool, found by a name.
 #[derive(Clone)]
-pub struct Found {
+pub struct FoundTool {
     /// The resource that it is of.
     pub resource: Arc<dyn Resource>,
     /// Its name without the prefix.
-    pub tool: String,
+    pub(super) tool: String,
     /// Its name with the prefix.
-    pub full_name: String,
+    pub(super) full_name: String,
     /// Its resource names it.
-    pub is_known: bool,
+    pub(super) is_known: bool,
 }
 
 /// The tools at one moment.
@@ -55,7 +55,7 @@ struct Entry {
 
 impl Registry {
     /// Takes the resources; of two of one name, the later one.
-    pub fn new(resources: impl IntoIterator<Item = Arc<dyn Resource>>) -> Self {
+    pub(crate) fn new(resources: impl IntoIterator<Item = Arc<dyn Resource>>) -> Self {
         let resources =
             resources.into_iter().map(|resource| (resource.name().to_owned(), resource)).collect();
         let registry = Self { resources, table: RwLock::default() };
@@ -88,7 +88,7 @@ impl Registry {
     }
 
     /// The resource of this name.
-    pub fn resource(&self, name: &str) -> Result<&Arc<dyn Resource>, ToolError> {
+    pub(super) fn resource(&self, name: &str) -> Result<&Arc<dyn Resource>, ToolError> {
         self.resources.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.resources.keys().map(String::as_str).collect();
             let text = format!("there is no resource type {}; there are {}", quoted(name), names.join(", "));
@@ -110,7 +110,7 @@ impl Registry {
     ///
     /// A full name counts first, then a name with another separator behind a known prefix, then the name of a tool
     /// without any prefix, if only one tool has it.
-    pub fn find(&self, name: &str) -> Result<Found, ToolError> {
+    pub fn find(&self, name: &str) -> Result<FoundTool, ToolError> {
         let found = self.table().find(name, &self.resources);
         let is_known = found.is_ok();
         let full_name = found.or_else(|unknown| match name.split_once(':') {
@@ -121,16 +121,16 @@ impl Registry {
         })?;
         let (prefix, tool) = full_name.split_once(':').unwrap_or((&full_name, ""));
         let resource = Arc::clone(self.resource(prefix)?);
-        Ok(Found { resource, tool: tool.to_owned(), full_name: full_name.clone(), is_known })
+        Ok(FoundTool { resource, tool: tool.to_owned(), full_name: full_name.clone(), is_known })
     }
 
     /// All tools as clients are told of them.
-    pub fn describe(&self) -> Vec<Value> {
+    pub(super) fn describe(&self) -> Vec<Value> {
         self.table().tools.iter().map(|(name, entry)| description(name, entry)).collect()
     }
 
     /// One tool as clients are told of it.
-    pub fn describe_one(&self, name: &str) -> Result<Value, ToolError> {
+    pub(super) fn describe_one(&self, name: &str) -> Result<Value, ToolError> {
         let table = self.table();
         let name = table.find(name, &self.resources)?;
         Ok(table.tools.get(&name).map_or(Value::Null, |entry| description(&name, entry)))

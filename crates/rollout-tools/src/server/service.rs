@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::{
     Registry, ServerConfig,
     envelope::{Envelope, Meta},
-    registry::Found,
+    registry::FoundTool,
     sessions::{SessionLimits, Sessions},
     warmup::WarmUp,
 };
@@ -132,7 +132,7 @@ impl Service {
     async fn call(
         &self,
         worker: &str,
-        found: &Found,
+        found: &FoundTool,
         params: Params,
         timeout: Duration,
         meta: &mut Meta,
@@ -163,7 +163,7 @@ impl Service {
     }
 
     /// Makes several calls, at the same time or one after the other.
-    pub async fn execute_batch(
+    pub(super) async fn execute_batch(
         &self,
         worker: &str,
         actions: Vec<Action>,
@@ -192,7 +192,7 @@ impl Service {
     }
 
     /// Opens the sessions that a client describes, by type.
-    pub async fn open_all(&self, worker: &str, configs: &Params) -> Envelope {
+    pub(super) async fn open_all(&self, worker: &str, configs: &Params) -> Envelope {
         let opened = join_all(configs.iter().map(async |(kind, config)| match content_of(kind, config) {
             Ok(config) => (kind, self.open(worker, kind, &config, None).await),
             Err(error) => (kind, Err(error)),
@@ -231,7 +231,7 @@ impl Service {
     }
 
     /// Closes sessions that nobody uses, for ever.
-    pub async fn expire_sessions(&self) {
+    pub(super) async fn expire_sessions(&self) {
         self.sessions.expire().await;
     }
 

@@ -13,7 +13,6 @@ use rollout::environment::Place;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-pub use crate::environments::EnvironmentType;
 pub use config::VmConfig;
 
 use self::desktop::Desktop;

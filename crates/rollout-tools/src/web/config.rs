@@ -110,11 +110,6 @@ impl Backend {
 pub struct Key(String);
 
 impl Key {
-    /// Keeps a key.
-    pub fn new(key: impl Into<String>) -> Self {
-        Self(key.into())
-    }
-
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-pub use config::{Backend, Key, SearchConfig, WebConfig, WebConfigError};
+pub use config::{WebConfig, WebConfigError};
 
 use self::{fetch::Fetcher, search::Search};
 use crate::{

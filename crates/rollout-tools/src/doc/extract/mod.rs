@@ -2,7 +2,7 @@
 //!
 //! Documents are hostile. Every reader counts what it takes and what it makes against [`Limits`]; what the
 //! libraries beneath do not let us count is bounded by the process that they run in, see
-//! [`Format::needs_a_process`].
+//! `Format::needs_a_process`.
 
 mod archive;
 mod docx;
@@ -91,7 +91,7 @@ const TEXT: &[&str] = &[
 
 impl Format {
     /// The format of a file with this name; text if its ending says nothing.
-    pub fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         Self::known(name).unwrap_or(Self::Text)
     }
 
@@ -112,7 +112,7 @@ impl Format {
 
     /// Whether a document of so many bytes can make its reader crash, use up memory or take long, so that it needs
     /// a process of its own.
-    pub fn needs_a_process(self, bytes: u64) -> bool {
+    pub(crate) fn needs_a_process(self, bytes: u64) -> bool {
         matches!(self, Self::Pdf | Self::Docx | Self::Xlsx) || bytes > SMALL
     }
 }
