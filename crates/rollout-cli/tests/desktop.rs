@@ -11,7 +11,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout::environment::{DockerPlace, Place};
 use rollout_testkit::processes_and_mounts_below;
 use rollout_tools::{
-    Call, Code, Resource as _, Session, ToolError,
+    Call, ErrorCode, Resource as _, Session, ToolError,
     vm::{Desktops, VmConfig},
 };
 use serde_json::{Value, json};
@@ -210,9 +210,9 @@ async fn keys_are_held_and_combined_and_the_wheel_turns() {
 async fn what_cannot_be_done_leaves_the_desktop_as_it_is() {
     let desktop = TestDesktop::start(&[]).await;
     for (tool, params, code) in [
-        ("click", json!({"x": WIDTH, "y": 0}), Code::InvalidInput),
-        ("key", json!({"key": "NoSuchKey"}), Code::InvalidInput),
-        ("type", json!({}), Code::MissingField),
+        ("click", json!({"x": WIDTH, "y": 0}), ErrorCode::InvalidInput),
+        ("key", json!({"key": "NoSuchKey"}), ErrorCode::InvalidInput),
+        ("type", json!({}), ErrorCode::MissingField),
     ] {
         assert_eq!(desktop.call(tool, params.clone()).await.unwrap_err().code, code, "{tool} {params}");
     }
@@ -238,7 +238,7 @@ async fn a_program_that_is_missing_is_told_and_nothing_is_left() {
     let desktops = desktops(dir.path(), json!({}));
     let config = json!({"start": ["no-such-browser"]});
     let error = desktops.open(config.as_object().unwrap()).await.err().unwrap();
-    assert_eq!(error.code, Code::DependencyMissing);
+    assert_eq!(error.code, ErrorCode::DependencyMissing);
     assert_eq!(
         error.message,
         "there is no no-such-browser in the image \"host\"; install it there (on Debian and Ubuntu: apt install \

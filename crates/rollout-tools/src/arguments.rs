@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -30,7 +30,7 @@ pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, Tool
         return Ok(found);
     }
     match names.iter().find(|name| given(params, name).is_some()) {
-        Some(name) => Err(ToolError::new(Code::InvalidInput, format!("the list {name:?} is empty"))),
+        Some(name) => Err(ToolError::new(ErrorCode::InvalidInput, format!("the list {name:?} is empty"))),
         None => Err(missing(names[0])),
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn whole(params: &Params, name: &str) -> Result<Option<i64>, ToolErro
 
 /// Says that a parameter is not there.
 pub(crate) fn missing(name: &str) -> ToolError {
-    ToolError::new(Code::MissingField, format!("the parameter {name:?} is missing"))
+    ToolError::new(ErrorCode::MissingField, format!("the parameter {name:?} is missing"))
 }
 
 fn given<'p>(params: &'p Params, name: &str) -> Option<&'p Value> {
@@ -99,7 +99,7 @@ fn wrong(name: &str, expected: &str, found: &Value) -> ToolError {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     };
-    ToolError::new(Code::InvalidType, format!("the parameter {name:?} is {found}; expected {expected}"))
+    ToolError::new(ErrorCode::InvalidType, format!("the parameter {name:?} is {found}; expected {expected}"))
 }
 
 #[cfg(test)]
@@ -123,9 +123,9 @@ mod tests {
         assert_eq!(whole(&params, "none"), Ok(None));
         assert_eq!(whole(&params, "g"), Ok(Some(i64::MAX)));
         let error = whole(&params, "e").unwrap_err();
-        assert_eq!(error.code, Code::InvalidType);
+        assert_eq!(error.code, ErrorCode::InvalidType);
         assert_eq!(error.message, "the parameter \"e\" is the text \"three\"; expected a whole number");
-        assert_eq!(whole(&params, "f").unwrap_err().code, Code::InvalidType);
+        assert_eq!(whole(&params, "f").unwrap_err().code, ErrorCode::InvalidType);
     }
 
     #[test]
@@ -133,9 +133,9 @@ mod tests {
         let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", {}], "none": []}));
         assert_eq!(texts(&params, &["query"]), Ok(vec!["x".to_owned()]));
         assert_eq!(texts(&params, &["url", "urls"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!(texts(&params, &["bad"]).unwrap_err().code, Code::InvalidType);
-        assert_eq!(texts(&params, &["goal"]).unwrap_err().code, Code::MissingField);
-        assert_eq!(texts(&params, &["none"]).unwrap_err().code, Code::InvalidInput);
+        assert_eq!(texts(&params, &["bad"]).unwrap_err().code, ErrorCode::InvalidType);
+        assert_eq!(texts(&params, &["goal"]).unwrap_err().code, ErrorCode::MissingField);
+        assert_eq!(texts(&params, &["none"]).unwrap_err().code, ErrorCode::InvalidInput);
     }
 
     #[test]
@@ -158,7 +158,10 @@ mod tests {
             assert_eq!(count(&params(json!({"p": sent.clone()})), "p", 10, 100), Ok(want), "{sent}");
         }
         for sent in [json!(-1), json!("many"), json!([1])] {
-            assert_eq!(count(&params(json!({"p": sent})), "p", 10, 100).unwrap_err().code, Code::InvalidType);
+            assert_eq!(
+                count(&params(json!({"p": sent})), "p", 10, 100).unwrap_err().code,
+                ErrorCode::InvalidType
+            );
         }
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 
 /// The image of native environments: this machine's own system.
 pub(crate) const HOST: &str = "host";
@@ -105,7 +105,7 @@ impl Environments {
         if let Some(hint) = error.hint() {
             text = format!("{text}; {hint}");
         }
-        ToolError::new(Code::DependencyMissing, text)
+        ToolError::new(ErrorCode::DependencyMissing, text)
     }
 }
 
@@ -135,9 +135,9 @@ pub(crate) async fn end(environment: Box<dyn Environment>) {
 /// What an environment that fails means for a call.
 pub(crate) fn failed(error: &EnvironmentError) -> ToolError {
     let code = match error {
-        EnvironmentError::Command(_) => Code::ExecutionError,
-        EnvironmentError::Pull(_) | EnvironmentError::NoImage(_) => Code::DependencyMissing,
-        _ => Code::ResourceFailed,
+        EnvironmentError::Command(_) => ErrorCode::ExecutionError,
+        EnvironmentError::Pull(_) | EnvironmentError::NoImage(_) => ErrorCode::DependencyMissing,
+        _ => ErrorCode::ResourceFailed,
     };
     ToolError::new(code, error.to_string())
 }

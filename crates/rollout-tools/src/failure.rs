@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// The codes of the protocol. Those from 4000 are the caller's fault, those from 5000 are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum ErrorCode {
     /// All is well.
     Success = 0,
     /// What was asked for makes no sense.
@@ -54,7 +54,7 @@ pub enum Code {
 #[error("{message}")]
 pub struct ToolError {
     /// What kind of failure it is.
-    pub code: Code,
+    pub code: ErrorCode,
     /// What happened and what to do about it, in words for the model and for whoever reads the record.
     pub message: String,
     /// More about it, for programs; null if there is nothing to add.
@@ -63,7 +63,7 @@ pub struct ToolError {
 
 impl ToolError {
     /// A failure of this kind.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: Value::Null }
     }
 }

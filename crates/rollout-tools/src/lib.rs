@@ -22,7 +22,7 @@ pub mod vm;
 pub mod web;
 
 pub use config::ToolsConfig;
-pub use failure::{Code, ToolError};
+pub use failure::{ErrorCode, ToolError};
 pub use helper::{HELPER_ARG, Helper};
 pub use helper_process::helper_main;
 pub use resource::{Call, Params, Resource, Session, ToolSpec};

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     environments::{EnvironmentType, HOST, Settings, quantity},
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     server::{at_least_one, seconds},
 };
 
@@ -88,6 +88,6 @@ impl CodeConfig {
             "the image `{}` is not one that sessions may ask for; `resources.code.images` lists those",
             image.escape_debug()
         );
-        Err(ToolError::new(Code::Refused, text))
+        Err(ToolError::new(ErrorCode::Refused, text))
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use config::CodeConfig;
 use self::{seed::Seed, session::CodeSession};
 use crate::{
     environments::{Environments, failed},
-    failure::{Code as FailureCode, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Params, Resource, Session, ToolSpec},
 };
 
@@ -89,7 +89,7 @@ impl Resource for Code {
         if !python? {
             return Err(session::no_python());
         }
-        removed.map_err(|error| ToolError::new(FailureCode::ResourceFailed, error.to_string()))
+        removed.map_err(|error| ToolError::new(ErrorCode::ResourceFailed, error.to_string()))
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
@@ -97,13 +97,13 @@ impl Resource for Code {
             None | Some(Value::Null) => self.0.config.image(),
             Some(Value::String(image)) => self.0.config.allowed(image)?,
             Some(_) => {
-                return Err(ToolError::new(FailureCode::InvalidType, "`image` is the name of an image"));
+                return Err(ToolError::new(ErrorCode::InvalidType, "`image` is the name of an image"));
             }
         };
         let seed = match config.get("seed_path") {
             None | Some(Value::Null) => None,
             Some(Value::String(path)) => Some(Seed::find(path.clone(), &self.0.config.roots).await?),
-            Some(_) => return Err(ToolError::new(FailureCode::InvalidType, "`seed_path` is a path")),
+            Some(_) => return Err(ToolError::new(ErrorCode::InvalidType, "`seed_path` is a path")),
         };
         Ok(Box::new(CodeSession::new(Arc::clone(&self.0), image.to_owned(), seed)))
     }

@@ -9,7 +9,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
     seed::{SeedFile, Seeds, blocking},
 };
@@ -55,7 +55,7 @@ impl Seed {
     fn too_large(&self) -> ToolError {
         let text =
             format!("the files of {:?} are more than a session may have: {} MiB", self.path, MAX_BYTES >> 20);
-        ToolError::new(Code::Refused, text)
+        ToolError::new(ErrorCode::Refused, text)
     }
 }
 
@@ -63,7 +63,7 @@ impl Seed {
 fn stage(files: &[SeedFile]) -> Result<Option<Staged>, ToolError> {
     let failed = |error: io::Error| {
         let text = format!("the files of the session cannot be copied: {error}");
-        ToolError::new(Code::ResourceFailed, text)
+        ToolError::new(ErrorCode::ResourceFailed, text)
     };
     let staged = Staged(TempDir::new().map_err(failed)?);
     let folder = staged.folder();
@@ -117,12 +117,12 @@ mod tests {
         }
         for outside in ["../secret.txt", "data/../../secret.txt", "out/secret.txt", "/etc/passwd", ".env"] {
             let error = refusal(outside, &roots).await.unwrap();
-            assert_eq!(error.code, Code::Refused, "{outside:?}: {error}");
+            assert_eq!(error.code, ErrorCode::Refused, "{outside:?}: {error}");
         }
         for absent in ["missing", "\0", &path("../secret.txt")] {
             assert!(refusal(absent, &roots).await.is_some(), "{absent:?}");
         }
-        assert_eq!(refusal("data", &[]).await.unwrap().code, Code::Refused);
+        assert_eq!(refusal("data", &[]).await.unwrap().code, ErrorCode::Refused);
     }
 
     #[tokio::test]
@@ -136,7 +136,7 @@ mod tests {
             let error = refusal(path, &roots).await.unwrap();
             assert!(error.message.contains("more than a session may have"), "{error}");
         }
-        assert_eq!(grows.stage().await.err().unwrap().code, Code::Refused);
+        assert_eq!(grows.stage().await.err().unwrap().code, ErrorCode::Refused);
     }
 
     #[tokio::test]

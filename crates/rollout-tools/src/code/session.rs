@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use super::{Seed, Shared};
 use crate::{
     environments::{end, failed},
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params, Session},
 };
 
@@ -120,12 +120,12 @@ impl Session for CodeSession {
         let (language, key) = match tool {
             "python" => (Language::Python, "code"),
             "shell" => (Language::Shell, "command"),
-            _ => return Err(ToolError::new(Code::InvalidRequest, format!("code has no tool {tool:?}"))),
+            _ => return Err(ToolError::new(ErrorCode::InvalidRequest, format!("code has no tool {tool:?}"))),
         };
         let program = match params.get(key) {
             Some(Value::String(program)) => program,
-            None => return Err(ToolError::new(Code::MissingField, format!("`{key}` is missing"))),
-            Some(_) => return Err(ToolError::new(Code::InvalidType, format!("`{key}` is not a text"))),
+            None => return Err(ToolError::new(ErrorCode::MissingField, format!("`{key}` is missing"))),
+            Some(_) => return Err(ToolError::new(ErrorCode::InvalidType, format!("`{key}` is not a text"))),
         };
         let deadline = deadline(&params)?.unwrap_or(self.shared.config.timeout_sec);
         let environment = self.environment(&call.session_id).await?;
@@ -161,7 +161,7 @@ fn deadline(params: &Params) -> Result<Option<Duration>, ToolError> {
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     match time {
         Some(time) => Ok(Some(time)),
-        None => Err(ToolError::new(Code::InvalidType, "`timeout` is not a number of seconds above 0")),
+        None => Err(ToolError::new(ErrorCode::InvalidType, "`timeout` is not a number of seconds above 0")),
     }
 }
 
@@ -227,7 +227,7 @@ pub(super) async fn has_python(environment: &dyn Environment) -> Result<bool, To
 pub(super) fn no_python() -> ToolError {
     let text = "there is no python3 where code runs; install it (on Debian and Ubuntu: apt install python3), or set \
                 `resources.code` to an image that has it";
-    ToolError::new(Code::DependencyMissing, text)
+    ToolError::new(ErrorCode::DependencyMissing, text)
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(of(json!(2)), Ok(Some(Duration::from_secs(2))));
         assert_eq!(of(json!("0.5")), Ok(Some(Duration::from_millis(500))));
         for wrong in [json!(0), json!(-1), json!("soon"), json!([1]), json!("NaN"), json!(1e300)] {
-            assert_eq!(of(wrong.clone()), Err(Code::InvalidType), "{wrong}");
+            assert_eq!(of(wrong.clone()), Err(ErrorCode::InvalidType), "{wrong}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 
 /// How soon more of the same word stops counting.
 const K1: f64 = 1.2;
@@ -75,7 +75,7 @@ impl Index {
 pub(crate) fn check_query(query: &str) -> Result<(), ToolError> {
     if query.chars().count() > LONGEST_QUERY {
         let message = format!("a query has at most {LONGEST_QUERY} characters");
-        return Err(ToolError::new(Code::InvalidInput, message));
+        return Err(ToolError::new(ErrorCode::InvalidInput, message));
     }
     Ok(())
 }

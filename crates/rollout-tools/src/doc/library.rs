@@ -8,9 +8,9 @@ use tokio::sync::Semaphore;
 
 use super::bm25::Index;
 use super::cache::Cache;
-use super::extract::{Format, Section};
+use super::extract::{DocumentFormat, Section};
 use super::reader::Reader;
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::seed::{self, SeedFile, Stamp};
 
 /// The most bytes of memory that the documents of one call may take with their indexes. One of nothing but different
@@ -35,7 +35,7 @@ pub(super) struct Document {
 /// A file with its document, or with why there is none.
 pub(super) type Opened = (SeedFile, Result<Arc<Document>, ToolError>);
 
-type Key = (Stamp, Format);
+type Key = (Stamp, DocumentFormat);
 
 /// Documents by file.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Library {
                         "the documents take more than {} MiB of memory; name fewer of them with `seed_path`",
                         MOST_BYTES >> 20
                     );
-                    return Err(ToolError::new(Code::Refused, message));
+                    return Err(ToolError::new(ErrorCode::Refused, message));
                 }
                 Ok((file, document))
             })
@@ -96,7 +96,7 @@ impl Library {
             Err(unread) if unread.is_lasting => Ok(refused(unread.error)),
             Err(unread) => Err(unread.error),
         };
-        self.cache.get(&(file.stamp, Format::of(&file.path)), make).await?
+        self.cache.get(&(file.stamp, DocumentFormat::of(&file.path)), make).await?
     }
 }
 
@@ -110,7 +110,7 @@ fn too_large(file: &SeedFile) -> ToolError {
     let most = MOST_BYTES >> 20;
     let message =
         format!("`{}`: an index of the document would take more than {most} MiB of memory", file.path);
-    ToolError::new(Code::Refused, message)
+    ToolError::new(ErrorCode::Refused, message)
 }
 
 impl Document {

@@ -22,7 +22,7 @@ use crate::helper::Helper;
 use crate::helper::bounds;
 use crate::resource::{Params, Resource, Session, ToolSpec};
 use crate::seed::{self, Seeds};
-use extract::Limits;
+use extract::ExtractLimits;
 use library::Library;
 use reader::Reader;
 
@@ -52,7 +52,7 @@ pub struct DocConfig {
 
 impl Default for DocConfig {
     fn default() -> Self {
-        let Limits { file_bytes, text_bytes, .. } = Limits::default();
+        let ExtractLimits { file_bytes, text_bytes, .. } = ExtractLimits::default();
         Self {
             roots: seed::default_roots(),
             max_file_bytes: file_bytes,
@@ -74,10 +74,10 @@ pub struct Docs {
 impl Docs {
     /// Tools for the documents below the roots, of which the helper reads those that are dangerous to read.
     pub fn new(config: DocConfig, helper: Helper) -> Self {
-        let limits = Limits {
+        let limits = ExtractLimits {
             file_bytes: config.max_file_bytes,
             text_bytes: config.max_text_bytes,
-            ..Limits::default()
+            ..ExtractLimits::default()
         };
         let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
         Self { roots: config.roots, library: Arc::new(Library::new(reader, config.cache_bytes)) }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::extract::{ExtractError, Extraction, Format, Limits, Section, extract};
-use crate::failure::{Code, ToolError};
+use super::extract::{DocumentFormat, ExtractError, ExtractLimits, Extraction, Section, extract};
+use crate::failure::{ErrorCode, ToolError};
 use crate::helper::Helper;
 use crate::helper::{Bounds, Failure, HelperError};
 use crate::seed::{self, SeedFile};
@@ -14,7 +14,7 @@ use crate::seed::{self, SeedFile};
 #[derive(Debug, Clone)]
 pub(crate) struct Reader {
     helper: Helper,
-    limits: Limits,
+    limits: ExtractLimits,
     memory: u64,
     seconds: u64,
     /// Holds back those that are read in this process.
@@ -32,7 +32,7 @@ pub(crate) struct Unread {
 
 impl Reader {
     /// Reads with these bounds.
-    pub(crate) fn new(helper: Helper, limits: Limits, memory: u64, seconds: u64) -> Self {
+    pub(crate) fn new(helper: Helper, limits: ExtractLimits, memory: u64, seconds: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self { helper, limits, memory, seconds, reading: Arc::new(Semaphore::new(cores.max(2))) }
     }
@@ -48,9 +48,12 @@ impl Reader {
         let (input, stamp) = opened.map_err(|error| Unread { error: error.into(), is_lasting: false })?;
         if stamp != file.stamp {
             let message = format!("`{}` changed while it was being read; try again", file.path);
-            return Err(Unread { error: ToolError::new(Code::ExecutionError, message), is_lasting: false });
+            return Err(Unread {
+                error: ToolError::new(ErrorCode::ExecutionError, message),
+                is_lasting: false,
+            });
         }
-        let (format, limits) = (Format::of(&file.path), self.limits);
+        let (format, limits) = (DocumentFormat::of(&file.path), self.limits);
         let sections = if format.needs_a_process(file.stamp.size) {
             // JSON may write a byte of text as six.
             let output = (limits.text_bytes as u64).saturating_mul(8);

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use super::extract::Format;
+use super::extract::DocumentFormat;
 use super::library::{Library, Opened};
 use super::page::{MOST_TOKENS, Page, TOKENS, page};
 use super::{bm25, ids, snippet};
 use crate::arguments;
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::resource::{Call, Params, Session};
 use crate::seed::{SeedFile, Seeds};
 
@@ -37,14 +37,14 @@ pub(super) struct DocSession {
 #[async_trait]
 impl Session for DocSession {
     async fn call(&self, tool: &str, params: Params, _call: &Call) -> Result<Value, ToolError> {
-        let files = self.seeds.files(&params, |name| Format::known(name).is_some()).await?;
+        let files = self.seeds.files(&params, |name| DocumentFormat::known(name).is_some()).await?;
         if files.is_empty() {
-            return Err(ToolError::new(Code::NoResults, "there are no documents here"));
+            return Err(ToolError::new(ErrorCode::NoResults, "there are no documents here"));
         }
         match tool {
             "read" => self.read(files, &params).await,
             "search" => self.search(files, &params).await,
-            _ => Err(ToolError::new(Code::InvalidRequest, format!("there is no tool `doc:{tool}`"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `doc:{tool}`"))),
         }
     }
 }
@@ -60,7 +60,7 @@ impl DocSession {
         wanted.retain(|id| seen.insert(*id));
         if wanted.len() > MOST_IDS {
             let message = format!("{} sections are asked for; give {MOST_IDS} ids at most", wanted.len());
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if !wanted.is_empty() {
             return self.sections(files, &wanted, start, tokens).await;
@@ -72,7 +72,7 @@ impl DocSession {
                 None => {
                     let message =
                         format!("there is no document `{path}`; doc:read without a path lists them");
-                    return Err(ToolError::new(Code::NoResults, message));
+                    return Err(ToolError::new(ErrorCode::NoResults, message));
                 }
             },
             None => files,
@@ -125,7 +125,7 @@ impl DocSession {
             if given.is_empty() {
                 let message =
                     format!("there is no section {}; doc:read without ids lists them", missing.join(", "));
-                return Err(ToolError::new(Code::NoResults, message));
+                return Err(ToolError::new(ErrorCode::NoResults, message));
             }
             if !missing.is_empty() {
                 let _ = write!(text, "(there is no section {})", missing.join(", "));
@@ -169,7 +169,7 @@ fn search(opened: &[Opened], query: &str, most: usize) -> Result<Value, ToolErro
     }
     if results.is_empty() {
         let message = format!("nothing was found for `{query}`; try other words{unread}");
-        return Err(ToolError::new(Code::NoResults, message));
+        return Err(ToolError::new(ErrorCode::NoResults, message));
     }
     Ok(json!({"result": format!("{}{unread}", text.trim_end()), "results": results}))
 }

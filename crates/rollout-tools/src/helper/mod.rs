@@ -21,7 +21,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::seed::blocking;
 
 /// The first argument of a process that is a helper.
@@ -175,7 +175,7 @@ pub(crate) enum HelperError {
     Crashed(String),
     /// The work itself failed.
     #[error("{1}")]
-    Work(Code, String),
+    Work(ErrorCode, String),
 }
 
 impl HelperError {
@@ -188,9 +188,9 @@ impl HelperError {
 impl From<Failure> for HelperError {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused(message) => Self::Work(Code::Refused, message),
-            Failure::Failed(message) => Self::Work(Code::ExecutionError, message),
-            Failure::Late(message) => Self::Work(Code::Timeout, message),
+            Failure::Refused(message) => Self::Work(ErrorCode::Refused, message),
+            Failure::Failed(message) => Self::Work(ErrorCode::ExecutionError, message),
+            Failure::Late(message) => Self::Work(ErrorCode::Timeout, message),
         }
     }
 }
@@ -198,10 +198,12 @@ impl From<Failure> for HelperError {
 impl From<HelperError> for ToolError {
     fn from(error: HelperError) -> Self {
         let code = match &error {
-            HelperError::Start(cause) => return Self::new(Code::ResourceFailed, format!("{error}: {cause}")),
-            HelperError::Time(_) | HelperError::Delayed(_) => Code::Timeout,
-            HelperError::Memory(_) | HelperError::Output(_) => Code::Refused,
-            HelperError::Crashed(_) => Code::ExecutionError,
+            HelperError::Start(cause) => {
+                return Self::new(ErrorCode::ResourceFailed, format!("{error}: {cause}"));
+            }
+            HelperError::Time(_) | HelperError::Delayed(_) => ErrorCode::Timeout,
+            HelperError::Memory(_) | HelperError::Output(_) => ErrorCode::Refused,
+            HelperError::Crashed(_) => ErrorCode::ExecutionError,
             HelperError::Work(code, _) => *code,
         };
         Self::new(code, error.to_string())

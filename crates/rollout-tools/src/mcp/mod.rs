@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 pub(crate) use config::{McpServerConfig, is_server_name};
 
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params, Resource, Session, ToolSpec},
 };
 
@@ -57,7 +57,7 @@ impl Server {
         }
         let server = McpServer::connect(&self.transport).await.map_err(|error| {
             // The failure has the causes in its text.
-            let code = Code::DependencyMissing;
+            let code = ErrorCode::DependencyMissing;
             ToolError::new(code, ToolFailure::from(error).message)
         })?;
         *self.tools.write().unwrap_or_else(PoisonError::into_inner) = server.definitions();
@@ -86,9 +86,9 @@ impl Server {
                     server.close().await;
                 }
                 let code = match failure.name.as_str() {
-                    "TimeoutError" => Code::Timeout,
-                    _ if lost => Code::RequestFailed,
-                    _ => Code::ExecutionError,
+                    "TimeoutError" => ErrorCode::Timeout,
+                    _ if lost => ErrorCode::RequestFailed,
+                    _ => ErrorCode::ExecutionError,
                 };
                 Err(ToolError::new(code, failure.message))
             }
@@ -138,7 +138,7 @@ impl Resource for Mcp {
         let failed: Vec<String> = join_all(connected).await.into_iter().flatten().collect();
         match failed.is_empty() {
             true => Ok(()),
-            false => Err(ToolError::new(Code::DependencyMissing, failed.join("; "))),
+            false => Err(ToolError::new(ErrorCode::DependencyMissing, failed.join("; "))),
         }
     }
 
@@ -166,9 +166,10 @@ impl Session for McpSession {
         let found = tool.split_once('.').and_then(|(server, tool)| Some((self.0.get(server)?, tool)));
         match found {
             Some((server, tool)) => server.call(tool, params).await,
-            None => {
-                Err(ToolError::new(Code::InvalidRequest, format!("there is no MCP server with {tool:?}")))
-            }
+            None => Err(ToolError::new(
+                ErrorCode::InvalidRequest,
+                format!("there is no MCP server with {tool:?}"),
+            )),
         }
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::Semaphore;
 
 use crate::doc::bm25;
 use crate::doc::cache::Cache;
-use crate::doc::extract::{Format, Section, pieces};
+use crate::doc::extract::{DocumentFormat, Section, pieces};
 use crate::doc::reader::Reader;
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::resource::Params;
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
 
@@ -74,9 +74,9 @@ impl Indexes {
 
     /// The index of the files as they are now.
     pub(super) async fn of(&self, seeds: &Seeds, params: &Params) -> Result<Arc<Index>, ToolError> {
-        let files = seeds.files(params, |name| Format::known(name).is_some()).await?;
+        let files = seeds.files(params, |name| DocumentFormat::known(name).is_some()).await?;
         if files.is_empty() {
-            return Err(ToolError::new(Code::NoResults, "there are no documents here"));
+            return Err(ToolError::new(ErrorCode::NoResults, "there are no documents here"));
         }
         let key: Key = files.iter().map(|file| (file.path.clone(), file.stamp)).collect();
         let build = self.build(&key, files);
@@ -134,7 +134,7 @@ impl Builder {
                 let most = self.most_bytes >> 20;
                 let message = format!("the index of this folder would take more than {most} MiB of memory");
                 let bytes = size_of::<ToolError>() + message.len();
-                return (Err(ToolError::new(Code::Refused, message)), bytes);
+                return (Err(ToolError::new(ErrorCode::Refused, message)), bytes);
             }
             done += 1;
             if done % TELL_EVERY == 0 {
@@ -202,7 +202,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::doc::extract::Limits;
+    use crate::doc::extract::ExtractLimits;
     use crate::helper::Helper;
 
     #[tokio::test]
@@ -216,7 +216,7 @@ mod tests {
         );
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let reader = Reader::new(Helper::new(program), Limits::default(), 1 << 30, 60);
+        let reader = Reader::new(Helper::new(program), ExtractLimits::default(), 1 << 30, 60);
         let indexes = Indexes::new(reader, 100, 0, 1 << 30);
         let here = Params::from_iter([("folder".to_owned(), json!("."))]);
         let seeds = Seeds::open(&[folder.path().to_owned()], &here).await.unwrap();

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::doc::extract::Limits;
+use crate::doc::extract::ExtractLimits;
 use crate::doc::reader::Reader;
 use crate::failure::ToolError;
 use crate::helper::Helper;
@@ -53,7 +53,7 @@ impl Default for RagConfig {
             roots: seed::default_roots(),
             chunk_chars: 1000,
             overlap_chars: 150,
-            max_file_bytes: Limits::default().file_bytes,
+            max_file_bytes: ExtractLimits::default().file_bytes,
             max_memory_bytes: 1 << 30,
             timeout_seconds: 30,
             index_bytes: 1 << 30,
@@ -72,7 +72,7 @@ pub struct Rag {
 impl Rag {
     /// Tools for the folders below the roots, of which the helper reads what is dangerous to read.
     pub fn new(config: RagConfig, helper: Helper) -> Self {
-        let limits = Limits { file_bytes: config.max_file_bytes, ..Limits::default() };
+        let limits = ExtractLimits { file_bytes: config.max_file_bytes, ..ExtractLimits::default() };
         let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
         // A passage that repeats all of the one before would never end.
         let chunk_chars = config.chunk_chars.max(1);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::index::{Index, Indexes};
 use crate::arguments;
 use crate::doc::bm25;
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::resource::{Call, Params, Session};
 use crate::seed::{Seeds, blocking};
 
@@ -30,7 +30,7 @@ pub(super) struct RagSession {
 impl Session for RagSession {
     async fn call(&self, tool: &str, params: Params, _call: &Call) -> Result<Value, ToolError> {
         if tool != "search" {
-            return Err(ToolError::new(Code::InvalidRequest, format!("there is no tool `rag:{tool}`")));
+            return Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `rag:{tool}`")));
         }
         let query = arguments::required_text(&params, "query")?.to_owned();
         bm25::check_query(&query)?;
@@ -69,7 +69,7 @@ fn search(index: &Index, query: &str, top_k: usize) -> Result<Value, ToolError> 
     }
     if results.is_empty() {
         let message = format!("nothing was found for `{query}`; try other words");
-        return Err(ToolError::new(Code::NoResults, message));
+        return Err(ToolError::new(ErrorCode::NoResults, message));
     }
     Ok(json!({"result": text.trim_end(), "results": results}))
 }

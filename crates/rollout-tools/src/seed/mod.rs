@@ -16,7 +16,7 @@ pub(crate) use roots::Roots;
 
 use crate::{
     arguments,
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -72,16 +72,16 @@ pub(crate) enum SeedError {
 impl From<SeedError> for ToolError {
     fn from(error: SeedError) -> Self {
         let code = match error {
-            SeedError::Unnamed => Code::NotInitialized,
+            SeedError::Unnamed => ErrorCode::NotInitialized,
             SeedError::Outside { .. }
             | SeedError::OutsideSession { .. }
             | SeedError::Hidden { .. }
             | SeedError::NotAFile { .. }
             | SeedError::TooMany { .. }
-            | SeedError::TooMuch { .. } => Code::Refused,
-            SeedError::Missing { .. } => Code::NoResults,
-            SeedError::Root { .. } => Code::ResourceFailed,
-            SeedError::Unreadable { .. } => Code::ExecutionError,
+            | SeedError::TooMuch { .. } => ErrorCode::Refused,
+            SeedError::Missing { .. } => ErrorCode::NoResults,
+            SeedError::Root { .. } => ErrorCode::ResourceFailed,
+            SeedError::Unreadable { .. } => ErrorCode::ExecutionError,
         };
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         Self::new(code, format!("{error}{cause}"))
@@ -154,7 +154,7 @@ fn named(params: &Params) -> Result<Vec<String>, ToolError> {
     named.retain(|path| !path.trim().is_empty() && seen.insert(path.clone()));
     if named.len() > MOST_SEEDS {
         let message = format!("{} files or folders are named; name {MOST_SEEDS} at most", named.len());
-        return Err(ToolError::new(Code::InvalidInput, message));
+        return Err(ToolError::new(ErrorCode::InvalidInput, message));
     }
     Ok(named)
 }

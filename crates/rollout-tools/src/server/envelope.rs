@@ -8,12 +8,12 @@ use axum::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 
 /// An answer: what happened, what came of it, and what it was about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Envelope {
-    /// 0, or one of the codes of [`Code`].
+    /// 0, or one of the codes of [`ErrorCode`].
     pub code: u16,
     /// `success`, or what happened and what to do about it.
     pub message: String,
@@ -48,7 +48,7 @@ impl Envelope {
     /// What came of a request.
     pub(super) fn new(outcome: Result<Value, ToolError>) -> Self {
         let (code, message, data) = match outcome {
-            Ok(data) => (Code::Success, "success".to_owned(), data),
+            Ok(data) => (ErrorCode::Success, "success".to_owned(), data),
             Err(error) => (error.code, error.message, error.data),
         };
         Self { code: code as u16, message, data, meta: Meta::default(), status: None }
@@ -57,9 +57,9 @@ impl Envelope {
     /// A request of which all, some or no parts went well.
     pub(super) fn of_parts(data: Value, good: usize, all: usize) -> Self {
         let (code, message) = match (good, all) {
-            (good, all) if good == all => (Code::Success, "success".to_owned()),
-            (0, _) => (Code::AllFailed, "nothing of the request went well".to_owned()),
-            (good, all) => (Code::PartialFailure, format!("{good} of {all} went well")),
+            (good, all) if good == all => (ErrorCode::Success, "success".to_owned()),
+            (0, _) => (ErrorCode::AllFailed, "nothing of the request went well".to_owned()),
+            (good, all) => (ErrorCode::PartialFailure, format!("{good} of {all} went well")),
         };
         Self { code: code as u16, message, data, meta: Meta::default(), status: None }
     }
@@ -72,7 +72,7 @@ impl Envelope {
 
     /// Whether all is well.
     pub fn is_success(&self) -> bool {
-        self.code == Code::Success as u16
+        self.code == ErrorCode::Success as u16
     }
 }
 
@@ -86,7 +86,7 @@ impl From<ToolError> for Envelope {
 fn status(code: u16) -> StatusCode {
     match code {
         0 => StatusCode::OK,
-        code if code == Code::PartialFailure as u16 => StatusCode::MULTI_STATUS,
+        code if code == ErrorCode::PartialFailure as u16 => StatusCode::MULTI_STATUS,
         4000..5000 => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

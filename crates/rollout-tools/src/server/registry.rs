@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Resource, ToolSpec},
 };
 
@@ -92,7 +92,7 @@ impl Registry {
         self.resources.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.resources.keys().map(String::as_str).collect();
             let text = format!("there is no resource type {}; there are {}", quoted(name), names.join(", "));
-            ToolError::new(Code::InvalidRequest, text)
+            ToolError::new(ErrorCode::InvalidRequest, text)
         })
     }
 
@@ -145,7 +145,7 @@ impl Registry {
 impl Table {
     fn find(&self, name: &str, resources: &IndexMap<String, Arc<dyn Resource>>) -> Result<String, ToolError> {
         if name.len() > MAX_NAME_BYTES {
-            return Err(ToolError::new(Code::InvalidRequest, "this is too long for the name of a tool"));
+            return Err(ToolError::new(ErrorCode::InvalidRequest, "this is too long for the name of a tool"));
         }
         if let Some(found) = self.full(name) {
             return Ok(found.to_owned());
@@ -165,7 +165,7 @@ impl Table {
                 several => {
                     let text = format!("{} can mean {}", quoted(name), several.join(" or "));
                     let data = json!({"candidates": several});
-                    return Err(ToolError { code: Code::InvalidRequest, message: text, data });
+                    return Err(ToolError { code: ErrorCode::InvalidRequest, message: text, data });
                 }
             }
         }
@@ -204,7 +204,7 @@ impl Table {
             Some((_, nearest)) => format!("; did you mean {nearest}?"),
             None => "; GET /api/v1/tools lists what there is".to_owned(),
         };
-        ToolError::new(Code::InvalidRequest, format!("there is no tool {}{hint}", quoted(name)))
+        ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool {}{hint}", quoted(name)))
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         }
 
         async fn open(&self, _: &Params) -> Result<Box<dyn Session>, ToolError> {
-            Err(ToolError::new(Code::ResourceFailed, "it is made for names only"))
+            Err(ToolError::new(ErrorCode::ResourceFailed, "it is made for names only"))
         }
     }
 
@@ -367,7 +367,7 @@ mod tests {
         #[test]
         fn any_text_is_a_tool_or_told_to_be_none(name in ".{0,300}") {
             if let Err(error) = registry().find(&name) {
-                prop_assert_eq!(error.code, Code::InvalidRequest);
+                prop_assert_eq!(error.code, ErrorCode::InvalidRequest);
             }
         }
     }

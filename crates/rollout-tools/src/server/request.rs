@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Action, Envelope, Service, config::duration};
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -34,7 +34,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
         serde_json::from_slice(body).map(Self).map_err(|error| {
             let text = format!("the request is not in the form of the protocol: {error}");
-            Unreadable::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, text)
+            Unreadable::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text)
         })
     }
 }
@@ -47,7 +47,7 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    fn new(status: StatusCode, code: Code, message: impl Into<String>) -> Self {
+    fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { status, error: ToolError::new(code, message) }
     }
 }
@@ -55,9 +55,9 @@ impl Unreadable {
 impl From<BodyError> for Unreadable {
     fn from(error: BodyError) -> Self {
         let (code, next) = match error {
-            BodyError::NotJson => (Code::InvalidRequest, "; send `Content-Type: application/json`"),
-            BodyError::TooLarge(_) => (Code::InvalidInput, ""),
-            BodyError::Late | BodyError::Broken(_) => (Code::InvalidRequest, ""),
+            BodyError::NotJson => (ErrorCode::InvalidRequest, "; send `Content-Type: application/json`"),
+            BodyError::TooLarge(_) => (ErrorCode::InvalidInput, ""),
+            BodyError::Late | BodyError::Broken(_) => (ErrorCode::InvalidRequest, ""),
         };
         Self::new(error.status(), code, format!("{error}{next}"))
     }

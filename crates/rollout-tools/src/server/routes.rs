@@ -22,7 +22,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -51,16 +51,16 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: Cancellati
         .route("/api/v1/warmup/status", get(warm_up_status))
         .route("/api/v1/server/shutdown", post(move |server: Server, asked| shutdown(server, asked, stop)))
         .fallback(async || {
-            let error = ToolError::new(Code::InvalidRequest, "there is nothing at this path");
+            let error = ToolError::new(ErrorCode::InvalidRequest, "there is nothing at this path");
             Envelope::from(error).with_status(StatusCode::NOT_FOUND)
         })
         .method_not_allowed_fallback(async || {
-            let error = ToolError::new(Code::InvalidRequest, "the path does not have this method");
+            let error = ToolError::new(ErrorCode::InvalidRequest, "the path does not have this method");
             Envelope::from(error).with_status(StatusCode::METHOD_NOT_ALLOWED)
         })
         .with_state(service);
     guard.protect(router, |denied| {
-        let error = ToolError::new(Code::Refused, format!("{denied}; {}", denied.hint()));
+        let error = ToolError::new(ErrorCode::Refused, format!("{denied}; {}", denied.hint()));
         Envelope::from(error).with_status(denied.status())
     })
 }
@@ -112,7 +112,7 @@ async fn init_resource(State(service): Server, Asked(asked): Asked<Create>) -> E
 
 /// A resource that does not start is no fault of the request's form.
 fn opened(outcome: Result<Value, ToolError>) -> Envelope {
-    let failed = matches!(&outcome, Err(error) if error.code == Code::NotInitialized);
+    let failed = matches!(&outcome, Err(error) if error.code == ErrorCode::NotInitialized);
     let envelope = Envelope::new(outcome);
     if failed { envelope.with_status(StatusCode::INTERNAL_SERVER_ERROR) } else { envelope }
 }
@@ -198,7 +198,7 @@ async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromCo
     let mut configs = match read.await {
         Ok(Ok(configs)) => configs,
         Ok(Err(error)) => return error.into(),
-        Err(_) => return ToolError::new(Code::Unexpected, "the file could not be read").into(),
+        Err(_) => return ToolError::new(ErrorCode::Unexpected, "the file could not be read").into(),
     };
     for (kind, over) in asked.override_params {
         let described = content_of(&kind, configs.get(&kind).unwrap_or_default());
@@ -217,7 +217,7 @@ async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromCo
 /// The resources that a file below the operator's directory describes. `${VAR}` stays as it is: the file is shown to
 /// resources of a client's choice.
 fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
-    let refused = |text: String| ToolError::new(Code::Refused, text);
+    let refused = |text: String| ToolError::new(ErrorCode::Refused, text);
     let Some(dir) = dir else {
         return Err(refused(
             "the server reads no files of a client's choice: `server.config_dir` is not set".to_owned(),
@@ -231,7 +231,7 @@ fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
     }
     let document = Document::load_literal(&file);
     let document = document.map_err(|problems| {
-        ToolError::new(Code::InvalidInput, format!("the file {path:?} cannot be used: {problems}"))
+        ToolError::new(ErrorCode::InvalidInput, format!("the file {path:?} cannot be used: {problems}"))
     })?;
     match document.into_value() {
         Value::Object(mut all) => {
@@ -240,9 +240,10 @@ fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
                 _ => all,
             })
         }
-        _ => {
-            Err(ToolError::new(Code::InvalidInput, format!("the file {path:?} does not describe resources")))
-        }
+        _ => Err(ToolError::new(
+            ErrorCode::InvalidInput,
+            format!("the file {path:?} does not describe resources"),
+        )),
     }
 }
 
@@ -281,12 +282,12 @@ async fn shutdown(
 }
 
 fn missing(field: &str) -> Envelope {
-    ToolError::new(Code::InvalidRequest, format!("the request has no `{field}`")).into()
+    ToolError::new(ErrorCode::InvalidRequest, format!("the request has no `{field}`")).into()
 }
 
 fn no_session(kind: &str) -> Envelope {
     let text = format!("the worker has no session of `{}`", kind.escape_debug());
-    Envelope::from(ToolError::new(Code::NotInitialized, text)).with_status(StatusCode::NOT_FOUND)
+    Envelope::from(ToolError::new(ErrorCode::NotInitialized, text)).with_status(StatusCode::NOT_FOUND)
 }
 
 fn now() -> String {

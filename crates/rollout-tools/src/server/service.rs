@@ -17,7 +17,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params},
 };
 
@@ -83,8 +83,8 @@ impl Service {
             let data = json!({"error": error.message, "resource_type": resource_type, "details": error.data});
             let message = format!("the session of `{resource_type}` cannot be opened: {}", error.message);
             let code = match error.code {
-                Code::Overloaded => Code::Overloaded,
-                _ => Code::NotInitialized,
+                ErrorCode::Overloaded => ErrorCode::Overloaded,
+                _ => ErrorCode::NotInitialized,
             };
             ToolError { code, message, data }
         })?;
@@ -140,7 +140,7 @@ impl Service {
         let turn = tokio::time::timeout(QUEUE_TIMEOUT.min(timeout), self.calls.acquire());
         let Ok(Ok(_turn)) = turn.await else {
             let text = "too many calls are under way, and none of them ended in time; try again later";
-            return Err(ToolError::new(Code::Overloaded, text));
+            return Err(ToolError::new(ErrorCode::Overloaded, text));
         };
         let called = async {
             let kept = self.sessions.busy(worker, found.resource.name()).await;
@@ -158,7 +158,7 @@ impl Service {
         };
         tokio::time::timeout(timeout, called).await.unwrap_or_else(|_| {
             let text = format!("the call did not end within {} seconds", timeout.as_secs_f64());
-            Err(ToolError::new(Code::Timeout, text))
+            Err(ToolError::new(ErrorCode::Timeout, text))
         })
     }
 
@@ -251,7 +251,7 @@ pub(super) fn content_of(kind: &str, described: &Value) -> Result<Params, ToolEr
         Value::Null => Ok(Params::new()),
         _ => {
             let text = format!("the configuration of `{}` is not an object", kind.escape_debug());
-            Err(ToolError::new(Code::InvalidRequest, text))
+            Err(ToolError::new(ErrorCode::InvalidRequest, text))
         }
     }
 }

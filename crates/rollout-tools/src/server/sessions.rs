@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params, Resource, Session},
 };
 
@@ -240,7 +240,7 @@ impl Opened {
 
     fn gone(&self) -> ToolError {
         let text = format!("the session {} was closed meanwhile", self.id);
-        ToolError::new(Code::NotInitialized, text)
+        ToolError::new(ErrorCode::NotInitialized, text)
     }
 
     /// What is told of it in lists.
@@ -273,7 +273,7 @@ fn sanitised(text: &str) -> String {
 /// A panic of a tool is a failure of one call, not of the server.
 async fn unpanicked<T>(future: impl Future<Output = Result<T, ToolError>>) -> Result<T, ToolError> {
     AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|_| {
-        Err(ToolError::new(Code::Unexpected, "the tool failed in a way that is a bug of the server"))
+        Err(ToolError::new(ErrorCode::Unexpected, "the tool failed in a way that is a bug of the server"))
     })
 }
 
@@ -354,7 +354,7 @@ impl Sessions {
             () = opened.ended.cancelled() => return Err(opened.gone()),
             session = opening => session.unwrap_or_else(|_| {
                 let text = format!("the session was not open after {} seconds", self.limits.open.as_secs());
-                Err(ToolError::new(Code::Timeout, text))
+                Err(ToolError::new(ErrorCode::Timeout, text))
             })?,
         };
         *opened.session.write().await = Some(session);
@@ -389,17 +389,17 @@ impl Sessions {
 
     fn take_place(self: &Arc<Self>, state: &mut State, worker: &str) -> Result<Place, ToolError> {
         if state.stopping {
-            return Err(ToolError::new(Code::Overloaded, "the server is stopping"));
+            return Err(ToolError::new(ErrorCode::Overloaded, "the server is stopping"));
         }
         let SessionLimits { all, per_worker, .. } = self.limits;
         if state.taken >= all {
             let text = format!("all {all} sessions of the server are in use; close some, or try again later");
-            return Err(ToolError::new(Code::Overloaded, text));
+            return Err(ToolError::new(ErrorCode::Overloaded, text));
         }
         let own = state.places.entry(worker.to_owned()).or_default();
         if *own >= per_worker {
             let text = format!("the worker has {per_worker} sessions already, and more are not allowed");
-            return Err(ToolError::new(Code::Overloaded, text));
+            return Err(ToolError::new(ErrorCode::Overloaded, text));
         }
         *own += 1;
         state.taken += 1;

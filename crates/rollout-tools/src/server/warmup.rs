@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Registry;
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Resource,
 };
 
@@ -91,12 +91,13 @@ impl WarmUp {
         let summary =
             json!({"total": results.len(), "success": results.len() - errors.len(), "failed": errors.len()});
         if errors.is_empty() {
-            let (code, message) = (Code::Success as u16, "success");
+            let (code, message) = (ErrorCode::Success as u16, "success");
             return json!({
                 "status": "success", "code": code, "message": message, "results": results, "summary": summary,
             });
         }
-        let code = if errors.len() < results.len() { Code::PartialFailure } else { Code::AllFailed };
+        let code =
+            if errors.len() < results.len() { ErrorCode::PartialFailure } else { ErrorCode::AllFailed };
         let message: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
         json!({
             "status": "partial_error", "code": code as u16, "message": message.join("; "), "results": results,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::seed::SeedFile;
 
 /// What the names of databases end with.
@@ -57,19 +57,19 @@ pub(super) fn choose<'a>(files: &'a [SeedFile], wanted: Option<&str>) -> Result<
     match (fitting.as_slice(), wanted) {
         ([one], _) => Ok(one),
         (_, _) if files.is_empty() => Err(ToolError::new(
-            Code::NoResults,
+            ErrorCode::NoResults,
             format!("there is no database here: none of the files ends in {}", ENDINGS.join(", ")),
         )),
         (_, None) => Err(ToolError::new(
-            Code::MissingField,
+            ErrorCode::MissingField,
             format!("`database` is missing; there are several: {}", all()),
         )),
         ([], Some(wanted)) => Err(ToolError::new(
-            Code::NoResults,
+            ErrorCode::NoResults,
             format!("there is no database `{wanted}`; there are: {}", all()),
         )),
         (_, Some(wanted)) => Err(ToolError::new(
-            Code::InvalidInput,
+            ErrorCode::InvalidInput,
             format!("`{wanted}` may be more than one database; there are: {}", all()),
         )),
     }

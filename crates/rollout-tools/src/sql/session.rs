@@ -7,7 +7,7 @@ use super::databases::{choose, is_database, names};
 use super::query::{Question, Table};
 use super::schema::Schema;
 use crate::arguments;
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 use crate::helper::Bounds;
 use crate::helper::Helper;
 use crate::resource::{Call, Params, Session};
@@ -45,7 +45,7 @@ impl Session for SqlSession {
                 let sql = arguments::required_text(&params, "sql")?;
                 if sql.len() > LONGEST_SQL {
                     let message = format!("the statement is longer than {} KiB", LONGEST_SQL >> 10);
-                    return Err(ToolError::new(Code::InvalidInput, message));
+                    return Err(ToolError::new(ErrorCode::InvalidInput, message));
                 }
                 let max_rows = arguments::count(&params, "max_rows", ROWS, MOST_ROWS)?;
                 let question = Question::Execute { sql: sql.to_owned(), max_rows };
@@ -58,7 +58,7 @@ impl Session for SqlSession {
                     "truncated": table.cut.is_some(),
                 }))
             }
-            _ => Err(ToolError::new(Code::InvalidRequest, format!("there is no tool `sql:{tool}`"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("there is no tool `sql:{tool}`"))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::key;
 use crate::{
     arguments,
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -78,7 +78,7 @@ impl Action {
             "mouse_down" => call.hold("mousedown", "held down"),
             "mouse_up" => call.hold("mouseup", "released"),
             "scroll" => call.scroll(),
-            _ => Err(ToolError::new(Code::InvalidRequest, format!("vm has no tool {tool:?}"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("vm has no tool {tool:?}"))),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Reader<'_> {
                 "({x}, {y}) is not on the screen, which is {width} pixels wide and {height} high; the upper left corner \
                  is (0, 0)"
             );
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         Ok(Some(Point { x, y }))
     }
@@ -147,7 +147,7 @@ impl Reader<'_> {
             Some("right") => Ok(("3", "right")),
             Some(other) => {
                 let message = format!("there is no button {other:?}; there are left, middle and right");
-                Err(ToolError::new(Code::InvalidInput, message))
+                Err(ToolError::new(ErrorCode::InvalidInput, message))
             }
         }
     }
@@ -194,16 +194,16 @@ impl Reader<'_> {
         if count > MAX_TYPED_CHARS {
             let message =
                 format!("the text has {count} characters; at most {MAX_TYPED_CHARS} are typed at once");
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t' | '\r')) {
             let message = "the text holds control characters; use key for keys that write nothing";
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().filter(|c| !c.is_ascii()).count() > MAX_SLOW_CHARS {
             let message =
                 format!("of characters that are on no key, at most {MAX_SLOW_CHARS} are typed at once");
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let text = text.replace("\r\n", "\n");
         let runs = alike(&text).into_iter().map(|run| {
@@ -217,7 +217,7 @@ impl Reader<'_> {
         let written = arguments::texts(self.params, &["key", "keys"])?.join("+");
         let name = key::named(&written).ok_or_else(|| {
             let message = format!("there is no key {written:?}; write keys as in Return, ctrl+c or F5");
-            ToolError::new(Code::InvalidInput, message)
+            ToolError::new(ErrorCode::InvalidInput, message)
         })?;
         Ok(input(format!("{done} {name}"), [words(&[verb, "--", &name])]))
     }
@@ -235,15 +235,18 @@ impl Reader<'_> {
                 Some(other) => {
                     let message =
                         format!("one cannot scroll {other:?}; the directions are up, down, left and right");
-                    return Err(ToolError::new(Code::InvalidInput, message));
+                    return Err(ToolError::new(ErrorCode::InvalidInput, message));
                 }
             };
         if (dx, dy) == (0, 0) {
-            return Err(ToolError::new(Code::MissingField, "give a direction and an amount, or dx and dy"));
+            return Err(ToolError::new(
+                ErrorCode::MissingField,
+                "give a direction and an amount, or dx and dy",
+            ));
         }
         if dx.unsigned_abs().max(dy.unsigned_abs()) > MAX_SCROLL.unsigned_abs() {
             let message = format!("the wheel turns by at most {MAX_SCROLL} clicks at once");
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let turn = |clicks: i64, less: &str, more: &str| {
             let button = if clicks < 0 { less } else { more };
@@ -266,7 +269,7 @@ impl Reader<'_> {
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let time = time.filter(|time| *time <= MAX_WAIT).ok_or_else(|| {
             let message = format!("seconds is a number from 0 to {}", MAX_WAIT.as_secs());
-            ToolError::new(Code::InvalidInput, message)
+            ToolError::new(ErrorCode::InvalidInput, message)
         })?;
         Ok(Action::Wait(time))
     }
@@ -391,28 +394,28 @@ mod tests {
     #[test]
     fn what_cannot_be_done_is_told() {
         for (tool, params, code) in [
-            ("click", json!({}), Code::MissingField),
-            ("click", json!({"x": 1}), Code::MissingField),
-            ("click", json!({"x": 800, "y": 0}), Code::InvalidInput),
-            ("click", json!({"x": 0, "y": -1}), Code::InvalidInput),
-            ("click", json!({"x": "left", "y": 1}), Code::InvalidType),
-            ("click", json!({"x": 1, "y": 1, "button": "4"}), Code::InvalidInput),
-            ("drag", json!({"x1": 1, "y1": 1}), Code::MissingField),
-            ("type", json!({}), Code::MissingField),
-            ("type", json!({"text": 5}), Code::InvalidType),
-            ("type", json!({"text": "x".repeat(4001)}), Code::InvalidInput),
-            ("type", json!({"text": "\u{1b}[2J"}), Code::InvalidInput),
-            ("type", json!({"text": "\0"}), Code::InvalidInput),
-            ("key", json!({"key": "--window"}), Code::InvalidInput),
-            ("key", json!({"key": ""}), Code::InvalidInput),
-            ("scroll", json!({}), Code::MissingField),
-            ("scroll", json!({"direction": "in"}), Code::InvalidInput),
-            ("scroll", json!({"dy": 101}), Code::InvalidInput),
-            ("scroll", json!({"dy": i64::MIN}), Code::InvalidInput),
-            ("scroll", json!({"direction": "up", "amount": i64::MIN}), Code::InvalidInput),
-            ("wait", json!({"seconds": 31}), Code::InvalidInput),
-            ("wait", json!({"seconds": -1}), Code::InvalidInput),
-            ("dance", json!({}), Code::InvalidRequest),
+            ("click", json!({}), ErrorCode::MissingField),
+            ("click", json!({"x": 1}), ErrorCode::MissingField),
+            ("click", json!({"x": 800, "y": 0}), ErrorCode::InvalidInput),
+            ("click", json!({"x": 0, "y": -1}), ErrorCode::InvalidInput),
+            ("click", json!({"x": "left", "y": 1}), ErrorCode::InvalidType),
+            ("click", json!({"x": 1, "y": 1, "button": "4"}), ErrorCode::InvalidInput),
+            ("drag", json!({"x1": 1, "y1": 1}), ErrorCode::MissingField),
+            ("type", json!({}), ErrorCode::MissingField),
+            ("type", json!({"text": 5}), ErrorCode::InvalidType),
+            ("type", json!({"text": "x".repeat(4001)}), ErrorCode::InvalidInput),
+            ("type", json!({"text": "\u{1b}[2J"}), ErrorCode::InvalidInput),
+            ("type", json!({"text": "\0"}), ErrorCode::InvalidInput),
+            ("key", json!({"key": "--window"}), ErrorCode::InvalidInput),
+            ("key", json!({"key": ""}), ErrorCode::InvalidInput),
+            ("scroll", json!({}), ErrorCode::MissingField),
+            ("scroll", json!({"direction": "in"}), ErrorCode::InvalidInput),
+            ("scroll", json!({"dy": 101}), ErrorCode::InvalidInput),
+            ("scroll", json!({"dy": i64::MIN}), ErrorCode::InvalidInput),
+            ("scroll", json!({"direction": "up", "amount": i64::MIN}), ErrorCode::InvalidInput),
+            ("wait", json!({"seconds": 31}), ErrorCode::InvalidInput),
+            ("wait", json!({"seconds": -1}), ErrorCode::InvalidInput),
+            ("dance", json!({}), ErrorCode::InvalidRequest),
         ] {
             assert_eq!(action(tool, params.clone()).unwrap_err().code, code, "{tool} {params}");
         }

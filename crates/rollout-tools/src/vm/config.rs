@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     arguments,
     environments::{EnvironmentType, HOST, Settings, quantity},
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
     server::{at_least_one, seconds},
 };
@@ -91,13 +91,13 @@ impl VmConfig {
         const KNOWN: [&str; 4] = ["image", "width", "height", "start"];
         if let Some(unknown) = session.keys().find(|name| !KNOWN.contains(&name.as_str())) {
             let message = format!("a desktop has no setting {unknown:?}; it has {}", KNOWN.join(", "));
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let side = |name: &str, default: u16| match arguments::whole(session, name)? {
             None => Ok(default),
             Some(pixels) => u16::try_from(pixels).ok().filter(|pixels| is_side(*pixels)).ok_or_else(|| {
                 let message = format!("{name} is {pixels}; a screen has {MIN_SIDE} to {MAX_SIDE} pixels");
-                ToolError::new(Code::InvalidInput, message)
+                ToolError::new(ErrorCode::InvalidInput, message)
             }),
         };
         let start = match session.get("start") {
@@ -121,7 +121,7 @@ impl VmConfig {
             (None, EnvironmentType::Docker) => None,
         };
         match asked.or(default) {
-            None => Err(ToolError::new(Code::DependencyMissing, NO_IMAGE)),
+            None => Err(ToolError::new(ErrorCode::DependencyMissing, NO_IMAGE)),
             Some(image) if Some(image) == default || self.images.iter().any(|allowed| allowed == image) => {
                 Ok(image.to_owned())
             }
@@ -129,7 +129,7 @@ impl VmConfig {
                 let message = format!(
                     "desktops of the image {image:?} are not offered; whoever runs the tool server lists it in resources.vm.images"
                 );
-                Err(ToolError::new(Code::Refused, message))
+                Err(ToolError::new(ErrorCode::Refused, message))
             }
         }
     }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    fn wanted(config: Value, session: Value) -> Result<Wanted, Code> {
+    fn wanted(config: Value, session: Value) -> Result<Wanted, ErrorCode> {
         let config: VmConfig = serde_json::from_value(config).unwrap();
         config.wanted(session.as_object().unwrap()).map_err(|error| error.code)
     }
@@ -176,10 +176,10 @@ mod tests {
         assert_eq!(wanted(config(), json!({"start": "xclock -digital"})), Ok(host(&["xclock", "-digital"])));
         assert_eq!(wanted(config(), json!({"start": ["a b", "c"], "image": null})), Ok(host(&["a b", "c"])));
         assert_eq!(wanted(config(), json!({"image": "desktop:1"})).unwrap().image, "desktop:1");
-        assert_eq!(wanted(config(), json!({"image": "other"})), Err(Code::Refused));
-        assert_eq!(wanted(config(), json!({"width": 5})), Err(Code::InvalidInput));
-        assert_eq!(wanted(config(), json!({"heigth": 500})), Err(Code::InvalidInput));
-        assert_eq!(wanted(json!({"environment": "docker"}), json!({})), Err(Code::DependencyMissing));
+        assert_eq!(wanted(config(), json!({"image": "other"})), Err(ErrorCode::Refused));
+        assert_eq!(wanted(config(), json!({"width": 5})), Err(ErrorCode::InvalidInput));
+        assert_eq!(wanted(config(), json!({"heigth": 500})), Err(ErrorCode::InvalidInput));
+        assert_eq!(wanted(json!({"environment": "docker"}), json!({})), Err(ErrorCode::DependencyMissing));
     }
 
     #[test]

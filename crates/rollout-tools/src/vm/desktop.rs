@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     environments::{end, failed},
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params, Session},
 };
 
@@ -100,16 +100,17 @@ impl Desktop {
         match outcome {
             Outcome::Code(0) => Ok(()),
             Outcome::Code(MISSING) => Err(missing(said.trim(), &wanted.image)),
-            Outcome::Code(ENDED) => {
-                Err(ToolError::new(Code::ResourceFailed, format!("Xvfb does not start: {}", said.trim())))
-            }
+            Outcome::Code(ENDED) => Err(ToolError::new(
+                ErrorCode::ResourceFailed,
+                format!("Xvfb does not start: {}", said.trim()),
+            )),
             Outcome::TimedOut => {
                 let message = format!("the desktop did not start within {} seconds", limit.as_secs_f64());
-                Err(ToolError::new(Code::ResourceFailed, message))
+                Err(ToolError::new(ErrorCode::ResourceFailed, message))
             }
             outcome => {
                 let message = format!("the desktop does not start ({outcome:?}): {}", said.trim());
-                Err(ToolError::new(Code::ResourceFailed, message))
+                Err(ToolError::new(ErrorCode::ResourceFailed, message))
             }
         }
     }
@@ -134,15 +135,15 @@ impl Desktop {
             let (outcome, said) = self.run(&argv, limit).await?;
             if said.contains("No such key name") {
                 let message = format!("{}; write keys as in Return, ctrl+c or F5", said.trim());
-                return Err(ToolError::new(Code::InvalidInput, message));
+                return Err(ToolError::new(ErrorCode::InvalidInput, message));
             }
             if outcome == Outcome::TimedOut {
                 let message = format!("the desktop did not react within {} seconds", limit.as_secs_f64());
-                return Err(ToolError::new(Code::Timeout, message));
+                return Err(ToolError::new(ErrorCode::Timeout, message));
             }
             if outcome != Outcome::Code(0) {
                 let message = format!("the desktop does not react ({outcome:?}): {}", said.trim());
-                return Err(ToolError::new(Code::ExecutionError, message));
+                return Err(ToolError::new(ErrorCode::ExecutionError, message));
             }
         }
         Ok(json!({"result": told}))
@@ -152,14 +153,16 @@ impl Desktop {
         let path = format!("{SCREEN_DIR}/Xvfb_screen0");
         let read = self.environment.read_file(&path, xwd::max_bytes(self.screen)).await;
         let FileRead::Content(dump) = read.map_err(|error| failed(&error))? else {
-            return Err(ToolError::new(Code::ExecutionError, "the memory of the screen is gone"));
+            return Err(ToolError::new(ErrorCode::ExecutionError, "the memory of the screen is gone"));
         };
         let screen = self.screen;
         let picture = tokio::task::spawn_blocking(move || {
             xwd::to_png(&dump, screen).map(|png| BASE64_STANDARD.encode(png))
         });
-        let picture = picture.await.map_err(|error| ToolError::new(Code::Unexpected, error.to_string()))?;
-        let picture = picture.map_err(|error| ToolError::new(Code::ExecutionError, error.to_string()))?;
+        let picture =
+            picture.await.map_err(|error| ToolError::new(ErrorCode::Unexpected, error.to_string()))?;
+        let picture =
+            picture.map_err(|error| ToolError::new(ErrorCode::ExecutionError, error.to_string()))?;
         Ok(json!({
             "result": format!("the screen, {} pixels wide and {} high", screen.width, screen.height),
             "image": picture, "format": "png", "width": screen.width, "height": screen.height,
@@ -199,5 +202,5 @@ fn missing(program: &str, image: &str) -> ToolError {
         "there is no {program} in the image {image:?}; install it there (on Debian and Ubuntu: apt install \
          {package}){more}"
     );
-    ToolError::new(Code::DependencyMissing, message)
+    ToolError::new(ErrorCode::DependencyMissing, message)
 }

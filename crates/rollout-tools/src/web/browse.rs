@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arguments,
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -55,7 +55,7 @@ pub(super) async fn browse(fetcher: &Fetcher, max_chars: usize, params: &Params)
     let urls = arguments::texts(params, &["urls", "url"])?;
     if urls.len() > MAX_URLS {
         let message = format!("there are {} addresses; give 1 to {MAX_URLS}", urls.len());
-        return Err(ToolError::new(Code::InvalidInput, message));
+        return Err(ToolError::new(ErrorCode::InvalidInput, message));
     }
     let start = usize::try_from(arguments::whole(params, "start")?.unwrap_or(0)).unwrap_or(0);
     let max_chars = (max_chars / urls.len()).max(MIN_CHARS);
@@ -83,7 +83,7 @@ pub(super) async fn browse(fetcher: &Fetcher, max_chars: usize, params: &Params)
     }
     let text = texts.join("\n\n---\n\n");
     if pages.is_empty() {
-        let mut error = ToolError::new(Code::AllFailed, format!("none of the pages was read.\n{text}"));
+        let mut error = ToolError::new(ErrorCode::AllFailed, format!("none of the pages was read.\n{text}"));
         error.data = json!({"failed": failed});
         return Err(error);
     }
@@ -101,7 +101,10 @@ async fn read(
     let url: String = page.url.as_str().chars().take(SHOWN_URL_CHARS).collect();
     let Part { shown, start, end, total } = part(&page.text, start, max_chars).ok_or_else(|| {
         let total = page.text.chars().count();
-        ToolError::new(Code::InvalidInput, format!("{url} has {total} characters; start is beyond its end"))
+        ToolError::new(
+            ErrorCode::InvalidInput,
+            format!("{url} has {total} characters; start is beyond its end"),
+        )
     })?;
     let mut text = page.title.as_ref().map_or_else(String::new, |title| format!("{title}\n"));
     text.push_str(&url);
@@ -149,8 +152,9 @@ async fn convert(page: Fetched<'_>) -> Result<Text, ToolError> {
             }
         }
     });
-    work.await
-        .map_err(|error| ToolError::new(Code::Unexpected, format!("the page cannot be converted: {error}")))
+    work.await.map_err(|error| {
+        ToolError::new(ErrorCode::Unexpected, format!("the page cannot be converted: {error}"))
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +169,7 @@ impl Kind {
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let refused = |what: &str| {
             Err(ToolError::new(
-                Code::Refused,
+                ErrorCode::Refused,
                 format!("{} is {what}, which cannot be shown as text", page.url),
             ))
         };

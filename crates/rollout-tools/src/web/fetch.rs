@@ -11,7 +11,7 @@ use super::{
     config::{WebConfig, WebConfigError},
     guard::{Guard, PrivateName, PublicNames, Reach},
 };
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 
 /// A page that takes more is sending its readers around.
 const MAX_REDIRECTS: usize = 5;
@@ -90,7 +90,7 @@ impl Fetcher {
         let page = tokio::time::timeout(self.timeout, self.follow(url.clone(), place)).await;
         page.unwrap_or_else(|_| {
             let message = format!("{url} was not there within {} seconds", self.timeout.as_secs());
-            Err(ToolError::new(Code::Timeout, message))
+            Err(ToolError::new(ErrorCode::Timeout, message))
         })
     }
 
@@ -159,7 +159,7 @@ impl Fetcher {
 }
 
 fn failed(url: &Url, why: std::fmt::Arguments<'_>) -> ToolError {
-    ToolError::new(Code::PageFailed, format!("{url} cannot be read: {why}"))
+    ToolError::new(ErrorCode::PageFailed, format!("{url} cannot be read: {why}"))
 }
 
 /// Tells what the client met with, by its last cause, which is the one that says something.
@@ -170,11 +170,11 @@ fn explain(url: &Url, error: reqwest::Error) -> ToolError {
     let mut cause = error.source();
     while let Some(error) = cause {
         if let Some(private) = error.downcast_ref::<PrivateName>() {
-            return ToolError::new(Code::Refused, format!("{url} is not fetched: {private}"));
+            return ToolError::new(ErrorCode::Refused, format!("{url} is not fetched: {private}"));
         }
         text = error.to_string();
         cause = error.source();
     }
-    let code = if timed_out { Code::Timeout } else { Code::PageFailed };
+    let code = if timed_out { ErrorCode::Timeout } else { ErrorCode::PageFailed };
     ToolError::new(code, format!("{url} cannot be read: {text}"))
 }

@@ -13,7 +13,7 @@ use super::{
     address::is_public,
     config::{WebConfig, WebConfigError},
 };
-use crate::failure::{Code, ToolError};
+use crate::failure::{ErrorCode, ToolError};
 
 /// Addresses longer than this are no addresses of pages.
 const MAX_URL_BYTES: usize = 8 << 10;
@@ -53,11 +53,11 @@ impl Guard {
         let text = text.trim();
         if text.len() > MAX_URL_BYTES {
             let message = format!("the address has {} bytes; at most {MAX_URL_BYTES} are taken", text.len());
-            return Err(ToolError::new(Code::InvalidUrl, message));
+            return Err(ToolError::new(ErrorCode::InvalidUrl, message));
         }
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             let message = format!("{text:?} is no address of a page; write it as https://host/path");
-            return Err(ToolError::new(Code::InvalidUrl, message));
+            return Err(ToolError::new(ErrorCode::InvalidUrl, message));
         }
         let parsed = match Url::parse(text) {
             // `example.com/page` is what people write.
@@ -67,18 +67,18 @@ impl Guard {
         parsed.map_err(|error| {
             let message =
                 format!("{text:?} is no address of a page ({error}); write it as https://host/path");
-            ToolError::new(Code::InvalidUrl, message)
+            ToolError::new(ErrorCode::InvalidUrl, message)
         })
     }
 
     /// Judges an address before it is asked for.
     pub(super) fn admit(&self, url: &Url) -> Result<Reach, ToolError> {
-        let refused = |why: &str| ToolError::new(Code::Refused, format!("{url} is not fetched: {why}"));
+        let refused = |why: &str| ToolError::new(ErrorCode::Refused, format!("{url} is not fetched: {why}"));
         if !matches!(url.scheme(), "http" | "https") {
             return Err(refused("only http and https addresses are"));
         }
         let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
-            return Err(ToolError::new(Code::InvalidUrl, format!("{url} names no host")));
+            return Err(ToolError::new(ErrorCode::InvalidUrl, format!("{url} names no host")));
         };
         let host = without_trailing_dot(host.to_owned());
         let address = match &host {
@@ -172,7 +172,7 @@ mod tests {
         Guard::new(&serde_json::from_str(config).unwrap()).unwrap()
     }
 
-    fn verdict(guard: &Guard, url: &str) -> Result<Reach, Code> {
+    fn verdict(guard: &Guard, url: &str) -> Result<Reach, ErrorCode> {
         guard.parse(url).and_then(|url| guard.admit(&url)).map_err(|error| error.code)
     }
 
@@ -216,7 +216,7 @@ mod tests {
             "http://10.0.0.8:9200/",
             "127.0.0.1/admin",
         ] {
-            assert_eq!(verdict(&guard, url), Err(Code::Refused), "{url}");
+            assert_eq!(verdict(&guard, url), Err(ErrorCode::Refused), "{url}");
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
             "data:text/plain,x",
             "localhost:80/x",
         ] {
-            assert_eq!(verdict(&guard, url), Err(Code::Refused), "{url}");
+            assert_eq!(verdict(&guard, url), Err(ErrorCode::Refused), "{url}");
         }
         for url in [
             "",
@@ -241,13 +241,13 @@ mod tests {
             "http://1.2.3.4.5/",
             "http://[fe80::1%25eth0]/",
         ] {
-            assert_eq!(verdict(&guard, url), Err(Code::InvalidUrl), "{url}");
+            assert_eq!(verdict(&guard, url), Err(ErrorCode::InvalidUrl), "{url}");
         }
         assert_eq!(
             verdict(&guard, &format!("http://example.com/{}", "a".repeat(9000))),
-            Err(Code::InvalidUrl)
+            Err(ErrorCode::InvalidUrl)
         );
-        assert_eq!(verdict(&guard, "http://user:secret@example.com/"), Err(Code::Refused));
+        assert_eq!(verdict(&guard, "http://user:secret@example.com/"), Err(ErrorCode::Refused));
         assert_eq!(verdict(&guard, "example.com/page"), Ok(Reach::Public));
         assert_eq!(verdict(&guard, "https://例え.jp:8443/?q=1#part"), Ok(Reach::Public));
     }
@@ -258,12 +258,12 @@ mod tests {
             guard(r#"{"allow_hosts": ["127.0.0.1:8080", "wiki.corp", "[::1]:80"], "ports": [80, 443]}"#);
         assert_eq!(verdict(&guard, "http://127.0.0.1:8080/x"), Ok(Reach::Anywhere));
         assert_eq!(verdict(&guard, "http://0x7f.1:8080/x"), Ok(Reach::Anywhere));
-        assert_eq!(verdict(&guard, "http://127.0.0.1:8081/"), Err(Code::Refused));
+        assert_eq!(verdict(&guard, "http://127.0.0.1:8081/"), Err(ErrorCode::Refused));
         assert_eq!(verdict(&guard, "https://WIKI.corp.:9443/"), Ok(Reach::Anywhere));
         assert_eq!(verdict(&guard, "http://[::1]/"), Ok(Reach::Anywhere));
-        assert_eq!(verdict(&guard, "https://[::1]/"), Err(Code::Refused));
+        assert_eq!(verdict(&guard, "https://[::1]/"), Err(ErrorCode::Refused));
         assert_eq!(verdict(&guard, "https://example.com/"), Ok(Reach::Public));
-        assert_eq!(verdict(&guard, "https://example.com:8443/"), Err(Code::Refused));
+        assert_eq!(verdict(&guard, "https://example.com:8443/"), Err(ErrorCode::Refused));
         assert_eq!(verdict(&guard, "https://x.wiki.corp/"), Ok(Reach::Public));
     }
 
@@ -293,7 +293,7 @@ mod tests {
                 _ => format!("0x{word:X}"),
             }).collect();
             let url = format!("http://{}/", words.join("."));
-            prop_assert_eq!(verdict(&guard("{}"), &url), Err(Code::Refused), "{}", url);
+            prop_assert_eq!(verdict(&guard("{}"), &url), Err(ErrorCode::Refused), "{}", url);
         }
 
         #[test]

@@ -21,7 +21,7 @@ pub use config::{WebConfig, WebConfigError};
 
 use self::{fetch::Fetcher, search::Search};
 use crate::{
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::{Call, Params, Resource, Session, ToolSpec},
 };
 
@@ -116,7 +116,7 @@ impl Resource for Web {
                 "sessions of web have no settings, and {name:?} is given; what all of them share is in the \
                  configuration of the tool server"
             );
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         Ok(Box::new(WebSession { shared: Arc::clone(&self.shared) }))
     }
@@ -132,9 +132,9 @@ impl Session for WebSession {
         let Shared { search, fetcher, max_chars } = &*self.shared;
         match (tool, search) {
             ("search", Some(search)) => search.search(&params).await,
-            ("search", None) => Err(ToolError::new(Code::DependencyMissing, NO_SEARCH)),
+            ("search", None) => Err(ToolError::new(ErrorCode::DependencyMissing, NO_SEARCH)),
             ("browse", _) => browse::browse(fetcher, *max_chars, &params).await,
-            _ => Err(ToolError::new(Code::InvalidRequest, format!("web has no tool {tool:?}"))),
+            _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("web has no tool {tool:?}"))),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     arguments,
-    failure::{Code, ToolError},
+    failure::{ErrorCode, ToolError},
     resource::Params,
 };
 
@@ -94,11 +94,11 @@ impl Search {
         let queries: Vec<String> = queries.collect();
         if queries.is_empty() || queries.len() > MAX_QUERIES {
             let message = format!("there are {} queries; give 1 to {MAX_QUERIES}", queries.len());
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if queries.iter().any(|query| query.chars().count() > MAX_QUERY_CHARS) {
             let message = format!("a query has at most {MAX_QUERY_CHARS} characters");
-            return Err(ToolError::new(Code::InvalidInput, message));
+            return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let wanted =
             arguments::whole(params, "max_results")?.unwrap_or(DEFAULT_RESULTS).clamp(1, MAX_RESULTS);
@@ -125,7 +125,7 @@ impl Search {
             "the web search has no key; whoever runs the tool server gets one at {place} and writes it as \
              resources.web.search.api_key into its configuration"
         );
-        Err(ToolError::new(Code::KeyMissing, message))
+        Err(ToolError::new(ErrorCode::KeyMissing, message))
     }
 
     /// Asks one query, again if the service is busy.
@@ -197,7 +197,7 @@ impl Search {
     async fn read(&self, query: &str, wanted: usize, response: Response) -> Result<Vec<Hit>, ToolError> {
         let unreadable = |why: &str| {
             ToolError::new(
-                Code::ResponseUnreadable,
+                ErrorCode::ResponseUnreadable,
                 format!("the answer of the search service cannot be read: {why}"),
             )
         };
@@ -257,14 +257,14 @@ impl Search {
             }
             _ => "",
         };
-        ToolError::new(Code::RequestFailed, format!("the search service answers {status}{said}{hint}"))
+        ToolError::new(ErrorCode::RequestFailed, format!("the search service answers {status}{said}{hint}"))
     }
 
     fn explain(&self, error: reqwest::Error) -> ToolError {
         if error.is_timeout() {
             let message =
                 format!("the search service did not answer within {} seconds", self.config.timeout_seconds);
-            return ToolError::new(Code::Timeout, message);
+            return ToolError::new(ErrorCode::Timeout, message);
         }
         let error = error.without_url();
         let mut text = error.to_string();
@@ -274,7 +274,7 @@ impl Search {
             cause = error.source();
         }
         ToolError::new(
-            Code::RequestFailed,
+            ErrorCode::RequestFailed,
             format!("the search service cannot be asked: {}", self.without_key(&text)),
         )
     }
@@ -334,13 +334,13 @@ fn report(queries: &[String], answers: Vec<Result<Vec<Hit>, ToolError>>) -> Resu
     }
     let text = texts.join("\n\n");
     if failed.len() == queries.len() {
-        let mut error = ToolError::new(Code::AllFailed, format!("none of the searches worked.\n{text}"));
+        let mut error = ToolError::new(ErrorCode::AllFailed, format!("none of the searches worked.\n{text}"));
         error.data = json!({"failed": failed});
         return Err(error);
     }
     if results.is_empty() && failed.is_empty() {
         let message = format!("nothing was found for {}; try other words", queries.join(", "));
-        return Err(ToolError::new(Code::NoResults, message));
+        return Err(ToolError::new(ErrorCode::NoResults, message));
     }
     Ok(json!({"result": text, "results": results, "failed": failed}))
 }

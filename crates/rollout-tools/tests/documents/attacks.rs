@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rollout_tools::Code;
+use rollout_tools::ErrorCode;
 use rollout_tools::doc::{DocConfig, Docs};
 use serde_json::{Value, json};
 
@@ -47,14 +47,14 @@ async fn no_path_leads_out_of_the_roots() {
         &format!("{}/../{name}/secret.txt", inside.path().display()),
     ] {
         let error = try_open(&docs, path).await.err().unwrap_or_else(|| panic!("{path} was opened"));
-        assert_eq!(error.code, Code::Refused, "{path}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{path}: {error}");
         assert!(error.message.contains("add the folder to `roots`"), "{path}: {error}");
         let root = inside.path().to_str().unwrap();
         assert!(path.contains(root) || !error.message.contains(root), "{path}: {error}");
         // The same with a call, in a session that was opened with nothing.
         let session = open(&docs, Value::Null).await;
         let error = call(&*session, "read", json!({"seed_path": path})).await.unwrap_err();
-        assert_eq!(error.code, Code::Refused, "{path}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{path}: {error}");
     }
 }
 
@@ -82,13 +82,13 @@ async fn a_call_stays_within_what_its_session_was_opened_for() {
     }
     for path in ["../other.txt", "docs/../../other.txt", "/etc/passwd"] {
         let error = call(&*session, "read", json!({"seed_path": path})).await.unwrap_err();
-        assert_eq!(error.code, Code::Refused, "{path}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{path}: {error}");
     }
     assert!(call(&*session, "read", json!({"seed_path": "other.txt"})).await.is_err());
     let one = open(&inside.docs(), "docs/open.txt").await;
     assert!(shown(&*one, "read", json!({"seed_path": "open.txt"})).await.contains("welcome"));
     let error = call(&*one, "read", json!({"seed_path": "docs/alias.txt"})).await.unwrap_err();
-    assert_eq!(error.code, Code::Refused);
+    assert_eq!(error.code, ErrorCode::Refused);
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn what_is_no_file_is_refused_even_below_a_root() {
         [pipe.as_str(), "/dev/zero", "/dev/null", "/proc/self/environ", "/proc/self/status", "/proc", "/sys"]
     {
         let error = try_open(&everything, path).await.err().unwrap_or_else(|| panic!("{path} was opened"));
-        assert_eq!(error.code, Code::Refused, "{path}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{path}: {error}");
     }
     assert!(try_open(&everything, "/proc/self/fd/0").await.is_err());
     assert!(try_open(&everything, "/proc/self/root/etc/passwd").await.is_err());
@@ -130,12 +130,12 @@ async fn hidden_files_are_not_served() {
 async fn what_is_missing_is_said_to_be_missing() {
     let place = Place::new();
     let error = try_open(&place.docs(), "gone.pdf").await.err().unwrap();
-    assert_eq!(error.code, Code::NoResults);
+    assert_eq!(error.code, ErrorCode::NoResults);
     assert_eq!(error.message, "there is no `gone.pdf` below the folders of this server");
     for nothing in [Value::Null, json!(""), json!([" "])] {
         let session = open(&place.docs(), nothing).await;
         let error = call(&*session, "read", json!({"seed_path": ""})).await.unwrap_err();
-        assert_eq!(error.code, Code::NotInitialized);
+        assert_eq!(error.code, ErrorCode::NotInitialized);
     }
 }
 
@@ -144,11 +144,11 @@ async fn no_more_paths_can_be_named_than_can_be_looked_for() {
     let place = Place::new().with("a.db", "").with("a.txt", "a");
     let many: Vec<_> = (0..101).map(|nth| format!("{}a.txt", "./".repeat(nth))).collect();
     let error = try_open(&place.docs(), many.clone()).await.err().unwrap();
-    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
     assert_eq!(error.message, "101 files or folders are named; name 100 at most");
     let session = open(&place.sql(), Value::Null).await;
     let error = call(&*session, "list_databases", json!({"seed_path": many})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
     // The same path again and again is one path.
     let same = json!({"seed_path": vec!["."; 100_000]});
     assert_eq!(shown(&*session, "list_databases", same).await, "a");
@@ -164,7 +164,7 @@ async fn a_folder_without_end_is_not_walked_to_its_end() {
     // Each of these is another way to write the same folder.
     let often: Vec<_> = (0..96).map(|nth| format!("./{}", "./".repeat(nth))).collect();
     let error = call(&*session, "read", json!({"seed_path": often})).await.unwrap_err();
-    assert_eq!(error.code, Code::Refused);
+    assert_eq!(error.code, ErrorCode::Refused);
     assert!(error.message.starts_with("there are more than 200000 files and folders in"), "{error}");
 }
 

@@ -2,8 +2,8 @@
 
 use std::io::Cursor;
 
-use rollout_tools::Code;
-use rollout_tools::doc::extract::{ExtractError, Format, Limits, extract};
+use rollout_tools::ErrorCode;
+use rollout_tools::doc::extract::{DocumentFormat, ExtractError, ExtractLimits, extract};
 use rollout_tools::doc::{DocConfig, Docs};
 use serde_json::json;
 
@@ -41,10 +41,10 @@ async fn an_archive_that_unpacks_without_measure_is_refused() {
 #[tokio::test]
 async fn an_archive_that_lies_about_its_size_is_found_out() {
     let bomb = deflated_run(b' ', 8);
-    let limits = Limits { unpacked_bytes: 4 << 20, ..Limits::default() };
+    let limits = ExtractLimits { unpacked_bytes: 4 << 20, ..ExtractLimits::default() };
     for claimed in [0, 1000, 4 << 20] {
         let file = archive_of_deflated(&[("word/document.xml", &bomb)], claimed);
-        for format in [Format::Docx, Format::Xlsx] {
+        for format in [DocumentFormat::Docx, DocumentFormat::Xlsx] {
             let error = extract(format, Cursor::new(&file), &limits).unwrap_err();
             assert!(
                 matches!(error, ExtractError::Unpacked(_) | ExtractError::Malformed(_)),
@@ -157,6 +157,6 @@ async fn text_beyond_the_bound_is_refused_and_the_bound_named() {
         ("b.txt", "`b.txt`: the document is larger than 4 MiB"),
     ] {
         let error = call(&*open(&docs, name).await, "read", json!({})).await.unwrap_err();
-        assert_eq!((error.code, &*error.message), (Code::Refused, want));
+        assert_eq!((error.code, &*error.message), (ErrorCode::Refused, want));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollout_tools::rag::{Rag, RagConfig};
-use rollout_tools::{Code, Helper, Params, Resource as _};
+use rollout_tools::{ErrorCode, Helper, Params, Resource as _};
 use serde_json::json;
 
 use super::fixtures::pdf;
@@ -56,7 +56,7 @@ async fn a_new_session_sees_files_that_changed() {
     let old = open(&rag, "cities").await;
     std::fs::write(place.path().join("cities/nice.txt"), "Nice lies on the sea.").unwrap();
     let sea = json!({"query": "sea"});
-    assert_eq!(call(&*old, "search", sea.clone()).await.unwrap_err().code, Code::NoResults);
+    assert_eq!(call(&*old, "search", sea.clone()).await.unwrap_err().code, ErrorCode::NoResults);
     let new = open(&rag, "cities").await;
     assert!(shown(&*new, "search", sea).await.starts_with("[1] nice.txt"));
 }
@@ -77,7 +77,7 @@ async fn a_folder_beyond_the_bound_is_refused() {
     let config =
         RagConfig { roots: vec![place.path().to_owned()], index_bytes: 1 << 18, ..RagConfig::default() };
     let error = try_open(&Rag::new(config, helper()), ".").await.err().unwrap();
-    assert_eq!(error.code, Code::Refused);
+    assert_eq!(error.code, ErrorCode::Refused);
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_folder_that_was_refused_is_not_read_again() {
     let (_place, beside, rag) = gated_place(&[("a.pdf", &words.join(" "))], 8 << 10);
     std::fs::write(beside.path().join("gate"), "").unwrap();
     for _ in 0..3 {
-        assert_eq!(try_open(&rag, ".").await.err().unwrap().code, Code::Refused);
+        assert_eq!(try_open(&rag, ".").await.err().unwrap().code, ErrorCode::Refused);
     }
     assert_eq!(started(beside.path()).len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_tools::Code;
+use rollout_tools::ErrorCode;
 use rollout_tools::sql::{Sql, SqlConfig};
 use rusqlite::Connection;
 use serde_json::json;
@@ -189,7 +189,7 @@ async fn nothing_can_be_changed_or_reached_beside_the_database() {
         "ANALYZE",
     ] {
         let error = call(&*session, "execute", json!({"sql": sql})).await.expect_err(sql);
-        assert_eq!(error.code, Code::Refused, "{sql}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{sql}: {error}");
         assert!(error.message.starts_with("the database can only be read"), "{sql}: {error}");
     }
     assert!(call(&*session, "execute", json!({"sql": "SELECT writefile('/tmp/x', 'y')"})).await.is_err());
@@ -208,7 +208,7 @@ async fn a_query_without_end_is_ended() {
     let session = open(&Sql::new(config, helper()), "shop.sqlite").await;
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
     let error = call(&*session, "execute", json!({"sql": endless})).await.unwrap_err();
-    assert_eq!((error.code, &*error.message), (Code::Timeout, "the query took more than 1 seconds"));
+    assert_eq!((error.code, &*error.message), (ErrorCode::Timeout, "the query took more than 1 seconds"));
     assert_eq!(shown(&*session, "execute", json!({"sql": "SELECT 1"})).await, "1\n1\n(1 row)");
 }
 

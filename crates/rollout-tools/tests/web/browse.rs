@@ -15,7 +15,7 @@ use axum::{
 };
 use insta::assert_snapshot;
 use rollout_tools::{
-    Code, Resource as _, ToolError,
+    ErrorCode, Resource as _, ToolError,
     web::{Web, WebConfig},
 };
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ async fn visit_and_fetch_are_other_names_of_browse() {
     let browse = tools.iter().find(|tool| tool.name == "browse").unwrap();
     assert_eq!(browse.aliases, ["visit", "fetch"]);
     let error = call(json!({}), "click", json!({})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidRequest);
+    assert_eq!(error.code, ErrorCode::InvalidRequest);
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_long_page_is_read_in_parts() {
     }
     assert_eq!(seen, (1..=100).map(|n| format!("line {n}\n")).collect::<String>());
     let error = read_with(address, config, json!({"url": url, "start": 5000})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
 }
 
 #[tokio::test]
@@ -175,12 +175,12 @@ async fn several_pages_are_read_at_once_and_failures_are_told() {
 
     let urls = ["x", "y"].map(|path| format!("http://{address}/{path}"));
     let error = read_with(address, json!({}), json!({"urls": urls})).await.unwrap_err();
-    assert_eq!(error.code, Code::AllFailed);
+    assert_eq!(error.code, ErrorCode::AllFailed);
     assert_eq!(error.data["failed"].as_array().unwrap().len(), 2);
     let error = read_with(address, json!({}), json!({"urls": []})).await.unwrap_err();
-    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
     let error = read_with(address, json!({}), json!({})).await.unwrap_err();
-    assert_eq!(error.code, Code::MissingField);
+    assert_eq!(error.code, ErrorCode::MissingField);
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_page_that_is_no_text_is_refused_with_its_type() {
         ("/bytes", "is binary data, which"),
     ] {
         let error = read(address, path).await.unwrap_err();
-        assert_eq!(error.code, Code::Refused);
+        assert_eq!(error.code, ErrorCode::Refused);
         assert!(error.message.contains(what), "{error}");
     }
     for (path, expected) in
@@ -235,7 +235,7 @@ async fn private_addresses_are_not_even_connected_to() {
     ] {
         let error =
             call(json!({}), "browse", json!({"url": format!("http://{host}:{port}/")})).await.unwrap_err();
-        assert_eq!(error.code, Code::Refused, "{host}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{host}: {error}");
         assert!(error.message.contains("private address"), "{host}: {error}");
     }
     assert_eq!(hits.load(Ordering::Relaxed), 0);
@@ -244,7 +244,7 @@ async fn private_addresses_are_not_even_connected_to() {
     assert_eq!(hits.load(Ordering::Relaxed), 1);
     let error =
         call(config, "browse", json!({"url": format!("http://127.0.0.1:{port}/")})).await.unwrap_err();
-    assert_eq!(error.code, Code::Refused);
+    assert_eq!(error.code, ErrorCode::Refused);
 }
 
 #[tokio::test]
@@ -276,7 +276,7 @@ async fn a_redirect_leads_to_no_private_address() {
     let address = serve(app).await;
     for number in 0..count {
         let error = read(address, &format!("/{number}")).await.unwrap_err();
-        assert_eq!(error.code, Code::Refused, "{number}: {error}");
+        assert_eq!(error.code, ErrorCode::Refused, "{number}: {error}");
     }
     assert_eq!(hits.load(Ordering::Relaxed), 0);
 }
@@ -299,7 +299,7 @@ async fn redirects_end() {
     assert!(text(&read(address, "/5").await.unwrap(), address).ends_with("there"));
     for path in ["/6", "/99", "/98", "/97"] {
         let error = read(address, path).await.unwrap_err();
-        assert_eq!(error.code, Code::PageFailed, "{error}");
+        assert_eq!(error.code, ErrorCode::PageFailed, "{error}");
     }
 }
 
@@ -368,7 +368,7 @@ async fn a_slow_page_is_given_up() {
     .await;
     let params = json!({"url": format!("http://{address}/")});
     let error = read_with(address, json!({"timeout_seconds": 1}), params).await.unwrap_err();
-    assert_eq!(error.code, Code::Timeout);
+    assert_eq!(error.code, ErrorCode::Timeout);
     assert_eq!(
         error.message.replace(&address.to_string(), "host"),
         "http://host/ was not there within 1 seconds"
@@ -391,20 +391,20 @@ async fn answers_that_are_none_are_told() {
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(120)]).into_owned();
         let address = serve_bytes(answer).await;
         let error = read(address, "/").await.unwrap_err();
-        assert_eq!(error.code, Code::PageFailed, "{shown}: {error}");
+        assert_eq!(error.code, ErrorCode::PageFailed, "{shown}: {error}");
         assert!(error.message.starts_with(&format!("http://{address}/ cannot be read: ")), "{error}");
     }
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    assert_eq!(read(gone, "/").await.unwrap_err().code, Code::PageFailed);
+    assert_eq!(read(gone, "/").await.unwrap_err().code, ErrorCode::PageFailed);
 }
 
 #[tokio::test]
 async fn what_is_no_address_is_told() {
     for (url, code) in [
-        (json!("http://exa mple"), Code::InvalidUrl),
-        (json!(7), Code::InvalidUrl),
-        (json!(""), Code::InvalidUrl),
-        (json!(true), Code::InvalidType),
+        (json!("http://exa mple"), ErrorCode::InvalidUrl),
+        (json!(7), ErrorCode::InvalidUrl),
+        (json!(""), ErrorCode::InvalidUrl),
+        (json!(true), ErrorCode::InvalidType),
     ] {
         let error = call(json!({}), "browse", json!({"url": url.clone()})).await.unwrap_err();
         assert_eq!(error.code, code, "{url}: {error}");

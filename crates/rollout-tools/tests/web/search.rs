@@ -13,7 +13,7 @@ use axum::{
 use indexmap::IndexMap;
 use insta::assert_snapshot;
 use rollout_tools::{
-    Code, Params, Resource as _,
+    ErrorCode, Params, Resource as _,
     web::{Web, WebConfig},
 };
 use serde_json::{Value, json};
@@ -165,10 +165,10 @@ async fn several_queries_are_asked_and_failures_are_told() {
     "#);
     assert_eq!(answer["failed"][0]["query"], "bad");
     let error = call(custom(address), "search", json!({"query": ["bad", "bad"]})).await.unwrap_err();
-    assert_eq!(error.code, Code::AllFailed);
+    assert_eq!(error.code, ErrorCode::AllFailed);
     assert!(!error.message.contains("own-key") && !error.data.to_string().contains("own-key"));
     let error = call(custom(address), "search", json!({"query": ["none"]})).await.unwrap_err();
-    assert_eq!(error.code, Code::NoResults);
+    assert_eq!(error.code, ErrorCode::NoResults);
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn a_service_that_stays_busy_is_given_up() {
         );
         let address = serve(app).await;
         let error = call(custom(address), "search", json!({"query": "x"})).await.unwrap_err();
-        assert_eq!(error.code, Code::RequestFailed);
+        assert_eq!(error.code, ErrorCode::RequestFailed);
         assert!(error.message.contains(&status.to_string()), "{error}");
         assert_eq!(asked.load(Ordering::Relaxed), times, "{status}");
     }
@@ -228,7 +228,7 @@ async fn a_key_is_not_carried_to_where_a_service_redirects() {
     let address = serve(app).await;
     let search = json!({"backend": "brave", "api_key": "BSA-key", "url": format!("http://{address}/")});
     let error = call(json!({"search": search}), "search", json!({"query": "x"})).await.unwrap_err();
-    assert_eq!(error.code, Code::RequestFailed);
+    assert_eq!(error.code, ErrorCode::RequestFailed);
     assert!(keys.lock().unwrap().is_empty());
 }
 
@@ -241,7 +241,7 @@ async fn answers_that_cannot_be_read_are_told() {
     ] {
         let address = serve(Router::new().route("/", post(move || async move { answer }))).await;
         let error = call(custom(address), "search", json!({"query": "x"})).await.unwrap_err();
-        assert_eq!(error.code, Code::ResponseUnreadable);
+        assert_eq!(error.code, ErrorCode::ResponseUnreadable);
         assert!(error.message.ends_with(why), "{error}");
     }
     let endless = serve(Router::new().route("/", post(|| async { "[".repeat(5 << 20) }))).await;
@@ -252,11 +252,11 @@ async fn answers_that_cannot_be_read_are_told() {
 #[tokio::test]
 async fn what_is_missing_is_told_with_what_to_write() {
     let error = call(json!({}), "search", json!({"query": "x"})).await.unwrap_err();
-    assert_eq!(error.code, Code::DependencyMissing);
+    assert_eq!(error.code, ErrorCode::DependencyMissing);
     assert!(error.message.contains(r#"{"backend": "searxng", "url": "http://localhost:8888"}"#), "{error}");
     let error =
         call(json!({"search": {"backend": "serper"}}), "search", json!({"query": "x"})).await.unwrap_err();
-    assert_eq!(error.code, Code::KeyMissing);
+    assert_eq!(error.code, ErrorCode::KeyMissing);
     assert!(
         error.message.contains("https://serper.dev and writes it as resources.web.search.api_key"),
         "{error}"
@@ -270,14 +270,14 @@ async fn what_is_missing_is_told_with_what_to_write() {
 async fn wrong_parameters_are_told() {
     let config = || json!({"search": {"backend": "custom", "url": "http://127.0.0.1:1/"}});
     for (params, code) in [
-        (json!({}), Code::MissingField),
-        (json!({"query": true}), Code::InvalidType),
-        (json!({"query": ["x", {}]}), Code::InvalidType),
-        (json!({"query": []}), Code::InvalidInput),
-        (json!({"query": "  "}), Code::InvalidInput),
-        (json!({"query": vec!["x"; 11]}), Code::InvalidInput),
-        (json!({"query": "x".repeat(1001)}), Code::InvalidInput),
-        (json!({"query": "x", "max_results": "many"}), Code::InvalidType),
+        (json!({}), ErrorCode::MissingField),
+        (json!({"query": true}), ErrorCode::InvalidType),
+        (json!({"query": ["x", {}]}), ErrorCode::InvalidType),
+        (json!({"query": []}), ErrorCode::InvalidInput),
+        (json!({"query": "  "}), ErrorCode::InvalidInput),
+        (json!({"query": vec!["x"; 11]}), ErrorCode::InvalidInput),
+        (json!({"query": "x".repeat(1001)}), ErrorCode::InvalidInput),
+        (json!({"query": "x", "max_results": "many"}), ErrorCode::InvalidType),
     ] {
         let error = call(config(), "search", params.clone()).await.unwrap_err();
         assert_eq!(error.code, code, "{params}: {error}");
@@ -285,5 +285,5 @@ async fn wrong_parameters_are_told() {
     let web = Web::new(WebConfig::default()).unwrap();
     let session: Params = serde_json::from_value(json!({"allow_private": true})).unwrap();
     let error = web.open(&session).await.err().unwrap();
-    assert_eq!(error.code, Code::InvalidInput);
+    assert_eq!(error.code, ErrorCode::InvalidInput);
 }

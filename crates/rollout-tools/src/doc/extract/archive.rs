@@ -4,13 +4,13 @@ use std::io::{self, Cursor, Read};
 
 use zip::ZipArchive;
 
-use super::{ExtractError, Limits};
+use super::{ExtractError, ExtractLimits};
 
 /// Opens an archive of which everything, unpacked for real, is within the limits: its headers are believed only if
 /// they say that it is too much, and parts that share their bytes count each.
 pub(super) fn open<'a>(
     bytes: &'a [u8],
-    limits: &Limits,
+    limits: &ExtractLimits,
 ) -> Result<ZipArchive<Cursor<&'a [u8]>>, ExtractError> {
     let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(ExtractError::malformed)?;
     if archive.len() > limits.entries {

@@ -15,14 +15,14 @@ pub(super) fn read(page: &str, sections: &mut Sections<'_>) -> Result<(), Extrac
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{Format, Limits, Section, extract};
+    use super::super::{DocumentFormat, ExtractLimits, Section, extract};
 
     #[test]
     fn what_is_not_said_on_a_page_is_left_out() {
         let page = "<html><head><title>T</title><style>p{}</style></head><body><nav>Home</nav>
             <h1>Paris</h1><p>The <b>capital</b> of France.</p><script>alert(1)</script>
             <h2>River</h2><p>Seine &amp; more.</p></body></html>";
-        let found = extract(Format::Html, Cursor::new(page), &Limits::default()).unwrap();
+        let found = extract(DocumentFormat::Html, Cursor::new(page), &ExtractLimits::default()).unwrap();
         let section = |title: &str, text: &str| Section { title: title.to_owned(), text: text.to_owned() };
         assert_eq!(
             found,

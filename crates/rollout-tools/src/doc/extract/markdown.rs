@@ -105,11 +105,13 @@ mod tests {
     use std::fmt::Write as _;
     use std::io::Cursor;
 
-    use super::super::{Format, Limits, extract};
+    use super::super::{DocumentFormat, ExtractLimits, extract};
 
     fn outline(text: &str) -> String {
         let mut shown = String::new();
-        for section in extract(Format::Markdown, Cursor::new(text), &Limits::default()).unwrap() {
+        for section in
+            extract(DocumentFormat::Markdown, Cursor::new(text), &ExtractLimits::default()).unwrap()
+        {
             writeln!(shown, "[{}] {}", section.title, section.text.replace('\n', "/")).unwrap();
         }
         shown

@@ -1,8 +1,8 @@
 //! The text of a document, in sections.
 //!
-//! Documents are hostile. Every reader counts what it takes and what it makes against [`Limits`]; what the
+//! Documents are hostile. Every reader counts what it takes and what it makes against [`ExtractLimits`]; what the
 //! libraries beneath do not let us count is bounded by the process that they run in, see
-//! `Format::needs_a_process`.
+//! `DocumentFormat::needs_a_process`.
 
 mod archive;
 mod docx;
@@ -29,7 +29,7 @@ const SMALL: u64 = 64 << 10;
 
 /// What kind of document it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Format {
+pub enum DocumentFormat {
     /// Text without a form.
     Text,
     /// Markdown.
@@ -89,7 +89,7 @@ const TEXT: &[&str] = &[
     "yml",
 ];
 
-impl Format {
+impl DocumentFormat {
     /// The format of a file with this name; text if its ending says nothing.
     pub(crate) fn of(name: &str) -> Self {
         Self::known(name).unwrap_or(Self::Text)
@@ -119,7 +119,7 @@ impl Format {
 
 /// What a document may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ExtractLimits {
     /// The most bytes of the file.
     pub file_bytes: u64,
     /// The most bytes of its text.
@@ -132,7 +132,7 @@ pub struct Limits {
     pub entries: usize,
 }
 
-impl Default for Limits {
+impl Default for ExtractLimits {
     fn default() -> Self {
         Self {
             file_bytes: 64 << 20,
@@ -147,8 +147,8 @@ impl Default for Limits {
 /// What the helper is asked: the text of a document.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Extraction {
-    pub(crate) format: Format,
-    pub(crate) limits: Limits,
+    pub(crate) format: DocumentFormat,
+    pub(crate) limits: ExtractLimits,
 }
 
 impl Work for Extraction {
@@ -204,26 +204,26 @@ impl From<ExtractError> for Failure {
 
 /// Takes the text out of a document.
 pub fn extract(
-    format: Format,
+    format: DocumentFormat,
     input: impl Read + Seek,
-    limits: &Limits,
+    limits: &ExtractLimits,
 ) -> Result<Vec<Section>, ExtractError> {
     let mut sections = Sections { limits, found: Vec::new(), bytes: 0 };
     match format {
-        Format::Text => plain::read(&text(input, limits)?, &mut sections)?,
-        Format::Markdown => markdown::read(&text(input, limits)?, &mut sections)?,
-        Format::Html => html::read(&text(input, limits)?, &mut sections)?,
-        Format::Csv => rows::read(&text(input, limits)?, &mut sections)?,
-        Format::Pdf => pdf::read(&bytes(input, limits)?, &mut sections)?,
-        Format::Docx => docx::read(&bytes(input, limits)?, &mut sections)?,
-        Format::Xlsx => xlsx::read(&bytes(input, limits)?, &mut sections)?,
+        DocumentFormat::Text => plain::read(&text(input, limits)?, &mut sections)?,
+        DocumentFormat::Markdown => markdown::read(&text(input, limits)?, &mut sections)?,
+        DocumentFormat::Html => html::read(&text(input, limits)?, &mut sections)?,
+        DocumentFormat::Csv => rows::read(&text(input, limits)?, &mut sections)?,
+        DocumentFormat::Pdf => pdf::read(&bytes(input, limits)?, &mut sections)?,
+        DocumentFormat::Docx => docx::read(&bytes(input, limits)?, &mut sections)?,
+        DocumentFormat::Xlsx => xlsx::read(&bytes(input, limits)?, &mut sections)?,
     }
     Ok(sections.found)
 }
 
 /// Sections as they are found, within the limits.
 struct Sections<'a> {
-    limits: &'a Limits,
+    limits: &'a ExtractLimits,
     found: Vec<Section>,
     bytes: usize,
 }
@@ -271,7 +271,7 @@ pub(crate) fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-fn bytes(input: impl Read, limits: &Limits) -> Result<Vec<u8>, ExtractError> {
+fn bytes(input: impl Read, limits: &ExtractLimits) -> Result<Vec<u8>, ExtractError> {
     let mut bytes = Vec::new();
     input
         .take(limits.file_bytes.saturating_add(1))
@@ -284,7 +284,7 @@ fn bytes(input: impl Read, limits: &Limits) -> Result<Vec<u8>, ExtractError> {
 }
 
 /// The text of a file: UTF-16 if it says so, else UTF-8, in which whatever is wrong is replaced.
-fn text(input: impl Read, limits: &Limits) -> Result<String, ExtractError> {
+fn text(input: impl Read, limits: &ExtractLimits) -> Result<String, ExtractError> {
     let bytes = bytes(input, limits)?;
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
         let units: Vec<_> = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).collect();
@@ -309,8 +309,8 @@ mod tests {
 
     use super::*;
 
-    fn sections(format: Format, bytes: &[u8]) -> Vec<(String, String)> {
-        let found = extract(format, Cursor::new(bytes), &Limits::default()).unwrap();
+    fn sections(format: DocumentFormat, bytes: &[u8]) -> Vec<(String, String)> {
+        let found = extract(format, Cursor::new(bytes), &ExtractLimits::default()).unwrap();
         found.into_iter().map(|section| (section.title, section.text)).collect()
     }
 
@@ -318,42 +318,49 @@ mod tests {
     fn text_is_read_in_every_usual_encoding() {
         let utf16: Vec<u8> = "\u{feff}巴黎".encode_utf16().flat_map(u16::to_le_bytes).collect();
         for bytes in ["巴黎".as_bytes(), "\u{feff}巴黎".as_bytes(), &utf16] {
-            assert_eq!(sections(Format::Text, bytes), [("巴黎".to_owned(), "巴黎".to_owned())]);
+            assert_eq!(sections(DocumentFormat::Text, bytes), [("巴黎".to_owned(), "巴黎".to_owned())]);
         }
-        assert_eq!(sections(Format::Text, b"caf\xe9")[0].1, "caf\u{fffd}");
+        assert_eq!(sections(DocumentFormat::Text, b"caf\xe9")[0].1, "caf\u{fffd}");
     }
 
     #[test]
     fn what_is_not_text_is_said_to_be_none() {
-        let error = extract(Format::Text, Cursor::new(b"\x7fELF\0\0"), &Limits::default()).unwrap_err();
+        let error = extract(DocumentFormat::Text, Cursor::new(b"\x7fELF\0\0"), &ExtractLimits::default())
+            .unwrap_err();
         assert_eq!(error.to_string(), "the document cannot be read: it is not text");
     }
 
     #[test]
     fn each_limit_is_named_when_it_is_reached() {
-        let limits = Limits { file_bytes: 1 << 20, text_bytes: 1 << 19, sections: 3, ..Limits::default() };
-        let fails =
-            |bytes: &[u8]| extract(Format::Markdown, Cursor::new(bytes), &limits).unwrap_err().to_string();
+        let limits = ExtractLimits {
+            file_bytes: 1 << 20,
+            text_bytes: 1 << 19,
+            sections: 3,
+            ..ExtractLimits::default()
+        };
+        let fails = |bytes: &[u8]| {
+            extract(DocumentFormat::Markdown, Cursor::new(bytes), &limits).unwrap_err().to_string()
+        };
         assert_eq!(fails(&vec![b'a'; (1 << 20) + 1]), "the document is larger than 1 MiB");
         assert_eq!(fails(b"# a\n# b\n# c\n# d\n"), "the document has more than 3 sections");
-        let limits = Limits { text_bytes: 1 << 20, ..Limits::default() };
+        let limits = ExtractLimits { text_bytes: 1 << 20, ..ExtractLimits::default() };
         let long = vec![b'a'; 1 << 21];
-        let error = extract(Format::Text, Cursor::new(long), &limits).unwrap_err();
+        let error = extract(DocumentFormat::Text, Cursor::new(long), &limits).unwrap_err();
         assert_eq!(error.to_string(), "the document holds more than 1 MiB of text");
     }
 
     #[test]
     fn formats_are_told_by_their_endings() {
         for (name, format) in [
-            ("a.MD", Some(Format::Markdown)),
-            ("a.b.tsv", Some(Format::Csv)),
-            ("README", Some(Format::Text)),
-            ("x.py", Some(Format::Text)),
+            ("a.MD", Some(DocumentFormat::Markdown)),
+            ("a.b.tsv", Some(DocumentFormat::Csv)),
+            ("README", Some(DocumentFormat::Text)),
+            ("x.py", Some(DocumentFormat::Text)),
             ("x.png", None),
         ] {
-            assert_eq!(Format::known(name), format, "{name}");
+            assert_eq!(DocumentFormat::known(name), format, "{name}");
         }
-        assert_eq!(Format::of("x.png"), Format::Text);
+        assert_eq!(DocumentFormat::of("x.png"), DocumentFormat::Text);
     }
 
     proptest! {
@@ -367,8 +374,8 @@ mod tests {
 
         #[test]
         fn no_bytes_make_a_reader_of_text_fail(bytes in proptest::collection::vec(1_u8.., 0..300)) {
-            for format in [Format::Text, Format::Markdown, Format::Csv] {
-                extract(format, Cursor::new(&bytes), &Limits::default()).unwrap();
+            for format in [DocumentFormat::Text, DocumentFormat::Markdown, DocumentFormat::Csv] {
+                extract(format, Cursor::new(&bytes), &ExtractLimits::default()).unwrap();
             }
         }
     }

@@ -46,12 +46,12 @@ pub(super) fn first_line(text: &str) -> String {
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{Format, Limits, extract};
+    use super::super::{DocumentFormat, ExtractLimits, extract};
 
     #[test]
     fn paragraphs_are_gathered_and_long_ones_are_cut() {
         let text = format!("One.\n\nTwo.\n\n{}\n\nLast.", "word ".repeat(1000));
-        let found = extract(Format::Text, Cursor::new(text), &Limits::default()).unwrap();
+        let found = extract(DocumentFormat::Text, Cursor::new(text), &ExtractLimits::default()).unwrap();
         let shape: Vec<_> = found.iter().map(|section| (&section.title[..4], section.text.len())).collect();
         assert_eq!(shape, [("One.", 10), ("word", 2999), ("word", 1999), ("Last", 5)]);
     }

@@ -111,10 +111,10 @@ impl<'a, 'b> Blocks<'a, 'b> {
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{Format, Limits, Section, extract};
+    use super::super::{DocumentFormat, ExtractLimits, Section, extract};
 
     fn read(text: &str) -> Vec<Section> {
-        extract(Format::Csv, Cursor::new(text), &Limits::default()).unwrap()
+        extract(DocumentFormat::Csv, Cursor::new(text), &ExtractLimits::default()).unwrap()
     }
 
     #[test]
@@ -147,8 +147,8 @@ mod tests {
     fn a_line_without_end_is_cut_and_counted() {
         let found = read(&format!("h\n{}", "x".repeat(1 << 20)));
         assert!(found.iter().all(|part| part.text.chars().count() <= super::SECTION_CHARS));
-        let limits = Limits { text_bytes: 1 << 19, ..Limits::default() };
+        let limits = ExtractLimits { text_bytes: 1 << 19, ..ExtractLimits::default() };
         let endless = Cursor::new("x".repeat(1 << 20));
-        assert!(extract(Format::Csv, endless, &limits).is_err());
+        assert!(extract(DocumentFormat::Csv, endless, &limits).is_err());
     }
 }

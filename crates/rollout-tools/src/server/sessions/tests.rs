@@ -44,7 +44,7 @@ impl Resource for Counted {
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
         let _open = self.0.gate.acquire().await.unwrap();
         if config.contains_key("fail") {
-            return Err(ToolError::new(Code::InvalidInput, "no"));
+            return Err(ToolError::new(ErrorCode::InvalidInput, "no"));
         }
         self.0.opened.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(self.clone()))
@@ -100,7 +100,7 @@ async fn whoever_waits_for_an_opening_that_comes_to_nothing_opens_it_himself() {
     let none = Params::new();
     let both =
         tokio::join!(sessions.open("w", &counted, &fail, None), sessions.open("w", &counted, &none, None),);
-    assert_eq!(both.0.err().unwrap().code, Code::InvalidInput);
+    assert_eq!(both.0.err().unwrap().code, ErrorCode::InvalidInput);
     assert!(!both.1.unwrap().1);
     // The same if the first one goes away.
     sessions.disconnect("w").await;
@@ -127,7 +127,7 @@ async fn a_session_that_is_closed_ends_its_calls() {
         tokio::task::yield_now().await;
         sessions.close("w", "counted").await
     });
-    assert_eq!(outcome.unwrap_err().code, Code::NotInitialized);
+    assert_eq!(outcome.unwrap_err().code, ErrorCode::NotInitialized);
     assert!(closed.is_some());
     assert_eq!(counted.counts(), (1, 1));
     assert!(sessions.close("w", "counted").await.is_none());
@@ -138,7 +138,7 @@ async fn a_panic_of_a_tool_is_the_failure_of_one_call() {
     let (sessions, counted) = (Sessions::new(limits()), Counted::default());
     sessions.open("w", &counted, &Params::new(), None).await.unwrap();
     let busy = sessions.busy("w", "counted").await.unwrap();
-    assert_eq!(busy.call("panic", Params::new(), &call()).await.unwrap_err().code, Code::Unexpected);
+    assert_eq!(busy.call("panic", Params::new(), &call()).await.unwrap_err().code, ErrorCode::Unexpected);
     assert_eq!(busy.call("other", Params::new(), &call()).await, Ok(Value::Null));
 }
 
@@ -165,7 +165,7 @@ async fn sessions_are_bounded_in_all_and_for_each_worker() {
         held.push(sessions.open_temporary(worker, &counted).await.unwrap());
         if worker == "a" && held.len() == 2 {
             let refused = sessions.open("a", &counted, &Params::new(), None).await.err().unwrap();
-            assert_eq!(refused.code, Code::Overloaded);
+            assert_eq!(refused.code, ErrorCode::Overloaded);
         }
     }
     let refused = sessions.open("d", &counted, &Params::new(), None).await.err().unwrap();
