@@ -129,6 +129,9 @@ mod tests {
     /// How long a test waits before it fails.
     const PATIENCE: Duration = Duration::from_secs(60);
 
+    /// A limit that a test waits for. A request on a busy machine arrives within it.
+    const SHORT: Duration = Duration::from_millis(200);
+
     struct Running {
         address: SocketAddr,
         stop: CancellationToken,
@@ -173,8 +176,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_without_a_whole_request_is_closed() {
-        let limits = ConnectionLimits { head_time: Duration::from_millis(50), ..limits() };
-        let server = Running::start(quick(), limits).await;
+        let server = Running::start(quick(), ConnectionLimits { head_time: SHORT, ..limits() }).await;
         for sent in [&b""[..], b"GET / HT", &REQUEST[..REQUEST.len() - 2]] {
             let mut stream = server.connect(sent).await;
             assert!(!rest(&mut stream).await.contains("quick"));
@@ -184,13 +186,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_is_not_idle_while_its_response_is_under_way() {
+        let slow = async || {
+            tokio::time::sleep(SHORT * 2).await;
+            "slow"
+        };
+        let router = Router::new().route("/", get(slow));
+        let server = Running::start(router, ConnectionLimits { head_time: SHORT, ..limits() }).await;
+        assert!(rest(&mut server.connect(REQUEST).await).await.ends_with("slow"));
+    }
+
+    #[tokio::test]
     async fn a_client_beyond_the_limit_waits_for_another_to_leave() {
         let server = Running::start(quick(), ConnectionLimits { max_connections: 1, ..limits() }).await;
         let mut first = server.connect(REQUEST).await;
         assert_ne!(in_time(first.read(&mut [0; 1024])).await.unwrap(), 0);
         let mut second = server.connect(REQUEST).await;
         let mut byte = [0];
-        let early = tokio::time::timeout(Duration::from_millis(50), second.read(&mut byte)).await;
+        let early = tokio::time::timeout(SHORT, second.read(&mut byte)).await;
         assert!(early.is_err(), "it is served before the first one has left");
         drop(first);
         assert_eq!(in_time(second.read(&mut byte)).await.unwrap(), 1);
@@ -224,8 +237,7 @@ mod tests {
     async fn a_response_that_never_ends_is_cut_when_the_server_stops() {
         let endless = Router::new()
             .route("/", get(async || Body::from_stream(stream::pending::<io::Result<Vec<u8>>>())));
-        let server =
-            Running::start(endless, ConnectionLimits { grace: Duration::from_millis(50), ..limits() }).await;
+        let server = Running::start(endless, ConnectionLimits { grace: SHORT, ..limits() }).await;
         let mut stream = server.connect(REQUEST).await;
         assert_ne!(in_time(stream.read(&mut [0; 1024])).await.unwrap(), 0);
         server.stop.cancel();

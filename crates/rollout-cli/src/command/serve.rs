@@ -30,7 +30,7 @@ use crate::{
     signals,
 };
 
-/// How long the end of the service waits for clients to read what is done: longer than rollouts take to clean up.
+/// How long responses may take when the service stops: running rollouts are cleaned up before the last line is sent.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Why a job cannot be served.
