@@ -4,10 +4,7 @@
 
 use serde_json::Value;
 
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::Params,
-};
+use crate::resource::{ErrorCode, Params, ToolError};
 
 /// A text, or nothing.
 pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>, ToolError> {

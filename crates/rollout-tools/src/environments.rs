@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 
 /// The image of native environments: this machine's own system.
 pub(crate) const HOST: &str = "host";

@@ -9,7 +9,6 @@ mod code;
 mod config;
 pub mod doc;
 mod environments;
-mod failure;
 mod helper;
 mod helper_process;
 mod mcp;
@@ -22,7 +21,6 @@ pub mod vm;
 pub mod web;
 
 pub use config::ToolsConfig;
-pub use failure::{ErrorCode, ToolError};
 pub use helper::{HELPER_ARG, Helper};
 pub use helper_process::helper_main;
-pub use resource::{Call, Params, Resource, Session, ToolSpec};
+pub use resource::{Call, ErrorCode, Params, Resource, Session, ToolError, ToolSpec};

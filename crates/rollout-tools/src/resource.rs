@@ -1,11 +1,13 @@
 //! What a kind of tools has to offer: the two traits between the server and its tools.
 
+mod failure;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
-use crate::failure::ToolError;
+pub use failure::{ErrorCode, ToolError};
 
 /// Parameters by name.
 pub type Params = Map<String, Value>;

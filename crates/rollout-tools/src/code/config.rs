@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     environments::{EnvironmentType, HOST, Settings, quantity},
-    failure::{ErrorCode, ToolError},
+    resource::{ErrorCode, ToolError},
     server::{at_least_one, seconds},
 };
 

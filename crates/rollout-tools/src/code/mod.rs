@@ -18,8 +18,7 @@ pub(crate) use config::CodeConfig;
 use self::{seed::Seed, session::CodeSession};
 use crate::{
     environments::{Environments, failed},
-    failure::{ErrorCode, ToolError},
-    resource::{Params, Resource, Session, ToolSpec},
+    resource::{ErrorCode, Params, Resource, Session, ToolError, ToolSpec},
 };
 
 /// How many environments start at the same time: more of them would only be slower.

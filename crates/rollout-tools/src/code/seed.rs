@@ -9,8 +9,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::Params,
+    resource::{ErrorCode, Params, ToolError},
     seed::{SeedFile, Seeds, blocking},
 };
 

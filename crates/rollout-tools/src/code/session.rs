@@ -19,8 +19,7 @@ use tokio::sync::OnceCell;
 use super::{Seed, Shared};
 use crate::{
     environments::{end, failed},
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params, Session},
+    resource::{Call, ErrorCode, Params, Session, ToolError},
 };
 
 /// Where programs run, and where files stay.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 
 /// How soon more of the same word stops counting.
 const K1: f64 = 1.2;

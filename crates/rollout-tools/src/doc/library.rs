@@ -10,7 +10,7 @@ use super::bm25::Index;
 use super::cache::Cache;
 use super::extract::{DocumentFormat, Section};
 use super::reader::Reader;
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 use crate::seed::{self, SeedFile, Stamp};
 
 /// The most bytes of memory that the documents of one call may take with their indexes. One of nothing but different

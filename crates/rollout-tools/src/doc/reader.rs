@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::extract::{DocumentFormat, ExtractError, ExtractLimits, Extraction, Section, extract};
-use crate::failure::{ErrorCode, ToolError};
 use crate::helper::Helper;
 use crate::helper::{Bounds, Failure, HelperError};
+use crate::resource::{ErrorCode, ToolError};
 use crate::seed::{self, SeedFile};
 
 /// Reads documents.

@@ -12,8 +12,7 @@ use super::library::{Library, Opened};
 use super::page::{MOST_TOKENS, Page, TOKENS, page};
 use super::{bm25, ids, snippet};
 use crate::arguments;
-use crate::failure::{ErrorCode, ToolError};
-use crate::resource::{Call, Params, Session};
+use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{SeedFile, Seeds};
 
 /// How many sections a search gives unless told otherwise.

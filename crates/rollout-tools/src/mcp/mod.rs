@@ -22,10 +22,7 @@ use tokio::sync::Mutex;
 
 pub(crate) use config::{McpServerConfig, is_server_name};
 
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params, Resource, Session, ToolSpec},
-};
+use crate::resource::{Call, ErrorCode, Params, Resource, Session, ToolError, ToolSpec};
 
 /// Calls tools of MCP servers.
 pub(crate) struct Mcp(Arc<IndexMap<String, Server>>);

@@ -11,8 +11,7 @@ use crate::doc::bm25;
 use crate::doc::cache::Cache;
 use crate::doc::extract::{DocumentFormat, Section, pieces};
 use crate::doc::reader::Reader;
-use crate::failure::{ErrorCode, ToolError};
-use crate::resource::Params;
+use crate::resource::{ErrorCode, Params, ToolError};
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
 
 /// How many indexes are built at the same time; it bounds what they take of memory beside those that are kept.

@@ -12,10 +12,9 @@ use serde_json::json;
 
 use crate::doc::extract::ExtractLimits;
 use crate::doc::reader::Reader;
-use crate::failure::ToolError;
 use crate::helper::Helper;
 use crate::helper::bounds;
-use crate::resource::{Params, Resource, Session, ToolSpec};
+use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
 use crate::seed::{self, Seeds};
 use index::Indexes;
 

@@ -9,8 +9,7 @@ use serde_json::{Value, json};
 use super::index::{Index, Indexes};
 use crate::arguments;
 use crate::doc::bm25;
-use crate::failure::{ErrorCode, ToolError};
-use crate::resource::{Call, Params, Session};
+use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{Seeds, blocking};
 
 /// How many passages a search gives unless told otherwise.

@@ -16,8 +16,7 @@ pub(crate) use roots::Roots;
 
 use crate::{
     arguments,
-    failure::{ErrorCode, ToolError},
-    resource::Params,
+    resource::{ErrorCode, Params, ToolError},
 };
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.

@@ -8,7 +8,7 @@ use axum::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 
 /// An answer: what happened, what came of it, and what it was about.
 #[derive(Debug, Clone, PartialEq, Serialize)]

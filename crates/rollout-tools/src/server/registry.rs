@@ -8,10 +8,7 @@ use std::{
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::{Resource, ToolSpec},
-};
+use crate::resource::{ErrorCode, Resource, ToolError, ToolSpec};
 
 /// What may stand between the prefix and the name of a tool beside `:`.
 const SEPARATORS: [char; 3] = ['.', '_', '-'];

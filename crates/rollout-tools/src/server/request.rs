@@ -12,10 +12,7 @@ use serde::{Deserialize, Deserializer, de, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{Action, Envelope, Service, config::duration};
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::Params,
-};
+use crate::resource::{ErrorCode, Params, ToolError};
 
 /// The longest name of a worker.
 const MAX_WORKER_BYTES: usize = 256;

@@ -21,10 +21,7 @@ use super::{
     service::content_of,
     warmup::WarmUp,
 };
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::Params,
-};
+use crate::resource::{ErrorCode, Params, ToolError};
 
 type Server = State<Arc<Service>>;
 

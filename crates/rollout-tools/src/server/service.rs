@@ -16,10 +16,7 @@ use super::{
     sessions::{SessionLimits, Sessions},
     warmup::WarmUp,
 };
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params},
-};
+use crate::resource::{Call, ErrorCode, Params, ToolError};
 
 /// How long a call waits for others to end before it is refused.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -17,10 +17,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params, Resource, Session},
-};
+use crate::resource::{Call, ErrorCode, Params, Resource, Session, ToolError};
 
 /// How long a session may take to end. What is left then, its resource has to look after.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);

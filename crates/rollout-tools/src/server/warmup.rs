@@ -13,10 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Registry;
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::Resource,
-};
+use crate::resource::{ErrorCode, Resource, ToolError};
 
 /// How many names of resources are taken from a request.
 const MAX_NAMES: usize = 64;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 use crate::seed::SeedFile;
 
 /// What the names of databases end with.

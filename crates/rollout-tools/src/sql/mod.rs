@@ -12,10 +12,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::failure::ToolError;
 use crate::helper::Helper;
 use crate::helper::bounds;
-use crate::resource::{Params, Resource, Session, ToolSpec};
+use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
 use crate::seed::{self, Seeds};
 
 /// How the `sql` tools are set up.

@@ -7,10 +7,9 @@ use super::databases::{choose, is_database, names};
 use super::query::{Question, Table};
 use super::schema::Schema;
 use crate::arguments;
-use crate::failure::{ErrorCode, ToolError};
 use crate::helper::Bounds;
 use crate::helper::Helper;
-use crate::resource::{Call, Params, Session};
+use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{self, SeedFile, Seeds};
 
 /// The rows of a result that are shown unless told otherwise.

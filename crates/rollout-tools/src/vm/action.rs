@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::key;
 use crate::{
     arguments,
-    failure::{ErrorCode, ToolError},
-    resource::Params,
+    resource::{ErrorCode, Params, ToolError},
 };
 
 /// Text that is typed at once: each character takes a moment.

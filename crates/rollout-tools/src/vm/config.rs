@@ -9,8 +9,7 @@ use serde_json::Value;
 use crate::{
     arguments,
     environments::{EnvironmentType, HOST, Settings, quantity},
-    failure::{ErrorCode, ToolError},
-    resource::Params,
+    resource::{ErrorCode, Params, ToolError},
     server::{at_least_one, seconds},
 };
 

@@ -18,8 +18,7 @@ use super::{
 };
 use crate::{
     environments::{end, failed},
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params, Session},
+    resource::{Call, ErrorCode, Params, Session, ToolError},
 };
 
 /// The number of the screen. Nobody else uses it, so on a shared network no other screen is reached by mistake.

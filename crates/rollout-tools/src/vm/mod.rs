@@ -18,8 +18,7 @@ pub use config::VmConfig;
 use self::desktop::Desktop;
 use crate::{
     environments::Environments,
-    failure::ToolError,
-    resource::{Params, Resource, Session, ToolSpec},
+    resource::{Params, Resource, Session, ToolError, ToolSpec},
 };
 
 /// How many desktops start at the same time: more of them would only be slower.

@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     arguments,
-    failure::{ErrorCode, ToolError},
-    resource::Params,
+    resource::{ErrorCode, Params, ToolError},
 };
 
 /// Pages in one call.

@@ -11,7 +11,7 @@ use super::{
     config::{WebConfig, WebConfigError},
     guard::{Guard, PrivateName, PublicNames, Reach},
 };
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 
 /// A page that takes more is sending its readers around.
 const MAX_REDIRECTS: usize = 5;

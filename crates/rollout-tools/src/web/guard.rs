@@ -13,7 +13,7 @@ use super::{
     address::is_public,
     config::{WebConfig, WebConfigError},
 };
-use crate::failure::{ErrorCode, ToolError};
+use crate::resource::{ErrorCode, ToolError};
 
 /// Addresses longer than this are no addresses of pages.
 const MAX_URL_BYTES: usize = 8 << 10;

@@ -20,10 +20,7 @@ use serde_json::{Value, json};
 pub use config::{WebConfig, WebConfigError};
 
 use self::{fetch::Fetcher, search::Search};
-use crate::{
-    failure::{ErrorCode, ToolError},
-    resource::{Call, Params, Resource, Session, ToolSpec},
-};
+use crate::resource::{Call, ErrorCode, Params, Resource, Session, ToolError, ToolSpec};
 
 /// The web tools: `search` and `browse`.
 #[derive(Debug)]
