@@ -1,0 +1,9 @@
+//! Many rollouts at once: what `generate` and `evaluate` run, keep and resume.
+
+mod engine;
+mod groups;
+mod options;
+mod outputs;
+mod resuming;
+mod saving;
+mod support;

@@ -1,0 +1,8 @@
+//! The guest, driven by its client as the first process of a namespace of its own, without any engine.
+#![cfg(all(feature = "docker", target_os = "linux"))]
+
+mod commands;
+mod ends;
+mod files;
+mod lost;
+mod support;

@@ -1,0 +1,92 @@
+//! Commands of this machine as tools.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use rollout::model::{
+    Content, ToolDef,
+    tool::{self, Tool},
+};
+use serde_json::json;
+
+use super::{call, gone, number_in};
+
+fn script_in(directory: &Path, script: &str, timeout: Duration) -> Arc<dyn Tool> {
+    let def = ToolDef {
+        name: "script".to_owned(),
+        description: "?".to_owned(),
+        parameters: json!({"type": "object", "properties": {}}),
+        strict: None,
+    };
+    tool::command(def, ["bash", "-c", script].map(str::to_owned).to_vec(), directory.to_owned(), timeout)
+}
+
+fn script(script: &str) -> Arc<dyn Tool> {
+    script_in(Path::new("."), script, Duration::from_secs(60))
+}
+
+#[tokio::test]
+async fn a_command_reads_its_arguments_as_json_and_prints_its_result() {
+    let result = call(&script("cat; pwd -P >&2"), json!({"b": 1, "a": ["é"]})).await.unwrap();
+    assert_eq!(result, Content::from(r#"{"b":1,"a":["é"]}"#));
+}
+
+#[tokio::test]
+async fn a_command_runs_in_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), "here\n").unwrap();
+    let tool = script_in(dir.path(), "cat data", Duration::from_secs(60));
+    assert_eq!(call(&tool, json!({})).await.unwrap(), Content::from("here"));
+}
+
+#[tokio::test]
+async fn a_command_can_print_parts_of_a_message() {
+    let part = r#"[{"type": "image_url", "image_url": {"url": "data:"}}]"#;
+    let result = call(&script(&format!("echo '{part}'")), json!({})).await.unwrap();
+    assert_eq!(result, serde_json::from_str(part).unwrap());
+    let result = call(&script("echo '[1, 2]'"), json!({})).await.unwrap();
+    assert_eq!(result, Content::from("[1, 2]"));
+}
+
+#[tokio::test]
+async fn a_command_that_fails_tells_what_it_said() {
+    let failure = call(&script("echo some; echo no luck >&2; exit 3"), json!({})).await.unwrap_err();
+    assert_eq!(failure.name, "CommandError");
+    insta::assert_snapshot!(failure, @"the command failed: exit status: 3; it said: no luck");
+    let missing = tool::command(
+        script("").def().clone(),
+        vec!["/nowhere/at/all".to_owned()],
+        ".".into(),
+        Duration::from_secs(60),
+    );
+    insta::assert_snapshot!(call(&missing, json!({})).await.unwrap_err(), @"the command `/nowhere/at/all` cannot be started: No such file or directory (os error 2)");
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_read_its_arguments_is_no_failure() {
+    let large = "x".repeat(1 << 20);
+    assert_eq!(call(&script("echo done"), json!({"large": large})).await.unwrap(), Content::from("done"));
+}
+
+#[tokio::test]
+async fn output_without_end_is_a_failure() {
+    let failure = call(&script("cat /dev/zero"), json!({})).await.unwrap_err();
+    insta::assert_snapshot!(failure, @"the command printed more than 8388608 bytes");
+}
+
+#[tokio::test]
+async fn what_a_command_left_behind_ends_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; echo done", Duration::from_secs(60));
+    assert_eq!(call(&tool, json!({})).await.unwrap(), Content::from("done"));
+    gone(number_in(&dir.path().join("pid")).await).await;
+}
+
+#[tokio::test]
+async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let tool = script_in(dir.path(), "sleep 1000 & echo $! > pid; sleep 1000", Duration::from_millis(500));
+    let failure = call(&tool, json!({})).await.unwrap_err();
+    assert_eq!(failure.name, "TimeoutError");
+    insta::assert_snapshot!(failure, @"the command still ran after 0.5 seconds");
+    gone(number_in(&dir.path().join("pid")).await).await;
+}
