@@ -1,0 +1,518 @@
+//! The command as a person meets it: help, mistakes, and what needs no engine.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Output};
+
+use assert_cmd::Command;
+
+fn rollout(dir: &Path, args: &[&str]) -> Output {
+    Command::cargo_bin("rollout")
+        .unwrap()
+        .current_dir(dir)
+        .args(args)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", dir)
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap()
+}
+
+/// What the command prints and how it ends. The directory it runs in is shown as `[DIR]`.
+fn seen(dir: &Path, args: &[&str]) -> String {
+    let output = rollout(dir, args);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&dir.display().to_string(), "[DIR]");
+    let mut seen = text(&output.stdout);
+    if !output.stderr.is_empty() {
+        seen.push_str("--- stderr\n");
+        seen.push_str(&text(&output.stderr));
+    }
+    format!("{seen}--- exit {}", output.status.code().unwrap())
+}
+
+fn stderr(dir: &Path, args: &[&str]) -> String {
+    String::from_utf8_lossy(&rollout(dir, args).stderr).into_owned()
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn help_teaches_the_first_steps() {
+    insta::assert_snapshot!(seen(temporary().path(), &["--help"]), @"
+    Run agents against tasks in isolated environments, and score them
+
+    `rollout job.yaml` is short for `rollout run job.yaml`.
+
+    Usage: rollout <JOB> [OPTIONS]
+           rollout <COMMAND>
+
+    Commands:
+      run          Run a job
+      eval         Ask the questions of a benchmark, and score the answers
+      ask          Ask one question
+      resume       Continue a job or a benchmark that was cut short
+      score        Score saved answers by another metric, another judge or a rubric
+      serve        Run rollouts of a model for a training loop, over HTTP
+      tools        Serve tools for models over HTTP: code, documents, databases, the web
+      export       Turn the results of a job into files for other programs
+      compare      Compare jobs or agents task by task: differences, and whether they can be chance
+      investigate  Have a model say why trials of a job failed
+      reproduce    Run one trial again, and tell what differs
+      flakes       Find tasks whose oracle does not always pass, or that reward doing nothing
+      validate     Check a job, a task, a dataset or a benchmark without running anything
+      shell        Open a shell in a fresh environment of a task
+      attach       Open a shell in the environment that a trial left behind
+      init         Make a job or a task that runs as it is
+      schema       Print the JSON Schema of a file, for editors
+      doctor       Tell what this machine can run, and what to change where it cannot
+      clean        Remove what ended runs left behind
+      completions  Print a completion script for a shell
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+
+    Examples:
+      rollout init job my-eval               Make a job that runs as it is
+      rollout my-eval/job.yaml               Run it
+      rollout my-eval/job.yaml --dry-run     See what would run
+      rollout resume jobs/2026-01-15__10-30-00
+                                             Go on after Ctrl-C or a crash
+      rollout doctor                         See what this machine can run
+
+    Exit status:
+      0    every trial completed, whatever its reward
+      1    some trial failed, or --fail-under was not met
+      2    the command, the configuration or the engine is wrong, and nothing ran
+      130  cancelled
+    --- exit 0
+    ");
+}
+
+#[test]
+fn help_of_run_groups_its_options() {
+    insta::assert_snapshot!(seen(temporary().path(), &["run", "--help"]), @r#"
+    Run a job
+
+    Usage: rollout run [OPTIONS] <JOB>
+
+    Arguments:
+      <JOB>
+              The job file
+
+    Options:
+          --dry-run
+              Show the plan and run nothing
+
+          --strict
+              Refuse the job if any of its tasks is invalid, or means something that Rollout would
+              ignore
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+    What runs:
+          --agent <GLOB>
+              Run only agents whose name matches; can be given several times
+
+          --task <GLOB>
+              Run only tasks whose name matches; can be given several times
+
+          --dataset <GLOB>
+              Run only datasets whose name matches; can be given several times
+
+          --limit <N>
+              Run at most this many tasks of each dataset
+
+    How it runs:
+          --attempts <N>
+              Attempt each task this often, instead of n_attempts
+
+          --concurrency <N>
+              Run this many trials at the same time, instead of n_concurrent_trials
+
+          --set <KEY=VALUE>
+              Replace a value of the job file, by its dotted key; can be given several times
+
+    What comes out:
+          --fail-under <RATE=BOUND>
+              Exit with 1 if a rate over completed trials is below this: pass_rate=0.9 or
+              mean_reward=0.5
+
+          --junit <FILE>
+              Write a JUnit report; a reward below 1 is a failure, a failed trial an error
+
+          --output <FOR>
+              Choose who reads the output
+
+              Possible values:
+              - human: A person: a live display on a terminal, lines in a pipe or in CI
+              - json:  A program: one event per line
+
+    Examples:
+      rollout job.yaml --agent oracle --task 'sort-*'
+                                             Run a part of the job
+      rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
+                                             Look closer at a few trials
+      rollout job.yaml --fail-under pass_rate=0.9 --junit report.xml
+                                             Use the job as a gate in CI
+      rollout job.yaml --output json | jq -c 'select(.event == "trial_finished")'
+                                             Follow it with a program
+    --- exit 0
+    "#);
+}
+
+#[test]
+fn mistakes_in_arguments_exit_with_2_and_say_what_is_possible() {
+    let dir = temporary();
+    let said = |args: &[&str]| {
+        let output = rollout(dir.path(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8(output.stderr).unwrap().lines().next().unwrap_or_default().to_owned()
+    };
+    insta::assert_snapshot!(said(&["jobb"]), @"error: unrecognized subcommand 'jobb'");
+    insta::assert_snapshot!(said(&["job.yaml", "--fail-under", "cost=1"]), @r#"error: invalid value 'cost=1' for '--fail-under <RATE=BOUND>': unknown rate "cost": it can be pass_rate or mean_reward"#);
+    insta::assert_snapshot!(said(&["job.yaml", "--output", "xml"]), @"error: invalid value 'xml' for '--output <FOR>'");
+    insta::assert_snapshot!(said(&["resume", "jobs/x", "--rerun", "all"]), @"error: invalid value 'all' for '--rerun <WHICH>'");
+    insta::assert_snapshot!(said(&["init", "agent", "x"]), @"error: invalid value 'agent' for '<KIND>'");
+}
+
+#[test]
+fn init_makes_a_job_that_is_valid_and_overwrites_nothing() {
+    let dir = temporary();
+    insta::assert_snapshot!(seen(dir.path(), &["init", "job", "my-eval"]), @"
+    made my-eval/job.yaml and my-eval/tasks/hello
+
+    run it      rollout my-eval/job.yaml
+    add a task  rollout init task my-eval/tasks/<name>
+    --- exit 0
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "my-eval/job.yaml", "--strict"]), @"
+    ✓ my-eval/job.yaml (3 agents, 1 dataset, 1 task): no problems
+    --- exit 0
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["init", "job", "my-eval"]), @"
+    --- stderr
+    error: my-eval exists already
+    hint: choose another name, or remove it first
+    --- exit 2
+    ");
+}
+
+#[test]
+fn init_makes_a_task_whose_scripts_can_be_run() {
+    let dir = temporary();
+    insta::assert_snapshot!(seen(dir.path(), &["init", "task", "tasks/sort"]), @"
+    made the task tasks/sort
+
+    say what to do     tasks/sort/instruction.md
+    say what is right  tasks/sort/tests/test.sh
+    check it           rollout validate tasks/sort
+    --- exit 0
+    ");
+    for script in ["solution/solve.sh", "tests/test.sh"] {
+        let mode = fs::metadata(dir.path().join("tasks/sort").join(script)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{script}");
+    }
+    fs::write(dir.path().join("taken"), "").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["init", "task", "taken"]), @"
+    --- stderr
+    error: taken exists already
+    hint: choose another name, or remove it first
+    --- exit 2
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["init", "task", ".."]), @"
+    --- stderr
+    error: .. cannot be the name of a task
+    cause: a name cannot be empty
+    --- exit 2
+    ");
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_makes_nothing() {
+    let dir = temporary();
+    rollout(dir.path(), &["init", "job", "."]);
+    let text = seen(dir.path(), &["job.yaml", "--dry-run", "--agent", "[on]*", "--attempts", "2"]);
+    insta::assert_snapshot!(text, @"
+    the job: 4 trials = 2 agents × 1 task × 2 attempts, 4 at a time
+
+    agents    oracle, nop
+    datasets  tasks (1 task)
+    provider  native
+    results   jobs, in a directory named after the time of the start
+
+    first trials             build  install   agent  verifier
+    oracle/tasks/hello__1  10m 00s   5m 00s  5m 00s    1m 00s
+    oracle/tasks/hello__2  10m 00s   5m 00s  5m 00s    1m 00s
+    nop/tasks/hello__1     10m 00s   5m 00s  5m 00s    1m 00s
+    nop/tasks/hello__2     10m 00s   5m 00s  5m 00s    1m 00s
+
+    nothing was run
+    --- exit 0
+    ");
+    assert!(!dir.path().join("jobs").exists());
+    insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--dry-run", "--task", "sort-*"]), @r#"
+    --- stderr
+    error: no task matches "sort-*"; there are: hello
+    --- exit 2
+    "#);
+}
+
+#[test]
+fn every_problem_of_a_job_is_shown_before_anything_runs() {
+    let dir = temporary();
+    fs::write(dir.path().join("job.yaml"), "agents:\n  - name: a\n    exceute: x\ndatasets: []\n").unwrap();
+    let text = seen(dir.path(), &["job.yaml", "--set", "n_attempts=0"]);
+    insta::assert_snapshot!(text, @"
+    --- stderr
+    error: `execute` is missing in `agents.0`
+     --> job.yaml:2:5
+      |
+    2 |   - name: a
+      |     ^
+      |
+      = help: write the script under `execute:`, or its path under `execute_file:`, or a `model:`; agents that need neither are `oracle` and `nop`
+
+    error: unknown key `exceute` in `agents.0`
+     --> job.yaml:3:5
+      |
+    3 |     exceute: x
+      |     ^^^^^^^
+      |
+      = help: did you mean `execute`? known keys in `agents.0`: `name`, `description`, `install`, `install_file`, `install_sha256`, `execute`, `execute_file`, `execute_sha256`, `model`, `system_prompt`, `limits`, `env`
+
+    error: `datasets` is empty
+     --> job.yaml:4:11
+      |
+    4 | datasets: []
+      |           ^
+      |
+      = help: a job needs at least one dataset, such as `- path: ./tasks`
+
+    error: `n_attempts` must be at least 1, not 0
+     --> --set:1:12
+      |
+    1 | n_attempts=0
+      |            ^
+
+    error: job.yaml has 4 problems
+    --- exit 2
+    ");
+}
+
+#[test]
+fn validate_shows_every_broken_task_of_a_dataset() {
+    let dir = temporary();
+    for task in ["tasks/good", "tasks/no-tests", "tasks/odd", "tasks/wrong"] {
+        rollout(dir.path(), &["init", "task", task]);
+    }
+    let task = |path: &str| dir.path().join("tasks").join(path);
+    fs::remove_dir_all(task("no-tests/tests")).unwrap();
+    fs::remove_dir_all(task("odd/solution")).unwrap();
+    fs::write(task("odd/task.toml"), "[environment]\ngpus = 1\n").unwrap();
+    fs::write(task("wrong/task.toml"), "[agent]\ntimeout_sec = \"soon\"\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "tasks"]), @r#"
+    task no-tests
+    [DIR]/tasks/no-tests is not a complete task:
+    - tests/test.sh is missing
+
+    task wrong
+    error: `agent.timeout_sec` must be a number, not a string
+     --> [DIR]/tasks/wrong/task.toml:2:15
+      |
+    2 | timeout_sec = "soon"
+      |               ^^^^^^
+
+    warning: `environment.gpus` is not supported: no GPU is given to the environment
+     --> [DIR]/tasks/odd/task.toml:2:1
+      |
+    2 | gpus = 1
+      | ^^^^
+
+    warning: odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+
+    ✗ tasks (4 tasks): 2 problems, 2 warnings
+    --- exit 2
+    "#);
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "tasks/odd"]), @"
+    warning: `environment.gpus` is not supported: no GPU is given to the environment
+     --> [DIR]/tasks/odd/task.toml:2:1
+      |
+    2 | gpus = 1
+      | ^^^^
+
+    warning: odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+
+    ✓ tasks/odd (1 task): 2 warnings
+    --- exit 0
+    ");
+    assert_eq!(rollout(dir.path(), &["validate", "tasks/odd", "--strict"]).status.code(), Some(2));
+}
+
+#[test]
+fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
+    let dir = temporary();
+    rollout(dir.path(), &["init", "job", "."]);
+    rollout(dir.path(), &["init", "task", "tasks/broken"]);
+    fs::remove_file(dir.path().join("tasks/broken/tests/test.sh")).unwrap();
+    fs::write(dir.path().join("tasks/hello/task.toml"), "[environment]\ngpus = 1\n").unwrap();
+    rollout(dir.path(), &["init", "task", "tasks/fine"]);
+    fs::write(dir.path().join("tasks/fine/task.toml"), "[environment]\nmemory = \"2048\"\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["job.yaml", "--strict"]), @"
+    --- stderr
+    warning: `environment.gpus` is not supported: no GPU is given to the environment
+     --> [DIR]/tasks/hello/task.toml:2:1
+      |
+    2 | gpus = 1
+      | ^^^^
+
+    task tasks/broken
+    [DIR]/tasks/broken is not a complete task:
+    - tests/test.sh is missing
+
+    error: the job was refused: --strict, and its tasks have 2 problems
+    --- exit 2
+    ");
+    let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "fine", "--dry-run"]);
+    assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
+    insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @"warning: task fine and 1 other: not all of task.toml means here what it says; `rollout validate` shows what");
+}
+
+#[test]
+fn what_cannot_be_continued_is_told_with_what_to_do() {
+    let dir = temporary();
+    insta::assert_snapshot!(seen(dir.path(), &["resume", "."]), @"
+    --- stderr
+    error: . is not a job directory: it has no journal.jsonl
+    hint: give the directory that the run printed, <jobs_dir>/<name>
+    --- exit 2
+    ");
+    insta::assert_snapshot!(seen(dir.path(), &["attach", "."]), @"
+    --- stderr
+    error: . is not a trial's directory
+    cause: No such file or directory (os error 2)
+    hint: give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>
+    --- exit 2
+    ");
+}
+
+#[test]
+fn a_provider_that_is_not_there_ends_the_command_before_anything_runs() {
+    let dir = temporary();
+    rollout(dir.path(), &["init", "job", "."]);
+    let text = seen(dir.path(), &["job.yaml", "--set", "environment={type: modal}"]);
+    insta::assert_snapshot!(text, @r#"
+    --- stderr
+    error: environment.type "modal" is not part of this build of Rollout
+    hint: write `type: native`: it needs no daemon and no set-up
+    --- exit 2
+    "#);
+    assert!(!dir.path().join("jobs").exists());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_quietly() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_rollout"))
+        .args(["completions", "bash"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn schemas_are_those_that_are_checked_in() {
+    for of in ["benchmark", "interaction", "job", "task"] {
+        let file = format!("{of}.schema.json");
+        let output = rollout(temporary().path(), &["schema", of]);
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas").join(&file);
+        let kept: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(printed, kept, "{file}");
+    }
+}
+
+#[test]
+fn validate_knows_a_benchmark_and_looks_at_its_questions() {
+    let dir = temporary();
+    let config = r#"{"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}"#;
+    fs::write(dir.path().join("config.json"), config).unwrap();
+    fs::write(dir.path().join("q.jsonl"), "{\"id\": 1, \"question\": \"一加一?\"}\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json"]), @r#"
+    warning: `max_turn` is not known here, and has no effect
+     --> config.json:1:63
+      |
+    1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
+      |                                                               ^^^^^^^^^^
+      |
+      = help: did you mean `max_turns`?
+
+    ✓ config.json (1 question): 1 warning
+    --- exit 0
+    "#);
+    fs::write(dir.path().join("q.jsonl"), "{\"id\": 1}\n?\n").unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json", "--strict"]), @r#"
+    error: q.jsonl has 2 bad questions:
+      line 1: there is no `question`
+      line 2: not JSON: expected value at column 1
+
+    warning: `max_turn` is not known here, and has no effect
+     --> config.json:1:63
+      |
+    1 | {"base_url": "http://127.0.0.1:1/v1", "data_path": "q.jsonl", "max_turn": 3}
+      |                                                               ^^^^^^^^^^
+      |
+      = help: did you mean `max_turns`?
+
+    ✗ config.json: 1 problem, 1 warning
+    --- exit 2
+    "#);
+    fs::write(dir.path().join("config.json"), r#"{"max_turns": 0, "data_path": "absent"}"#).unwrap();
+    insta::assert_snapshot!(seen(dir.path(), &["validate", "config.json"]), @r#"
+    --- stderr
+    error: `base_url` is missing
+     --> config.json:1:1
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      | ^
+      |
+      = help: write where the model's server answers, or set OPENAI_BASE_URL: `https://api.openai.com/v1`, `http://127.0.0.1:8000/v1`
+
+    error: `max_turns` must be at least 1, not 0
+     --> config.json:1:15
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      |               ^
+
+    error: `data_path`: there is no such file
+     --> config.json:1:31
+      |
+    1 | {"max_turns": 0, "data_path": "absent"}
+      |                               ^^^^^^^^
+      |
+      = help: the path is relative to this file, else to the working directory
+
+    error: config.json has 3 problems
+    --- exit 2
+    "#);
+}
+
+#[test]
+fn every_shell_gets_completions_for_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = rollout(temporary().path(), &["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && script.contains("validate") && script.contains("fail-under"),
+            "{shell}"
+        );
+    }
+}

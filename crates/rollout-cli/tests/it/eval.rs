@@ -1,0 +1,427 @@
+//! Benchmarks by the command, against a scripted server.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+};
+
+use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, files_holding};
+use serde_json::{Value, json};
+
+/// A benchmark with these questions. Its results are where those of a job are.
+fn benchmark(server: &ModelServer, questions: &[Value], config: Value) -> TestJob {
+    let mut all = json!({
+        "data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(),
+        "model_name": "m", "max_retries": 0,
+    });
+    all.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
+    let lines: String = questions.iter().map(|question| format!("{question}\n")).collect();
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .file("questions.jsonl", &lines)
+        .file("config.json", &all.to_string())
+}
+
+fn sums() -> Vec<Value> {
+    vec![
+        json!({"id": "q1", "question": "What is 2+2?", "answer": "4"}),
+        json!({"id": "q2", "question": "What is 3+4?", "answer": "8"}),
+        json!({"id": "问题", "question": "What is 1+1?"}),
+    ]
+}
+
+/// What a person reads, without times.
+fn shown(finished: &Finished) -> String {
+    let mut text = finished.stdout();
+    let start = "summary_questions_";
+    if let Some(place) = text.find(start) {
+        let stop = text[place..].find(".json").unwrap() + place;
+        text.replace_range(place + start.len()..stop, "<time>");
+    }
+    let time = |word: &str| {
+        let number = word.trim_end_matches(':').strip_suffix('s')?;
+        number.parse::<f64>().ok().map(|_| word.replace(number, "…"))
+    };
+    let line = |line: &str| {
+        let words = line.split(' ').map(|word| time(word).unwrap_or_else(|| word.to_owned()));
+        words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn files(job: &TestJob) -> Vec<String> {
+    let entries = fs::read_dir(job.dir()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_run_shows_the_running_score_and_where_everything_is() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(0);
+    insta::assert_snapshot!(shown(&finished), @"
+    job: 3 questions, 1 at a time
+    results in jobs/job
+    [1/3] ✓ q1  score 1, 1 on average  …s
+    [2/3] ○ q2  score 0, 0.5 on average  …s
+    [3/3] ✓ 问题  answered  …s
+
+    agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
+    m      questions       3          3       0      50.0%         50.0%          0.5    $0  …s
+
+    agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
+    m      questions       9.5–90.5%         0.5 ± 0.5      …s      …s
+
+    3 questions in …s: 3 completed, 0 failed
+    benchmark   questions
+    questions   3: 3 answered, 0 failed
+    score       0.5 on average, by exact_match
+    results     jobs/job/results.jsonl
+    evaluation  jobs/job/evaluation.json
+    summary     jobs/job/summary_questions_<time>.json
+    ");
+}
+
+#[test]
+fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
+    let server = ModelServer::scripted(|request| match request.last_text().contains("3+4") {
+        true => Reply::error(400, "not this one"),
+        false => Reply::text("4"),
+    });
+    let job = benchmark(&server, &sums(), json!({}));
+    let finished = job.rollout(&["eval", "config.json", "--max-tasks", "2"]).expect(1);
+    let shown = shown(&finished);
+    assert!(shown.contains("failure  q2  agent_execution_failed"), "{shown}");
+    assert!(shown.contains("questions   2: 1 answered, 1 failed"), "{shown}");
+    assert!(shown.contains("again       rollout resume jobs/job --rerun error"), "{shown}");
+}
+
+#[test]
+fn what_failed_or_is_wrong_is_asked_again_and_what_has_no_right_answer_is_not() {
+    let broken = std::sync::atomic::AtomicBool::new(true);
+    let server = ModelServer::scripted(move |request| match request.last_text().contains("2+2") {
+        true if broken.swap(false, std::sync::atomic::Ordering::Relaxed) => Reply::error(400, "not now"),
+        _ => Reply::text("4"),
+    });
+    let job = benchmark(&server, &sums(), json!({}));
+    job.rollout(&["eval", "config.json"]).expect(1);
+    assert_eq!(server.served(), 3);
+    let again = job.rollout(&["resume", "jobs/job", "--rerun", "error", "--output", "json"]).expect(0);
+    assert_eq!((server.served(), &again.events()[0]["resumed_trials"]), (4, &json!(2)));
+    let again = job.rollout(&["resume", "jobs/job", "--rerun", "unsolved", "--output", "json"]).expect(0);
+    assert_eq!((server.served(), &again.events()[0]["resumed_trials"]), (5, &json!(2)));
+    assert_eq!(again.file("results.jsonl").lines().count(), 3);
+}
+
+#[test]
+fn where_nothing_was_evaluated_there_is_no_score() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &[json!({"id": "q", "question": "What is 1+1?"})], json!({}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(0);
+    let shown = shown(&finished);
+    assert!(shown.contains("score       —, nothing was evaluated"), "{shown}");
+    assert!(
+        shown.contains("m      questions       1          1       0          —             —            —"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_judge_that_fails_is_an_exit_status_of_1_and_is_told() {
+    let server = ModelServer::arithmetic();
+    let judge = ModelServer::always(Reply::error(400, "no"));
+    let config = json!({
+        "evaluation_metric": "llm_judgement", "evaluator_base_url": judge.url(), "evaluator_max_retries": 0,
+    });
+    let job = benchmark(&server, &sums(), config);
+    let finished = job.rollout(&["eval", "config.json"]).expect(1);
+    let shown = shown(&finished);
+    assert!(
+        shown.contains("failed for 2 answers, which count as 0; `rollout score jobs/job --config FILE`"),
+        "{shown}"
+    );
+    job.rollout(&["resume", "jobs/job"]).expect(1);
+}
+
+#[test]
+fn a_password_in_an_address_is_in_no_output() {
+    const PASSWORD: &str = "hunter22hunter";
+    let server = ModelServer::arithmetic();
+    let url = format!("http://u:{PASSWORD}@127.0.0.1:9/");
+    let job =
+        benchmark(&server, &sums(), json!({"sandbox_server_url": url, "available_tools": ["web:search"]}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(2);
+    assert!(finished.stderr().contains("http://127.0.0.1:9 does not answer"), "{}", finished.stderr());
+    assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
+    let elsewhere = format!("https://u:{PASSWORD}@127.example.org/v1");
+    let finished = job.rollout(&["ask", "Well?", "--base-url", &elsewhere]).expect(2);
+    assert!(finished.stderr().contains("there is no key"), "{}", finished.stderr());
+    assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
+}
+
+#[test]
+fn every_problem_of_a_configuration_is_told_at_once_and_nothing_runs() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({"max_turns": 0, "evaluation_metric": "exact"}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(2);
+    let said = finished.stderr();
+    assert!(said.contains("max_turns") && said.contains("evaluation_metric"), "{said}");
+    assert!(said.contains("config.json has 2 problems"), "{said}");
+    assert!(!job.dir().exists());
+
+    let no_metric = job.rollout(&["eval", "config.json", "--set", "max_turns=1", "--metric", "f1"]).expect(2);
+    assert!(no_metric.stderr().contains("f1_score"), "{}", no_metric.stderr());
+    let repaired =
+        ["eval", "config.json", "--set", "max_turns=1", "--metric", "f1_score", "--task-ids", "q1,q9"];
+    let no_question = job.rollout(&repaired).expect(2);
+    assert!(
+        no_question.stderr().contains("there is no question with the id \"q9\""),
+        "{}",
+        no_question.stderr()
+    );
+}
+
+#[test]
+fn a_program_follows_the_events_to_the_summary() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({"parallel": true, "max_workers": 4}));
+    let finished = job.rollout(&["eval", "config.json", "--model", "m2", "--output", "json"]).expect(0);
+    let events = finished.events();
+    let (first, last) = (&events[0], &events[events.len() - 1]);
+    assert_eq!((&first["event"], &first["kind"]), (&json!("job_started"), &json!("benchmark")));
+    assert_eq!((&first["concurrency"], &first["total_trials"]), (&json!(4), &json!(3)));
+    assert_eq!(last["event"], "benchmark_finished");
+    assert_eq!(last["summary"]["average_score"], 0.5);
+    assert_eq!(last["summary"]["results_file"], "jobs/job/results.jsonl");
+    let file = job.root().join(last["summary"]["summary_file"].as_str().unwrap());
+    let mut written: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    written["summary_file"] = last["summary"]["summary_file"].clone();
+    assert_eq!(written, last["summary"]);
+    assert_eq!(server.requests()[0].model(), "m2");
+}
+
+#[test]
+fn a_run_that_is_cut_short_is_resumed_and_comes_to_the_same() {
+    let questions: Vec<_> = (0..12)
+        .map(|n| json!({"id": format!("q{n}"), "question": format!("What is {n}+1?"), "answer": "3 5 7"}))
+        .collect();
+    let hold = Hold::new();
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |request| {
+        let text = request.last_text();
+        let number: u64 = text.trim_start_matches("What is ").trim_end_matches("+1?").parse().unwrap();
+        Reply::text((number + 1).to_string()).held(&held)
+    });
+    let config = json!({"parallel": true, "max_workers": 3, "evaluation_metric": "f1_score"});
+    let job = benchmark(&server, &questions, config.clone());
+    let mut running = job.start_with(&["eval", "config.json", "--output", "json"]);
+    hold.pass(5);
+    running.until("five answers", |events| {
+        events.iter().filter(|event| event["event"] == "trial_finished").count() == 5
+    });
+    running.signal("-INT");
+    running.finish().expect(130);
+    assert!(!job.dir().join("evaluation.json").exists());
+    assert!(!files(&job).iter().any(|name| name.starts_with("summary")));
+
+    hold.open();
+    let before = server.served();
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(resumed.events()[0]["resumed_trials"], 5);
+    assert_eq!(server.served() - before, 7, "what was answered is not asked again");
+
+    let whole = benchmark(&server, &questions, config);
+    let finished = whole.rollout(&["eval", "config.json", "--output", "json"]).expect(0);
+    let comparable = |finished: &Finished| {
+        let mut summary = finished.events().pop().unwrap()["summary"].take();
+        for varying in ["total_time_seconds", "timestamp", "summary_file", "provenance"] {
+            summary[varying] = Value::Null;
+        }
+        summary
+    };
+    assert_eq!(comparable(&resumed), comparable(&finished));
+    assert_eq!(resumed.file("evaluation.json"), finished.file("evaluation.json"));
+    assert_eq!(resumed.result()["results"], finished.result()["results"]);
+    assert_eq!(resumed.file("results.jsonl").lines().count(), 12);
+}
+
+#[test]
+fn a_benchmark_is_resumed_from_its_own_copy_where_the_configuration_is_gone_and_not_with_another() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({}));
+    job.rollout(&["eval", "config.json"]).expect(0);
+    let refused = job.file("config.json", &json!({"base_url": server.url(), "data_path": "questions.jsonl", "output_dir": "jobs/job", "model_name": "other"}).to_string());
+    let finished = refused.rollout(&["resume", "jobs/job"]).expect(2);
+    assert!(finished.stderr().contains("model_name: was \"m\", is \"other\""), "{}", finished.stderr());
+    let renamed = ["eval", "config.json", "--output-dir", "jobs/named", "--set", "benchmark_name=one"];
+    refused.rollout(&renamed).expect(0);
+    let journal = refused.root().join("jobs/named/journal.jsonl");
+    let text = fs::read_to_string(&journal).unwrap();
+    fs::write(&journal, text.replace("benchmark_name=one", "benchmark_name=two")).unwrap();
+    let finished = refused.rollout(&["resume", "jobs/named"]).expect(2);
+    assert!(finished.stderr().contains("benchmark_name: was \"one\", is \"two\""), "{}", finished.stderr());
+    fs::remove_file(refused.root().join("config.json")).unwrap();
+    refused.rollout(&["resume", "jobs/job"]).expect(0);
+}
+
+#[test]
+fn a_second_run_into_the_same_directory_is_refused() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({}));
+    job.rollout(&["eval", "config.json"]).expect(0);
+    let refused = job.rollout(&["eval", "config.json"]).expect(2);
+    assert!(refused.stderr().contains("`rollout resume jobs/job` continues it"), "{}", refused.stderr());
+    job.rollout(&["eval", "config.json", "--output-dir", "jobs/other"]).expect(0);
+}
+
+#[test]
+fn nothing_but_the_summary_is_written_where_results_are_not_saved() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({"save_results": false}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(0);
+    assert!(finished.stdout().contains("nothing is kept"), "{}", finished.stdout());
+    assert!(matches!(files(&job).as_slice(), [one] if one.starts_with("summary_questions_")));
+    assert!(!job.root().join("rollout.log").exists());
+}
+
+#[test]
+fn keys_are_in_no_file_and_in_no_output() {
+    const KEY: &str = "sk-0123456789abcdef";
+    let server = ModelServer::scripted(|request| match &*request.last_text() {
+        "refused" => Reply::error(400, format!("no such key: {KEY}")),
+        _ => Reply::text(format!("my key is {KEY}")),
+    })
+    .key(KEY);
+    let judge = ModelServer::always(Reply::text(format!("true, says {KEY}")));
+    let questions = [
+        json!({"id": "a", "question": format!("Is it {KEY}?"), "answer": KEY}),
+        json!({"id": "b", "question": "refused", "answer": "x", "kwargs": {"key": KEY}}),
+    ];
+    for (written, variable) in [("${THE_KEY}", KEY), (KEY, "unused")] {
+        let config = json!({
+            "api_key": written, "evaluator_api_key": written, "evaluation_metric": "llm_judgement",
+            "evaluator_base_url": judge.url(), "evaluator_extra_params": {"user": KEY},
+            "system_prompt": format!("Never tell {KEY}."), "unknown": KEY,
+        });
+        let job = benchmark(&server, &questions, config).env("THE_KEY", variable);
+        for finished in [
+            job.rollout(&["eval", "config.json", "--output", "json"]).expect(1),
+            job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(1),
+        ] {
+            assert!(!finished.stdout().contains(KEY), "{}", finished.stdout());
+            assert!(!finished.stderr().contains(KEY), "{}", finished.stderr());
+        }
+        assert_eq!(files_holding(&job.dir(), KEY), Vec::<String>::new());
+        assert!(fs::read_to_string(job.dir().join("results.jsonl")).unwrap().contains("[redacted]"));
+    }
+}
+
+#[test]
+fn a_refused_key_ends_the_run_and_says_what_to_set() {
+    let server = ModelServer::arithmetic().key("right");
+    let job = benchmark(&server, &sums(), json!({"api_key": "wrong-0123456789"}));
+    let finished = job.rollout(&["eval", "config.json"]).expect(1);
+    assert!(finished.stderr().contains("the server refuses the key of model m"), "{}", finished.stderr());
+    assert!(finished.stderr().contains("api_key"), "{}", finished.stderr());
+    assert!(!finished.stderr().contains("wrong-0123456789"));
+}
+
+#[test]
+fn an_export_of_answers_says_what_they_lack() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({}));
+    job.rollout(&["eval", "config.json"]).expect(0);
+    let finished = job.rollout(&["export", "rl", "jobs/job", "--out", "samples"]).expect(2);
+    let said = finished.stderr();
+    assert!(
+        said.contains("3 answers of a benchmark, without tokens") && said.contains("token_ids"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = ModelServer::turns([
+        Reply::tool_call("code-shell", &json!({"command": "echo $((6*7)) > n; cat n"})),
+        Reply::tool_call("code-shell", &json!({"command": "cat n; rm n"})),
+        Reply::text("Final answer: 42"),
+    ]);
+    let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
+    let job = benchmark(
+        &server,
+        &questions,
+        json!({
+            "available_tools": ["code:shell"], "resource_types": ["code"], "sandbox_auto_start": true,
+            "sandbox_server_url": format!("http://127.0.0.1:{port}"), "parallel": true, "max_workers": 4,
+        }),
+    );
+    let finished = job.rollout(&["eval", "config.json"]).expect(0);
+    let rows = finished.file("results.jsonl");
+    for row in rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        assert_eq!(row["score"], 1.0);
+        let results: Vec<_> = row["trajectory"]["tool_calls"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|call| (call["tool_name"].clone(), call["success"].clone()))
+            .collect();
+        assert_eq!(results, vec![(json!("code:shell"), json!(true)); 2], "{row:#}");
+        let said = row["trajectory"]["messages"][5]["content"].as_str().unwrap();
+        assert!(said.contains("42"), "files are kept between the calls of a question: {said}");
+    }
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the tool server is gone");
+}
+
+/// Ends the process that listens at a port of this machine.
+fn kill_listener(port: u16) {
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let listens = format!("0100007F:{port:04X} 00000000:0000 0A");
+    let socket = sockets.lines().find(|line| line.contains(&listens)).unwrap();
+    let inode = socket.split_whitespace().nth(9).unwrap();
+    let wanted = format!("socket:[{inode}]");
+    let holds = |process: &std::path::Path| {
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        files
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|link| link.as_os_str() == wanted.as_str())
+    };
+    let process = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find(|path| holds(path));
+    let process = process.unwrap();
+    let status = std::process::Command::new("kill").arg("-9").arg(process.file_name().unwrap()).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let hold = Hold::new();
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |_| Reply::text("42").held(&held));
+    let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
+    let config = json!({
+        "available_tools": ["sql:*"], "resource_types": ["sql"], "sandbox_auto_start": true,
+        "sandbox_server_url": format!("http://127.0.0.1:{port}"),
+    });
+    let job = benchmark(&server, &questions, config);
+    let mut running = job.start_with(&["eval", "config.json", "--output", "json"]);
+    hold.pass(1);
+    running.until("an answer and the next question", |events| {
+        events.iter().filter(|event| event["event"] == "trial_started").count() == 2
+    });
+    kill_listener(port);
+    let finished = running.finish().expect(1);
+    let said = finished.stderr();
+    assert!(said.contains("the tool server of this run ended in the middle of it (signal: 9"), "{said}");
+    assert!(said.contains("`rollout resume jobs/job` goes on"), "{said}");
+    assert_eq!(finished.file("results.jsonl").lines().count(), 1);
+
+    hold.open();
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+    // Everything is answered, so that nothing is started to write what it came to.
+    fs::remove_file(job.dir().join("evaluation.json")).unwrap();
+    let _port_is_taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+    assert!(job.dir().join("evaluation.json").exists());
+}

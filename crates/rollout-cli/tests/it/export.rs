@@ -1,0 +1,204 @@
+//! `rollout export`, through the command.
+
+use std::fs;
+
+use rollout_testkit::{Finished, ModelServer, Reply, TestJob, TestTask};
+use serde_json::{Value, json};
+
+/// A job with one model, one attempt at a time, and datasets of one example each.
+fn job(server: &ModelServer, datasets: &[&str], columns: &[&str], token_ids: bool) -> TestJob {
+    let dataset = |name: &&str| {
+        let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
+        let interaction =
+            json!({"dataset": rows, "rubric": [{"match": "numeric"}], "state_columns": columns});
+        json!({"name": name, "interaction": interaction})
+    };
+    let model = json!({"name": "policy", "base_url": server.url(), "max_retries": 0, "token_ids": token_ids});
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "policy", "model": model}))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("datasets", datasets.iter().map(dataset).collect())
+}
+
+/// A right answer, and a wrong one.
+fn server() -> ModelServer {
+    ModelServer::sequence([
+        Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]),
+        Reply::text("3").tokens(&[1, 2, 3], &[(5, -0.25), (6, -0.125)]),
+    ])
+}
+
+fn export(job: &TestJob) -> Finished {
+    job.rollout(&["export", "rl", "jobs/job", "-o", "out"])
+}
+
+fn samples(job: &TestJob, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(job.root().join(file)).unwrap();
+    let mut samples: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    samples.sort_by_key(|sample| sample["token_ids"].as_array().unwrap().len());
+    samples
+}
+
+#[test]
+fn rollouts_with_their_turns_become_training_samples() {
+    let server = server();
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    job.run().expect(0);
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"out/samples.jsonl: 2 samples with 9 tokens, 3 of them sampled, from 2 rollouts");
+    let samples = samples(&job, "out/samples.jsonl");
+    assert_eq!(samples.len(), 2);
+    assert_eq!(samples[1]["token_ids"], json!([1, 2, 3, 5, 6]));
+    assert_eq!(samples[1]["loss_mask"], json!([0, 0, 0, 1, 1]));
+    assert_eq!(samples[1]["logprobs"], json!([0.0, 0.0, 0.0, -0.25, -0.125]));
+    assert_eq!(samples[1]["advantages"], json!([0.0, 0.0, 0.0, -0.5, -0.5]));
+    assert_eq!((&samples[0]["reward"], &samples[0]["advantage"]), (&json!(1.0), &json!(0.5)));
+    assert_eq!(fs::read_dir(job.root().join("out")).unwrap().count(), 1);
+}
+
+#[test]
+fn an_export_is_never_overwritten() {
+    let server = server();
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    job.run().expect(0);
+    export(&job).expect(0);
+    let before = fs::read(job.root().join("out/samples.jsonl")).unwrap();
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: out/samples.jsonl exists, and results are never overwritten
+    hint: give another directory, or remove the file
+    ");
+    assert_eq!(fs::read(job.root().join("out/samples.jsonl")).unwrap(), before);
+}
+
+#[test]
+fn each_model_and_dataset_has_a_file_of_its_own() {
+    let server = ModelServer::always(Reply::text("2").tokens(&[1], &[(2, -0.5)]));
+    let job = job(&server, &["sums", "others"], &["trajectory"], true);
+    job.run().expect(0);
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
+    out/policy/sums/samples.jsonl: 2 samples with 4 tokens, 2 of them sampled, from 2 rollouts
+    out/policy/others/samples.jsonl: 2 samples with 4 tokens, 2 of them sampled, from 2 rollouts
+    ");
+    for file in ["out/policy/sums/samples.jsonl", "out/policy/others/samples.jsonl"] {
+        assert_eq!(samples(&job, file).len(), 2, "{file}");
+    }
+}
+
+#[test]
+fn rollouts_saved_without_their_turns_are_told_with_the_setting() {
+    let server = server();
+    let job = job(&server, &["sums"], &[], true);
+    job.run().expect(0);
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: jobs/job gives no training samples: 2 rollouts saved without `trajectory`
+    hint: set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
+    ");
+    assert!(!job.root().join("out").exists());
+}
+
+#[test]
+fn rollouts_without_tokens_are_told_with_the_setting() {
+    let server = server();
+    let job = job(&server, &["sums"], &["trajectory"], false);
+    job.run().expect(0);
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: jobs/job gives no training samples: 2 rollouts without token ids
+    hint: set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
+    ");
+}
+
+#[test]
+fn what_cannot_be_exported_is_counted_and_the_rest_is_exported() {
+    let server = ModelServer::always(Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]));
+    let job = job(&server, &["sums"], &["trajectory"], true).set("n_attempts", json!(5));
+    job.run().expect(0);
+    let rows = job.dir().join("outputs.jsonl");
+    let text = fs::read_to_string(&rows).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| line.parse().unwrap()).collect();
+    lines[0]["trajectory"] = Value::Null;
+    lines[1]["trajectory"][0]["tokens"] = Value::Null;
+    lines[2]["trajectory"][0]["tokens"]["completion_logprobs"] = json!([]);
+    lines[3]["trajectory"] = json!("lost");
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(&rows, text + "{\"example_id\": 5, \"traj").unwrap();
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
+    out/samples.jsonl: 1 sample with 4 tokens, 1 of them sampled, from 1 rollout
+    left out: 1 rollout saved without `trajectory`; set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
+    left out: 1 rollout without token ids; set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
+    left out: 1 rollout whose tokens and probabilities do not belong together; the server of the model gave more or fewer probabilities than tokens; update it
+    left out: 1 rollout whose `trajectory` is damaged; look at the file of rows: somebody may have changed it
+    ");
+    assert_eq!(samples(&job, "out/samples.jsonl").len(), 1);
+}
+
+#[test]
+fn a_rollout_that_was_run_again_gives_the_samples_of_its_last_run() {
+    let server = ModelServer::sequence([
+        Reply::text("3").tokens(&[1], &[(2, -0.5)]),
+        Reply::text("2").tokens(&[1], &[(3, -0.5)]),
+        Reply::text("2").tokens(&[1], &[(4, -0.5)]),
+    ]);
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    job.run().expect(0);
+    job.rollout(&["resume", "jobs/job", "--rerun", "unsolved"]).expect(0);
+    export(&job).expect(0);
+    let tokens: Vec<_> = samples(&job, "out/samples.jsonl").iter().map(|s| s["token_ids"].clone()).collect();
+    assert_eq!(tokens, [json!([1, 4]), json!([1, 3])]);
+}
+
+#[test]
+fn models_that_solve_tasks_in_containers_give_samples_too() {
+    let server = ModelServer::turns([
+        Reply::tool_call("bash", &json!({"command": "touch /app/done"})).tokens(&[1], &[(2, -0.5)]),
+        Reply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
+    ]);
+    let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("broken").tests("exit 1\n"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "policy", "model": model}))
+        .oracle()
+        .set("n_concurrent_trials", json!(1));
+    job.run().expect(1);
+    insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
+    out/policy/set/samples.jsonl: 1 sample with 4 tokens, 2 of them sampled, from 1 rollout
+    left out: 1 trial without a reward; an error kept them from one; `rollout resume --rerun error` runs them again
+    out/oracle/set: 0 samples with 0 tokens, 0 of them sampled, from 0 rollouts
+    left out: 2 trials of which no conversation is kept; only agents that are models have turns to learn from
+    ");
+    let [sample] = samples(&job, "out/policy/set/samples.jsonl").try_into().unwrap();
+    assert_eq!((&sample["token_ids"], &sample["loss_mask"]), (&json!([1, 2, 3, 4]), &json!([0, 1, 0, 1])));
+    assert_eq!(
+        (&sample["example_id"], &sample["task"], &sample["reward"]),
+        (&json!(1), &json!("task"), &json!(1.0))
+    );
+    assert_eq!((&sample["trajectory_id"], &sample["advantage"]), (&json!("task__1"), &Value::Null));
+}
+
+#[test]
+fn a_directory_without_rollouts_of_a_model_is_told() {
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).file("jobs/job/result.json", "{}");
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: jobs/job is not a job directory: it has no journal.jsonl
+    hint: give the directory that `rollout run` printed
+    ");
+    let missing = job.rollout(&["export", "rl", "nowhere", "-o", "out"]).expect(2);
+    insta::assert_snapshot!(missing.stderr(), @"
+    error: nowhere does not exist
+    hint: give the directory that `rollout run` printed
+    ");
+    assert!(!job.root().join("out").exists());
+}
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_build_without_parquet_says_how_to_get_it() {
+    let server = server();
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    let finished = job.rollout(&["export", "rl", "jobs/job", "-o", "out", "--format", "parquet"]).expect(2);
+    insta::assert_snapshot!(finished.stderr(), @"
+    error: this build of Rollout cannot write Parquet
+    hint: build it with `cargo install --path crates/rollout-cli --features parquet`, or export as jsonl, which every library for data reads too
+    ");
+}

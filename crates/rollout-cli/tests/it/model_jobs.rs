@@ -1,0 +1,177 @@
+//! How jobs of models end, and what they take while they run.
+
+use std::fs;
+
+use rollout_testkit::{Hold, ModelServer, Reply, Running, TestJob};
+use serde_json::{Value, json};
+
+fn job(server: &ModelServer, interaction: Value) -> TestJob {
+    let model =
+        json!({"name": "m", "base_url": server.url(), "api_key": "a-key-of-some-length", "max_retries": 0});
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "gpt", "model": model}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]))
+}
+
+fn sums(count: usize) -> Value {
+    let sums =
+        (0..count).map(|n| json!({"question": format!("What is {n}+1?"), "answer": (n + 1).to_string()}));
+    json!({"dataset": sums.collect::<Vec<_>>(), "rubric": [{"match": "numeric"}]})
+}
+
+fn rows(job: &TestJob) -> Vec<Value> {
+    let text = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn finished(events: &[Value]) -> usize {
+    events.iter().filter(|event| event["event"] == "trial_finished").count()
+}
+
+#[test]
+fn wrong_answers_and_errors_of_a_model_are_results_and_no_failure_of_the_job() {
+    let server = ModelServer::scripted(|request| match &*request.last_text() {
+        "What is 0+1?" => Reply::text("1"),
+        "What is 1+1?" => Reply::text("5"),
+        _ => Reply::error(400, "no such model"),
+    });
+    let job = job(&server, sums(3));
+    let result = job.run().expect(0).result();
+    assert_eq!((&result["completed_trials"], &result["failed_trials"]), (&json!(3), &json!(0)), "{result:#}");
+    let row = rows(&job).into_iter().find(|row| row["example_id"] == 2).unwrap();
+    assert_eq!((&row["reward"], &row["stop_condition"]), (&json!(0.0), &json!("has_error")));
+    assert_eq!(row["error"]["error"], "ModelError");
+    let metadata: Value =
+        serde_json::from_slice(&fs::read(job.dir().join("metadata.json")).unwrap()).unwrap();
+    assert_eq!((&metadata["avg_error"], &metadata["avg_reward"]), (&json!(1.0 / 3.0), &json!(1.0 / 3.0)));
+}
+
+#[test]
+fn a_bound_that_a_model_does_not_reach_is_told_by_the_exit_status() {
+    let server = ModelServer::always(Reply::text("1"));
+    let job = job(&server, sums(2));
+    let missed = job.rollout(&["run", "job.yaml", "--fail-under", "mean_reward=0.6"]).expect(1);
+    assert!(missed.stderr().contains("mean_reward is 0.5, below 0.6"), "{}", missed.stderr());
+    fs::remove_dir_all(job.dir()).unwrap();
+    job.rollout(&["run", "job.yaml", "--fail-under", "mean_reward=0.5"]).expect(0);
+}
+
+#[test]
+fn a_refused_key_ends_a_job_that_was_running_and_keeps_its_rows() {
+    for status in [401, 403] {
+        let server = ModelServer::scripted(move |request| match &*request.last_text() {
+            "What is 2+1?" if request.header("authorization") == Some("Bearer a-key-of-some-length") => {
+                Reply::error(status, "this key may not")
+            }
+            _ => Reply::text("1"),
+        });
+        let job = job(&server, sums(40)).set("n_concurrent_trials", json!(1));
+        let refused = job.run().expect(1);
+        assert!(refused.stderr().contains("this key may not"), "{}", refused.stderr());
+        assert_eq!(rows(&job).len(), 2);
+        assert_eq!(server.served(), 3);
+    }
+}
+
+#[test]
+fn an_interrupted_job_keeps_its_rows_and_is_carried_on() {
+    let hold = Hold::new();
+    hold.pass(5);
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let job = job(&server, sums(9)).set("n_concurrent_trials", json!(1));
+    let mut running = job.start();
+    running.until("five rollouts", |events| finished(events) == 5);
+    running.signal("-INT");
+    let cancelled = running.finish().expect(130);
+    assert_eq!(cancelled.result()["cancelled"], true);
+    assert_eq!(rows(&job).len(), 5);
+    hold.open();
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!((finished(&resumed.events()), rows(&job).len()), (4, 9));
+}
+
+#[test]
+fn commands_of_an_interaction_run_beside_the_file_that_names_them() {
+    let server = ModelServer::turns([Reply::tool_call("look", &json!({})), Reply::text("done")]);
+    let interaction = json!({
+        "dataset": [{"question": "look"}],
+        "tools": [{"command": ["cat", "beside.txt"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
+        "rubric": [{"name": "size", "command": ["sh", "-c", "wc -c < beside.txt"]}],
+    });
+    let inline = job(&server, interaction.clone()).file("beside.txt", "here");
+    let in_a_file = job(&server, json!("words.yaml"))
+        .file("words.yaml", &interaction.to_string())
+        .file("beside.txt", "here");
+    let below = job(&server, json!("sets/words.yaml"))
+        .file("sets/words.yaml", &interaction.to_string())
+        .file("sets/beside.txt", "here");
+    for job in [inline, in_a_file, below] {
+        job.run().expect(0);
+        let row = rows(&job).remove(0);
+        assert_eq!(
+            (&row["completion"][1]["content"], &row["reward"]),
+            (&json!("here"), &json!(4.0)),
+            "{row:#}"
+        );
+    }
+}
+
+#[test]
+fn unusable_interactions_are_refused_before_anybody_is_asked() {
+    let server = ModelServer::arithmetic();
+    for (interaction, words) in [
+        (json!({"dataset": [], "rubric": [{"match": "exact"}]}), "dataset"),
+        (json!({"dataset": [{"question": "1+1?"}], "rubric": [{"match": "guess"}]}), "guess"),
+        (json!({"dataset": "missing.jsonl", "rubric": [{"match": "exact"}]}), "missing.jsonl"),
+        (
+            json!({"dataset": [{"question": "1+1?"}], "rubric": [{"command": ["true"], "group": true, "name": "g"}], "independent_scoring": true}),
+            "independent_scoring",
+        ),
+    ] {
+        let job = job(&server, interaction);
+        let refused = job.run().expect(2);
+        assert!(refused.stderr().contains(words), "{}", refused.stderr());
+        assert!(!job.dir().exists());
+    }
+    assert_eq!(server.served(), 0);
+}
+
+/// The most memory that the command had so far, in MiB.
+fn peak(running: &Running) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
+}
+
+#[test]
+fn memory_does_not_grow_with_the_rows() {
+    const ROLLOUTS: usize = 60;
+    // More than the command has with a few rows, and less than it would have with all of them.
+    const ROOM: u64 = 95;
+    let hold = Hold::new();
+    hold.pass(ROLLOUTS - 1);
+    let held = hold.clone();
+    let message = json!({"role": "assistant", "content": "0123456789abcdef".repeat(1 << 16)});
+    let body = json!({
+        "id": "r", "object": "chat.completion", "created": 0, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    });
+    let body = body.to_string();
+    let server = ModelServer::scripted(move |_| Reply::raw(200, body.clone()).held(&held));
+    let examples: Vec<_> = (0..ROLLOUTS).map(|n| json!({"question": n.to_string(), "answer": "x"})).collect();
+    let job = job(&server, json!({"dataset": examples, "rubric": [{"match": "exact"}]}))
+        .set("n_concurrent_trials", json!(2));
+    let mut running = job.start();
+    running.until("all rows but one", |events| finished(events) == ROLLOUTS - 1);
+    assert!(fs::metadata(job.dir().join("outputs.jsonl")).unwrap().len() > (ROLLOUTS as u64 - 1) << 20);
+    let first = peak(&running);
+    running.signal("-KILL");
+    running.finish();
+    let mut resumed = job.start_with(&["resume", "jobs/job", "--output", "json"]);
+    resumed.until("the last one", |events| events.iter().any(|event| event["event"] == "trial_started"));
+    let second = peak(&resumed);
+    hold.open();
+    resumed.finish().expect(0);
+    assert!(first < ROOM && second < ROOM, "{first} MiB, and {second} MiB when it was resumed");
+}

@@ -1,0 +1,325 @@
+//! The native environment as tasks and agents find it, as root and as an ordinary user.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rollout_testkit::{Gate, TestJob, TestTask};
+use serde_json::{Value, json};
+
+fn job() -> TestJob {
+    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+}
+
+fn trial(job: &TestJob, path: &str) -> Value {
+    let path = job.dir().join(path).join("result.json");
+    serde_json::from_slice(&fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+        .unwrap()
+}
+
+#[test]
+fn an_ordinary_user_runs_a_whole_job_and_nothing_is_left() {
+    let task = TestTask::new("task")
+        .dockerfile("FROM test\nWORKDIR /app\nCOPY data /data/\nRUN echo built > /app/built && chown root /app/built\n")
+        .file("environment/data/x", "x\n")
+        .solution("cat /app/built /data/x && id -u && mkdir -p /opt/new && touch /app/done\n");
+    let job = job().task(task).oracle().script("sleep 600 & touch /app/done").set("n_attempts", json!(2));
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for path in ["oracle/set/task__1", "oracle/set/task__2", "agent/set/task__1", "agent/set/task__2"] {
+        assert_eq!(trial(&job, path)["reward"], 1.0, "{path}");
+    }
+    let said = fs::read_to_string(job.dir().join("oracle/set/task__1/command/stdout.txt")).unwrap();
+    assert_eq!(said, "built\nx\n0\n");
+    job.expect_nothing_left();
+    assert!(job.command_as_nobody(&["clean", "--preserved"]).output().unwrap().status.success());
+}
+
+#[test]
+fn without_root_another_user_of_a_dockerfile_is_a_clear_error_and_nothing_is_left() {
+    let task = TestTask::new("task").dockerfile("FROM test\nWORKDIR /app\nUSER daemon\n");
+    let job = job().task(task).oracle();
+    let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let message = trial(&job, "oracle/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("cannot run as daemon") && message.contains("run as root"), "{message}");
+    job.expect_nothing_left();
+}
+
+#[test]
+fn the_network_is_none_or_the_hosts_as_configured_and_recorded() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!("(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached; true");
+    for (network, said) in [("none", ""), ("host", "reached\n")] {
+        let job = job()
+            .task(TestTask::new("task"))
+            .script(&script)
+            .set("environment/provider_config/network", json!(network));
+        let finished = job.run().expect(0);
+        assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), said, "{network}");
+        assert_eq!(finished.trial("agent/set/task__1")["environment"]["network"], network);
+    }
+}
+
+#[test]
+fn without_a_network_there_is_still_a_loopback_of_its_own() {
+    let script = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); socket.create_connection(s.getsockname()); print(\"reached\")'";
+    let job = job()
+        .task(TestTask::new("task"))
+        .script(script)
+        .set("environment/provider_config/network", json!("none"));
+    assert_eq!(job.run().expect(0).file("agent/set/task__1/command/stdout.txt"), "reached\n");
+}
+
+#[test]
+fn as_root_every_limit_but_that_of_storage_holds() {
+    let result = job().task(TestTask::new("task")).oracle().run().expect(0).trial("oracle/set/task__1");
+    let enforced = &result["environment"]["enforced"];
+    assert_eq!(*enforced, json!({"cpus": true, "memory": true, "pids": true, "storage": false}));
+}
+
+#[test]
+fn an_image_without_a_mapping_is_refused_with_the_mapping_to_write() {
+    let unmapped = || job().oracle().set("environment/provider_config", json!({}));
+    let base = TestTask::new("task").dockerfile("FROM python:3.13-slim\n");
+    let named = TestTask::new("task").config("[environment]\ndocker_image = \"acme/app:1\"\n");
+    for (task, kind, mapping) in [
+        (base, "environment_build_failed", "\"python:3.13-slim\": host"),
+        (named, "environment_image_pull_failed", "\"acme/app:1\": host"),
+    ] {
+        let result = unmapped().task(task).run().expect(1).trial("oracle/set/task__1");
+        assert_eq!(result["error"]["type"], kind, "{result:#}");
+        assert!(result["error"]["message"].as_str().unwrap().contains(mapping), "{result:#}");
+    }
+}
+
+#[test]
+fn an_image_that_goes_missing_is_environment_start_failed_after_every_try() {
+    let gate = Gate::new();
+    let task = TestTask::new("task").dockerfile("FROM test\nRUN touch /built\n");
+    let job = job()
+        .task(task)
+        .script(&gate.wait())
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set("retry/max_attempts", json!(2));
+    let running = job.start();
+    let first = gate.arrival();
+    fs::rename(job.state_dir().join("layers"), job.root().join("gone")).unwrap();
+    first.pass();
+    let finished = running.finish().expect(1);
+    let result = finished.trial("agent/set/task__2");
+    assert_eq!(result["error"]["type"], "environment_start_failed", "{result:#}");
+    assert_eq!(result["tries"], 2);
+    assert!(finished.file("agent/set/task__2/tries/1/error.txt").starts_with("environment_start_failed"));
+}
+
+#[test]
+fn the_host_is_out_of_sight() {
+    let script = "ls -A /root /home /mnt /srv | grep -v ':$'; cat /etc/shadow /proc/1/environ 2>/dev/null
+                  find /run /var -type f -o -type s; ls /dev | sort | tr '\\n' ' '; echo; id -u; hostname; touch /usr/local/rollout-was-here";
+    let finished = job().task(TestTask::new("task")).script(script).run().expect(0);
+    let output = finished.file("agent/set/task__1/command/stdout.txt");
+    assert!(!Path::new("/usr/local/rollout-was-here").exists());
+    insta::assert_snapshot!(output.trim_start(), @"
+    fd full null ptmx pts random shm stderr stdin stdout tty urandom zero 
+    0
+    task-agent-1
+    ");
+}
+
+#[test]
+fn an_agent_gets_no_new_privileges_no_devices_and_no_namespaces() {
+    let script = "mknod /app/disk b 8 0 && echo device
+        unshare -U true && echo user namespace
+        awk '/NoNewPrivs/ { print $2 }' /proc/self/status";
+    let finished = job().task(TestTask::new("task")).script(script).run().expect(0);
+    assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "1\n");
+}
+
+#[test]
+fn preserved_environments_outlive_other_jobs_and_clean_until_they_are_named() {
+    let job = job().task(TestTask::new("task")).oracle().set("environment/preserve_env", json!("always"));
+    let place = job.run().expect(0).trial("oracle/set/task__1")["environment"]["preserved"].clone();
+    let place = PathBuf::from(place.as_str().unwrap());
+    job.rollout(&["run", "job.yaml", "--set", "name=other", "--set", "environment.preserve_env=never"])
+        .expect(0);
+    job.rollout(&["clean"]).expect(0);
+    assert!(place.is_dir(), "{} is gone", place.display());
+    job.rollout(&["clean", "--preserved"]).expect(0);
+    assert!(!place.exists());
+    assert_eq!(job.environments(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn jobs_at_the_same_time_do_not_sweep_each_other() {
+    let gate = Gate::new();
+    let first = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
+    let running = first.start();
+    let arrival = gate.arrival();
+    let alive = first.environments();
+    let state = first.state_dir();
+    let second =
+        job().task(TestTask::new("task")).oracle().env("ROLLOUT_STATE_DIR", &state.to_string_lossy());
+    for name in ["name=a", "name=b"] {
+        second.rollout(&["run", "job.yaml", "--set", name]).expect(0);
+    }
+    second.rollout(&["clean"]).expect(0);
+    second.rollout(&["clean", "--preserved"]).expect(0);
+    assert_eq!(first.environments(), alive, "only that of the first job is there, and it still is");
+    arrival.pass();
+    assert_eq!(running.finish().expect(0).trial("agent/set/task__1")["reward"], 1.0);
+    first.expect_nothing_left();
+}
+
+/// The processes below one, deepest last.
+fn descendants(of: u32) -> Vec<u32> {
+    let mut found = vec![of];
+    let mut next = 0;
+    while next < found.len() {
+        let tasks = fs::read_dir(format!("/proc/{}/task", found[next])).into_iter().flatten().flatten();
+        for task in tasks {
+            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        }
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn cgroups_named(ids: &BTreeSet<String>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut pending = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(dir) = pending.pop() {
+        let below = fs::read_dir(dir).into_iter().flatten().flatten();
+        for path in
+            below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+        {
+            if ids.iter().any(|id| path.to_string_lossy().contains(id.as_str())) {
+                found.push(path.clone());
+            }
+            pending.push(path);
+        }
+    }
+    found
+}
+
+fn id_of(environment: &Path) -> String {
+    environment.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn after_a_kill_of_the_command_and_all_its_helpers_clean_leaves_nothing() {
+    let gate = Gate::new();
+    let job = job().task(TestTask::new("task")).script(&("setsid sleep 600 & ".to_owned() + &gate.wait()));
+    let running = job.start();
+    let _waiting = gate.arrival();
+    let ids: BTreeSet<String> = job.environments().iter().map(|path| id_of(path)).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    let helpers = descendants(running.child.id());
+    assert!(!helpers.is_empty());
+    running.signal("-KILL");
+    for pid in helpers {
+        // Those whose parent is gone may have ended by themselves.
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).output();
+    }
+    assert_eq!(running.finish().code(), -1);
+    job.rollout(&["clean"]).expect(0);
+    job.expect_nothing_left();
+    assert_eq!(cgroups_named(&ids), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_next_start_sweeps_what_a_killed_job_left() {
+    let gate = Gate::new();
+    let job = job().task(TestTask::new("task")).script(&gate.wait());
+    let running = job.start();
+    let waiting = gate.arrival();
+    let helpers = descendants(running.child.id());
+    running.signal("-KILL");
+    for pid in helpers {
+        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).output();
+    }
+    running.finish();
+    drop(waiting);
+    let other = self::job().task(TestTask::new("task")).oracle();
+    let other = other.env("ROLLOUT_STATE_DIR", &job.state_dir().to_string_lossy());
+    other.run().expect(0);
+    job.expect_nothing_left();
+}
+
+/// A directory that nobody can change or move, until it is dropped.
+struct Immutable(PathBuf);
+
+impl Immutable {
+    fn new(dir: PathBuf) -> Self {
+        assert!(Self::attribute("+i", &dir), "chattr needs root, and a file system that knows attributes");
+        Self(dir)
+    }
+
+    fn attribute(change: &str, dir: &Path) -> bool {
+        Command::new("chattr").arg(change).arg(dir).status().unwrap().success()
+    }
+}
+
+impl Drop for Immutable {
+    fn drop(&mut self) {
+        Self::attribute("-i", &self.0);
+    }
+}
+
+#[test]
+fn an_environment_that_cannot_be_taken_away_is_a_teardown_error_that_fails_nothing() {
+    let gate = Gate::new();
+    let job = job().task(TestTask::new("task")).script(&(gate.wait() + "touch /app/done"));
+    let running = job.start();
+    let arrival = gate.arrival();
+    let immutable = Immutable::new(job.environments().remove(0));
+    arrival.pass();
+    let finished = running.finish().expect(0);
+    drop(immutable);
+    let result = finished.trial("agent/set/task__1");
+    assert_eq!(
+        (&result["error"]["type"], &result["reward"]),
+        (&json!("environment_teardown_failed"), &json!(1.0))
+    );
+    assert_eq!(
+        (&finished.result()["completed_trials"], &finished.result()["failed_trials"]),
+        (&json!(1), &json!(0))
+    );
+    job.rollout(&["clean"]).expect(0);
+    job.expect_nothing_left();
+}
+
+#[test]
+fn doctor_says_what_this_machine_can_run() {
+    let finished = job().rollout(&["doctor"]).expect(0);
+    assert!(finished.stdout().contains("native  works, as root"), "{}", finished.stdout());
+}
+
+#[test]
+fn where_namespaces_are_forbidden_the_job_is_refused_with_what_to_change() {
+    let job = job().task(TestTask::new("task")).oracle();
+    let forbid = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
+    for (arguments, code) in [(["run", "job.yaml"].as_slice(), 2), (["doctor"].as_slice(), 2)] {
+        let command = job.command(arguments);
+        let output = Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", forbid, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(job.root())
+            .env_clear()
+            .envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("namespace"), "{said}");
+    }
+    assert!(!job.root().join("jobs").exists());
+}

@@ -1,0 +1,9 @@
+//! `rollout tools` over real HTTP, by the real command.
+
+mod code;
+mod command;
+mod hostile;
+mod mcp;
+mod protocol;
+mod server;
+mod sessions;
