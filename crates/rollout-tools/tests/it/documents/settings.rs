@@ -3,7 +3,7 @@
 use rollout_tools::ToolsConfig;
 use serde_json::Value;
 
-const MANUAL: &str = include_str!("../../../../docs/tools-documents.md");
+const MANUAL: &str = include_str!("../../../../../docs/tools-documents.md");
 
 fn load(text: &str) -> Result<ToolsConfig, String> {
     let folder = tempfile::tempdir().unwrap();
