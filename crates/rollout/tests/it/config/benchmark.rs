@@ -20,21 +20,21 @@ fn vars(name: &str) -> Option<String> {
     }
 }
 
-pub(super) fn read(text: &str) -> Result<LoadedBenchmark, Problems> {
+fn read(text: &str) -> Result<LoadedBenchmark, Problems> {
     load_benchmark_text(Path::new("config.json"), text, &[], &vars)
 }
 
-pub(super) fn load(config: &Value) -> LoadedBenchmark {
+fn load(config: &Value) -> LoadedBenchmark {
     read(&config.to_string()).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 /// What is wrong with a configuration that names a server of this machine, and says this besides.
-pub(super) fn problems(more: &str) -> String {
+fn problems(more: &str) -> String {
     let text = format!("{{\n  \"base_url\": \"http://localhost:8000/v1\",\n  {more}\n}}");
     read(&text).unwrap_err().to_string()
 }
 
-pub(super) fn warnings(loaded: &LoadedBenchmark) -> String {
+fn warnings(loaded: &LoadedBenchmark) -> String {
     loaded.warnings.iter().map(|warning| warning.render(false)).collect::<Vec<_>>().join("\n")
 }
 
@@ -404,4 +404,62 @@ fn a_path_that_is_no_text_is_recorded_as_well_as_it_can_be_and_refused_as_a_sett
     let overrides = RolloutOverrides { output_dir: Some(path.to_owned()), ..RolloutOverrides::default() };
     let refused = overrides.settings().unwrap_err().to_string();
     assert!(refused.contains("is not UTF-8"), "{refused}");
+}
+
+#[test]
+fn a_key_must_be_given_unless_the_server_is_on_this_machine() {
+    for url in [
+        "http://127.0.0.1:1/v1",
+        "http://127.8.9.1",
+        "http://[::1]:80",
+        "http://localhost/v1",
+        "http://x.localhost",
+    ] {
+        assert_eq!(load(&json!({"base_url": url})).config.api_key, None, "{url}");
+    }
+    for url in [
+        "http://10.0.0.1",
+        "http://127.0.0.1.example.org",
+        "http://localhost.example.org",
+        "http://127.0.0.1@example.org",
+    ] {
+        assert!(read(&json!({"base_url": url}).to_string()).is_err(), "{url}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_a_warning_with_the_nearest_one() {
+    let text = "{\"base_url\": \"http://localhost\",\n \"_a\": 1, \"_a\": 2, \"max_turn\": 3, \"llm\": {}}";
+    insta::assert_snapshot!(warnings(&read(text).unwrap()), @r#"
+    warning: `max_turn` is not known here, and has no effect
+     --> config.json:2:20
+      |
+    2 |  "_a": 1, "_a": 2, "max_turn": 3, "llm": {}}
+      |                    ^^^^^^^^^^
+      |
+      = help: did you mean `max_turns`?
+    warning: `llm` is not known here, and has no effect
+     --> config.json:2:35
+      |
+    2 |  "_a": 1, "_a": 2, "max_turn": 3, "llm": {}}
+      |                                   ^^^^^
+      |
+      = help: keys that begin with `_` are taken as comments
+    "#);
+}
+
+#[test]
+fn settings_that_come_to_nothing_are_warned_of() {
+    let loaded = load(&json!({
+        "base_url": "https://a.example.org", "api_key": "sk-very-secret", "max_workers": 8,
+        "evaluation_metric": "llm_judgement", "evaluator_base_url": "https://b.example.org",
+    }));
+    let told: Vec<_> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
+    assert_eq!(
+        told,
+        [
+            "`max_workers` has no effect: questions are asked one after the other",
+            "the judge's server gets the key of the model that answers",
+        ]
+    );
 }

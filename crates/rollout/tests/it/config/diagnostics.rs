@@ -1,10 +1,17 @@
-//! How problems are shown, whatever they are: syntax, files, overrides, floods.
+//! How problems are shown, whatever they are: files, floods, colours.
 
 use std::path::Path;
 
-use rollout::config::{Code, Override, load_job, load_job_text};
+use rollout::config::{Code, Override, Problems, load_job, load_job_text};
 
-use super::{job_problems as job, job_problems_with as job_with, refused};
+fn refused(text: &str) -> Problems {
+    load_job_text(Path::new("job.yaml"), text, &[], &|_| None).unwrap_err()
+}
+
+/// A job with one more thing in it, which makes it wrong.
+fn refused_with(more: &str) -> String {
+    refused(&format!("agents: [{{name: oracle}}]\ndatasets: [{{path: src}}]\n{more}")).render(false)
+}
 
 #[test]
 fn files_that_cannot_be_read_are_one_problem() {
@@ -47,7 +54,7 @@ fn nothing_in_a_file_reaches_the_terminal_as_a_command() {
         "environment: {override_memory: \"\\e[31m\"}\n",
         "verifier: {env: {\"\\e[31m\": null}}\n",
     ] {
-        let shown = job_with(text);
+        let shown = refused_with(text);
         assert!(shown.contains("31m") || shown.contains("2J"), "{shown}");
         assert!(!shown.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{shown:?}");
     }
@@ -66,7 +73,7 @@ fn a_flood_of_problems_is_cut() {
 
 #[test]
 fn a_long_line_is_shown_in_part() {
-    let shown = job_with(&format!("unknown: [{}]\n", "x, ".repeat(20_000)));
+    let shown = refused_with(&format!("unknown: [{}]\n", "x, ".repeat(20_000)));
     assert!(shown.len() < 2000, "{} characters", shown.len());
 }
 
@@ -103,119 +110,6 @@ fn colour_only_adds_to_the_text() {
 }
 
 #[test]
-fn overrides_are_shown_as_they_were_given() {
-    let overrides: Vec<Override> = [
-        "n_attempts=many",
-        "agents.3.name=x",
-        "environment.typ=docker",
-        "n_attempts.x=1",
-        "verifier.env=[",
-        "a..b=1",
-    ]
-    .iter()
-    .map(|text| text.parse().unwrap())
-    .collect();
-    let text = "agents: [{name: nop}]\ndatasets: [{path: src}]\nn_attempts: 1\n";
-    let problems = load_job_text(Path::new("job.yaml"), text, &overrides, &|_| None).unwrap_err();
-    insta::assert_snapshot!(problems.render(false), @"
-    error: `n_attempts` must be a whole number, not a string
-     --> --set:1:12
-      |
-    1 | n_attempts=many
-      |            ^^^^
-
-    error: `3` is not an entry of this list
-     --> --set:1:8
-      |
-    1 | agents.3.name=x
-      |        ^
-      |
-      = help: entries are numbered from 0 to 0
-
-    error: unknown key `typ` in `environment`
-     --> --set:1:13
-      |
-    1 | environment.typ=docker
-      |             ^^^
-      |
-      = help: did you mean `type`? known keys in `environment`: `type`, `force_build`, `cache_agent_install`, `preserve_env`, `preserveEnv`, `provider_config`, `override_cpus`, `override_memory`, `override_memory_mb`, `override_storage`, `override_storage_mb`
-
-    error: `x` cannot be set inside a string
-     --> --set:1:12
-      |
-    1 | n_attempts.x=1
-      |            ^
-
-    error: the value is not YAML: unclosed bracket '['
-     --> --set:1:14
-      |
-    1 | verifier.env=[
-      |              ^
-
-    error: a part of the key is empty
-     --> --set:1:1
-      |
-    1 | a..b=1
-      | ^^^^
-    ");
+fn an_override_without_a_value_is_refused() {
     insta::assert_snapshot!("no-equals-sign".parse::<Override>().unwrap_err(), @"`no-equals-sign` is not of the form key=value");
-}
-
-#[test]
-fn bad_syntax_is_shown_at_its_place() {
-    insta::assert_snapshot!(job("agents: [{name: oracle}\ndatasets:\n  - path: x\n"), @"
-    error: this is not YAML: illegal placement of ':' indicator
-     --> job.yaml:2:9
-      |
-    2 | datasets:
-      |         ^
-    ");
-    insta::assert_snapshot!(job("name: x\n\tbad: tab\n"), @"
-    error: this is not YAML: while scanning a plain scalar, found a tab
-     --> job.yaml:1:7
-      |
-    1 | name: x
-      |       ^
-    ");
-    insta::assert_snapshot!(job("name: x\n---\nname: y\n"), @"
-    error: this is not YAML: a file can hold only one YAML document
-     --> job.yaml:3:1
-      |
-    3 | name: y
-      | ^
-    ");
-    insta::assert_snapshot!(job("agents: *nowhere\n"), @"
-    error: this is not YAML: alias references unknown anchor
-     --> job.yaml:1:9
-      |
-    1 | agents: *nowhere
-      |         ^
-    ");
-}
-
-#[test]
-fn a_key_written_twice_is_shown_in_both_places() {
-    insta::assert_snapshot!(job_with("name: one\nn_attempts: 2\nname: two\n"), @"
-    error: the key `name` is written twice
-     --> job.yaml:5:1
-      |
-    3 | name: one
-      | ---- first written here
-    4 | n_attempts: 2
-    5 | name: two
-      | ^^^^
-      |
-      = help: keep one of them
-    ");
-    insta::assert_snapshot!(job_with("environment: {provider_config: {a: {x: 1, x: 2}}}\n"), @"
-    error: the key `x` is written twice
-     --> job.yaml:3:43
-      |
-    3 | environment: {provider_config: {a: {x: 1, x: 2}}}
-      |                                     -     ^
-      |                                     |
-      |                                     first written here
-      |
-      = help: keep one of them
-    ");
 }

@@ -524,3 +524,9 @@ fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
     let (config, _) = load_task_config(Path::new("task.toml"), text).unwrap();
     assert_eq!(config.agent_timeout_sec, 5.0);
 }
+
+#[test]
+fn both_spellings_of_preserve_may_be_given_if_they_agree() {
+    let same = "agents: [{name: nop}]\ndatasets: [{path: tasks}]\nenvironment: {preserveEnv: true, preserve_env: always}";
+    assert!(job(same).is_ok());
+}
