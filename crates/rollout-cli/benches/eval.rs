@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_testkit::{ModelServer, Reply, Script};
+use rollout_testkit::{ModelReply, ModelServer, Script};
 use serde_json::json;
 
 const QUESTIONS: u32 = 5_000;
@@ -59,8 +59,8 @@ fn table() {
 
 /// Plays the model until its input ends: three calls, and an answer.
 fn serve() {
-    let call = Reply::tool_call("doc-search", &json!({"key_words": ["deadline"]}));
-    let turns = [call.clone(), call.clone(), call, Reply::text("Final answer: in March")];
+    let call = ModelReply::tool_call("doc-search", &json!({"key_words": ["deadline"]}));
+    let turns = [call.clone(), call.clone(), call, ModelReply::text("Final answer: in March")];
     let server = ModelServer::start(Script::fixed_turns(turns));
     println!("serving at {}", server.url());
     std::io::stdin().read_to_end(&mut Vec::new()).expect("wait for the end");

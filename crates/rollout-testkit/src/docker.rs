@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine that is running.
 #[derive(Debug, Clone)]
-pub struct Engine {
+pub struct TestEngine {
     host: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Holdings {
     pub volumes: BTreeSet<String>,
 }
 
-impl Engine {
+impl TestEngine {
     /// The Docker engine that all tests share. Only what a test itself put there is its concern.
     #[track_caller]
     pub fn shared() -> Self {
@@ -129,7 +129,7 @@ impl Engine {
 impl TestJob {
     /// Runs the job on an engine, with the host's network, so that scripts reach a [`Gate`](crate::Gate).
     #[must_use]
-    pub fn on(self, engine: &Engine) -> Self {
+    pub fn on(self, engine: &TestEngine) -> Self {
         self.set("environment", json!({"type": "docker", "provider_config": {"network": "host"}}))
             .env("DOCKER_HOST", engine.host())
     }
@@ -137,7 +137,7 @@ impl TestJob {
 
 /// An engine that belongs to one test, which may stop it. It has the image `test` and no network of its own.
 pub struct OwnEngine {
-    engine: Engine,
+    engine: TestEngine,
     dir: TempDir,
     daemon: Option<Child>,
 }
@@ -151,7 +151,7 @@ impl OwnEngine {
         let services = shared.ancestors().nth(2).expect("the engine's socket lies two directories deep");
         let dir = TempDir::with_prefix_in("own-", services).expect("make a directory for the engine");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("open the directory");
-        let engine = Engine { host: format!("unix://{}", dir.path().join("sock").display()) };
+        let engine = TestEngine { host: format!("unix://{}", dir.path().join("sock").display()) };
         let mut own = Self { engine, dir, daemon: None };
         own.start_again();
         own.engine.docker(&["import", &variable("ROLLOUT_TEST_BASE"), "test:latest"]);
@@ -159,7 +159,7 @@ impl OwnEngine {
     }
 
     /// The engine as every other.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &TestEngine {
         &self.engine
     }
 
@@ -248,8 +248,8 @@ impl Drop for OwnEngine {
 
 #[cfg(test)]
 mod tests {
-    use super::{Engine, OwnEngine};
-    use crate::Registry;
+    use super::{OwnEngine, TestEngine};
+    use crate::TestRegistry;
 
     #[test]
     fn an_own_engine_keeps_what_it_has_over_a_stop_and_leaves_the_shared_one_alone() {
@@ -271,7 +271,7 @@ mod tests {
         assert!(!own.engine().client().arg("version").output().expect("run the client").status.success());
         own.start_again();
         assert!(own.engine().containers().contains("own-keeps"));
-        assert!(!Engine::shared().containers().contains("own-keeps"));
+        assert!(!TestEngine::shared().containers().contains("own-keeps"));
         own.engine().docker(&["rm", "--force", "own-keeps"]);
         assert_eq!(own.engine().holdings(), before);
     }
@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn the_registry_takes_images_and_counts_requests() {
-        let registry = Registry::shared();
-        let reference = registry.push(&Engine::shared(), "busybox", "counted:1");
-        assert!(!Engine::shared().images().contains(&reference));
+        let registry = TestRegistry::shared();
+        let reference = registry.push(&TestEngine::shared(), "busybox", "counted:1");
+        assert!(!TestEngine::shared().images().contains(&reference));
         let pushed = registry.requests("counted");
         assert!(pushed.contains(&"PUT /v2/counted/manifests/1".to_owned()), "{pushed:#?}");
         assert_eq!(registry.requests("never"), Vec::<String>::new());
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn both_shared_engines_have_the_images() {
-        for engine in [Engine::shared(), Engine::podman()] {
+        for engine in [TestEngine::shared(), TestEngine::podman()] {
             let images = engine.images().into_iter().collect::<Vec<_>>().join(" ");
             assert!(images.contains("test:latest") && images.contains("busybox:latest"), "{images}");
             let said = engine.docker(&["run", "--rm", "--network", "none", "test", "echo", "hello"]);

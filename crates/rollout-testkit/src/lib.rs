@@ -24,7 +24,7 @@ mod timeless;
 mod user;
 
 pub use command::{Binary, Running, finished_trials};
-pub use docker::{Engine, Holdings, OwnEngine};
+pub use docker::{Holdings, OwnEngine, TestEngine};
 pub use gate::{Arrival, Gate};
 pub use hub::{Fault, HubServer, Trouble};
 pub use idle::{IdleProvider, SilentProvider};
@@ -33,13 +33,14 @@ pub use large::{LargeJob, Measured, READERS};
 pub use leftover::{processes_and_mounts_below, runs_in};
 pub use library::{Library, Started};
 pub use model::{
-    Cut, Dialect, Hold, ModelRequest, ModelServer, Reasoning, Reply, Script, Split, TokenCounts, TokenFields,
+    Cut, Hold, ModelReply, ModelRequest, ModelServer, Reasoning, RequestDialect, Script, Split, TokenCounts,
+    TokenFields,
 };
 pub use python::Python;
 pub use repo::TestRepo;
 pub use search::files_holding;
 pub use server::FileServer;
-pub use services::Registry;
+pub use services::TestRegistry;
 pub use task::TestTask;
 pub use timed::{TimedProvider, Times};
 pub use timeless::{timeless_line, without_times};

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
 
-use crate::Engine;
+use crate::TestEngine;
 
 /// What a service is reached by, from the environment of the test.
 #[track_caller]
@@ -19,12 +19,12 @@ pub(crate) fn variable(name: &str) -> String {
 }
 
 /// The image registry on loopback. Whoever wants anything of it has to log in.
-pub struct Registry {
+pub struct TestRegistry {
     address: String,
     login: String,
 }
 
-impl Registry {
+impl TestRegistry {
     /// The registry that all tests share. It holds what they push, so each uses names of its own.
     #[track_caller]
     pub fn shared() -> Self {
@@ -59,7 +59,7 @@ impl Registry {
 
     /// Puts an image that no engine has into the registry: the source with a label of its own.
     #[track_caller]
-    pub fn push(&self, engine: &Engine, source: &str, name: &str) -> String {
+    pub fn push(&self, engine: &TestEngine, source: &str, name: &str) -> String {
         let config = tempfile::tempdir().expect("make a temporary directory");
         self.write_login(config.path());
         let reference = self.image(name);

@@ -161,13 +161,13 @@
 //! }
 //!
 //! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
-//! # use rollout_testkit::{ModelServer, Reply};
+//! # use rollout_testkit::{ModelServer, ModelReply};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = ModelServer::turns([
-//! #     Reply::tool_call("population", &serde_json::json!({"name": "Atlantis"})),
-//! #     Reply::tool_call("population", &serde_json::json!({"name": "Bern"})),
-//! #     Reply::text("<answer>137000</answer>"),
+//! #     ModelReply::tool_call("population", &serde_json::json!({"name": "Atlantis"})),
+//! #     ModelReply::tool_call("population", &serde_json::json!({"name": "Bern"})),
+//! #     ModelReply::text("<answer>137000</answer>"),
 //! # ]);
 //! # let client = Client::new(ClientConfig::new(server.url()))?;
 //! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };

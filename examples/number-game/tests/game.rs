@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 
 use rollout::model::{Client, Model, RolloutOutput, RunOptions, Sample, SamplingArgs, client::ClientConfig};
 use rollout_example_number_game::rollouts;
-use rollout_testkit::{ModelServer, Reply, Script};
+use rollout_testkit::{ModelReply, ModelServer, Script};
 
 async fn play(server: &ModelServer, number: i64) -> RolloutOutput {
     let model = Model {
@@ -42,14 +42,14 @@ async fn a_model_that_goes_by_halves_wins() {
 
 #[tokio::test]
 async fn a_model_that_repeats_itself_has_seven_turns() {
-    let row = play(&ModelServer::always(Reply::text("1")), 2).await;
+    let row = play(&ModelServer::always(ModelReply::text("1")), 2).await;
     assert_eq!((row.reward, row.metrics["num_turns"]), (0.0, 7.0));
     assert_eq!(row.stop_condition.as_deref(), Some("max_turns_reached"));
 }
 
 #[tokio::test]
 async fn a_model_that_says_something_else_has_lost() {
-    let row = play(&ModelServer::always(Reply::text("Is it 2?")), 2).await;
+    let row = play(&ModelServer::always(ModelReply::text("Is it 2?")), 2).await;
     assert_eq!((row.reward, row.metrics["num_turns"]), (0.0, 1.0));
     assert_eq!(row.stop_condition.as_deref(), Some("no_number"));
 }

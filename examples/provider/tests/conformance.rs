@@ -5,10 +5,10 @@ use std::{path::Path, sync::Arc};
 use async_trait::async_trait;
 use rollout::{config::EnvironmentConfig, environment::Provider};
 use rollout_example_provider::{Client, DockerCommand};
-use rollout_testkit::{Engine, conformance::Subject};
+use rollout_testkit::{TestEngine, conformance::Subject};
 use serde_json::{Value, json};
 
-struct Command(Engine);
+struct Command(TestEngine);
 
 #[async_trait]
 impl Subject for Command {
@@ -34,4 +34,4 @@ impl Subject for Command {
     }
 }
 
-rollout_testkit::conformance!(Command(Engine::shared()));
+rollout_testkit::conformance!(Command(TestEngine::shared()));

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob};
+use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-0123456789abcdef";
@@ -40,7 +40,7 @@ fn the_answer_alone_is_on_standard_output() {
 
 #[test]
 fn a_program_gets_the_whole_result_without_the_key() {
-    let server = ModelServer::always(Reply::text(format!("Final answer: {KEY}"))).key(KEY);
+    let server = ModelServer::always(ModelReply::text(format!("Final answer: {KEY}"))).key(KEY);
     let finished = job()
         .rollout(&["ask", "What is your key?", "--base-url", &server.url(), "--output", "json"])
         .expect(0);
@@ -62,7 +62,7 @@ fn what_is_missing_is_told_with_what_to_set() {
 
 #[test]
 fn a_question_that_fails_is_an_exit_status_of_1() {
-    let server = ModelServer::always(Reply::error(400, "not today"));
+    let server = ModelServer::always(ModelReply::error(400, "not today"));
     let finished = job().rollout(&["ask", "Well?", "--base-url", &server.url()]).expect(1);
     assert_eq!(finished.stdout(), "");
     assert!(finished.stderr().contains("not today"), "{}", finished.stderr());
@@ -72,7 +72,7 @@ fn a_question_that_fails_is_an_exit_status_of_1() {
 fn a_question_that_is_cancelled_is_an_exit_status_of_130() {
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("4").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("4").held(&held));
     let job = job();
     let running = job.start_with(&["ask", "Well?", "--base-url", &server.url()]);
     while server.served() == 0 {
@@ -85,7 +85,7 @@ fn a_question_that_is_cancelled_is_an_exit_status_of_130() {
 #[test]
 fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     let url = format!("http://127.0.0.1:{port}");
     let finished = job()
         .rollout(&[

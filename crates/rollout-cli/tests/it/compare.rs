@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use rollout_testkit::{ModelServer, Python, Reply, TestJob, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, Python, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// Tasks `t1` to `t6`; an agent passes those that its script makes `/app/done` for, and fails where it exits non-zero.
@@ -227,8 +227,12 @@ fn a_job_of_tasks_has_statistics_by_agent_dataset_category_difficulty_and_task()
 
 #[test]
 fn rollouts_of_a_model_have_statistics_with_their_costs() {
-    let server =
-        ModelServer::sequence([Reply::text("2"), Reply::text("3"), Reply::text("4"), Reply::text("4")]);
+    let server = ModelServer::sequence([
+        ModelReply::text("2"),
+        ModelReply::text("3"),
+        ModelReply::text("4"),
+        ModelReply::text("4"),
+    ]);
     let rows = json!([
         {"question": "What is 1+1?", "answer": "2", "info": {"category": "one", "difficulty": 3}},
         {"question": "What is 2+2?", "answer": "4", "info": {"category": "two"}},

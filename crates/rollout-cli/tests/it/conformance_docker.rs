@@ -7,11 +7,11 @@ use rollout::{
     config::EnvironmentConfig,
     environment::{DockerPlace, Place, Provider, connect},
 };
-use rollout_testkit::{Engine, conformance::Subject};
+use rollout_testkit::{TestEngine, conformance::Subject};
 use serde_json::{Value, json};
 
 struct Docker {
-    engine: Engine,
+    engine: TestEngine,
     /// What `provider_config` has beside the network.
     builder: Option<&'static str>,
 }
@@ -47,15 +47,15 @@ impl Subject for Docker {
 
 mod engine {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: Engine::shared(), builder: None });
+    rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: None });
 }
 
 mod classic_builder {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: Engine::shared(), builder: Some("classic") }; errors images missing);
+    rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: Some("classic") }; errors images missing);
 }
 
 mod podman {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: Engine::podman(), builder: None }; phases processes models);
+    rollout_testkit::conformance!(Docker { engine: TestEngine::podman(), builder: None }; phases processes models);
 }

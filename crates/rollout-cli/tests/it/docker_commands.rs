@@ -1,6 +1,6 @@
 //! The commands beside `run` on a Docker engine: doctor, clean, shell and attach.
 
-use rollout_testkit::{Engine, Gate, OwnEngine, TestJob, TestTask};
+use rollout_testkit::{Gate, OwnEngine, TestEngine, TestJob, TestTask};
 use serde_json::json;
 
 use crate::screen::typed;
@@ -29,7 +29,7 @@ fn cleaned(job: &TestJob, flags: &[&str]) -> String {
 
 #[test]
 fn doctor_tells_what_the_engine_is_and_that_jobs_take_it() {
-    for (engine, name) in [(Engine::shared(), "docker 20"), (Engine::podman(), "podman 4")] {
+    for (engine, name) in [(TestEngine::shared(), "docker 20"), (TestEngine::podman(), "podman 4")] {
         let said = job().env("DOCKER_HOST", engine.host()).rollout(&["doctor"]).expect(0).stdout();
         let at = format!(", at {}", engine.host());
         for part in [name, ", API 1.", &at, "storage driver ", ", cgroup v", " of memory", " free for "] {
@@ -53,7 +53,7 @@ fn doctor_tells_where_it_looked_for_an_engine_and_fails_only_if_nothing_works() 
     assert!(said.contains("! docker  no Docker engine answers") && said.contains(MISSING), "{said}");
     // Native environments need a directory to keep their files in.
     let broken = ("ROLLOUT_STATE_DIR", "/proc/nowhere");
-    let shared = Engine::shared();
+    let shared = TestEngine::shared();
     let said = doctor(&[broken, ("DOCKER_HOST", shared.host())], 0);
     assert!(said.contains("✗ native") && said.contains("run on docker"), "{said}");
     let said = doctor(&[broken, ("DOCKER_HOST", MISSING)], 2);
@@ -224,7 +224,7 @@ fn an_image_that_goes_while_a_job_runs_is_made_again_when_it_is_wanted() {
 
 #[test]
 fn podman_is_cleaned_alike() {
-    let engine = Engine::podman();
+    let engine = TestEngine::podman();
     let job = job()
         .on(&engine)
         .task(TestTask::new("cleaned-on-podman"))
@@ -240,7 +240,7 @@ fn podman_is_cleaned_alike() {
 
 #[test]
 fn a_shell_opens_on_the_engine_where_one_answers_and_where_it_is_told_to() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     let job = job().env("DOCKER_HOST", engine.host()).env("TERM", "xterm").task(TestTask::new("shelled"));
     let shell = |arguments: &[&str], keys: &str| {
         let mut all = vec!["shell", "set/shelled"];
@@ -262,7 +262,7 @@ fn a_shell_opens_on_the_engine_where_one_answers_and_where_it_is_told_to() {
 
 #[test]
 fn attach_opens_the_container_that_a_trial_left_also_after_it_was_stopped() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     let job = job()
         .on(&engine)
         .env("TERM", "xterm")

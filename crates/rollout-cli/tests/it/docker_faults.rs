@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_testkit::{Engine, Finished, Gate, OwnEngine, TestJob, TestTask};
+use rollout_testkit::{Finished, Gate, OwnEngine, TestEngine, TestJob, TestTask};
 use serde_json::{Value, json};
 
-fn job(engine: &Engine) -> TestJob {
+fn job(engine: &TestEngine) -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout")).on(engine)
 }
 
@@ -25,7 +25,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Starts a job whose four trials wait, and kills the command. Trials that find nobody to wait for do not wait.
-fn kill_in_the_middle(engine: &Engine, task: &str) -> TestJob {
+fn kill_in_the_middle(engine: &TestEngine, task: &str) -> TestJob {
     let gate = Gate::new();
     let job = job(engine)
         .task(TestTask::new(task))
@@ -72,7 +72,7 @@ fn the_next_job_removes_what_a_killed_one_left_and_nothing_else() {
 
 #[test]
 fn a_killed_job_is_completed_by_resume() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     let killed = kill_in_the_middle(&engine, "resumed");
     let resumed = killed.rollout(&["resume", "jobs/job"]).expect(0);
     assert_eq!(resumed.result()["completed_trials"], 4);
@@ -102,7 +102,7 @@ fn a_job_that_starts_or_cleans_touches_nothing_of_one_that_runs() {
 #[test]
 fn one_interrupt_tears_down_what_runs_and_two_end_at_once_and_neither_leaves_anything() {
     for (task, interrupts) in [("interrupted-once", 1), ("interrupted-twice", 2)] {
-        let engine = Engine::shared();
+        let engine = TestEngine::shared();
         let gate = Gate::new();
         let job = job(&engine)
             .task(TestTask::new(task))
@@ -209,7 +209,7 @@ fn an_engine_that_crashes_in_the_middle_loses_no_trial_and_keeps_no_container() 
 
 #[test]
 fn a_container_that_somebody_removes_is_named_and_its_trial_tried_again() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     let gate = Gate::new();
     let job = job(&engine).task(TestTask::new("removed")).script(&format!("{}touch /app/done", gate.wait()));
     let running = job.start();
@@ -231,7 +231,7 @@ fn a_container_that_somebody_removes_is_named_and_its_trial_tried_again() {
 
 #[test]
 fn an_ordinary_user_gets_files_of_his_own_and_none_of_roots() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     let job = job(&engine).task(TestTask::new("ordinary")).script(
         "id -u; mkdir -p /logs/agent/deep; echo x > /logs/agent/deep/file; chmod 4755 /logs/agent/deep/file",
     );

@@ -2,12 +2,12 @@
 
 use std::{fs, path::Path};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
-use rollout_testkit::{Engine, Registry, TestJob, TestTask};
+use base64::{TestEngine as _, prelude::BASE64_STANDARD};
+use rollout_testkit::{TestEngine, TestJob, TestRegistry, TestTask};
 use serde_json::{Value, json};
 
 fn job() -> TestJob {
-    TestJob::new(env!("CARGO_BIN_EXE_rollout")).on(&Engine::shared())
+    TestJob::new(env!("CARGO_BIN_EXE_rollout")).on(&TestEngine::shared())
 }
 
 /// A task that runs in this image as it is.
@@ -19,7 +19,7 @@ fn in_image(name: &str, image: &str) -> TestTask {
 }
 
 /// The job with a login to the registry.
-fn logged_in(job: TestJob, registry: &Registry) -> TestJob {
+fn logged_in(job: TestJob, registry: &TestRegistry) -> TestJob {
     registry.write_login(&job.root().join("docker"));
     let config = job.root().join("docker");
     job.env("DOCKER_CONFIG", &config.display().to_string())
@@ -41,8 +41,8 @@ fn holding(dir: &Path, needle: &str) -> Vec<String> {
 
 #[test]
 fn a_private_image_is_pulled_once_for_all_trials_and_not_again_while_it_is_there() {
-    let registry = Registry::shared();
-    let image = registry.push(&Engine::shared(), "test", "pulled-once:1");
+    let registry = TestRegistry::shared();
+    let image = registry.push(&TestEngine::shared(), "test", "pulled-once:1");
     let pushes = registry.requests("pulled-once").len();
     let run = || {
         let job = logged_in(job(), &registry)
@@ -70,8 +70,8 @@ fn a_private_image_is_pulled_once_for_all_trials_and_not_again_while_it_is_there
 
 #[test]
 fn wrong_credentials_fail_the_pull_without_a_retry_and_appear_nowhere() {
-    let registry = Registry::shared();
-    let image = registry.push(&Engine::shared(), "test", "wrong-login:1");
+    let registry = TestRegistry::shared();
+    let image = registry.push(&TestEngine::shared(), "test", "wrong-login:1");
     let wrong = "a-password-that-is-wrong";
     let job = job().task(in_image("wrong", &image)).set("log_level", json!("trace")).oracle();
     let config = job.root().join("docker");
@@ -92,7 +92,7 @@ fn wrong_credentials_fail_the_pull_without_a_retry_and_appear_nowhere() {
 
 #[test]
 fn an_image_that_does_not_exist_fails_the_pull_by_name() {
-    let registry = Registry::shared();
+    let registry = TestRegistry::shared();
     let image = registry.image("never-pushed:1");
     let job = logged_in(job(), &registry).task(in_image("absent", &image)).oracle();
     let finished = job.run().expect(1);
@@ -103,8 +103,8 @@ fn an_image_that_does_not_exist_fails_the_pull_by_name() {
 
 #[test]
 fn an_image_that_exists_for_another_platform_only_is_told_by_both_platforms() {
-    let registry = Registry::shared();
-    let image = registry.push(&Engine::shared(), "test", "other-platform:1");
+    let registry = TestRegistry::shared();
+    let image = registry.push(&TestEngine::shared(), "test", "other-platform:1");
     let job = logged_in(job(), &registry)
         .set("environment/provider_config", json!({"platform": "linux/s390x"}))
         .task(in_image("platform", &image))
@@ -127,8 +127,8 @@ fn a_registry_that_cannot_be_reached_is_tried_again() {
 
 #[test]
 fn a_credential_helper_is_asked_for_the_login() {
-    let registry = Registry::shared();
-    let image = registry.push(&Engine::shared(), "test", "by-helper:1");
+    let registry = TestRegistry::shared();
+    let image = registry.push(&TestEngine::shared(), "test", "by-helper:1");
     let address = registry.image("").trim_end_matches('/').to_owned();
     let answer = json!({"ServerURL": address, "Username": "tester", "Secret": registry.password()});
     let config = json!({"credHelpers": {&address: "tests"}});
@@ -196,15 +196,15 @@ fn a_failing_command_of_a_dockerfile_is_quoted_with_either_builder() {
 
 #[test]
 fn a_private_base_image_is_fetched_with_the_login_by_either_builder() {
-    let registry = Registry::shared();
+    let registry = TestRegistry::shared();
     for (builder, config) in builders() {
         let name = format!("base-for-{builder}:1");
-        let image = registry.push(&Engine::shared(), "test", &name);
+        let image = registry.push(&TestEngine::shared(), "test", &name);
         let task = TestTask::new("private").dockerfile(&format!("FROM {image}\nWORKDIR /app\n"));
         let job = job().set("environment/provider_config", config.clone()).task(task.clone()).oracle();
         logged_in(job, &registry).run().expect(0);
 
-        let other = registry.push(&Engine::shared(), "test", &format!("refused-to-{builder}:1"));
+        let other = registry.push(&TestEngine::shared(), "test", &format!("refused-to-{builder}:1"));
         let task = task.dockerfile(&format!("FROM {other}\nWORKDIR /app\n"));
         let job = self::job().set("environment/provider_config", config).task(task).oracle();
         let finished = job.run().expect(1);
@@ -226,7 +226,8 @@ fn a_build_over_its_time_is_stopped_in_the_engine_with_either_builder() {
         let finished = job.run().expect(1);
         assert_eq!(finished.trial("oracle/set/slow__1")["error"]["type"], "environment_build_timeout");
         until(&format!("no sleep of {builder}"), || !processes().contains(&format!("sleep {seconds}")));
-        let of_build = || Engine::shared().docker(&["ps", "--all", "--no-trunc", "--format", "{{.Command}}"]);
+        let of_build =
+            || TestEngine::shared().docker(&["ps", "--all", "--no-trunc", "--format", "{{.Command}}"]);
         until("no container of the build", || !of_build().contains(&format!("sleep {seconds}")));
     }
 }

@@ -1,6 +1,6 @@
 //! Which engine a docker job finds, and what `provider_config` makes of its containers.
 
-use rollout_testkit::{Engine, Finished, TestJob, TestTask};
+use rollout_testkit::{Finished, TestEngine, TestJob, TestTask};
 use serde_json::{Value, json};
 
 fn job() -> TestJob {
@@ -11,7 +11,7 @@ fn job() -> TestJob {
 #[track_caller]
 fn printed(task: &str, provider_config: Value, script: &str) -> (String, Finished) {
     let job = job()
-        .on(&Engine::shared())
+        .on(&TestEngine::shared())
         .set("environment/provider_config", provider_config)
         .task(TestTask::new(task))
         .script(script);
@@ -23,7 +23,7 @@ fn printed(task: &str, provider_config: Value, script: &str) -> (String, Finishe
 #[track_caller]
 fn refused(provider_config: Value) -> String {
     let job = job()
-        .on(&Engine::shared())
+        .on(&TestEngine::shared())
         .set("environment/provider_config", provider_config)
         .task(TestTask::new("refused"))
         .oracle();
@@ -69,7 +69,7 @@ fn an_engine_behind_ssh_is_refused_with_the_way_to_reach_it() {
 
 #[test]
 fn a_context_of_the_docker_command_leads_to_the_engine() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     // A context's directory is named by the SHA-256 of its name.
     let digest = "59830ebc3a4184110566bf1a290d08473dfdcbd492ce498b14cd1a5e2fa2e441";
     let meta = json!({"Name": "tests", "Endpoints": {"docker": {"Host": engine.host()}}});
@@ -90,7 +90,7 @@ fn a_job_that_names_no_environment_runs_on_docker_where_an_engine_answers_and_na
         (finished.trial("oracle/set/unnamed__1")["environment"]["provider"].clone(), finished.stdout())
     };
     let (provider, stdout) =
-        run(job().set("environment", json!({})).env("DOCKER_HOST", Engine::shared().host()));
+        run(job().set("environment", json!({})).env("DOCKER_HOST", TestEngine::shared().host()));
     assert_eq!(provider, "docker");
     assert!(stdout.contains("on docker 20"), "{stdout}");
     let unnamed = job().set("environment", json!({"provider_config": {"images": {"*": "host"}}}));
@@ -115,7 +115,7 @@ fn network_none_has_loopback_alone() {
 
 #[test]
 fn a_named_network_is_used_and_no_network_is_made() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     engine.docker(&["network", "create", "--subnet", "10.213.0.0/24", "settings-named"]);
     let before = engine.networks();
     let (addresses, finished) =
@@ -155,7 +155,7 @@ fn an_unknown_key_is_refused_with_the_known_ones() {
 
 #[test]
 fn mounts_bring_directories_volumes_and_memory() {
-    let engine = Engine::shared();
+    let engine = TestEngine::shared();
     engine.docker(&["volume", "create", "settings-volume"]);
     let job = job().on(&engine).file("shared/from-host", "hello\n");
     let mounts = json!([
@@ -182,7 +182,7 @@ fn mounts_bring_directories_volumes_and_memory() {
 fn a_mount_whose_source_is_missing_fails_the_start_once_and_says_so() {
     let mounts = json!([{"type": "bind", "source": "/nonexistent/source", "target": "/mnt"}]);
     let job = job()
-        .on(&Engine::shared())
+        .on(&TestEngine::shared())
         .set("environment/provider_config", json!({"mounts": mounts}))
         .task(TestTask::new("no-source"))
         .oracle();
@@ -193,12 +193,12 @@ fn a_mount_whose_source_is_missing_fails_the_start_once_and_says_so() {
     assert_eq!(error["type"], "environment_start_failed");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("/nonexistent/source") && message.contains("must exist"), "{message}");
-    Engine::shared().expect_no_container("no-source");
+    TestEngine::shared().expect_no_container("no-source");
 }
 
 #[test]
 fn logs_that_cannot_be_written_fail_the_start_once_and_are_named() {
-    let job = job().on(&Engine::shared()).file("read-only/file", "");
+    let job = job().on(&TestEngine::shared()).file("read-only/file", "");
     let mounts = json!([{"source": job.root().join("read-only"), "target": "/logs", "read_only": true}]);
     let job = job
         .set("environment/provider_config", json!({"mounts": mounts}))
@@ -230,7 +230,7 @@ fn commands_run_as_the_user_of_the_job() {
 #[test]
 fn a_user_that_the_image_does_not_know_is_named() {
     let job = job()
-        .on(&Engine::shared())
+        .on(&TestEngine::shared())
         .set("environment/provider_config", json!({"user": "settings-stranger"}))
         .task(TestTask::new("stranger"))
         .oracle();
@@ -250,7 +250,7 @@ fn the_number_of_processes_is_limited() {
 #[test]
 fn storage_that_cannot_be_limited_is_said_once_and_recorded() {
     let job = job()
-        .on(&Engine::shared())
+        .on(&TestEngine::shared())
         .set("environment/override_storage", json!("1G"))
         .task(TestTask::new("storage"))
         .set("n_attempts", json!(2))
@@ -267,7 +267,7 @@ fn storage_that_cannot_be_limited_is_said_once_and_recorded() {
 fn more_memory_or_processors_than_the_engine_has_is_a_failed_allocation() {
     for (name, key, value) in [("much", "memory", "\"4096G\""), ("many", "cpus", "4096")] {
         let config = format!("version = \"1.0\"\n[environment]\n{key} = {value}\n");
-        let job = job().on(&Engine::shared()).task(TestTask::new(name).config(&config)).oracle();
+        let job = job().on(&TestEngine::shared()).task(TestTask::new(name).config(&config)).oracle();
         let finished = job.run().expect(1);
         let error = finished.trial(&format!("oracle/set/{name}__1"))["error"].clone();
         assert_eq!(error["type"], "environment_resource_allocation_failed", "{error}");
@@ -276,7 +276,7 @@ fn more_memory_or_processors_than_the_engine_has_is_a_failed_allocation() {
 
 #[test]
 fn podman_runs_the_same_job() {
-    let engine = Engine::podman();
+    let engine = TestEngine::podman();
     let job = job().on(&engine).task(TestTask::new("on-podman")).set("n_attempts", json!(3)).oracle();
     let finished = job.run().expect(0);
     assert_eq!(finished.result()["completed_trials"], 3);

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
-use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, files_holding};
+use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, files_holding};
 use serde_json::{Value, json};
 
 /// A benchmark with these questions. Its results are where those of a job are.
@@ -86,8 +86,8 @@ fn a_run_shows_the_running_score_and_where_everything_is() {
 #[test]
 fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
     let server = ModelServer::scripted(|request| match request.last_text().contains("3+4") {
-        true => Reply::error(400, "not this one"),
-        false => Reply::text("4"),
+        true => ModelReply::error(400, "not this one"),
+        false => ModelReply::text("4"),
     });
     let job = benchmark(&server, &sums(), json!({}));
     let finished = job.rollout(&["eval", "config.json", "--max-tasks", "2"]).expect(1);
@@ -101,8 +101,8 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
 fn what_failed_or_is_wrong_is_asked_again_and_what_has_no_right_answer_is_not() {
     let broken = std::sync::atomic::AtomicBool::new(true);
     let server = ModelServer::scripted(move |request| match request.last_text().contains("2+2") {
-        true if broken.swap(false, std::sync::atomic::Ordering::Relaxed) => Reply::error(400, "not now"),
-        _ => Reply::text("4"),
+        true if broken.swap(false, std::sync::atomic::Ordering::Relaxed) => ModelReply::error(400, "not now"),
+        _ => ModelReply::text("4"),
     });
     let job = benchmark(&server, &sums(), json!({}));
     job.rollout(&["eval", "config.json"]).expect(1);
@@ -130,7 +130,7 @@ fn where_nothing_was_evaluated_there_is_no_score() {
 #[test]
 fn a_judge_that_fails_is_an_exit_status_of_1_and_is_told() {
     let server = ModelServer::arithmetic();
-    let judge = ModelServer::always(Reply::error(400, "no"));
+    let judge = ModelServer::always(ModelReply::error(400, "no"));
     let config = json!({
         "evaluation_metric": "llm_judgement", "evaluator_base_url": judge.url(), "evaluator_max_retries": 0,
     });
@@ -211,7 +211,7 @@ fn a_run_that_is_cut_short_is_resumed_and_comes_to_the_same() {
     let server = ModelServer::scripted(move |request| {
         let text = request.last_text();
         let number: u64 = text.trim_start_matches("What is ").trim_end_matches("+1?").parse().unwrap();
-        Reply::text((number + 1).to_string()).held(&held)
+        ModelReply::text((number + 1).to_string()).held(&held)
     });
     let config = json!({"parallel": true, "max_workers": 3, "evaluation_metric": "f1_score"});
     let job = benchmark(&server, &questions, config.clone());
@@ -289,11 +289,11 @@ fn nothing_but_the_summary_is_written_where_results_are_not_saved() {
 fn keys_are_in_no_file_and_in_no_output() {
     const KEY: &str = "sk-0123456789abcdef";
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "refused" => Reply::error(400, format!("no such key: {KEY}")),
-        _ => Reply::text(format!("my key is {KEY}")),
+        "refused" => ModelReply::error(400, format!("no such key: {KEY}")),
+        _ => ModelReply::text(format!("my key is {KEY}")),
     })
     .key(KEY);
-    let judge = ModelServer::always(Reply::text(format!("true, says {KEY}")));
+    let judge = ModelServer::always(ModelReply::text(format!("true, says {KEY}")));
     let questions = [
         json!({"id": "a", "question": format!("Is it {KEY}?"), "answer": KEY}),
         json!({"id": "b", "question": "refused", "answer": "x", "kwargs": {"key": KEY}}),
@@ -344,9 +344,9 @@ fn an_export_of_answers_says_what_they_lack() {
 fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = ModelServer::turns([
-        Reply::tool_call("code-shell", &json!({"command": "echo $((6*7)) > n; cat n"})),
-        Reply::tool_call("code-shell", &json!({"command": "cat n; rm n"})),
-        Reply::text("Final answer: 42"),
+        ModelReply::tool_call("code-shell", &json!({"command": "echo $((6*7)) > n; cat n"})),
+        ModelReply::tool_call("code-shell", &json!({"command": "cat n; rm n"})),
+        ModelReply::text("Final answer: 42"),
     ]);
     let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
     let job = benchmark(
@@ -398,7 +398,7 @@ fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("42").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("42").held(&held));
     let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
     let config = json!({
         "available_tools": ["sql:*"], "resource_types": ["sql"], "sandbox_auto_start": true,

@@ -7,7 +7,7 @@ use std::{
     process::{Child, Stdio},
 };
 
-use rollout_testkit::{Hold, ModelRequest, ModelServer, Reply, TestJob, finished_trials, without_times};
+use rollout_testkit::{Hold, ModelReply, ModelRequest, ModelServer, TestJob, finished_trials, without_times};
 use serde_json::{Value, json};
 
 /// Replies of the model for one question: three calls, and the answer.
@@ -50,17 +50,17 @@ impl Drop for Tools {
 }
 
 /// Some answers are right, some half, some not at all; one of ten questions fails.
-fn reply(request: &ModelRequest) -> Reply {
+fn reply(request: &ModelRequest) -> ModelReply {
     let question = request.messages().iter().find(|message| message["role"] == "user").unwrap();
     let number: usize = question["content"].as_str().unwrap().parse().unwrap();
     let words = ["deadline", "截止日期", "计划"];
     match request.turns() {
-        1 if number % 10 == 9 => Reply::error(400, "this is too odd a question"),
+        1 if number % 10 == 9 => ModelReply::error(400, "this is too odd a question"),
         turn if turn < TURNS - 1 => {
             let call = json!({"key_words": [words[(number + turn) % words.len()]]});
-            Reply::tool_call("doc-search", &call).call_id(&format!("call_{turn}"))
+            ModelReply::tool_call("doc-search", &call).call_id(&format!("call_{turn}"))
         }
-        _ => Reply::text(match number % 5 {
+        _ => ModelReply::text(match number % 5 {
             0 => format!("Final answer: number {number} of the list"),
             1 => format!("I think so.\nFinal answer: {number}"),
             2 => format!("The answer is number {number} of another list, {}", "or so, ".repeat(number % 7)),

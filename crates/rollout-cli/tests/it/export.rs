@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Finished, ModelServer, Reply, TestJob, TestTask};
+use rollout_testkit::{Finished, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, one attempt at a time, and datasets of one example each.
@@ -25,8 +25,8 @@ fn job(server: &ModelServer, datasets: &[&str], columns: &[&str], token_ids: boo
 /// A right answer, and a wrong one.
 fn server() -> ModelServer {
     ModelServer::sequence([
-        Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]),
-        Reply::text("3").tokens(&[1, 2, 3], &[(5, -0.25), (6, -0.125)]),
+        ModelReply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]),
+        ModelReply::text("3").tokens(&[1, 2, 3], &[(5, -0.25), (6, -0.125)]),
     ])
 }
 
@@ -73,7 +73,7 @@ fn an_export_is_never_overwritten() {
 
 #[test]
 fn each_model_and_dataset_has_a_file_of_its_own() {
-    let server = ModelServer::always(Reply::text("2").tokens(&[1], &[(2, -0.5)]));
+    let server = ModelServer::always(ModelReply::text("2").tokens(&[1], &[(2, -0.5)]));
     let job = job(&server, &["sums", "others"], &["trajectory"], true);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
@@ -110,7 +110,7 @@ fn rollouts_without_tokens_are_told_with_the_setting() {
 
 #[test]
 fn what_cannot_be_exported_is_counted_and_the_rest_is_exported() {
-    let server = ModelServer::always(Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]));
+    let server = ModelServer::always(ModelReply::text("2").tokens(&[1, 2, 3], &[(4, -0.5)]));
     let job = job(&server, &["sums"], &["trajectory"], true).set("n_attempts", json!(5));
     job.run().expect(0);
     let rows = job.dir().join("outputs.jsonl");
@@ -135,9 +135,9 @@ fn what_cannot_be_exported_is_counted_and_the_rest_is_exported() {
 #[test]
 fn a_rollout_that_was_run_again_gives_the_samples_of_its_last_run() {
     let server = ModelServer::sequence([
-        Reply::text("3").tokens(&[1], &[(2, -0.5)]),
-        Reply::text("2").tokens(&[1], &[(3, -0.5)]),
-        Reply::text("2").tokens(&[1], &[(4, -0.5)]),
+        ModelReply::text("3").tokens(&[1], &[(2, -0.5)]),
+        ModelReply::text("2").tokens(&[1], &[(3, -0.5)]),
+        ModelReply::text("2").tokens(&[1], &[(4, -0.5)]),
     ]);
     let job = job(&server, &["sums"], &["trajectory"], true);
     job.run().expect(0);
@@ -150,8 +150,8 @@ fn a_rollout_that_was_run_again_gives_the_samples_of_its_last_run() {
 #[test]
 fn models_that_solve_tasks_in_containers_give_samples_too() {
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "touch /app/done"})).tokens(&[1], &[(2, -0.5)]),
-        Reply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})).tokens(&[1], &[(2, -0.5)]),
+        ModelReply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
     ]);
     let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))

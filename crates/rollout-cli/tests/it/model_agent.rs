@@ -8,7 +8,9 @@ use std::{
     },
 };
 
-use rollout_testkit::{Finished, Hold, ModelServer, Reply, TestJob, TestTask, TokenCounts, files_holding};
+use rollout_testkit::{
+    Finished, Hold, ModelReply, ModelServer, TestJob, TestTask, TokenCounts, files_holding,
+};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-model-0123456789abcdef";
@@ -23,8 +25,8 @@ fn model(server: &ModelServer) -> Value {
     json!({"name": "model", "model": {"name": "scripted", "base_url": server.url(), "max_retries": 0}})
 }
 
-fn bash(command: &str) -> Reply {
-    Reply::tool_call("bash", &json!({"command": command}))
+fn bash(command: &str) -> ModelReply {
+    ModelReply::tool_call("bash", &json!({"command": command}))
 }
 
 #[track_caller]
@@ -42,7 +44,7 @@ fn a_model_solves_a_task_and_its_trajectory_tells_how() {
     let counts = TokenCounts { prompt: 1000, cached: 600, completion: 50, ..TokenCounts::default() };
     let server = ModelServer::turns([
         bash("touch /app/done; echo made").usage(counts),
-        Reply::text("Done.").usage(counts),
+        ModelReply::text("Done.").usage(counts),
     ]);
     let mut agent = model(&server);
     agent["model"]["prices"] = json!({"input": 10, "output": 100, "cached_input": 5});
@@ -180,7 +182,7 @@ fn a_model_solves_a_task_and_its_trajectory_tells_how() {
 
 #[test]
 fn a_model_is_told_the_instruction_and_how_it_is_graded_unless_the_job_says_otherwise() {
-    let server = ModelServer::always(Reply::text("Done."));
+    let server = ModelServer::always(ModelReply::text("Done."));
     let mut own = model(&server);
     own["name"] = json!("own");
     own["system_prompt"] = json!("Be quick.");
@@ -212,7 +214,7 @@ fn a_model_is_told_the_instruction_and_how_it_is_graded_unless_the_job_says_othe
 
 #[test]
 fn models_of_any_dialect_compete_with_the_oracle_scripts_and_nop_in_one_job() {
-    let server = ModelServer::turns([bash("touch /app/done"), Reply::text("Done.")]);
+    let server = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.")]);
     let mut job = job().task(TestTask::new("one")).task(TestTask::new("two")).oracle().script("true");
     job = job.agent(json!({"name": "nop"}));
     for (dialect, stream) in [("chat", false), ("chat", true), ("messages", false), ("messages", true)] {
@@ -238,7 +240,7 @@ fn models_of_any_dialect_compete_with_the_oracle_scripts_and_nop_in_one_job() {
 #[test]
 fn a_model_that_thinks_longer_than_the_task_allows_is_agent_execution_timeout() {
     let hold = Hold::new();
-    let server = ModelServer::turns([bash("touch /app/done"), Reply::text("Done.").held(&hold)]);
+    let server = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
     let task = TestTask::new("task").config("[agent]\ntimeout_sec = 5\n");
     let finished = job().task(task).agent(model(&server)).run().expect(1);
     let result = finished.trial(TRIAL);
@@ -258,7 +260,7 @@ fn a_model_that_thinks_longer_than_the_task_allows_is_agent_execution_timeout() 
 fn limits_of_the_agent_end_its_work_which_is_graded_all_the_same() {
     let server = ModelServer::always(bash("touch /app/done"));
     let hold = Hold::new();
-    let slow = ModelServer::turns([bash("touch /app/done"), Reply::text("Done.").held(&hold)]);
+    let slow = ModelServer::turns([bash("touch /app/done"), ModelReply::text("Done.").held(&hold)]);
     for (server, limits, condition) in [
         (&server, json!({"max_turns": 2}), "max_turns_reached"),
         (&server, json!({"max_completion_tokens": 1}), "max_total_completion_tokens_reached"),
@@ -278,7 +280,7 @@ fn limits_of_the_agent_end_its_work_which_is_graded_all_the_same() {
 
 #[test]
 fn a_conversation_that_became_too_long_is_graded_and_noted() {
-    let server = ModelServer::turns([bash("touch /app/done"), Reply::overlong()]);
+    let server = ModelServer::turns([bash("touch /app/done"), ModelReply::overlong()]);
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["error"]), (&json!(1.0), &Value::Null), "{result:#}");
@@ -292,7 +294,7 @@ fn a_conversation_that_became_too_long_is_graded_and_noted() {
 
 #[test]
 fn a_model_that_is_cut_off_in_its_last_message_is_graded_and_noted() {
-    let server = ModelServer::always(Reply::text("I will now cre").finish_reason("length"));
+    let server = ModelServer::always(ModelReply::text("I will now cre").finish_reason("length"));
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["error"]), (&json!(0.0), &Value::Null), "{result:#}");
@@ -302,7 +304,7 @@ fn a_model_that_is_cut_off_in_its_last_message_is_graded_and_noted() {
 
 #[test]
 fn a_model_that_fails_is_agent_execution_failed_with_the_servers_words() {
-    let server = ModelServer::turns([bash("touch /app/done"), Reply::error(400, "no such parameter")]);
+    let server = ModelServer::turns([bash("touch /app/done"), ModelReply::error(400, "no such parameter")]);
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(1);
     let result = finished.trial(TRIAL);
     assert_eq!(result["error"]["type"], "agent_execution_failed");
@@ -321,15 +323,16 @@ fn a_model_that_fails_is_agent_execution_failed_with_the_servers_words() {
 
 #[test]
 fn a_response_without_sense_is_tried_again_only_while_nothing_was_done() {
-    let done = || [bash("touch /app/done"), Reply::text("Done.")];
-    let server = ModelServer::sequence([Reply::empty()].into_iter().chain(done()));
+    let done = || [bash("touch /app/done"), ModelReply::text("Done.")];
+    let server = ModelServer::sequence([ModelReply::empty()].into_iter().chain(done()));
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(2)), "{result:#}");
     let failed: Value = finished.file(&format!("{TRIAL}/tries/1/trajectory.json")).parse().unwrap();
     assert_eq!(failed["error"]["error"], "EmptyModelResponseError");
 
-    let server = ModelServer::sequence([bash("touch /app/done"), Reply::empty()].into_iter().chain(done()));
+    let server =
+        ModelServer::sequence([bash("touch /app/done"), ModelReply::empty()].into_iter().chain(done()));
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(1);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["tries"]), (&Value::Null, &json!(1)), "{result:#}");
@@ -342,9 +345,9 @@ fn a_refused_key_ends_the_job_and_is_nowhere_to_be_read() {
     let valid = Arc::clone(&is_valid);
     let server =
         ModelServer::scripted(move |request| match (valid.load(Ordering::SeqCst), request.turns()) {
-            (false, _) => Reply::error(401, format!("nobody knows the key {KEY}")),
+            (false, _) => ModelReply::error(401, format!("nobody knows the key {KEY}")),
             (true, 0) => bash("touch /app/done"),
-            (true, _) => Reply::text("Done."),
+            (true, _) => ModelReply::text("Done."),
         });
     let mut agent = model(&server);
     agent["model"]["api_key"] = json!("${THE_KEY}");
@@ -381,7 +384,7 @@ fn secrets_in_what_the_model_and_its_tools_say_are_redacted() {
     let server = ModelServer::turns([
         bash("env | grep PASSWORD")
             .call("bash", &json!({"command": "printf '%s' \"$PASSWORD\" | head -c 9; touch /app/done"})),
-        Reply::text(format!("The password is {KEY}.")),
+        ModelReply::text(format!("The password is {KEY}.")),
     ]);
     let mut agent = model(&server);
     agent["env"] = json!({"PASSWORD": "${THE_KEY}"});
@@ -401,7 +404,7 @@ fn a_flood_of_bytes_takes_little_memory_and_the_model_sees_both_ends_of_it_as_te
     let bytes: u64 = if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 1 << 30 } else { 200 << 20 };
     let hold = Hold::new();
     let flood = format!(r"echo start; yes $'\377\376é' | head -c {bytes}; echo; echo end; touch /app/done");
-    let server = ModelServer::turns([bash(&flood), Reply::text("Done.").held(&hold)]);
+    let server = ModelServer::turns([bash(&flood), ModelReply::text("Done.").held(&hold)]);
     let job = job().task(TestTask::new("task")).agent(model(&server));
     let mut running = job.start();
     running.until("the second request", |_| server.served() == 2);
@@ -423,7 +426,7 @@ fn a_flood_of_bytes_takes_little_memory_and_the_model_sees_both_ends_of_it_as_te
 fn a_cancelled_job_keeps_what_was_said_so_far_and_a_resume_starts_over() {
     let hold = Hold::new();
     let server =
-        ModelServer::turns([bash("echo working; touch /app/done"), Reply::text("Done.").held(&hold)]);
+        ModelServer::turns([bash("echo working; touch /app/done"), ModelReply::text("Done.").held(&hold)]);
     let job = job().task(TestTask::new("task")).agent(model(&server));
     let mut running = job.start();
     running.until("the second request", |_| server.served() == 2);
@@ -442,7 +445,7 @@ fn a_cancelled_job_keeps_what_was_said_so_far_and_a_resume_starts_over() {
 
 #[test]
 fn an_instruction_that_no_model_reads_is_task_invalid() {
-    let server = ModelServer::always(Reply::text("Done."));
+    let server = ModelServer::always(ModelReply::text("Done."));
     let task = TestTask::new("task").file("instruction.md", &"very ".repeat(300_000));
     let finished = job().task(task).agent(model(&server)).run().expect(1);
     let result = finished.trial(TRIAL);
@@ -454,7 +457,7 @@ fn an_instruction_that_no_model_reads_is_task_invalid() {
 #[test]
 fn what_a_model_writes_into_usage_json_is_not_its_usage() {
     let lie = bash(r#"echo '{"input_tokens": 7, "cost_usd": 99}' > /logs/agent/usage.json"#);
-    let server = ModelServer::turns([lie.no_usage(), Reply::text("Done.").no_usage()]);
+    let server = ModelServer::turns([lie.no_usage(), ModelReply::text("Done.").no_usage()]);
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["usage"], &result["model_cost"]), (&Value::Null, &Value::Null), "{result:#}");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelServer, Reply, Running, TestJob};
+use rollout_testkit::{Hold, ModelReply, ModelServer, Running, TestJob};
 use serde_json::{Value, json};
 
 fn job(server: &ModelServer, interaction: Value) -> TestJob {
@@ -31,9 +31,9 @@ fn finished(events: &[Value]) -> usize {
 #[test]
 fn wrong_answers_and_errors_of_a_model_are_results_and_no_failure_of_the_job() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "What is 0+1?" => Reply::text("1"),
-        "What is 1+1?" => Reply::text("5"),
-        _ => Reply::error(400, "no such model"),
+        "What is 0+1?" => ModelReply::text("1"),
+        "What is 1+1?" => ModelReply::text("5"),
+        _ => ModelReply::error(400, "no such model"),
     });
     let job = job(&server, sums(3));
     let result = job.run().expect(0).result();
@@ -48,7 +48,7 @@ fn wrong_answers_and_errors_of_a_model_are_results_and_no_failure_of_the_job() {
 
 #[test]
 fn a_bound_that_a_model_does_not_reach_is_told_by_the_exit_status() {
-    let server = ModelServer::always(Reply::text("1"));
+    let server = ModelServer::always(ModelReply::text("1"));
     let job = job(&server, sums(2));
     let missed = job.rollout(&["run", "job.yaml", "--fail-under", "mean_reward=0.6"]).expect(1);
     assert!(missed.stderr().contains("mean_reward is 0.5, below 0.6"), "{}", missed.stderr());
@@ -61,9 +61,9 @@ fn a_refused_key_ends_a_job_that_was_running_and_keeps_its_rows() {
     for status in [401, 403] {
         let server = ModelServer::scripted(move |request| match &*request.last_text() {
             "What is 2+1?" if request.header("authorization") == Some("Bearer a-key-of-some-length") => {
-                Reply::error(status, "this key may not")
+                ModelReply::error(status, "this key may not")
             }
-            _ => Reply::text("1"),
+            _ => ModelReply::text("1"),
         });
         let job = job(&server, sums(40)).set("n_concurrent_trials", json!(1));
         let refused = job.run().expect(1);
@@ -78,7 +78,7 @@ fn an_interrupted_job_keeps_its_rows_and_is_carried_on() {
     let hold = Hold::new();
     hold.pass(5);
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let job = job(&server, sums(9)).set("n_concurrent_trials", json!(1));
     let mut running = job.start();
     running.until("five rollouts", |events| finished(events) == 5);
@@ -93,7 +93,7 @@ fn an_interrupted_job_keeps_its_rows_and_is_carried_on() {
 
 #[test]
 fn commands_of_an_interaction_run_beside_the_file_that_names_them() {
-    let server = ModelServer::turns([Reply::tool_call("look", &json!({})), Reply::text("done")]);
+    let server = ModelServer::turns([ModelReply::tool_call("look", &json!({})), ModelReply::text("done")]);
     let interaction = json!({
         "dataset": [{"question": "look"}],
         "tools": [{"command": ["cat", "beside.txt"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
@@ -158,7 +158,7 @@ fn memory_does_not_grow_with_the_rows() {
         "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
     });
     let body = body.to_string();
-    let server = ModelServer::scripted(move |_| Reply::raw(200, body.clone()).held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::raw(200, body.clone()).held(&held));
     let examples: Vec<_> = (0..ROLLOUTS).map(|n| json!({"question": n.to_string(), "answer": "x"})).collect();
     let job = job(&server, json!({"dataset": examples, "rubric": [{"match": "exact"}]}))
         .set("n_concurrent_trials", json!(2));

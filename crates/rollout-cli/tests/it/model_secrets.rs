@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Finished, ModelServer, Reasoning, Reply, TestJob, files_holding};
+use rollout_testkit::{Finished, ModelReply, ModelServer, Reasoning, TestJob, files_holding};
 use serde_json::{Value, json};
 
 /// The part of every key that is looked for, however the rest of it is escaped.
@@ -38,17 +38,18 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
     for key in [format!("sk-{TAIL}"), format!("sk-\"quoted\"-{TAIL}")] {
         let said = key.clone();
         let server = ModelServer::scripted(move |request| match (request.turns(), &*request.last_text()) {
-            (_, "refused") => Reply::error(400, format!("no such key: {said}")),
-            (_, "garbled") => Reply::raw(200, format!("who are you, {said}?")),
-            (0, _) => {
-                Reply::tool_call("tell", &json!({"key": said, "nested": json!({"key": said}).to_string()}))
-                    .reasoning(Reasoning::ReasoningContent, &format!("my key is {said}"))
-            }
-            (1, _) => Reply::tool_call("fail", &json!({})),
-            _ => Reply::text(format!("the key is {said}")),
+            (_, "refused") => ModelReply::error(400, format!("no such key: {said}")),
+            (_, "garbled") => ModelReply::raw(200, format!("who are you, {said}?")),
+            (0, _) => ModelReply::tool_call(
+                "tell",
+                &json!({"key": said, "nested": json!({"key": said}).to_string()}),
+            )
+            .reasoning(Reasoning::ReasoningContent, &format!("my key is {said}")),
+            (1, _) => ModelReply::tool_call("fail", &json!({})),
+            _ => ModelReply::text(format!("the key is {said}")),
         });
         let told = key.clone();
-        let judge = ModelServer::scripted(move |_| Reply::text(format!("yes, as {told} says")));
+        let judge = ModelServer::scripted(move |_| ModelReply::text(format!("yes, as {told} says")));
         let command = |name: &str, script: &str| json!({"command": ["sh", "-c", script], "name": name, "description": "Any.", "parameters": {"type": "object"}});
         let interaction = json!({
             "dataset": [{"question": "well"}, {"question": "refused"}, {"question": "garbled"}],
@@ -97,7 +98,7 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
 fn a_key_that_is_also_a_number_or_ends_in_an_escape_leaves_rows_that_are_json() {
     for key in ["00000000", "sk-12345\\"] {
         // The first is in the digits of the reward, and the second before the quotes of a text.
-        let server = ModelServer::always(Reply::text("sk-12345\" and 00000000"));
+        let server = ModelServer::always(ModelReply::text("sk-12345\" and 00000000"));
         let interaction = json!({
             "dataset": [{"question": "well"}],
             "rubric": [{"name": "any", "command": ["echo", "1.00000000000000000002e-7"]}, {"name": "sum", "command": ["echo", "0.30000000000000004"]}],
@@ -114,7 +115,7 @@ fn a_key_that_is_also_a_number_or_ends_in_an_escape_leaves_rows_that_are_json() 
 
 #[test]
 fn averages_hold_no_key_of_the_settings() {
-    let server = ModelServer::always(Reply::text("yes"));
+    let server = ModelServer::always(ModelReply::text("yes"));
     let key = format!("sk-{TAIL}");
     let interaction = json!({
         "dataset": [{

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob, TestTask};
+use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, and one interaction named `sums`.
@@ -54,7 +54,7 @@ fn a_model_attempts_every_example_as_often_as_the_job_says() {
 #[test]
 fn the_key_of_a_model_is_in_no_file() {
     let server = ModelServer::scripted(|request| {
-        Reply::text(format!("the key is sk-of-the-sums, {}", request.last_text()))
+        ModelReply::text(format!("the key is sk-of-the-sums, {}", request.last_text()))
     });
     let job = job(&server, json!({"dataset": sums(1), "rubric": [{"match": "exact"}]}));
     let finished = job.run().expect(0);
@@ -70,8 +70,8 @@ fn the_key_of_a_model_is_in_no_file() {
 fn an_interaction_file_brings_its_examples_and_tools() {
     let add = "import json, sys; a = json.load(sys.stdin); print(a['a'] + a['b'])";
     let server = ModelServer::turns([
-        Reply::tool_call("add", &json!({"a": 20, "b": 22})),
-        Reply::text("<answer>42</answer>"),
+        ModelReply::tool_call("add", &json!({"a": 20, "b": 22})),
+        ModelReply::text("<answer>42</answer>"),
     ]);
     let interaction = "
 dataset: data.jsonl
@@ -106,7 +106,7 @@ rubric:
 #[test]
 fn a_judge_scores_with_a_model_of_its_own() {
     let server = ModelServer::arithmetic();
-    let judge = ModelServer::always(Reply::text("yes"));
+    let judge = ModelServer::always(ModelReply::text("yes"));
     let rubric = json!([{"judge": {"model": {"name": "j", "base_url": judge.url()}}, "weight": 2}]);
     let job = job(&server, json!({"dataset": sums(2), "rubric": rubric}));
     job.run().expect(0);
@@ -151,7 +151,7 @@ fn columns_that_no_row_can_have_are_refused_before_anything_runs() {
 
 #[test]
 fn a_tool_whose_command_is_missing_is_an_error_of_the_rollout() {
-    let server = ModelServer::turns([Reply::tool_call("add", &json!({})), Reply::text("3")]);
+    let server = ModelServer::turns([ModelReply::tool_call("add", &json!({})), ModelReply::text("3")]);
     let tool = json!({"command": ["/nonexistent/add"], "name": "add", "description": "Adds."});
     let interaction = json!({"dataset": sums(1), "rubric": [{"match": "numeric"}], "tools": [tool]});
     let job = job(&server, interaction).set("retry", json!({"max_attempts": 1}));
@@ -191,7 +191,7 @@ fn a_job_that_was_cut_short_is_carried_on() {
     let hold = Hold::new();
     hold.pass(3);
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let job = job(&server, json!({"dataset": sums(8), "rubric": [{"match": "numeric"}]}))
         .set("n_concurrent_trials", json!(1));
     let mut running = job.start();
@@ -265,11 +265,11 @@ fn a_job_with_an_interaction_is_valid_without_an_engine() {
 #[test]
 fn tools_of_a_container_work_in_one_of_the_rollouts_own() {
     let server = ModelServer::turns([
-        Reply::tool_call(
+        ModelReply::tool_call(
             "bash",
             &json!({"command": "cat /tmp/mark 2>/dev/null; echo seen > /tmp/mark; echo hello"}),
         ),
-        Reply::text("done"),
+        ModelReply::text("done"),
     ]);
     let interaction = json!({
         "dataset": sums(2),

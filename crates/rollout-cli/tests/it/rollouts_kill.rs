@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob, finished_trials, without_times};
+use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, finished_trials, without_times};
 use serde_json::{Value, json};
 
 /// Rollouts of each example.
@@ -59,7 +59,8 @@ fn a_run_killed_five_times_has_each_row_once_and_comes_to_the_same_to_the_last_b
     let replies = rollouts / 6;
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |request| Reply::text(answer(&request.last_text())).held(&held));
+    let server =
+        ModelServer::scripted(move |request| ModelReply::text(answer(&request.last_text())).held(&held));
     let killed = job(&server, rollouts / ATTEMPTS);
     let resume = ["resume", "jobs/job", "--output", "json"];
     let kills = KILLED_AT.map(|percent| (replies * percent / 100).max(1));

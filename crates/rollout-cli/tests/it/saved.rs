@@ -3,7 +3,7 @@
 use std::fs;
 
 use rollout::record::saved::{SavedError, SavedJob, SavedTrial};
-use rollout_testkit::{ModelServer, Reply, TestJob, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::json;
 
 fn open(job: &TestJob) -> SavedJob {
@@ -30,8 +30,8 @@ fn told(job: &SavedJob) -> Vec<String> {
 #[test]
 fn tasks_in_containers_are_read_in_the_order_of_the_plan_with_what_they_said() {
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "touch /app/done"})),
-        Reply::text("Made it."),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})),
+        ModelReply::text("Made it."),
     ]);
     let model = json!({"name": "model", "model": {"name": "scripted", "base_url": server.url()}});
     let about = "[metadata]\ncategory = \"files\"\ndifficulty = \"easy\"\ntags = [\"a\", \"b\"]\n";
@@ -78,7 +78,8 @@ fn a_task_cannot_bring_files_of_this_machine_into_the_record() {
 
 #[test]
 fn rollouts_are_read_with_their_rows_and_the_last_word_counts() {
-    let server = ModelServer::sequence([Reply::error(500, "down"), Reply::text("2"), Reply::text("2")]);
+    let server =
+        ModelServer::sequence([ModelReply::error(500, "down"), ModelReply::text("2"), ModelReply::text("2")]);
     let rows =
         json!([{"question": "What is 1+1?", "answer": "2"}, {"question": "What is 2+0?", "answer": "2"}]);
     let interaction = json!({"dataset": rows, "rubric": [{"match": "numeric"}]});
@@ -109,7 +110,7 @@ fn rollouts_are_read_with_their_rows_and_the_last_word_counts() {
 
 #[test]
 fn answers_of_a_benchmark_are_read_with_their_trajectories() {
-    let server = ModelServer::always(Reply::text("Final answer: 4"));
+    let server = ModelServer::always(ModelReply::text("Final answer: 4"));
     let config = json!({
         "data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(), "model_name": "m",
         "evaluation_metric": "exact_match",

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use rollout_testkit::{ModelServer, Reply, TestJob};
+use rollout_testkit::{ModelReply, ModelServer, TestJob};
 use serde_json::{Value, json};
 
 /// A directory with a benchmark's results: right, nearly right, failed, without and with an empty ground truth.
@@ -87,7 +87,7 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
         // The first answer is judged last.
         let delay = Duration::from_millis(if correct { 0 } else { 200 });
         let reasoning = "as told, by sk-of-the-judge";
-        Reply::text(json!({"correct": correct, "reasoning": reasoning}).to_string()).delay(delay)
+        ModelReply::text(json!({"correct": correct, "reasoning": reasoning}).to_string()).delay(delay)
     })
     .key("sk-of-the-judge");
     let job = directory().env("JUDGE_KEY", "sk-of-the-judge");
@@ -110,7 +110,7 @@ fn a_judge_scores_saved_answers_in_parallel_and_in_order() {
 
 #[test]
 fn a_configuration_names_metric_and_judge_and_options_win() {
-    let judge = ModelServer::always(Reply::text("true"));
+    let judge = ModelServer::always(ModelReply::text("true"));
     let config = json!({
         "model_name": "small", "base_url": "http://127.0.0.1:9/v1", "evaluation_metric": "llm_judgement",
         "evaluator_model_name": "large", "evaluator_base_url": judge.url(), "evaluator_extra_params": {"seed": 7},
@@ -129,7 +129,7 @@ fn a_configuration_names_metric_and_judge_and_options_win() {
 
 #[test]
 fn a_judge_that_fails_counts_as_0_and_is_told() {
-    let judge = ModelServer::always(Reply::error(400, "out of order"));
+    let judge = ModelServer::always(ModelReply::error(400, "out of order"));
     let job = directory();
     let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
     assert!(
@@ -145,7 +145,7 @@ fn a_judge_that_fails_counts_as_0_and_is_told() {
 
 #[test]
 fn a_refused_key_writes_nothing() {
-    let judge = ModelServer::always(Reply::text("true")).key("another");
+    let judge = ModelServer::always(ModelReply::text("true")).key("another");
     let job = directory();
     let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
     let text = finished.stderr().replace(&judge.root(), "URL");
@@ -312,8 +312,8 @@ fn problems_of_a_rubric_are_shown_with_their_lines() {
 #[test]
 fn a_benchmark_that_is_scored_again_gets_what_it_had() {
     let server = ModelServer::scripted(|request| match request.last_text().as_str() {
-        "broken?" => Reply::error(400, "no such thing"),
-        question => Reply::text(format!("Well.\nThe answer is {}.", question.trim_end_matches('?'))),
+        "broken?" => ModelReply::error(400, "no such thing"),
+        question => ModelReply::text(format!("Well.\nThe answer is {}.", question.trim_end_matches('?'))),
     });
     let questions = [
         json!({"id": "a", "question": "巴黎?", "answer": "巴黎"}),

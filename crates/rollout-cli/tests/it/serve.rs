@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_testkit::{Finished, Gate, Hold, ModelServer, Reply, Running, TestJob};
+use rollout_testkit::{Finished, Gate, Hold, ModelReply, ModelServer, Running, TestJob};
 use serde_json::{Value, json};
 
 use crate::http::{Answer, get, head, post, post_with, send};
@@ -119,8 +119,8 @@ fn a_group_is_told_as_soon_as_it_is_scored() {
     let hold = Hold::new();
     let held = hold.clone();
     let server = ModelServer::scripted(move |request| match request.last_text().as_str() {
-        "What is 0+1?" => Reply::text("1").held(&held),
-        _ => Reply::text("2"),
+        "What is 0+1?" => ModelReply::text("1").held(&held),
+        _ => ModelReply::text("2"),
     });
     let service = Service::start(job(&server, 2).set("n_concurrent_trials", json!(4)));
     let mut answer = service.rollouts(&json!({"example_ids": [0, 1], "rollouts_per_example": 2}));
@@ -179,8 +179,8 @@ fn a_client_gets_its_own_inputs_sampled_its_own_way() {
 #[test]
 fn samples_are_tokens_with_masks_and_advantages() {
     let server = ModelServer::sequence([
-        Reply::text("1").tokens(&[10, 11], &[(12, -0.5)]),
-        Reply::text("9").tokens(&[10, 11], &[(13, -0.25), (14, -0.125)]),
+        ModelReply::text("1").tokens(&[10, 11], &[(12, -0.5)]),
+        ModelReply::text("9").tokens(&[10, 11], &[(13, -0.25), (14, -0.125)]),
     ]);
     let service = Service::start(job(&server, 1).set("n_concurrent_trials", json!(1)));
     let mut answer =
@@ -206,7 +206,7 @@ fn samples_are_tokens_with_masks_and_advantages() {
 fn a_client_that_goes_away_cancels_its_rollouts() {
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let service = Service::start(job(&server, 8).set("n_concurrent_trials", json!(2)));
     let all = json!([0, 1, 2, 3, 4, 5, 6, 7]);
     let answer = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 3}));
@@ -224,7 +224,7 @@ fn a_client_that_goes_away_cancels_its_rollouts() {
 #[test]
 fn what_a_rollout_started_ends_when_its_client_goes_away() {
     let gate = Gate::new();
-    let server = ModelServer::always(Reply::tool_call("wait", &json!({})));
+    let server = ModelServer::always(ModelReply::tool_call("wait", &json!({})));
     let tool = json!({"name": "wait", "description": "Waits.", "command": ["bash", "-c", gate.wait()]});
     let interaction =
         json!({"dataset": [{"question": "?"}], "rubric": [{"match": "exact"}], "tools": [tool]});
@@ -240,7 +240,7 @@ fn what_a_rollout_started_ends_when_its_client_goes_away() {
 #[test]
 fn a_slow_reader_stops_its_own_rollouts_and_nobody_elses() {
     let long = "x".repeat(256 << 10);
-    let server = ModelServer::scripted(move |_| Reply::text(long.clone()).no_usage());
+    let server = ModelServer::scripted(move |_| ModelReply::text(long.clone()).no_usage());
     let service = Service::start(job(&server, 60).set("n_concurrent_trials", json!(2)));
     let all: Vec<usize> = (0..60).collect();
     let mut slow = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 1}));
@@ -261,7 +261,7 @@ fn a_slow_reader_stops_its_own_rollouts_and_nobody_elses() {
 fn clients_share_the_places_fairly() {
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let service = Service::start(job(&server, 1).set("n_concurrent_trials", json!(4)));
     let inputs = |who: &str, number: usize| -> Vec<Value> {
         (0..number).map(|_| json!({"question": who, "answer": "1"})).collect()
@@ -293,7 +293,7 @@ fn clients_share_the_places_fairly() {
 fn too_many_requests_are_asked_to_come_again() {
     let hold = Hold::new();
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let service = Service::start(job(&server, 1).set("n_concurrent_trials", json!(1)));
     let request = json!({"example_ids": [0], "rollouts_per_example": 1});
     let mut served: Vec<Answer> = (0..64).map(|_| service.rollouts(&request)).collect();
@@ -392,7 +392,7 @@ fn hostile_requests_are_refused_and_cost_nothing() {
 
 #[test]
 fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
-    let server = ModelServer::always(Reply::error(401, "Incorrect API key provided: sk-of-the-policy"));
+    let server = ModelServer::always(ModelReply::error(401, "Incorrect API key provided: sk-of-the-policy"));
     let service = Service::start(job(&server, 3).set("n_concurrent_trials", json!(1)));
     let lines = service.rollouts(&json!({"example_ids": [0, 1, 2]})).lines();
     assert_eq!(server.served(), 1);
@@ -402,7 +402,7 @@ fn a_refused_key_ends_the_request_with_a_hint_and_without_the_key() {
 
 #[test]
 fn an_error_of_a_rollout_is_told_in_its_place() {
-    let server = ModelServer::sequence([Reply::text("1"), Reply::error(400, "no such thing")]);
+    let server = ModelServer::sequence([ModelReply::text("1"), ModelReply::error(400, "no such thing")]);
     let service = Service::start(job(&server, 1).set("n_concurrent_trials", json!(1)));
     let lines = service.rollouts(&json!({"example_ids": [0], "rollouts_per_example": 2})).lines();
     let rewards = lines[0]["rewards"].as_array().unwrap();
@@ -503,8 +503,8 @@ fn an_interrupt_ends_requests_with_what_is_done() {
     let hold = Hold::new();
     let held = hold.clone();
     let server = ModelServer::scripted(move |request| match request.last_text().as_str() {
-        "What is 0+1?" => Reply::text("1"),
-        _ => Reply::text("2").held(&held),
+        "What is 0+1?" => ModelReply::text("1"),
+        _ => ModelReply::text("2").held(&held),
     });
     let service = Service::start(job(&server, 3).set("n_concurrent_trials", json!(2)));
     let mut answer = service.rollouts(&json!({"example_ids": [0, 1, 2], "rollouts_per_example": 1}));
@@ -521,7 +521,7 @@ fn an_interrupt_ends_requests_with_what_is_done() {
 #[test]
 fn a_second_signal_waits_for_nobody() {
     let long = "x".repeat(256 << 10);
-    let server = ModelServer::scripted(move |_| Reply::text(long.clone()).no_usage());
+    let server = ModelServer::scripted(move |_| ModelReply::text(long.clone()).no_usage());
     let service = Service::start(job(&server, 60).set("n_concurrent_trials", json!(1)));
     let all: Vec<usize> = (0..60).collect();
     let stuck = service.rollouts(&json!({"example_ids": all, "rollouts_per_example": 1}));

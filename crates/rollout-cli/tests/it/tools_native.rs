@@ -15,7 +15,7 @@ use rollout::{
     name::TaskName,
     task::load_task,
 };
-use rollout_testkit::{ModelServer, Reply, TestTask, processes_and_mounts_below, runs_in};
+use rollout_testkit::{ModelReply, ModelServer, TestTask, processes_and_mounts_below, runs_in};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -57,8 +57,8 @@ impl Natively {
 
     /// Runs a rollout whose model makes these calls, one in each turn, and returns what the tools said.
     async fn told(&self, calls: &[(&str, Value)]) -> (Vec<String>, State) {
-        let replies = calls.iter().map(|(name, arguments)| Reply::tool_call(name, arguments));
-        let server = ModelServer::turns(replies.chain([Reply::text("done")]));
+        let replies = calls.iter().map(|(name, arguments)| ModelReply::tool_call(name, arguments));
+        let server = ModelServer::turns(replies.chain([ModelReply::text("done")]));
         let interaction = self.interaction(Duration::from_secs(60));
         let limits = Limits { max_turns: Some(50), ..Limits::default() };
         let state = rollout(&interaction, &limits, input(), model(&server), &CancellationToken::new()).await;
@@ -134,9 +134,12 @@ async fn long_output_is_cut_in_the_middle() {
 async fn a_command_that_takes_too_long_is_killed_with_all_that_it_started() {
     let native = Natively::new().await;
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "sleep 1000 & echo started; sleep 1000"})),
-        Reply::tool_call("bash", &json!({"command": "grep -lz ^sleep /proc/[0-9]*/cmdline || echo none"})),
-        Reply::text("done"),
+        ModelReply::tool_call("bash", &json!({"command": "sleep 1000 & echo started; sleep 1000"})),
+        ModelReply::tool_call(
+            "bash",
+            &json!({"command": "grep -lz ^sleep /proc/[0-9]*/cmdline || echo none"}),
+        ),
+        ModelReply::text("done"),
     ]);
     let interaction = native.interaction(Duration::from_secs(2));
     let never = CancellationToken::new();
@@ -206,8 +209,8 @@ async fn tools_work_in_an_environment_that_somebody_else_made() {
     let native = Natively::new().await;
     let interaction = native.interaction(Duration::from_secs(60));
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "cat notes.txt"})),
-        Reply::text("done"),
+        ModelReply::tool_call("bash", &json!({"command": "cat notes.txt"})),
+        ModelReply::text("done"),
     ]);
     let mut owner = State::new(input(), model(&server), Arc::new([]));
     interaction.setup_state(&mut owner).await.unwrap();
@@ -225,7 +228,7 @@ async fn tools_work_in_an_environment_that_somebody_else_made() {
 async fn an_environment_that_went_away_ends_the_rollout_as_one_to_try_again() {
     let native = Natively::new().await;
     let interaction = native.interaction(Duration::from_secs(60));
-    let server = ModelServer::always(Reply::tool_call("bash", &json!({"command": "true"})));
+    let server = ModelServer::always(ModelReply::tool_call("bash", &json!({"command": "true"})));
     let mut state = State::new(input(), model(&server), Arc::new([]));
     let call = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": "1", "name": "bash", "arguments": "{\"command\": \"true\"}"}]});

@@ -11,10 +11,10 @@
 //!     client::{Client, ClientConfig},
 //! };
 //!
-//! # use rollout_testkit::{ModelServer, Reply};
+//! # use rollout_testkit::{ModelServer, ModelReply};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let server = ModelServer::always(Reply::text("4"));
+//! # let server = ModelServer::always(ModelReply::text("4"));
 //! # let base_url = server.url();
 //! let client = Client::new(ClientConfig {
 //!     api_key: Some("sk-secret".into()),

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::Suite;
-use crate::{ModelServer, Reply, TestTask};
+use crate::{ModelReply, ModelServer, TestTask};
 
 fn agent(server: &ModelServer) -> Value {
     json!({
@@ -29,18 +29,18 @@ pub fn a_model_works_with_its_tools_where_scripts_of_agents_run(suite: &Suite) {
     let patch =
         "*** Begin Patch\n*** Update File: notes/plan.txt\n@@\n first\n-second\n+done\n*** End Patch\n";
     let server = ModelServer::turns([
-        Reply::tool_call(
+        ModelReply::tool_call(
             "bash",
             &json!({"command": "pwd; id -un; echo $MY_SETTING; echo $ROLLOUT_TRIAL; cat $ROLLOUT_TASK_INSTRUCTION"}),
         ),
-        Reply::tool_call("write_file", &json!({"path": "notes/plan.txt", "content": "first\nsecond\n"})),
-        Reply::tool_call("apply_patch", &json!({"patch": patch})),
-        Reply::tool_call("read_file", &json!({"path": "/app/notes/plan.txt"})),
-        Reply::tool_call(
+        ModelReply::tool_call("write_file", &json!({"path": "notes/plan.txt", "content": "first\nsecond\n"})),
+        ModelReply::tool_call("apply_patch", &json!({"patch": patch})),
+        ModelReply::tool_call("read_file", &json!({"path": "/app/notes/plan.txt"})),
+        ModelReply::tool_call(
             "bash",
             &json!({"command": "stat -c %U notes/plan.txt; touch $(tail -n 1 notes/plan.txt); exit 3"}),
         ),
-        Reply::text("The file is there."),
+        ModelReply::text("The file is there."),
     ]);
     let dockerfile = "FROM test\nRUN mkdir /app && chown nobody /app\nUSER nobody\nWORKDIR /app\n";
     let task = TestTask::new("task").dockerfile(dockerfile);
@@ -66,8 +66,11 @@ pub fn a_model_works_with_its_tools_where_scripts_of_agents_run(suite: &Suite) {
 
 pub fn a_model_whose_time_is_up_is_stopped_with_everything_it_started(suite: &Suite) {
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "setsid sleep 4321 >/dev/null 2>&1 & touch started"})),
-        Reply::tool_call("bash", &json!({"command": "sleep 4321"})),
+        ModelReply::tool_call(
+            "bash",
+            &json!({"command": "setsid sleep 4321 >/dev/null 2>&1 & touch started"}),
+        ),
+        ModelReply::tool_call("bash", &json!({"command": "sleep 4321"})),
     ]);
     let tests = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep [4]321' > left\n\
                  [ -e started ] && [ $(cat left) = 0 ] && echo 1 > /logs/verifier/reward.txt\n";

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{ModelRequest, Reply};
+use super::{ModelReply, ModelRequest};
 
 /// What it knows: words of the question, the tool, its arguments, and between what the answer stands in what that gives.
 type Known = (&'static str, &'static str, Value, [&'static str; 2]);
 
 /// The reply to a question of the examples; none if the request offers other tools.
-pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<Reply> {
+pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<ModelReply> {
     let tools = request.body["tools"].as_array()?;
     let offers = |tool: &str| tools.iter().any(|offered| offered["function"]["name"] == tool);
     if !offers("doc-search") {
@@ -16,13 +16,13 @@ pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<Reply> {
     }
     let known = known().into_iter().find(|(words, tool, ..)| asked.contains(words) && offers(tool));
     Some(match known {
-        None => Reply::text("I do not know."),
-        Some((_, tool, arguments, _)) if request.turns() == 0 => Reply::tool_call(tool, &arguments),
+        None => ModelReply::text("I do not know."),
+        Some((_, tool, arguments, _)) if request.turns() == 0 => ModelReply::tool_call(tool, &arguments),
         Some((.., [before, after])) => {
             let told = request.last_text();
             let answer = told.split_once(before).map_or("", |(_, rest)| rest);
             let answer = answer.split_once(after).map_or(answer, |(answer, _)| answer);
-            Reply::text(format!("Final answer: {}", answer.trim()))
+            ModelReply::text(format!("Final answer: {}", answer.trim()))
         }
     })
 }

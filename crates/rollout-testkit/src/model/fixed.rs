@@ -16,13 +16,13 @@ use super::{
     body::Body,
     chat,
     render::{Rendering, frames},
-    reply::{Form, Reply, Said},
-    request::{Asked, Dialect},
+    reply::{Form, ModelReply, Said},
+    request::{Asked, RequestDialect},
 };
 
 /// One reply for each turn of a conversation. They say their words and nothing else: no status, no delay.
 pub(super) struct Fixed {
-    replies: Vec<Reply>,
+    replies: Vec<ModelReply>,
     written: RwLock<HashMap<(usize, Asked), Arc<Written>>>,
 }
 
@@ -32,8 +32,8 @@ struct Written {
 }
 
 impl Fixed {
-    pub(super) fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
-        let replies: Vec<Reply> = replies.into_iter().collect();
+    pub(super) fn new(replies: impl IntoIterator<Item = ModelReply>) -> Self {
+        let replies: Vec<ModelReply> = replies.into_iter().collect();
         assert!(
             !replies.is_empty() && replies.iter().all(|reply| matches!(reply.form, Form::Message(_))),
             "a fixed script has a reply at least, and only messages"
@@ -41,7 +41,7 @@ impl Fixed {
         Self { replies, written: RwLock::default() }
     }
 
-    pub(super) fn reply(&self, dialect: Dialect, request: &[u8]) -> Response<Body> {
+    pub(super) fn reply(&self, dialect: RequestDialect, request: &[u8]) -> Response<Body> {
         let (asked, turns) = Asked::scan(dialect, request);
         let key = (turns.min(self.replies.len() - 1), asked);
         let found = self.written.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
@@ -72,9 +72,9 @@ impl Fixed {
 
 type Writer<T> = fn(&Said, &Rendering) -> T;
 
-fn by_dialect<T>(dialect: Dialect, chat: Writer<T>, messages: Writer<T>) -> Writer<T> {
+fn by_dialect<T>(dialect: RequestDialect, chat: Writer<T>, messages: Writer<T>) -> Writer<T> {
     match dialect {
-        Dialect::Chat => chat,
-        Dialect::Messages => messages,
+        RequestDialect::Chat => chat,
+        RequestDialect::Messages => messages,
     }
 }

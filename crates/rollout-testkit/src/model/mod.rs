@@ -21,8 +21,8 @@ use std::{
 };
 
 pub use hold::Hold;
-pub use reply::{Cut, Reasoning, Reply, Split, TokenCounts, TokenFields};
-pub use request::{Dialect, ModelRequest};
+pub use reply::{Cut, ModelReply, Reasoning, Split, TokenCounts, TokenFields};
+pub use request::{ModelRequest, RequestDialect};
 pub use script::Script;
 use serve::Shared;
 
@@ -38,27 +38,27 @@ pub struct ModelServer {
 
 impl ModelServer {
     /// Answers by a function of the request.
-    pub fn scripted(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn scripted(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         Self::start(Script::by(script))
     }
 
     /// Repeats the last message.
     pub fn echo() -> Self {
-        Self::scripted(|request| Reply::text(request.last_text()))
+        Self::scripted(|request| ModelReply::text(request.last_text()))
     }
 
     /// Gives these replies to the requests as they come, and refuses those after them.
-    pub fn sequence(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub fn sequence(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self::start(Script::sequence(replies))
     }
 
     /// Gives the same reply to all.
-    pub fn always(reply: Reply) -> Self {
+    pub fn always(reply: ModelReply) -> Self {
         Self::scripted(move |_| reply.clone())
     }
 
     /// Gives the first reply to the first turn of every conversation, and so on; the last one to all after it.
-    pub fn turns(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub fn turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self::start(Script::turns(replies))
     }
 

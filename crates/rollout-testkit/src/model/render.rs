@@ -8,8 +8,8 @@ use super::{
     anthropic,
     body::Body,
     chat,
-    reply::{Call, Cut, Form, Reply, Said, Split, TokenCounts, Tokens},
-    request::{Asked, Dialect},
+    reply::{Call, Cut, Form, ModelReply, Said, Split, TokenCounts, Tokens},
+    request::{Asked, RequestDialect},
     token,
 };
 
@@ -59,27 +59,27 @@ impl Event {
 }
 
 /// Writes a reply.
-pub(super) fn render(reply: &Reply, rendering: &Rendering) -> Response<Body> {
+pub(super) fn render(reply: &ModelReply, rendering: &Rendering) -> Response<Body> {
     let dialect = rendering.asked.dialect;
     let (status, content_type, body) = match &reply.form {
         Form::Message(said) if rendering.asked.stream => {
             let mut events = match dialect {
-                Dialect::Chat => chat::events(said, rendering),
-                Dialect::Messages => anthropic::events(said, rendering),
+                RequestDialect::Chat => chat::events(said, rendering),
+                RequestDialect::Messages => anthropic::events(said, rendering),
             };
             if let Some(message) = &reply.failure {
                 events.truncate(events.len() / 2);
                 events.push(match dialect {
-                    Dialect::Chat => Event::data(&chat::error(500, None, message)),
-                    Dialect::Messages => anthropic::event("error", anthropic::error(529, message)),
+                    RequestDialect::Chat => Event::data(&chat::error(500, None, message)),
+                    RequestDialect::Messages => anthropic::event("error", anthropic::error(529, message)),
                 });
             }
             (200, "text/event-stream; charset=utf-8", Body::stream(frames(reply, &events)))
         }
         Form::Message(said) => {
             let body = match dialect {
-                Dialect::Chat => chat::body(said, rendering),
-                Dialect::Messages => anthropic::body(said, rendering),
+                RequestDialect::Chat => chat::body(said, rendering),
+                RequestDialect::Messages => anthropic::body(said, rendering),
             };
             (200, "application/json", Body::whole(body.to_string().into()))
         }
@@ -107,21 +107,21 @@ pub(super) fn render(reply: &Reply, rendering: &Rendering) -> Response<Body> {
 }
 
 /// An error of the server itself.
-pub(super) fn refuse(dialect: Dialect, status: StatusCode, message: &str) -> Response<Body> {
+pub(super) fn refuse(dialect: RequestDialect, status: StatusCode, message: &str) -> Response<Body> {
     let body = Body::whole(error(dialect, status.as_u16(), None, message));
     let response = Response::builder().status(status).header(CONTENT_TYPE, "application/json");
     response.body(body).expect("its only header is valid")
 }
 
-fn error(dialect: Dialect, status: u16, code: Option<&str>, message: &str) -> Bytes {
+fn error(dialect: RequestDialect, status: u16, code: Option<&str>, message: &str) -> Bytes {
     let error = match dialect {
-        Dialect::Chat => chat::error(status, code, message),
-        Dialect::Messages => anthropic::error(status, message),
+        RequestDialect::Chat => chat::error(status, code, message),
+        RequestDialect::Messages => anthropic::error(status, message),
     };
     error.to_string().into()
 }
 
-pub(super) fn frames(reply: &Reply, events: &[Event]) -> Vec<Bytes> {
+pub(super) fn frames(reply: &ModelReply, events: &[Event]) -> Vec<Bytes> {
     let end = reply.line_end;
     let texts = events.iter().map(|event| {
         let comment = if reply.comments { format!(": waiting{end}{end}") } else { String::new() };

@@ -10,7 +10,7 @@ use super::Hold;
 /// One reply of a [`ModelServer`](super::ModelServer). It is the same for every dialect, streamed or not: the request
 /// decides how it is written.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ModelReply {
     pub(super) form: Form,
     pub(super) headers: Vec<(String, String)>,
     pub(super) content_type: Option<String>,
@@ -146,7 +146,7 @@ pub enum Split {
     Bytes(usize),
 }
 
-impl Reply {
+impl ModelReply {
     fn with(form: Form) -> Self {
         Self {
             form,
@@ -422,13 +422,13 @@ mod tests {
 
     #[test]
     fn a_reply_with_calls_finishes_with_them_unless_it_says_otherwise() {
-        let finished = |reply: Reply| match reply.form {
+        let finished = |reply: ModelReply| match reply.form {
             Form::Message(said) => said.finished(),
             _ => Value::Null,
         };
-        assert_eq!(finished(Reply::text("4")), "stop");
-        assert_eq!(finished(Reply::tool_call("add", &json!({}))), "tool_calls");
-        assert_eq!(finished(Reply::text("4").finish_reason("length")), "length");
-        assert_eq!(finished(Reply::text("4").finish_reason(Value::Null)), Value::Null);
+        assert_eq!(finished(ModelReply::text("4")), "stop");
+        assert_eq!(finished(ModelReply::tool_call("add", &json!({}))), "tool_calls");
+        assert_eq!(finished(ModelReply::text("4").finish_reason("length")), "length");
+        assert_eq!(finished(ModelReply::text("4").finish_reason(Value::Null)), Value::Null);
     }
 }

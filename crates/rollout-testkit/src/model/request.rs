@@ -4,14 +4,14 @@ use serde_json::Value;
 
 /// The language of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dialect {
+pub enum RequestDialect {
     /// OpenAI's chat completions.
     Chat,
     /// Anthropic's messages.
     Messages,
 }
 
-impl Dialect {
+impl RequestDialect {
     pub(super) fn of(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::Chat),
@@ -27,7 +27,7 @@ pub struct ModelRequest {
     /// How many came before it.
     pub number: usize,
     /// Its language.
-    pub dialect: Dialect,
+    pub dialect: RequestDialect,
     /// Its headers, names in lower case.
     pub headers: Vec<(String, String)>,
     /// Its body; null if that was no JSON.
@@ -92,7 +92,7 @@ pub(super) fn text_of(content: &Value) -> String {
 /// What of a request decides how its reply is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
-    pub(super) dialect: Dialect,
+    pub(super) dialect: RequestDialect,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
     pub(super) logprobs: bool,
@@ -103,7 +103,7 @@ pub(super) struct Asked {
 impl Asked {
     /// Looks for the flags and counts the model's turns, in one pass and without reading the JSON. Quotes inside a
     /// text are escaped there, so no text is taken for a key; a body has to be written without spaces.
-    pub(super) fn scan(dialect: Dialect, body: &[u8]) -> (Self, usize) {
+    pub(super) fn scan(dialect: RequestDialect, body: &[u8]) -> (Self, usize) {
         let mut asked = Self {
             dialect,
             stream: false,
@@ -151,9 +151,13 @@ mod tests {
             "return_token_ids": true,
             "stream_options": {"include_usage": true},
         });
-        let request =
-            ModelRequest { number: 0, dialect: Dialect::Chat, headers: Vec::new(), body: body.clone() };
-        let (asked, turns) = Asked::scan(Dialect::Chat, body.to_string().as_bytes());
+        let request = ModelRequest {
+            number: 0,
+            dialect: RequestDialect::Chat,
+            headers: Vec::new(),
+            body: body.clone(),
+        };
+        let (asked, turns) = Asked::scan(RequestDialect::Chat, body.to_string().as_bytes());
         assert_eq!(asked, request.asked());
         assert_eq!(turns, request.turns());
         assert_eq!(turns, 2);
@@ -164,7 +168,7 @@ mod tests {
     fn the_last_text_is_found_in_parts_and_in_results_of_tools() {
         let request = |content: Value| ModelRequest {
             number: 0,
-            dialect: Dialect::Messages,
+            dialect: RequestDialect::Messages,
             headers: Vec::new(),
             body: json!({"messages": [{"role": "user", "content": content}]}),
         };

@@ -7,40 +7,40 @@ use std::{
 
 use serde_json::json;
 
-use super::{ModelRequest, Reply, benchmark, fixed::Fixed, request::text_of};
+use super::{ModelReply, ModelRequest, benchmark, fixed::Fixed, request::text_of};
 
 /// What a [`ModelServer`](super::ModelServer) plays.
 pub struct Script(pub(super) Kind);
 
 pub(super) enum Kind {
-    By(Box<dyn Fn(&ModelRequest) -> Reply + Send + Sync>),
+    By(Box<dyn Fn(&ModelRequest) -> ModelReply + Send + Sync>),
     Fixed(Fixed),
 }
 
 impl Script {
     /// A function of the request.
-    pub fn by(script: impl Fn(&ModelRequest) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn by(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         Self(Kind::By(Box::new(script)))
     }
 
     /// These replies in the order of the requests; then refusals that no client tries again.
-    pub fn sequence(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub fn sequence(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         let replies = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
         Self::by(move |_| {
             let next = replies.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            next.unwrap_or_else(|| Reply::error(400, "the script has no reply left"))
+            next.unwrap_or_else(|| ModelReply::error(400, "the script has no reply left"))
         })
     }
 
     /// The first reply for the first turn of every conversation, and so on; the last one for all after it.
-    pub fn turns(replies: impl IntoIterator<Item = Reply>) -> Self {
-        let replies: Vec<Reply> = replies.into_iter().collect();
+    pub fn turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
+        let replies: Vec<ModelReply> = replies.into_iter().collect();
         assert!(!replies.is_empty(), "a script of turns has a reply at least");
         Self::by(move |request| replies[request.turns().min(replies.len() - 1)].clone())
     }
 
     /// The same for measurements: replies are written once, requests neither checked nor kept.
-    pub fn fixed_turns(replies: impl IntoIterator<Item = Reply>) -> Self {
+    pub fn fixed_turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self(Kind::Fixed(Fixed::new(replies)))
     }
 
@@ -48,12 +48,12 @@ impl Script {
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "arithmetic" => Some(Self::arithmetic()),
-            "echo" => Some(Self::by(|request| Reply::text(request.last_text()))),
+            "echo" => Some(Self::by(|request| ModelReply::text(request.last_text()))),
             "examples" => Some(Self::examples()),
             "guess" => Some(Self::guess()),
             "judge" => Some(Self::judge()),
             "tools" => Some(Self::tools()),
-            "fixed" => Some(Self::fixed_turns([Reply::text("4")])),
+            "fixed" => Some(Self::fixed_turns([ModelReply::text("4")])),
             "fixed-tools" => Some(Self::fixed_turns(five_calls())),
             _ => None,
         }
@@ -76,7 +76,7 @@ impl Script {
     /// Grades: "yes" if the last two blocks between fences of the prompt are the same, as a judge's prompt has the
     /// ground truth and then the response.
     pub fn judge() -> Self {
-        Self::by(|request| Reply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
+        Self::by(|request| ModelReply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
     }
 
     /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, judges, knows two tricks
@@ -86,7 +86,7 @@ impl Script {
             let asked = request.messages().iter().find(|message| message["role"] == "user");
             let asked = asked.map(|message| text_of(&message["content"])).unwrap_or_default();
             match judged(request) {
-                Some(right) => Reply::text(if right { "yes" } else { "no" }),
+                Some(right) => ModelReply::text(if right { "yes" } else { "no" }),
                 None if request.body["tools"].is_array() => {
                     benchmark::reply(request, &asked).unwrap_or_else(|| shell(request, &asked))
                 }
@@ -102,23 +102,23 @@ impl Script {
             let tool = &request.body["tools"][0];
             let name = tool["function"]["name"].as_str().or(tool["name"].as_str());
             match (request.turns(), name) {
-                (turn @ 0..5, Some(name)) => Reply::tool_call(name, &arguments(turn)),
-                _ => Reply::text("done"),
+                (turn @ 0..5, Some(name)) => ModelReply::tool_call(name, &arguments(turn)),
+                _ => ModelReply::text("done"),
             }
         })
     }
 }
 
-fn arithmetic(request: &ModelRequest) -> Reply {
+fn arithmetic(request: &ModelRequest) -> ModelReply {
     let boxed = request.messages().iter().any(|message| text_of(&message["content"]).contains("\\boxed"));
-    Reply::text(match result_of(&request.last_text()) {
+    ModelReply::text(match result_of(&request.last_text()) {
         Some(result) if boxed => format!("The answer is \\boxed{{{result}}}."),
         Some(result) => result.to_string(),
         None => "I do not know.".to_owned(),
     })
 }
 
-fn guess(request: &ModelRequest) -> Reply {
+fn guess(request: &ModelRequest) -> ModelReply {
     let (mut low, mut high) = (1, 100);
     for message in request.messages() {
         let said = text_of(&message["content"]).to_lowercase();
@@ -131,7 +131,7 @@ fn guess(request: &ModelRequest) -> Reply {
             high = middle - 1;
         }
     }
-    Reply::text(i64::midpoint(low, high).to_string())
+    ModelReply::text(i64::midpoint(low, high).to_string())
 }
 
 /// Whether a response agrees with the ground truth; none if nobody asks for a judgement.
@@ -145,23 +145,23 @@ fn judged(request: &ModelRequest) -> Option<bool> {
 }
 
 /// Runs the command that it knows for what it is asked, and says the first line that it printed.
-fn shell(request: &ModelRequest, asked: &str) -> Reply {
+fn shell(request: &ModelRequest, asked: &str) -> ModelReply {
     let status = asked.split_once("status ").map(|(_, rest)| rest.get(..3).unwrap_or_default());
     let command = match status {
         Some(status) => format!("grep -c '\" {status} ' /app/access.log | tee /app/answer.txt"),
         None if asked.contains("hello.txt") => "echo 'Hello, world!' > /app/hello.txt".to_owned(),
-        None => return Reply::text("I do not know."),
+        None => return ModelReply::text("I do not know."),
     };
     match request.turns() {
-        0 => Reply::tool_call("bash", &json!({"command": command})),
-        _ => Reply::text(request.last_text().lines().next().unwrap_or("Done.")),
+        0 => ModelReply::tool_call("bash", &json!({"command": command})),
+        _ => ModelReply::text(request.last_text().lines().next().unwrap_or("Done.")),
     }
 }
 
 /// Five turns that call `add`, and an answer.
-fn five_calls() -> Vec<Reply> {
-    let calls = (0..5).map(|turn| Reply::tool_call("add", &arguments(turn)));
-    calls.chain([Reply::text("done")]).collect()
+fn five_calls() -> Vec<ModelReply> {
+    let calls = (0..5).map(|turn| ModelReply::tool_call("add", &arguments(turn)));
+    calls.chain([ModelReply::text("done")]).collect()
 }
 
 fn arguments(turn: usize) -> serde_json::Value {

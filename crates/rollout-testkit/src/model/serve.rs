@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    Dialect, ModelRequest, Script,
+    ModelRequest, RequestDialect, Script,
     body::{Body, CutHere},
     render::{Rendering, refuse, render},
     reply::Cut,
@@ -98,10 +98,10 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>) {
 async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<Body>, CutHere> {
     let _waiting = Waiting::new(shared);
     let path = request.uri().path();
-    let Some(dialect) = Dialect::of(path) else {
+    let Some(dialect) = RequestDialect::of(path) else {
         return Ok(match (request.method(), path) {
             (&Method::GET, "/v1/models") => models(),
-            _ => refuse(Dialect::Chat, StatusCode::NOT_FOUND, &format!("unknown path {path}")),
+            _ => refuse(RequestDialect::Chat, StatusCode::NOT_FOUND, &format!("unknown path {path}")),
         });
     };
     if request.method() != Method::POST {

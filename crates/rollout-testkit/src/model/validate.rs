@@ -6,7 +6,7 @@ mod messages;
 use hyper::StatusCode;
 use serde_json::Value;
 
-use super::request::{Dialect, ModelRequest};
+use super::request::{ModelRequest, RequestDialect};
 
 /// Why a request is refused, with the status for it.
 pub(super) type Refusal = (StatusCode, String);
@@ -27,11 +27,11 @@ pub(super) fn validate(request: &ModelRequest, key: Option<&str>) -> Result<(), 
         return Err(refused("could not parse the body of your request as a JSON object".to_owned()));
     }
     let checked = match request.dialect {
-        Dialect::Chat => chat::validate(&request.body),
-        Dialect::Messages if request.header("anthropic-version").is_none() => {
+        RequestDialect::Chat => chat::validate(&request.body),
+        RequestDialect::Messages if request.header("anthropic-version").is_none() => {
             Err("anthropic-version: header is required".to_owned())
         }
-        Dialect::Messages => messages::validate(&request.body),
+        RequestDialect::Messages => messages::validate(&request.body),
     };
     checked.map_err(refused)
 }
@@ -49,8 +49,8 @@ fn given_key(request: &ModelRequest) -> Result<Option<&str>, Refusal> {
         None => None,
     };
     match request.dialect {
-        Dialect::Chat => Ok(bearer),
-        Dialect::Messages => Ok(request.header("x-api-key").or(bearer)),
+        RequestDialect::Chat => Ok(bearer),
+        RequestDialect::Messages => Ok(request.header("x-api-key").or(bearer)),
     }
 }
 

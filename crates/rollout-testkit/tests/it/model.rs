@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use reqwest::{Client, RequestBuilder, Response};
-use rollout_testkit::{Cut, Dialect, Hold, ModelServer, Reasoning, Reply, Script, TokenCounts, TokenFields};
+use rollout_testkit::{
+    Cut, Hold, ModelReply, ModelServer, Reasoning, RequestDialect, Script, TokenCounts, TokenFields,
+};
 use serde_json::{Value, json};
 
 fn merge(body: &mut Value, extra: &Value) {
@@ -114,7 +116,7 @@ async fn models_are_listed_and_other_paths_are_not_found() {
 
 #[tokio::test]
 async fn a_sequence_goes_by_requests_and_refuses_when_it_is_over() {
-    let server = ModelServer::sequence([Reply::text("a"), Reply::text("b")]);
+    let server = ModelServer::sequence([ModelReply::text("a"), ModelReply::text("b")]);
     for text in ["a", "b"] {
         let body = value(chat(&server, json!({}))).await;
         assert_eq!(body["choices"][0]["message"]["content"], text);
@@ -125,7 +127,7 @@ async fn a_sequence_goes_by_requests_and_refuses_when_it_is_over() {
 
 #[tokio::test]
 async fn a_script_of_turns_goes_by_the_conversation() {
-    let server = ModelServer::turns([Reply::text("first"), Reply::text("second")]);
+    let server = ModelServer::turns([ModelReply::text("first"), ModelReply::text("second")]);
     let say = |role: &str| json!({"role": role, "content": "hm"});
     for (conversation, text) in [
         (json!([say("user")]), "first"),
@@ -140,7 +142,7 @@ async fn a_script_of_turns_goes_by_the_conversation() {
 
 #[tokio::test]
 async fn tool_calls_are_written_in_each_dialect() {
-    let reply = Reply::tool_call("add", &json!({"a": 1})).call("sub", &json!("no json")).call_id("mine");
+    let reply = ModelReply::tool_call("add", &json!({"a": 1})).call("sub", &json!("no json")).call_id("mine");
     let server = ModelServer::always(reply);
     let choice = value(chat(&server, json!({}))).await["choices"][0].take();
     assert_eq!(choice["finish_reason"], "tool_calls");
@@ -167,7 +169,7 @@ async fn thoughts_come_in_every_spelling() {
         (Reasoning::ReasoningContent, "reasoning_content"),
         (Reasoning::ReasoningDetails, "reasoning_details"),
     ] {
-        let server = ModelServer::always(Reply::text("4").reasoning(place, "two and two"));
+        let server = ModelServer::always(ModelReply::text("4").reasoning(place, "two and two"));
         let message = value(chat(&server, json!({}))).await["choices"][0]["message"].take();
         let thoughts = message[field].as_str().or(message[field][0]["text"].as_str());
         assert_eq!(thoughts, Some("two and two"), "{field}");
@@ -181,11 +183,11 @@ async fn thoughts_come_in_every_spelling() {
 #[tokio::test]
 async fn refusals_and_reasons_to_stop_are_told() {
     let server = ModelServer::sequence([
-        Reply::empty().refusal("I will not"),
-        Reply::empty().refusal("I will not"),
-        Reply::text("4").finish_reason("length"),
-        Reply::text("4").finish_reason("length"),
-        Reply::text("4").finish_reason("content_filter"),
+        ModelReply::empty().refusal("I will not"),
+        ModelReply::empty().refusal("I will not"),
+        ModelReply::text("4").finish_reason("length"),
+        ModelReply::text("4").finish_reason("length"),
+        ModelReply::text("4").finish_reason("content_filter"),
     ]);
     let choice = value(chat(&server, json!({}))).await["choices"][0].take();
     assert_eq!(choice["message"]["refusal"], "I will not");
@@ -205,7 +207,7 @@ async fn usage_is_told_in_the_words_of_the_dialect() {
         reasoning: 5,
         cost: Some(0.25),
     };
-    let server = ModelServer::always(Reply::text("4").usage(counts));
+    let server = ModelServer::always(ModelReply::text("4").usage(counts));
     assert_eq!(
         value(chat(&server, json!({}))).await["usage"],
         json!({
@@ -223,8 +225,8 @@ async fn usage_is_told_in_the_words_of_the_dialect() {
         })
     );
     let server = ModelServer::sequence([
-        Reply::text("4").no_usage(),
-        Reply::text("4").raw_usage(json!({"prompt_cache_hit_tokens": 3})),
+        ModelReply::text("4").no_usage(),
+        ModelReply::text("4").raw_usage(json!({"prompt_cache_hit_tokens": 3})),
     ]);
     assert_eq!(value(chat(&server, json!({}))).await.get("usage"), None);
     assert_eq!(value(chat(&server, json!({}))).await["usage"]["prompt_cache_hit_tokens"], 3);
@@ -232,7 +234,7 @@ async fn usage_is_told_in_the_words_of_the_dialect() {
 
 #[tokio::test]
 async fn tokens_are_told_to_those_who_ask() {
-    let reply = Reply::text("a b").tokens(&[1, 2, 3], &[(7, -0.5), (8, -1.5)]);
+    let reply = ModelReply::text("a b").tokens(&[1, 2, 3], &[(7, -0.5), (8, -1.5)]);
     let server = ModelServer::always(reply.clone());
     let body = value(chat(&server, json!({}))).await;
     assert_eq!((body.get("prompt_token_ids"), body["choices"][0].get("logprobs")), (None, None));
@@ -284,11 +286,12 @@ async fn words_are_tokens_where_a_reply_has_none_of_its_own() {
 #[tokio::test]
 async fn fields_and_shapes_that_few_servers_have_can_be_scripted() {
     let experts = json!({"data": "AAE=", "shape": [1, 1, 2], "dtype": "uint8"});
-    let reply = Reply::parts([json!({"type": "text", "text": "4"})])
+    let reply = ModelReply::parts([json!({"type": "text", "text": "4"})])
         .routed_experts(experts.clone())
         .message_field("annotations", json!([]))
         .field("system_fingerprint", json!("fp"));
-    let server = ModelServer::sequence([reply, Reply::text("4").choices(0), Reply::text("4").choices(2)]);
+    let server =
+        ModelServer::sequence([reply, ModelReply::text("4").choices(0), ModelReply::text("4").choices(2)]);
     let body = value(chat(&server, json!({}))).await;
     assert_eq!(body["choices"][0]["routed_experts"], experts);
     assert_eq!(body["choices"][0]["message"]["content"][0]["text"], "4");
@@ -302,12 +305,12 @@ async fn fields_and_shapes_that_few_servers_have_can_be_scripted() {
 #[tokio::test]
 async fn errors_have_the_shape_of_the_dialect() {
     for (reply, status, openai, anthropic) in [
-        (Reply::unauthorized(), 401, "authentication_error", "authentication_error"),
-        (Reply::error(403, "no"), 403, "permission_error", "permission_error"),
-        (Reply::overlong(), 400, "invalid_request_error", "invalid_request_error"),
-        (Reply::rate_limited(None), 429, "rate_limit_error", "rate_limit_error"),
-        (Reply::error(500, "no"), 500, "server_error", "api_error"),
-        (Reply::error(529, "no"), 529, "server_error", "overloaded_error"),
+        (ModelReply::unauthorized(), 401, "authentication_error", "authentication_error"),
+        (ModelReply::error(403, "no"), 403, "permission_error", "permission_error"),
+        (ModelReply::overlong(), 400, "invalid_request_error", "invalid_request_error"),
+        (ModelReply::rate_limited(None), 429, "rate_limit_error", "rate_limit_error"),
+        (ModelReply::error(500, "no"), 500, "server_error", "api_error"),
+        (ModelReply::error(529, "no"), 529, "server_error", "overloaded_error"),
     ] {
         let server = ModelServer::always(reply);
         let (got, error) = refused(chat(&server, json!({}))).await;
@@ -316,7 +319,7 @@ async fn errors_have_the_shape_of_the_dialect() {
         assert_eq!((got, error["error"]["type"].as_str()), (status, Some(anthropic)));
         assert_eq!(error["type"], "error");
     }
-    let server = ModelServer::always(Reply::overlong());
+    let server = ModelServer::always(ModelReply::overlong());
     let (_, error) = refused(chat(&server, json!({}))).await;
     assert_eq!(error["error"]["code"], "context_length_exceeded");
     assert!(error["error"]["message"].as_str().unwrap().contains("maximum context length is"));
@@ -325,10 +328,10 @@ async fn errors_have_the_shape_of_the_dialect() {
 #[tokio::test]
 async fn headers_bodies_and_types_can_be_anything() {
     let server = ModelServer::sequence([
-        Reply::rate_limited(Some("3")).header("x-request-id", "r1"),
-        Reply::raw(502, "<html>bad gateway</html>").content_type("text/html"),
-        Reply::malformed(),
-        Reply::text("4").content_type("text/plain"),
+        ModelReply::rate_limited(Some("3")).header("x-request-id", "r1"),
+        ModelReply::raw(502, "<html>bad gateway</html>").content_type("text/html"),
+        ModelReply::malformed(),
+        ModelReply::text("4").content_type("text/plain"),
     ]);
     let send = async || chat(&server, json!({})).send().await.unwrap();
     let header = |response: &Response, name: &str| response.headers()[name].to_str().unwrap().to_owned();
@@ -349,9 +352,9 @@ async fn headers_bodies_and_types_can_be_anything() {
 #[tokio::test]
 async fn connections_are_cut_where_the_script_says() {
     let server = ModelServer::sequence([
-        Reply::text("4").cut(Cut::BeforeHeaders),
-        Reply::text("4").cut(Cut::AfterHeaders),
-        Reply::text("4").cut(Cut::Midway),
+        ModelReply::text("4").cut(Cut::BeforeHeaders),
+        ModelReply::text("4").cut(Cut::AfterHeaders),
+        ModelReply::text("4").cut(Cut::Midway),
     ]);
     assert!(chat(&server, json!({})).send().await.is_err());
     let mut after_headers = chat(&server, json!({})).send().await.unwrap();
@@ -366,7 +369,7 @@ async fn connections_are_cut_where_the_script_says() {
 #[tokio::test]
 async fn a_held_reply_waits_for_the_test_and_knows_when_its_client_left() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let first = tokio::spawn(chat(&server, json!({})).send());
     let second = tokio::spawn(chat(&server, json!({})).send());
     hold.waiting(2).await;
@@ -377,7 +380,7 @@ async fn a_held_reply_waits_for_the_test_and_knows_when_its_client_left() {
     assert_eq!(second.await.unwrap().unwrap().status(), 200);
 
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let left = tokio::spawn(chat(&server, json!({})).send());
     hold.waiting(1).await;
     left.abort();
@@ -391,7 +394,7 @@ async fn a_held_reply_waits_for_the_test_and_knows_when_its_client_left() {
 #[tokio::test]
 async fn a_reply_held_midway_has_sent_its_first_half() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held_midway(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held_midway(&hold));
     let mut response = chat(&server, json!({})).send().await.unwrap();
     let mut body = response.chunk().await.unwrap().unwrap().to_vec();
     hold.waiting(1).await;
@@ -406,7 +409,7 @@ async fn a_reply_held_midway_has_sent_its_first_half() {
 #[tokio::test]
 async fn a_delayed_reply_does_not_come_before_its_time() {
     let delay = Duration::from_millis(50);
-    let server = ModelServer::always(Reply::text("4").delay(delay));
+    let server = ModelServer::always(ModelReply::text("4").delay(delay));
     let from = Instant::now();
     value(chat(&server, json!({}))).await;
     assert!(from.elapsed() >= delay);
@@ -419,7 +422,7 @@ async fn requests_are_kept_with_their_headers() {
     value(messages(&server, json!({}))).await;
     let requests = server.requests();
     assert_eq!(requests.len(), 2);
-    assert_eq!((requests[0].dialect, requests[1].dialect), (Dialect::Chat, Dialect::Messages));
+    assert_eq!((requests[0].dialect, requests[1].dialect), (RequestDialect::Chat, RequestDialect::Messages));
     assert_eq!(requests[0].header("x-session-id"), Some("s1"));
     assert_eq!(requests[0].body["seed"], 7);
     assert_eq!(requests[0].last_text(), "What is 2+2?");

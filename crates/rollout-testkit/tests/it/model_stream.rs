@@ -1,7 +1,9 @@
 //! The scripted model server, as a plain client sees it: streams in both dialects.
 
 use reqwest::Client;
-use rollout_testkit::{Cut, Hold, ModelServer, Reasoning, Reply, Script, Split, TokenCounts, TokenFields};
+use rollout_testkit::{
+    Cut, Hold, ModelReply, ModelServer, Reasoning, Script, Split, TokenCounts, TokenFields,
+};
 use serde_json::{Value, json};
 
 /// The body of a stream as it came in pieces.
@@ -66,7 +68,7 @@ fn joined(chunks: &[Value], pointer: &str) -> String {
 
 #[tokio::test]
 async fn a_chat_stream_has_all_its_parts() {
-    let server = ModelServer::always(Reply::text("two words"));
+    let server = ModelServer::always(ModelReply::text("two words"));
     insta::assert_snapshot!(text(&server, "chat/completions", json!({})).await, @r#"
     data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}
 
@@ -82,7 +84,7 @@ async fn a_chat_stream_has_all_its_parts() {
 
 #[tokio::test]
 async fn a_messages_stream_has_all_its_parts() {
-    let server = ModelServer::always(Reply::text("two words"));
+    let server = ModelServer::always(ModelReply::text("two words"));
     insta::assert_snapshot!(text(&server, "messages", json!({})).await, @r#"
     event: message_start
     data: {"message":{"id":"msg-0","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":4,"cache_read_input_tokens":0,"cache_creation_input_tokens":0,"output_tokens":1}},"type":"message_start"}
@@ -113,7 +115,7 @@ async fn a_messages_stream_has_all_its_parts() {
 #[tokio::test]
 async fn usage_is_streamed_to_those_who_ask() {
     let counts = TokenCounts { prompt: 5, cached: 2, completion: 7, ..TokenCounts::default() };
-    let server = ModelServer::always(Reply::text("4").usage(counts));
+    let server = ModelServer::always(ModelReply::text("4").usage(counts));
     let without = chunks(&server, json!({})).await;
     assert!(without.iter().all(|chunk| chunk.get("usage").is_none()));
     let with = chunks(&server, json!({"stream_options": {"include_usage": true}})).await;
@@ -131,7 +133,7 @@ async fn usage_is_streamed_to_those_who_ask() {
 
 #[tokio::test]
 async fn tool_calls_are_streamed_in_pieces() {
-    let reply = Reply::text("calling").call("add", &json!({"a": 1, "b": "é"})).call("sub", &json!({}));
+    let reply = ModelReply::text("calling").call("add", &json!({"a": 1, "b": "é"})).call("sub", &json!({}));
     let server = ModelServer::always(reply);
     let chunks = chunks(&server, json!({})).await;
     let calls: Vec<&Value> =
@@ -164,23 +166,23 @@ async fn thoughts_and_refusals_are_streamed() {
         (Reasoning::ReasoningContent, "/choices/0/delta/reasoning_content"),
         (Reasoning::ReasoningDetails, "/choices/0/delta/reasoning_details/0/text"),
     ] {
-        let server = ModelServer::always(Reply::text("4").reasoning(place, "two and two"));
+        let server = ModelServer::always(ModelReply::text("4").reasoning(place, "two and two"));
         let chunks = chunks(&server, json!({})).await;
         assert_eq!(joined(&chunks, pointer), "two and two");
         assert_eq!(joined(&chunks, "/choices/0/delta/content"), "4");
     }
-    let server = ModelServer::always(Reply::text("4").reasoning(Reasoning::Reasoning, "two and two"));
+    let server = ModelServer::always(ModelReply::text("4").reasoning(Reasoning::Reasoning, "two and two"));
     let events = events(&server).await;
     assert_eq!(joined(&events, "/delta/thinking"), "two and two");
     assert!(!joined(&events, "/delta/signature").is_empty());
-    let server = ModelServer::always(Reply::empty().refusal("I will not"));
+    let server = ModelServer::always(ModelReply::empty().refusal("I will not"));
     assert_eq!(joined(&chunks(&server, json!({})).await, "/choices/0/delta/refusal"), "I will not");
 }
 
 #[tokio::test]
 async fn tokens_are_streamed_with_the_words() {
     let asks = json!({"logprobs": true, "return_token_ids": true});
-    let reply = Reply::text("a b").tokens(&[1, 2], &[(7, -0.5), (8, -1.0), (9, -1.5)]);
+    let reply = ModelReply::text("a b").tokens(&[1, 2], &[(7, -0.5), (8, -1.0), (9, -1.5)]);
     for (fields, prompt, completion) in [
         (TokenFields::Vllm, "/prompt_token_ids", "/choices/0/token_ids"),
         (TokenFields::Choice, "/choices/0/prompt_token_ids", "/choices/0/token_ids"),
@@ -207,12 +209,12 @@ async fn tokens_are_streamed_with_the_words() {
 async fn streams_are_split_in_the_middle_of_lines_and_characters() {
     for path in ["chat/completions", "messages"] {
         // Ids count the requests of a server, so each body needs one of its own.
-        let whole = ModelServer::always(Reply::text("é 漢字 🎲").split(Split::Whole));
+        let whole = ModelServer::always(ModelReply::text("é 漢字 🎲").split(Split::Whole));
         let expected = pieces(&whole, path, &json!({})).await.concat();
         assert!(expected.windows(4).any(|bytes| bytes == "🎲".as_bytes()));
         let mut split_a_character = false;
         for size in 1..8 {
-            let reply = Reply::text("é 漢字 🎲").split(Split::Bytes(size));
+            let reply = ModelReply::text("é 漢字 🎲").split(Split::Bytes(size));
             let server = ModelServer::always(reply);
             let pieces = pieces(&server, path, &json!({})).await;
             split_a_character |= pieces.iter().any(|piece| std::str::from_utf8(piece).is_err());
@@ -224,7 +226,7 @@ async fn streams_are_split_in_the_middle_of_lines_and_characters() {
 
 #[tokio::test]
 async fn lines_may_end_with_carriage_returns_and_comments_may_come_between() {
-    let server = ModelServer::always(Reply::text("4").carriage_returns().comments());
+    let server = ModelServer::always(ModelReply::text("4").carriage_returns().comments());
     let text = text(&server, "chat/completions", json!({})).await;
     assert!(text.starts_with(": waiting\r\n\r\ndata: {"));
     assert!(text.ends_with("data: [DONE]\r\n\r\n"));
@@ -233,7 +235,7 @@ async fn lines_may_end_with_carriage_returns_and_comments_may_come_between() {
 
 #[tokio::test]
 async fn a_stream_is_cut_where_the_script_says() {
-    let server = ModelServer::always(Reply::text("one two three four").cut(Cut::Midway));
+    let server = ModelServer::always(ModelReply::text("one two three four").cut(Cut::Midway));
     let mut response = send(&server, "chat/completions", &json!({})).await;
     let mut text = String::new();
     let cut = loop {
@@ -249,7 +251,7 @@ async fn a_stream_is_cut_where_the_script_says() {
 
 #[tokio::test]
 async fn a_stream_tells_of_an_error_in_the_middle() {
-    let server = ModelServer::always(Reply::text("one two three four").fails_midway("out of memory"));
+    let server = ModelServer::always(ModelReply::text("one two three four").fails_midway("out of memory"));
     let chat = text(&server, "chat/completions", json!({})).await;
     assert!(chat.contains("one ") && !chat.contains("four") && !chat.contains("[DONE]"));
     let last = chat.trim_end().rsplit_once("data: ").unwrap().1;
@@ -262,7 +264,7 @@ async fn a_stream_tells_of_an_error_in_the_middle() {
 #[tokio::test]
 async fn a_stream_waits_in_the_middle_until_the_test_lets_it_go() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("one two three four").held_midway(&hold));
+    let server = ModelServer::always(ModelReply::text("one two three four").held_midway(&hold));
     let mut response = send(&server, "chat/completions", &json!({})).await;
     hold.waiting(1).await;
     let first = response.chunk().await.unwrap().unwrap();
@@ -274,7 +276,7 @@ async fn a_stream_waits_in_the_middle_until_the_test_lets_it_go() {
 
 #[tokio::test]
 async fn errors_are_not_streamed() {
-    let server = ModelServer::always(Reply::rate_limited(Some("1")));
+    let server = ModelServer::always(ModelReply::rate_limited(Some("1")));
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": true});
     let request = Client::new().post(format!("{}/chat/completions", server.url())).json(&body);
     let response = request.send().await.unwrap();
@@ -284,7 +286,7 @@ async fn errors_are_not_streamed() {
 
 #[tokio::test]
 async fn a_fixed_script_streams_too() {
-    let server = ModelServer::start(Script::fixed_turns([Reply::text("one two")]));
+    let server = ModelServer::start(Script::fixed_turns([ModelReply::text("one two")]));
     let chunks = chunks(&server, json!({"stream_options": {"include_usage": true}})).await;
     assert_eq!(joined(&chunks, "/choices/0/delta/content"), "one two");
     assert_eq!(chunks.last().unwrap()["usage"]["completion_tokens"], 3);

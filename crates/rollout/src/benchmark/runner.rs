@@ -204,12 +204,12 @@ pub enum QuickError {
 /// Asks one question, without a configuration and without files.
 ///
 /// ```
-/// # use rollout_testkit::{ModelServer, Reply};
+/// # use rollout_testkit::{ModelServer, ModelReply};
 /// use rollout::benchmark::{QuickOptions, quick_rollout};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let server = ModelServer::always(Reply::text("Final answer: Paris."));
+/// # let server = ModelServer::always(ModelReply::text("Final answer: Paris."));
 /// # let base_url = server.url();
 /// let options = QuickOptions { base_url, api_key: "sk-…".to_owned(), ..QuickOptions::default() };
 /// let result = quick_rollout("What is the capital of France?", options).await?;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{ModelServer, Python, Reply, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{ModelReply, ModelServer, Python, TestJob, TestTask, TokenCounts};
 use serde_json::{Value, json};
 
 use super::{episode, experiment, job, json_file, model, sums, without_times};
@@ -19,8 +19,8 @@ fn task() -> TestTask {
 fn containers_have_a_record_for_each_agent_and_each_episode() {
     let counts = TokenCounts { prompt: 1000, cached: 600, completion: 50, ..TokenCounts::default() };
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "touch /app/done"})).usage(counts),
-        Reply::text("Done.").usage(counts),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})).usage(counts),
+        ModelReply::text("Done.").usage(counts),
     ]);
     let mut gpt = model(&server);
     gpt["model"]["sampling"] = json!({"seed": 7});
@@ -137,8 +137,8 @@ fn containers_have_a_record_for_each_agent_and_each_episode() {
 #[test]
 fn rollouts_of_models_have_their_calls_their_split_and_their_errors() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "What is 0+1?" => Reply::text("1"),
-        _ => Reply::error(400, "no such model"),
+        "What is 0+1?" => ModelReply::text("1"),
+        _ => ModelReply::error(400, "no such model"),
     });
     let job = job().agent(model(&server)).set("datasets", sums(2));
     job.run().expect(0);
@@ -190,7 +190,7 @@ fn questions_of_a_benchmark_have_its_tools_and_its_model() {
 
 #[test]
 fn python_finds_the_same_ids_in_what_was_exported() {
-    let server = ModelServer::always(Reply::text("1"));
+    let server = ModelServer::always(ModelReply::text("1"));
     let mut agent = model(&server);
     agent["model"]["sampling"] =
         json!({"temperature": 1e-7, "top_p": 1.0, "seed": 18_446_744_073_709_551_615_u64});
@@ -221,7 +221,7 @@ for path in sorted(pathlib.Path(sys.stdin.read()).rglob('experiment_record.json'
 #[test]
 fn an_agent_is_the_same_on_two_machines() {
     let ids = ["one-0123456789abcdef", "two-0123456789abcdef"].map(|key| {
-        let server = ModelServer::always(Reply::text("1"));
+        let server = ModelServer::always(ModelReply::text("1"));
         let mut gpt = model(&server);
         gpt["model"]["api_key"] = json!("${THE_KEY}");
         gpt["description"] = json!(format!("of {}", server.url()));
@@ -330,7 +330,7 @@ fn what_people_added_stays_and_other_experiments_are_not_overwritten() {
 
 #[test]
 fn a_question_is_the_same_wherever_it_stands_in_its_dataset() {
-    let server = ModelServer::always(Reply::text("1"));
+    let server = ModelServer::always(ModelReply::text("1"));
     let question = json!({"question": "What is 0+1?", "answer": "1"});
     let version = |rows: Value, task: &str| {
         let datasets =
@@ -369,7 +369,7 @@ fn a_part_of_a_benchmark_is_not_called_the_whole() {
 
 #[test]
 fn a_trial_that_is_being_run_again_is_told_with_the_files_of_its_last_result() {
-    let server = ModelServer::always(Reply::text("Done."));
+    let server = ModelServer::always(ModelReply::text("Done."));
     let job = job().task(task()).agent(model(&server));
     job.run().expect(0);
     export(&job);
@@ -391,7 +391,7 @@ fn a_trial_that_is_being_run_again_is_told_with_the_files_of_its_last_result() {
 
 #[test]
 fn conversations_are_read_from_the_files_of_the_job_only() {
-    let server = ModelServer::always(Reply::text("Done."));
+    let server = ModelServer::always(ModelReply::text("Done."));
     let job = job().task(task()).agent(model(&server));
     job.run().expect(0);
     let trajectory = job.dir().join("model/set/task__1/trajectory.json");

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelServer, Reply, TestJob, TestTask};
+use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 use super::{episode, experiment, job, model, sums};
@@ -45,7 +45,7 @@ fn the_experiment_is_recorded_at_the_start_and_each_episode_as_it_ends() {
     let hold = Hold::new();
     hold.pass(2);
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let job = job().agent(model(&server)).set("datasets", sums(4)).set("eval_log", json!(true));
     let job = job.set("n_concurrent_trials", json!(1));
     let mut running = job.start();
@@ -62,7 +62,7 @@ fn a_killed_job_has_all_its_records_when_it_is_resumed() {
     let hold = Hold::new();
     hold.pass(5);
     let held = hold.clone();
-    let server = ModelServer::scripted(move |_| Reply::text("1").held(&held));
+    let server = ModelServer::scripted(move |_| ModelReply::text("1").held(&held));
     let job = job().agent(model(&server)).set("datasets", sums(9)).set("eval_log", json!(true));
     job.kill_at(&["run", "job.yaml", "--output", "json"], &[], [5], || ());
     // As if the process had been killed before these were written.
@@ -98,7 +98,7 @@ fn an_episode_that_is_run_again_takes_the_place_of_its_record_and_loses_its_find
 
 #[test]
 fn a_log_that_cannot_be_written_is_told_and_stops_nothing() {
-    let server = ModelServer::always(Reply::text("1"));
+    let server = ModelServer::always(ModelReply::text("1"));
     let job = job().agent(model(&server)).set("datasets", sums(2)).set("eval_log", json!(true));
     job.run().expect(0);
     let log = job.dir().join("eval-log");

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use rollout_testkit::{ModelServer, Reply, TestJob};
+use rollout_testkit::{ModelReply, ModelServer, TestJob};
 use serde_json::json;
 
 use super::{job, model};
@@ -53,7 +53,7 @@ fn multiply(job: &TestJob, episodes: u64) {
 #[test]
 fn memory_does_not_grow_with_the_number_of_episodes() {
     let episodes = if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 10_000 } else { 2_000 };
-    let server = ModelServer::always(Reply::text("word ".repeat(4000)));
+    let server = ModelServer::always(ModelReply::text("word ".repeat(4000)));
     let job = job().agent(model(&server)).set("datasets", super::sums(1));
     job.run().expect(0);
     multiply(&job, episodes);

@@ -3,7 +3,7 @@
 mod atif;
 mod inspect;
 
-use rollout_testkit::{ModelServer, Reply, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask, TokenCounts};
 use serde_json::{Value, json};
 
 /// What every response of the scripted models takes.
@@ -32,8 +32,8 @@ fn containers(server: &ModelServer) -> TestJob {
 /// A model that solves a task with a tool.
 fn solver() -> ModelServer {
     ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})).usage(COUNTS),
-        Reply::text("Done.").usage(COUNTS),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})).usage(COUNTS),
+        ModelReply::text("Done.").usage(COUNTS),
     ])
 }
 
@@ -52,9 +52,9 @@ fn rollouts(server: &ModelServer) -> TestJob {
 
 fn answerer() -> ModelServer {
     ModelServer::scripted(|request| match &*request.last_text() {
-        "What is 0+1?" => Reply::text("1").usage(COUNTS),
-        "What is 1+1?" => Reply::text("5").usage(COUNTS),
-        _ => Reply::error(400, "no such model"),
+        "What is 0+1?" => ModelReply::text("1").usage(COUNTS),
+        "What is 1+1?" => ModelReply::text("5").usage(COUNTS),
+        _ => ModelReply::error(400, "no such model"),
     })
 }
 

@@ -6,7 +6,7 @@ mod sft;
 mod tables;
 mod verifiers;
 
-use rollout_testkit::{ModelServer, Reply, TestJob, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// Says everything that a reader of tables may stumble over.
@@ -33,8 +33,9 @@ fn containers(server: &ModelServer) -> TestJob {
 
 /// Makes the file that the task asks for, and says something.
 fn diligent() -> ModelServer {
-    let call = Reply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})).call_id("call-1");
-    ModelServer::turns([call, Reply::text(HOSTILE)])
+    let call =
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done; echo made"})).call_id("call-1");
+    ModelServer::turns([call, ModelReply::text(HOSTILE)])
 }
 
 /// Two attempts at each of two sums: one right, one wrong.

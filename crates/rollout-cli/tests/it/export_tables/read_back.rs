@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use rollout_testkit::{ModelServer, Python, Reply, TestJob};
+use rollout_testkit::{ModelReply, ModelServer, Python, TestJob};
 use serde_json::{Value, json};
 
 use super::{benchmark, containers, diligent, model, rollouts};
@@ -35,7 +35,7 @@ fn policy(server: &ModelServer) -> Value {
 }
 
 fn tokens() -> ModelServer {
-    ModelServer::always(Reply::text("2").tokens(&[1, 2, 3], &[(4, -0.5), (5, -0.125)]))
+    ModelServer::always(ModelReply::text("2").tokens(&[1, 2, 3], &[(4, -0.5), (5, -0.125)]))
 }
 
 #[test]
@@ -52,10 +52,10 @@ fn rows_conversations_and_samples_of_rollouts_are_as_their_schemas_say() {
 
 #[test]
 fn rows_conversations_and_samples_of_containers_are_as_their_schemas_say() {
-    let call = Reply::tool_call("bash", &json!({"command": "touch /app/done; echo made"}));
+    let call = ModelReply::tool_call("bash", &json!({"command": "touch /app/done; echo made"}));
     let server = ModelServer::turns([
         call.tokens(&[1], &[(2, -0.5)]),
-        Reply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
+        ModelReply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
     ]);
     let job = containers(&server).set("agents", json!([policy(&server)])).oracle();
     job.run().expect(1);

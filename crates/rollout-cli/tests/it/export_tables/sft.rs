@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Finished, ModelServer, Reply, TestJob};
+use rollout_testkit::{Finished, ModelReply, ModelServer, TestJob};
 use serde_json::{Value, json};
 
 use super::{benchmark, containers, diligent, job, rollouts};
@@ -80,12 +80,12 @@ fn a_trace_is_a_chat_in_the_form_of_openai() {
 #[test]
 fn only_rewarded_whole_and_different_conversations_are_taken() {
     let server = ModelServer::sequence([
-        Reply::text("2"),
-        Reply::text("2"),
-        Reply::text("2").finish_reason("length"),
-        Reply::text("It is 4"),
-        Reply::text("5"),
-        Reply::error(400, "no"),
+        ModelReply::text("2"),
+        ModelReply::text("2"),
+        ModelReply::text("2").finish_reason("length"),
+        ModelReply::text("It is 4"),
+        ModelReply::text("5"),
+        ModelReply::error(400, "no"),
     ]);
     let job = rollouts(&server).set("n_attempts", json!(3));
     job.run();
@@ -103,7 +103,7 @@ fn only_rewarded_whole_and_different_conversations_are_taken() {
 
 #[test]
 fn the_reward_and_the_number_for_each_task_can_be_chosen() {
-    let server = ModelServer::sequence(["2", "3", "4", "5"].map(Reply::text));
+    let server = ModelServer::sequence(["2", "3", "4", "5"].map(ModelReply::text));
     let job = rollouts(&server);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job, &["--min-reward", "0", "--max-per-task", "1"]).expect(0).stdout(), @"
@@ -120,8 +120,8 @@ fn the_reward_and_the_number_for_each_task_can_be_chosen() {
 #[test]
 fn conversations_that_differ_only_in_the_names_of_calls_are_the_same() {
     let server = ModelServer::scripted(|request| match request.turns() {
-        0 => Reply::tool_call("bash", &json!({"command": "touch /app/done"})),
-        _ => Reply::text("Done."),
+        0 => ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})),
+        _ => ModelReply::text("Done."),
     });
     let job = job()
         .task(rollout_testkit::TestTask::new("task"))

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use rollout_testkit::{ModelServer, Reply, TestJob, TestTask, files_holding};
+use rollout_testkit::{ModelReply, ModelServer, TestJob, TestTask, files_holding};
 use serde_json::{Value, json};
 
 use super::job;
@@ -120,7 +120,7 @@ fn results_that_are_written_again_keep_the_provenance_of_the_run_that_made_them(
 
 #[test]
 fn rollouts_of_a_model_tell_their_seeds_in_metadata() {
-    let server = ModelServer::always(Reply::text("1"));
+    let server = ModelServer::always(ModelReply::text("1"));
     let model = json!({"name": "m", "base_url": server.url(), "api_key": SECRET, "sampling": {"seed": 7}});
     let interaction = json!({
         "dataset": [{"question": "0+1?", "answer": "1"}], "rubric": [{"match": "numeric"}],

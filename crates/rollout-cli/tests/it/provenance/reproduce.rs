@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{ModelServer, Reply, TestTask};
+use rollout_testkit::{ModelReply, ModelServer, TestTask};
 use serde_json::{Value, json};
 
 use super::job;
@@ -102,8 +102,8 @@ fn what_cannot_be_run_again_is_refused_with_a_reason() {
 #[test]
 fn a_rollout_is_run_again_although_it_has_no_directory() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "1+1?" => Reply::text("2"),
-        _ => Reply::text("1"),
+        "1+1?" => ModelReply::text("2"),
+        _ => ModelReply::text("1"),
     });
     let model = json!({"name": "m", "base_url": server.url(), "api_key": "a-key-of-some-length"});
     let sums = json!([{"question": "0+1?", "answer": "1"}, {"question": "1+1?", "answer": "2"}]);
@@ -121,7 +121,7 @@ fn a_rollout_is_run_again_although_it_has_no_directory() {
 
 #[test]
 fn a_question_of_a_benchmark_is_asked_again_alone() {
-    let server = ModelServer::always(Reply::text("2"));
+    let server = ModelServer::always(ModelReply::text("2"));
     let job = job()
         .file("data.jsonl", "{\"id\": \"x\", \"question\": \"0+1?\", \"answer\": \"1\"}\n{\"id\": \"y\", \"question\": \"1+1?\", \"answer\": \"2\"}\n")
         .file(

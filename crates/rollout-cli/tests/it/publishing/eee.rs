@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use rollout_testkit::{ModelServer, Python, Reply, TestJob, TestTask, TokenCounts};
+use rollout_testkit::{ModelReply, ModelServer, Python, TestJob, TestTask, TokenCounts};
 use serde_json::{Value, json};
 
 /// Validates every file below a directory, and that scores and samples belong together. Prints scores and samples.
@@ -64,8 +64,8 @@ fn place(found: &Value) -> &str {
 fn tasks_in_containers_are_agentic_samples_with_scores_and_errors() {
     let counts = TokenCounts { prompt: 1000, cached: 600, completion: 50, ..TokenCounts::default() };
     let server = ModelServer::turns([
-        Reply::tool_call("bash", &json!({"command": "touch /app/done"})).usage(counts),
-        Reply::text("Done.").usage(counts),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})).usage(counts),
+        ModelReply::text("Done.").usage(counts),
     ]);
     let sampling = json!({"temperature": 0.5, "max_tokens": 100, "stop": ["x"]});
     let model = json!({"name": "meta/scripted", "base_url": server.url(), "sampling": sampling});
@@ -177,9 +177,9 @@ fn rollouts(server: &ModelServer, datasets: Value) -> TestJob {
 #[test]
 fn rollouts_of_a_model_are_samples_of_one_turn_or_of_many() {
     let server = ModelServer::scripted(|request| match request.last_text().as_ref() {
-        "look" => Reply::tool_call("look", &json!({"at": [1, 2]})),
-        "What is 1+1?" => Reply::text("2"),
-        _ => Reply::text("seen"),
+        "look" => ModelReply::tool_call("look", &json!({"at": [1, 2]})),
+        "What is 1+1?" => ModelReply::text("2"),
+        _ => ModelReply::text("seen"),
     });
     let sums = json!({
         "dataset": [{"question": "What is 1+1?", "answer": "2"}, {"question": "What is 1+2?", "answer": "3"}],
@@ -257,7 +257,7 @@ fn the_files_of_one_dataset_are_closed_before_the_next() {
     let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
     let interaction = json!({"dataset": rows, "rubric": [{"match": "numeric"}]});
     let dataset = |number: u32| json!({"name": format!("d{number}"), "interaction": interaction});
-    let server = ModelServer::always(Reply::text("2"));
+    let server = ModelServer::always(ModelReply::text("2"));
     let job = rollouts(&server, (0..40).map(dataset).collect());
     job.run().expect(0);
     let export = [env!("CARGO_BIN_EXE_rollout"), "export", "eee", "jobs/job", "-o", "out"];
@@ -273,7 +273,7 @@ fn the_files_of_one_dataset_are_closed_before_the_next() {
 fn the_command_of_a_run_can_be_given_to_a_shell() {
     let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
     let interaction = json!({"dataset": rows, "rubric": [{"match": "numeric"}]});
-    let server = ModelServer::always(Reply::text("2"));
+    let server = ModelServer::always(ModelReply::text("2"));
     let job = rollouts(&server, json!([{"name": "sums", "interaction": interaction}]));
     let words = ["run", "job.yaml", "--set", "retry={max_attempts: 1}"];
     job.rollout(&words).expect(0);

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout_testkit::{Fault, Hold, HubServer, ModelServer, Python, Reply, TestJob, Trouble};
+use rollout_testkit::{Fault, Hold, HubServer, ModelReply, ModelServer, Python, TestJob, Trouble};
 use serde_json::{Value, json};
 
 /// Reads a dataset with the package that people use: all files, and the card.
@@ -32,7 +32,7 @@ fn read_back(server: &HubServer, repo: &str) -> Value {
 
 /// A finished job with two rollouts of a model, whose environment leads to the hub.
 fn job(server: &HubServer) -> TestJob {
-    let model = ModelServer::always(Reply::text("2").tokens(&[1], &[(2, -0.5)]));
+    let model = ModelServer::always(ModelReply::text("2").tokens(&[1], &[(2, -0.5)]));
     let rows = json!([{"question": "What is 1+1?", "answer": "2"}]);
     let interaction =
         json!({"dataset": rows, "rubric": [{"match": "numeric"}], "state_columns": ["trajectory"]});

@@ -1,7 +1,7 @@
 //! How questions end: with an answer, at a limit, or in an error.
 
 use rollout::benchmark::EvalError;
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 
 use super::support::{Bench, Tools};
@@ -18,7 +18,7 @@ async fn the_answer_is_found_in_the_last_words() {
         ("Some words.\n\n  最后一行  \n", "最后一行"),
         ("Final Answer: H2O\nmore", "H2O"),
     ] {
-        let server = ModelServer::always(Reply::text(said));
+        let server = ModelServer::always(ModelReply::text(said));
         let bench = Bench::new(&server, &question());
         bench.run().await.unwrap();
         assert_eq!(bench.rows()[0]["predicted_answer"], answer, "{said}");
@@ -28,8 +28,8 @@ async fn the_answer_is_found_in_the_last_words() {
 #[tokio::test]
 async fn who_says_nothing_has_answered_with_nothing_and_is_not_asked_again() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "silent" => Reply::empty(),
-        other => Reply::text(other),
+        "silent" => ModelReply::empty(),
+        other => ModelReply::text(other),
     });
     let questions = [
         json!({"id": "a", "question": "42", "answer": "42"}),
@@ -51,7 +51,7 @@ async fn who_says_nothing_has_answered_with_nothing_and_is_not_asked_again() {
 async fn at_the_last_turn_the_last_words_are_the_answer() {
     let (tools, url) = Tools::willing().await;
     let call = |words: Option<&str>| {
-        let reply = words.map_or_else(Reply::empty, Reply::text);
+        let reply = words.map_or_else(ModelReply::empty, ModelReply::text);
         reply.call("web-search", &json!({"query": "x"}))
     };
     for (replies, answer) in [
@@ -82,9 +82,9 @@ async fn at_the_last_turn_the_last_words_are_the_answer() {
 async fn requests_that_fail_for_the_moment_are_sent_again_as_often_as_configured() {
     for (retries, successful) in [(2, 1), (1, 0)] {
         let server = ModelServer::sequence([
-            Reply::rate_limited(Some("0")),
-            Reply::rate_limited(Some("0")),
-            Reply::text("42"),
+            ModelReply::rate_limited(Some("0")),
+            ModelReply::rate_limited(Some("0")),
+            ModelReply::text("42"),
         ]);
         let bench = Bench::new(&server, &question()).with(|config| config.max_retries = retries);
         let summary = bench.run().await.unwrap();
@@ -96,8 +96,8 @@ async fn requests_that_fail_for_the_moment_are_sent_again_as_often_as_configured
 #[tokio::test]
 async fn a_failing_question_keeps_no_other_from_being_asked() {
     let server = ModelServer::scripted(|request| match request.last_text().contains('2') {
-        true => Reply::error(400, "not this one"),
-        false => Reply::text("42"),
+        true => ModelReply::error(400, "not this one"),
+        false => ModelReply::text("42"),
     });
     let questions: Vec<_> = (1..4).map(|n| json!({"id": n, "question": n, "answer": "42"})).collect();
     let bench = Bench::new(&server, &questions);
@@ -107,7 +107,7 @@ async fn a_failing_question_keeps_no_other_from_being_asked() {
 
 #[tokio::test]
 async fn a_question_that_is_too_long_for_the_model_has_failed() {
-    let server = ModelServer::always(Reply::overlong());
+    let server = ModelServer::always(ModelReply::overlong());
     let bench = Bench::new(&server, &question());
     assert_eq!(bench.run().await.unwrap().failed_tasks, 1);
     assert_eq!(bench.rows()[0]["error"], "the question is longer than the model reads");
@@ -115,7 +115,7 @@ async fn a_question_that_is_too_long_for_the_model_has_failed() {
 
 #[tokio::test]
 async fn a_refused_key_ends_the_run() {
-    let server = ModelServer::always(Reply::unauthorized());
+    let server = ModelServer::always(ModelReply::unauthorized());
     let questions: Vec<_> = (1..9).map(|n| json!({"id": n, "question": n, "answer": "42"})).collect();
     let error = Bench::new(&server, &questions).run().await.unwrap_err();
     assert!(matches!(error, EvalError::Job(rollout::job::JobError::Unauthorized { .. })), "{error}");
@@ -125,8 +125,8 @@ async fn a_refused_key_ends_the_run() {
 
 #[tokio::test]
 async fn a_judge_scores_with_its_own_model_and_its_words_are_kept() {
-    let server = ModelServer::always(Reply::text("forty-two"));
-    let judge = ModelServer::always(Reply::text(r#"{"correct": true, "reasoning": "the same number"}"#));
+    let server = ModelServer::always(ModelReply::text("forty-two"));
+    let judge = ModelServer::always(ModelReply::text(r#"{"correct": true, "reasoning": "the same number"}"#));
     let bench = Bench::new(&server, &question()).with(|config| {
         config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
         config.evaluator_model_name = Some("judge".to_owned());
@@ -142,8 +142,8 @@ async fn a_judge_scores_with_its_own_model_and_its_words_are_kept() {
 
 #[tokio::test]
 async fn answers_whose_judge_failed_are_counted_with_and_without_files() {
-    let server = ModelServer::always(Reply::text("42"));
-    let judge = ModelServer::always(Reply::error(400, "no"));
+    let server = ModelServer::always(ModelReply::text("42"));
+    let judge = ModelServer::always(ModelReply::error(400, "no"));
     for save in [true, false] {
         let bench = Bench::new(&server, &question()).with(|config| {
             config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
@@ -162,8 +162,8 @@ async fn answers_whose_judge_failed_are_counted_with_and_without_files() {
 
 #[tokio::test]
 async fn a_judge_whose_key_is_refused_ends_the_run_and_is_named() {
-    let server = ModelServer::always(Reply::text("42"));
-    let judge = ModelServer::always(Reply::unauthorized());
+    let server = ModelServer::always(ModelReply::text("42"));
+    let judge = ModelServer::always(ModelReply::unauthorized());
     let bench = Bench::new(&server, &question()).with(|config| {
         config.evaluation_metric = rollout::model::metric::Metric::LlmJudgement;
         config.evaluator_base_url = Some(judge.url());

@@ -9,7 +9,7 @@ use rollout::{
     model::metric::{Metric, Scorer},
     record::rows,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 
 use super::support::Bench;
@@ -137,9 +137,9 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
 #[tokio::test]
 async fn failures_and_questions_without_answers_are_left_out_of_the_mean_and_empty_answers_are_not() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
-        "broken" => Reply::error(400, "no"),
-        "silent" => Reply::text(" \n"),
-        other => Reply::text(other),
+        "broken" => ModelReply::error(400, "no"),
+        "silent" => ModelReply::text(" \n"),
+        other => ModelReply::text(other),
     });
     let bench = Bench::new(
         &server,
@@ -297,8 +297,8 @@ async fn a_directory_with_a_job_in_it_is_refused_and_any_other_is_not() {
 #[tokio::test]
 async fn rows_are_read_as_those_of_any_other_job() {
     let server = ModelServer::scripted(|request| match request.messages()[1]["content"] == "broken" {
-        true => Reply::error(400, "no"),
-        false => Reply::text("7"),
+        true => ModelReply::error(400, "no"),
+        false => ModelReply::text("7"),
     });
     let asked = [
         json!({"id": "a", "question": "well", "answer": "7"}),
@@ -326,7 +326,7 @@ async fn rows_are_read_as_those_of_any_other_job() {
 async fn the_evaluation_is_in_the_order_of_the_questions_however_they_ended() {
     let server = ModelServer::scripted(|request| {
         let number: u64 = request.last_text().parse().unwrap();
-        Reply::text(number.to_string()).delay(std::time::Duration::from_millis((number * 7) % 20))
+        ModelReply::text(number.to_string()).delay(std::time::Duration::from_millis((number * 7) % 20))
     });
     let questions: Vec<_> =
         (0..40).map(|n| json!({"id": format!("q{n}"), "question": n, "answer": n})).collect();
@@ -367,7 +367,7 @@ async fn a_path_that_is_no_text_is_written_to() {
 
 #[tokio::test]
 async fn scoring_again_by_the_same_metric_gives_the_same_bytes_whatever_the_order_of_the_lines() {
-    let server = ModelServer::scripted(|request| Reply::text(request.last_text()));
+    let server = ModelServer::scripted(|request| ModelReply::text(request.last_text()));
     let asked: Vec<_> = (0..30)
         .map(
             |n| json!({"id": format!("q{n}"), "question": format!("a b c{n}"), "answer": "a ".repeat(n + 1)}),

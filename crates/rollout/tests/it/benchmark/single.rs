@@ -4,7 +4,7 @@ use rollout::{
     benchmark::{AgentRunner, BenchmarkItem, QuickError, QuickOptions, quick_rollout},
     config::RolloutConfig,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::json;
 
 use super::support::Tools;
@@ -37,7 +37,7 @@ async fn a_runner_scores_what_has_a_right_answer() {
 #[tokio::test]
 async fn the_sessions_of_a_runner_have_its_name() {
     let (tools, sandbox_server_url) = Tools::willing().await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let config = RolloutConfig {
         base_url: server.url(),
         sandbox_server_url,
@@ -56,8 +56,8 @@ async fn the_sessions_of_a_runner_have_its_name() {
 async fn a_quick_question_opens_sessions_for_the_kinds_of_its_tools() {
     let (tools, sandbox_url) = Tools::willing().await;
     let server = ModelServer::turns([
-        Reply::tool_call("web-search", &json!({"query": "France"})),
-        Reply::text("Paris"),
+        ModelReply::tool_call("web-search", &json!({"query": "France"})),
+        ModelReply::text("Paris"),
     ]);
     let options = QuickOptions {
         tools: ["web:search", "web:browse", "doc:read"].map(str::to_owned).to_vec(),
@@ -81,13 +81,13 @@ async fn a_quick_question_opens_sessions_for_the_kinds_of_its_tools() {
 
 #[tokio::test]
 async fn a_quick_question_that_fails_says_why() {
-    let server = ModelServer::always(Reply::error(400, "not today"));
+    let server = ModelServer::always(ModelReply::error(400, "not today"));
     let options = QuickOptions { base_url: server.url(), ..QuickOptions::default() };
     let result = quick_rollout("Well?", options.clone()).await.unwrap();
     assert_eq!((result.answer.as_str(), result.success), ("", false));
     assert!(result.error.unwrap().contains("not today"));
 
-    let refusing = ModelServer::always(Reply::unauthorized());
+    let refusing = ModelServer::always(ModelReply::unauthorized());
     let refused = quick_rollout("Well?", QuickOptions { base_url: refusing.url(), ..options }).await;
     assert!(matches!(refused, Err(QuickError::Rollout(_))));
 }
@@ -112,7 +112,8 @@ async fn a_runner_tries_again_what_broke_around_a_question() {
             _ => json!({"code": 0, "data": "well"}),
         })
         .await;
-    let server = ModelServer::turns([Reply::tool_call("web-search", &json!({})), Reply::text("42")]);
+    let server =
+        ModelServer::turns([ModelReply::tool_call("web-search", &json!({})), ModelReply::text("42")]);
     let config = RolloutConfig {
         base_url: server.url(),
         sandbox_server_url,

@@ -8,7 +8,7 @@ use rollout::{
     job::Cancel,
     record::rows,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 
 use super::support::{Bench, Tools};
@@ -37,9 +37,9 @@ async fn every_call_of_a_turn_is_done_in_order_and_put_on_record() {
         json!({"code": 0, "message": "success", "data": {"result": format!("{tool}: {}", params["query"])}})
     })
     .await;
-    let both =
-        Reply::tool_call("web-search", &json!({"query": "巴黎"})).call("doc-read", &json!({"query": "b"}));
-    let server = ModelServer::turns([both, Reply::text("42")]);
+    let both = ModelReply::tool_call("web-search", &json!({"query": "巴黎"}))
+        .call("doc-read", &json!({"query": "b"}));
+    let server = ModelServer::turns([both, ModelReply::text("42")]);
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
     assert!(server.refusals().is_empty(), "every call was answered: {:?}", server.refusals());
@@ -72,8 +72,9 @@ async fn every_call_of_a_turn_is_done_in_order_and_put_on_record() {
 #[tokio::test]
 async fn parameters_of_the_question_go_over_those_of_the_model() {
     let (tools, url) = Tools::willing().await;
-    let call = Reply::tool_call("doc-read", &json!({"query": "a", "seed_path": "/etc", "folder": "answers"}));
-    let server = ModelServer::turns([call, Reply::text("42")]);
+    let call =
+        ModelReply::tool_call("doc-read", &json!({"query": "a", "seed_path": "/etc", "folder": "answers"}));
+    let server = ModelServer::turns([call, ModelReply::text("42")]);
     let asked =
         json!({"id": "q", "question": "Well?", "answer": "42", "kwargs": {"seed_path": "/data/a.pdf"}});
     let bench = bench(&server, &url, &[asked]);
@@ -98,10 +99,10 @@ async fn failures_of_tools_are_told_to_the_model_which_goes_on() {
         _ => json!({"code": 0, "message": "success", "data": "x".repeat(5000)}),
     })
     .await;
-    let calls = Reply::tool_call("doc-read", &json!({"query": 1}))
+    let calls = ModelReply::tool_call("doc-read", &json!({"query": 1}))
         .call("web_search", &json!("not { json"))
         .call("no-such-tool", &json!({}));
-    let server = ModelServer::turns([calls, Reply::text("42")]);
+    let server = ModelServer::turns([calls, ModelReply::text("42")]);
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().successful_tasks, 1);
     let told = told(&server);
@@ -121,8 +122,8 @@ async fn failures_of_tools_are_told_to_the_model_which_goes_on() {
 async fn each_question_has_sessions_of_its_own_which_are_closed_however_it_ends() {
     let (tools, url) = Tools::willing().await;
     let server = ModelServer::scripted(|request| match request.messages()[1]["content"] == "broken" {
-        true => Reply::error(400, "no"),
-        false => Reply::text("42"),
+        true => ModelReply::error(400, "no"),
+        false => ModelReply::text("42"),
     });
     let questions = [json!({"id": "a", "question": "well"}), json!({"id": "b", "question": "broken"})];
     let bench = bench(&server, &url, &questions).with(|config| {
@@ -147,7 +148,7 @@ async fn a_session_that_is_refused_fails_its_question() {
     let (tools, url) =
         Tools::start(|_, _| json!({"code": 4007, "message": "there is nothing at /data", "data": null}))
             .await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench =
         bench(&server, &url, &question()).with(|config| config.resource_types = vec!["doc".to_owned()]);
     assert_eq!(bench.run().await.unwrap().failed_tasks, 1);
@@ -159,7 +160,7 @@ async fn a_session_that_is_refused_fails_its_question() {
 
 #[tokio::test]
 async fn without_tools_the_tool_server_is_never_asked() {
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench = Bench::new(&server, &question())
         .with(|config| config.sandbox_server_url = "http://127.0.0.1:9".to_owned());
     assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
@@ -169,7 +170,7 @@ async fn without_tools_the_tool_server_is_never_asked() {
 #[tokio::test]
 async fn a_tool_that_the_server_does_not_have_is_told_before_anything_is_asked() {
     let (_, url) = Tools::willing().await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench =
         bench(&server, &url, &question()).with(|config| config.available_tools.push("web:brwse".to_owned()));
     let error = bench.run().await.unwrap_err();
@@ -180,7 +181,7 @@ async fn a_tool_that_the_server_does_not_have_is_told_before_anything_is_asked()
 
 #[tokio::test]
 async fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let error = bench(&server, "http://127.0.0.1:9", &question()).run().await.unwrap_err();
     assert!(
         matches!(&error, EvalError::Setup(SetupError::Tools(ToolServerError::Unreachable { .. }))),
@@ -191,7 +192,7 @@ async fn a_tool_server_that_is_not_there_is_told_with_what_starts_it() {
 
 #[tokio::test]
 async fn what_answers_and_is_no_tool_server_is_told() {
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let error = bench(&server, &server.root(), &question()).run().await.unwrap_err();
     assert!(
         matches!(&error, EvalError::Setup(SetupError::Tools(ToolServerError::Unreadable { .. }))),
@@ -203,7 +204,8 @@ async fn what_answers_and_is_no_tool_server_is_told() {
 #[tokio::test]
 async fn a_tool_server_that_breaks_fails_the_question_after_a_second_try_and_is_not_taken_for_an_answer() {
     let (tools, url) = Tools::start(|_, _| json!("no envelope")).await;
-    let server = ModelServer::turns([Reply::tool_call("web-search", &json!({})), Reply::text("42")]);
+    let server =
+        ModelServer::turns([ModelReply::tool_call("web-search", &json!({})), ModelReply::text("42")]);
     let bench = bench(&server, &url, &question());
     let summary = bench.run().await.unwrap();
     assert_eq!((summary.failed_tasks, summary.average_score), (1, Some(0.0)));
@@ -219,7 +221,7 @@ async fn a_tool_server_that_breaks_fails_the_question_after_a_second_try_and_is_
 
 #[tokio::test]
 async fn a_program_that_starts_no_tool_server_is_told_with_its_last_words() {
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench =
         bench(&server, "http://127.0.0.1:9", &question()).with(|config| config.sandbox_auto_start = true);
     let script = bench.path("program");
@@ -257,8 +259,8 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
         _ => json!({"code": 0, "data": "words"}),
     })
     .await;
-    let calls = Reply::tool_call("web-search", &json!({})).call("doc-read", &json!({}));
-    let server = ModelServer::turns([calls, Reply::text("42")]);
+    let calls = ModelReply::tool_call("web-search", &json!({})).call("doc-read", &json!({}));
+    let server = ModelServer::turns([calls, ModelReply::text("42")]);
     let bench = bench(&server, &url, &question());
     assert_eq!(bench.run().await.unwrap().average_score, Some(1.0));
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
@@ -273,7 +275,7 @@ async fn pictures_are_shown_to_the_model_after_the_answers_of_all_tools() {
 #[tokio::test]
 async fn kinds_of_tools_that_the_server_does_not_have_are_told_before_anything_is_asked() {
     let (_, url) = Tools::willing().await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench = bench(&server, &url, &question())
         .with(|config| config.resource_types = vec!["doc".to_owned(), "coffee".to_owned()]);
     let error = bench.run().await.unwrap_err();
@@ -294,7 +296,7 @@ async fn tools_that_are_not_ready_are_told_of() {
         _ => json!({"code": 0}),
     })
     .await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench = bench(&server, &url, &question())
         .with(|config| config.resource_types = vec!["web".to_owned(), "doc".to_owned()]);
     let (told, heard) = std::sync::mpsc::channel();
@@ -316,7 +318,7 @@ async fn sessions_are_closed_though_the_run_is_cancelled_while_they_are_opened()
         _ => json!({"code": 0}),
     })
     .await;
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     let bench = bench(&server, &url, &question()).with(|config| {
         config.resource_types = vec!["web".to_owned(), "doc".to_owned()];
         let hangs = json!({"hangs": true});
@@ -338,8 +340,10 @@ async fn sessions_are_closed_though_the_run_is_cancelled_while_they_are_opened()
 async fn a_row_is_read_again_however_deep_the_arguments_and_the_results_are() {
     let nested = |levels| (0..levels).fold(json!(1), |inner, _| json!([inner]));
     let (_, url) = Tools::start(move |_, _| json!({"code": 0, "message": "ok", "data": nested(120)})).await;
-    let server =
-        ModelServer::turns([Reply::tool_call("doc-read", &json!({"query": nested(120)})), Reply::text("42")]);
+    let server = ModelServer::turns([
+        ModelReply::tool_call("doc-read", &json!({"query": nested(120)})),
+        ModelReply::text("42"),
+    ]);
     let bench = bench(&server, &url, &question());
     bench.run().await.unwrap();
     let mut read = 0;
@@ -350,8 +354,8 @@ async fn a_row_is_read_again_however_deep_the_arguments_and_the_results_are() {
 #[tokio::test]
 async fn of_a_flood_of_calls_only_so_many_are_done_and_all_are_answered() {
     let (tools, url) = Tools::willing().await;
-    let flood = (0..200).fold(Reply::empty(), |reply, n| reply.call("doc-read", &json!({"query": n})));
-    let server = ModelServer::turns([flood, Reply::text("42")]);
+    let flood = (0..200).fold(ModelReply::empty(), |reply, n| reply.call("doc-read", &json!({"query": n})));
+    let server = ModelServer::turns([flood, ModelReply::text("42")]);
     bench(&server, &url, &question()).run().await.unwrap();
     assert!(server.refusals().is_empty(), "{:?}", server.refusals());
     assert_eq!((tools.calls().len(), told(&server).len()), (128, 200));
@@ -361,7 +365,7 @@ async fn of_a_flood_of_calls_only_so_many_are_done_and_all_are_answered() {
 #[tokio::test]
 async fn the_password_in_the_address_of_a_tool_server_is_not_told() {
     const PASSWORD: &str = "hunter22hunter";
-    let server = ModelServer::always(Reply::text("42"));
+    let server = ModelServer::always(ModelReply::text("42"));
     for address in ["127.0.0.1:9", "127.0.0.1:9/", "LOCALHOST:9", "0.0.0.0:80"] {
         let url = format!("http://u:{PASSWORD}@{address}");
         for auto_start in [false, true] {

@@ -6,7 +6,7 @@ use rollout::model::{
     Error, ErrorKind,
     client::{Client, ClientConfig, ClientError},
 };
-use rollout_testkit::{Cut, Hold, ModelServer, Reply};
+use rollout_testkit::{Cut, Hold, ModelReply, ModelServer};
 use serde_json::json;
 
 use super::support::{ask, messages_dialect, model, model_with};
@@ -19,8 +19,8 @@ fn words(server: &ModelServer, error: &Error) -> String {
 #[tokio::test]
 async fn a_refused_key_ends_the_run_with_the_servers_words_and_without_the_key() {
     let echoed =
-        |status| Reply::error(status, "Incorrect API key provided: sk-12345678. See example.com/keys.");
-    let server = ModelServer::sequence([echoed(401), echoed(403), Reply::error(401, "no key")]);
+        |status| ModelReply::error(status, "Incorrect API key provided: sk-12345678. See example.com/keys.");
+    let server = ModelServer::sequence([echoed(401), echoed(403), ModelReply::error(401, "no key")]);
     let keyed = model_with(&server, |config| config.api_key = Some("sk-12345678".into()));
     let refused = ask(&keyed).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Unauthorized);
@@ -47,7 +47,7 @@ async fn no_key_no_header_and_no_password_is_ever_shown() {
         assert!(!shown.contains("12345678") && shown.contains("http://127.0.0.1:1/v1"), "{shown}");
     }
     let model = rollout::model::Model { client, ..model_with(&ModelServer::echo(), |_| {}) };
-    let server = ModelServer::always(Reply::error(400, "tok-12345678 is wrong"));
+    let server = ModelServer::always(ModelReply::error(400, "tok-12345678 is wrong"));
     let told = model_with(&server, |config| {
         config.headers.insert("x-token".to_owned(), "tok-12345678".into());
     });
@@ -74,25 +74,25 @@ async fn a_prompt_that_is_too_long_is_recognised_in_the_words_of_every_server() 
     ];
     for change in [|_: &mut ClientConfig| {}, messages_dialect] {
         let server =
-            ModelServer::sequence(refusals.into_iter().map(|(status, body)| Reply::error(status, body)));
+            ModelServer::sequence(refusals.into_iter().map(|(status, body)| ModelReply::error(status, body)));
         let model = model_with(&server, change);
         for (_, body) in refusals {
             assert_eq!(ask(&model).await.unwrap_err().kind, ErrorKind::OverlongPrompt, "{body}");
         }
         assert_eq!(server.served(), refusals.len());
     }
-    let server = ModelServer::always(Reply::error(400, "unknown field").code("context_length_exceeded"));
+    let server = ModelServer::always(ModelReply::error(400, "unknown field").code("context_length_exceeded"));
     assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::OverlongPrompt);
-    let server = ModelServer::always(Reply::raw(400, "Bad request: CONTEXT LENGTH"));
+    let server = ModelServer::always(ModelReply::raw(400, "Bad request: CONTEXT LENGTH"));
     assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::OverlongPrompt);
-    let server = ModelServer::always(Reply::overlong());
+    let server = ModelServer::always(ModelReply::overlong());
     let error = ask(&model(&server)).await.unwrap_err();
     insta::assert_snapshot!(words(&server, &error), @"the conversation is longer than model `m` at http://server/v1/chat/completions reads: 400 Bad Request: This model's maximum context length is 8192 tokens, however you requested 9000 tokens");
 }
 
 #[tokio::test]
 async fn the_words_of_a_long_prompt_count_only_in_a_refusal_of_the_request() {
-    let server = ModelServer::always(Reply::error(404, "no such context length"));
+    let server = ModelServer::always(ModelReply::error(404, "no such context length"));
     assert_eq!(ask(&model(&server)).await.unwrap_err().kind, ErrorKind::Model);
 }
 
@@ -105,7 +105,7 @@ async fn refusals_that_stay_are_told_at_once() {
         (413, "ModelError -> RequestTooLargeError"),
         (422, "ModelError -> UnprocessableEntityError"),
     ];
-    let server = ModelServer::sequence(refusals.map(|(status, _)| Reply::error(status, "no")));
+    let server = ModelServer::sequence(refusals.map(|(status, _)| ModelReply::error(status, "no")));
     let model = model(&server);
     for (_, chain) in refusals {
         let error = ask(&model).await.unwrap_err();
@@ -118,8 +118,8 @@ async fn refusals_that_stay_are_told_at_once() {
 async fn refusals_that_pass_are_tried_again() {
     let statuses = [408, 409, 429, 500, 502, 503, 504, 529];
     let server = ModelServer::sequence(statuses.into_iter().flat_map(|status| {
-        let refusal = Reply::error(status, "later").header("retry-after-ms", "1");
-        [refusal.clone(), refusal, Reply::text("4")]
+        let refusal = ModelReply::error(status, "later").header("retry-after-ms", "1");
+        [refusal.clone(), refusal, ModelReply::text("4")]
     }));
     let model = model_with(&server, |config| config.max_retries = 2);
     for status in statuses {
@@ -130,18 +130,18 @@ async fn refusals_that_pass_are_tried_again() {
 
 #[tokio::test]
 async fn an_error_says_where_how_often_and_what_the_server_said() {
-    let refusal = |status, body| Reply::error(status, body).header("retry-after-ms", "1");
+    let refusal = |status, body| ModelReply::error(status, body).header("retry-after-ms", "1");
     let server = ModelServer::always(refusal(429, "Rate limit reached for m"));
     let error = ask(&model_with(&server, |config| config.max_retries = 2)).await.unwrap_err();
     assert_eq!(error.chain(), "ModelError -> RateLimitError");
     assert_eq!(server.served(), 3);
     insta::assert_snapshot!(words(&server, &error), @"model `m` at http://server/v1/chat/completions gave no response in 3 tries: 429 Too Many Requests: Rate limit reached for m");
     let server = ModelServer::sequence([
-        Reply::error(404, "The model `m` does not exist"),
-        Reply::raw(400, "x".repeat(5000)),
-        Reply::raw(418, ""),
-        Reply::raw(422, r#"{"detail":"no such field"}"#),
-        Reply::raw(307, "").header("location", "http://127.0.0.1:1/elsewhere"),
+        ModelReply::error(404, "The model `m` does not exist"),
+        ModelReply::raw(400, "x".repeat(5000)),
+        ModelReply::raw(418, ""),
+        ModelReply::raw(422, r#"{"detail":"no such field"}"#),
+        ModelReply::raw(307, "").header("location", "http://127.0.0.1:1/elsewhere"),
     ]);
     let model = model(&server);
     insta::assert_snapshot!(words(&server, &ask(&model).await.unwrap_err()), @"model `m` at http://server/v1/chat/completions gave no response: 404 Not Found: The model `m` does not exist; check the model's name and `base_url`, which usually ends in /v1");
@@ -161,12 +161,12 @@ async fn an_error_says_where_how_often_and_what_the_server_said() {
 #[tokio::test]
 async fn an_error_that_comes_as_a_success_is_an_error() {
     let body = json!({"error": {"code": 429, "message": "slow down"}}).to_string();
-    let server = ModelServer::always(Reply::raw(200, body));
+    let server = ModelServer::always(ModelReply::raw(200, body));
     let error = ask(&model_with(&server, |config| config.max_retries = 0)).await.unwrap_err();
     assert_eq!(error.chain(), "ModelError -> RateLimitError");
     let body =
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}).to_string();
-    let server = ModelServer::always(Reply::raw(200, body));
+    let server = ModelServer::always(ModelReply::raw(200, body));
     let model = model_with(&server, |config| {
         config.max_retries = 0;
         messages_dialect(config);
@@ -177,9 +177,9 @@ async fn an_error_that_comes_as_a_success_is_an_error() {
 #[tokio::test]
 async fn a_connection_that_breaks_is_made_anew() {
     for cut in [Cut::BeforeHeaders, Cut::AfterHeaders, Cut::Midway] {
-        let server = ModelServer::sequence([Reply::text("half").cut(cut), Reply::text("4")]);
+        let server = ModelServer::sequence([ModelReply::text("half").cut(cut), ModelReply::text("4")]);
         assert_eq!(ask(&model(&server)).await.unwrap().message.text(), "4", "{cut:?}");
-        let server = ModelServer::always(Reply::text("half").cut(cut));
+        let server = ModelServer::always(ModelReply::text("half").cut(cut));
         let error = ask(&model_with(&server, |config| config.max_retries = 0)).await.unwrap_err();
         assert!(error.chain().starts_with("ModelError -> ConnectionError"), "{}", error.chain());
     }
@@ -203,7 +203,7 @@ async fn nobody_at_the_address_is_told_so() {
 #[tokio::test]
 async fn a_server_that_takes_too_long_is_given_up() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model_with(&server, |config| {
         config.timeout = Duration::from_millis(50);
         config.max_retries = 0;
@@ -240,7 +240,7 @@ fn settings_that_cannot_work_are_refused_with_an_example() {
 
 #[tokio::test]
 async fn an_answer_without_end_is_not_read_to_its_end() {
-    let server = ModelServer::always(Reply::raw(200, vec![b' '; (64 << 20) + 1]));
+    let server = ModelServer::always(ModelReply::raw(200, vec![b' '; (64 << 20) + 1]));
     let error = ask(&model(&server)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::InvalidModelResponse);
     assert!(error.message.ends_with("answered with more than 64 MiB"), "{error}");

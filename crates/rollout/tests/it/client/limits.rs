@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use rollout::model::{Message, client::RateLimit};
-use rollout_testkit::{Hold, ModelServer, Reply};
+use rollout_testkit::{Hold, ModelReply, ModelServer};
 
 use super::support::{ask, last, model, model_with};
 
@@ -39,7 +39,7 @@ async fn clones_share_a_limit_and_who_gives_up_frees_the_way() {
 #[tokio::test]
 async fn connections_are_kept_and_requests_go_out_at_once() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model(&server);
     let asking: Vec<_> = (0..20)
         .map(|_| {
@@ -65,7 +65,7 @@ async fn connections_are_kept_and_requests_go_out_at_once() {
 #[tokio::test]
 async fn a_request_that_is_no_longer_wanted_is_hung_up() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let model = model(&server);
     let asking = tokio::spawn(async move { ask(&model).await });
     hold.waiting(1).await;

@@ -1,7 +1,7 @@
 //! What servers are sent.
 
 use rollout::model::{Content, Message, Role, ToolCall, ToolDef};
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 
 use super::support::{add, ask, converse_with, last, messages_dialect, model, model_with, sampled, sampling};
@@ -347,8 +347,8 @@ async fn streams_and_tokens_are_asked_for_only_if_wanted() {
 /// A server that knows only one name of the limit of tokens.
 fn knows_only(name: &'static str, other: &'static str) -> ModelServer {
     ModelServer::scripted(move |request| match request.body.get(other) {
-        Some(_) => Reply::error(400, format!("Unsupported parameter: '{other}'. Use '{name}' instead.")),
-        None => Reply::text("ok"),
+        Some(_) => ModelReply::error(400, format!("Unsupported parameter: '{other}'. Use '{name}' instead.")),
+        None => ModelReply::text("ok"),
     })
 }
 
@@ -383,7 +383,7 @@ async fn both_names_of_the_limit_are_one_field() {
 #[tokio::test]
 async fn a_limit_that_is_refused_under_both_names_is_told() {
     let server = ModelServer::scripted(|_| {
-        Reply::error(400, "max_tokens and max_completion_tokens are at most 5 here")
+        ModelReply::error(400, "max_tokens and max_completion_tokens are at most 5 here")
     });
     let error = ask(&sampled(&server, json!({"max_tokens": 9}))).await.unwrap_err();
     assert!(error.to_string().contains("are at most 5 here"), "{error}");
@@ -484,7 +484,7 @@ async fn what_a_server_adds_to_a_tool_call_goes_back_to_it() {
 
 #[tokio::test]
 async fn a_refusal_that_names_a_limit_which_nobody_set_is_told_at_once() {
-    let server = ModelServer::always(Reply::error(400, "max_completion_tokens is needed"));
+    let server = ModelServer::always(ModelReply::error(400, "max_completion_tokens is needed"));
     ask(&model(&server)).await.unwrap_err();
     assert_eq!(server.served(), 1);
 }

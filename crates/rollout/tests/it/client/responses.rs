@@ -1,14 +1,14 @@
 //! What becomes of the answers of servers.
 
 use rollout::model::{Content, ErrorKind, FinishReason, Message, TokenUsage, client::Prices};
-use rollout_testkit::{ModelServer, Reasoning, Reply, TokenCounts, TokenFields};
+use rollout_testkit::{ModelReply, ModelServer, Reasoning, TokenCounts, TokenFields};
 use serde_json::{Value, json};
 
 use super::support::{add, ask, converse, converse_with, last, messages_dialect, model, model_with, sampled};
 
 #[tokio::test]
 async fn a_response_says_who_answered_what_and_why_it_ended() {
-    let server = ModelServer::always(Reply::text("4").field("system_fingerprint", json!("fp")));
+    let server = ModelServer::always(ModelReply::text("4").field("system_fingerprint", json!("fp")));
     let response = ask(&model(&server)).await.unwrap();
     assert_eq!(response.message, Message::assistant("4"));
     assert_eq!(response.finish_reason, Some(FinishReason::Stop));
@@ -33,7 +33,7 @@ async fn every_reason_to_end_is_understood_or_kept() {
         ),
         (json!(null), None, false),
     ];
-    let replies = reasons.iter().map(|(wire, ..)| Reply::text("4").finish_reason(wire.clone()));
+    let replies = reasons.iter().map(|(wire, ..)| ModelReply::text("4").finish_reason(wire.clone()));
     let server = ModelServer::sequence(replies.collect::<Vec<_>>());
     let model = model(&server);
     for (wire, reason, is_truncated) in reasons {
@@ -53,7 +53,8 @@ async fn anthropics_reasons_to_end_have_the_names_of_the_others() {
         ("content_filter", FinishReason::ContentFilter),
         ("pause_turn", FinishReason::Other("pause_turn".into())),
     ];
-    let server = ModelServer::sequence(reasons.clone().map(|(wire, _)| Reply::text("4").finish_reason(wire)));
+    let server =
+        ModelServer::sequence(reasons.clone().map(|(wire, _)| ModelReply::text("4").finish_reason(wire)));
     let model = model_with(&server, messages_dialect);
     for (wire, reason) in reasons {
         assert_eq!(ask(&model).await.unwrap().finish_reason, Some(reason), "{wire}");
@@ -65,7 +66,7 @@ async fn thoughts_are_found_under_every_name_and_sent_back_under_the_same() {
     for (place, field) in
         [(Reasoning::Reasoning, "reasoning"), (Reasoning::ReasoningContent, "reasoning_content")]
     {
-        let server = ModelServer::always(Reply::text("4").reasoning(place, "two and two"));
+        let server = ModelServer::always(ModelReply::text("4").reasoning(place, "two and two"));
         let model = model(&server);
         let response = ask(&model).await.unwrap();
         assert_eq!(response.message.reasoning_content.as_deref(), Some("two and two"));
@@ -78,7 +79,8 @@ async fn thoughts_are_found_under_every_name_and_sent_back_under_the_same() {
 
 #[tokio::test]
 async fn a_list_of_thoughts_is_read_and_sent_back_as_it_is() {
-    let server = ModelServer::always(Reply::text("4").reasoning(Reasoning::ReasoningDetails, "two and two"));
+    let server =
+        ModelServer::always(ModelReply::text("4").reasoning(Reasoning::ReasoningDetails, "two and two"));
     let model = model(&server);
     let response = ask(&model).await.unwrap();
     assert_eq!(response.message.reasoning_content.as_deref(), Some("two and two"));
@@ -89,7 +91,7 @@ async fn a_list_of_thoughts_is_read_and_sent_back_as_it_is() {
 
 #[tokio::test]
 async fn signed_thoughts_go_back_to_anthropic_unchanged_and_first() {
-    let reply = Reply::tool_call("add", &json!({"a": 1})).reasoning(Reasoning::Reasoning, "two and two");
+    let reply = ModelReply::tool_call("add", &json!({"a": 1})).reasoning(Reasoning::Reasoning, "two and two");
     let server = ModelServer::always(reply);
     let model = model_with(&server, messages_dialect);
     let response = converse_with(&model, &[Message::user("hi")], &[add()]).await.unwrap();
@@ -105,8 +107,10 @@ async fn signed_thoughts_go_back_to_anthropic_unchanged_and_first() {
 
 #[tokio::test]
 async fn tool_calls_are_flat_and_each_has_a_name_for_its_answer() {
-    let reply =
-        Reply::tool_call("add", &json!({"a": 1})).call_id("").call("add", &json!("{not json")).call_id("x");
+    let reply = ModelReply::tool_call("add", &json!({"a": 1}))
+        .call_id("")
+        .call("add", &json!("{not json"))
+        .call_id("x");
     let server = ModelServer::always(reply);
     let response = converse_with(&model(&server), &[Message::user("hi")], &[add()]).await.unwrap();
     let calls = &response.message.tool_calls;
@@ -121,9 +125,9 @@ async fn tool_calls_are_flat_and_each_has_a_name_for_its_answer() {
 async fn parts_refusals_and_unknown_fields_stay_with_the_message() {
     let parts = [json!({"type": "text", "text": "a"}), json!({"type": "text", "text": "b"})];
     let server = ModelServer::sequence([
-        Reply::parts(parts.clone()),
-        Reply::empty().refusal("I will not."),
-        Reply::text("4")
+        ModelReply::parts(parts.clone()),
+        ModelReply::empty().refusal("I will not."),
+        ModelReply::text("4")
             .message_field("annotations", json!([{"url": "u"}]))
             .message_field("audio", json!(null)),
     ]);
@@ -140,7 +144,7 @@ async fn blocks_of_anthropics_own_tools_stay_parts_and_go_back() {
         json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}),
         json!({"type": "text", "text": "found"}),
     ];
-    let server = ModelServer::always(Reply::parts(parts.clone()));
+    let server = ModelServer::always(ModelReply::parts(parts.clone()));
     let response = ask(&model_with(&server, messages_dialect)).await.unwrap();
     assert_eq!(response.message.content, Some(Content::Parts(parts.into())));
     assert_eq!(response.message.text(), "found");
@@ -149,16 +153,19 @@ async fn blocks_of_anthropics_own_tools_stay_parts_and_go_back() {
 #[tokio::test]
 async fn a_model_that_says_nothing_is_an_error_of_its_own() {
     let replies = [
-        (Reply::empty(), true),
-        (Reply::text(""), true),
-        (Reply::parts([json!({"type": "text", "text": ""})]), true),
-        (Reply::empty().refusal("no"), false),
-        (Reply::empty().reasoning(Reasoning::Reasoning, "hm"), false),
-        (Reply::empty().reasoning(Reasoning::ReasoningContent, "hm"), false),
-        (Reply::empty().reasoning(Reasoning::ReasoningDetails, "hm"), false),
-        (Reply::empty().call("add", &json!({})), false),
-        (Reply::empty().usage(TokenCounts { completion: 5, reasoning: 5, ..TokenCounts::default() }), false),
-        (Reply::parts([json!({"type": "image", "source": {}})]), false),
+        (ModelReply::empty(), true),
+        (ModelReply::text(""), true),
+        (ModelReply::parts([json!({"type": "text", "text": ""})]), true),
+        (ModelReply::empty().refusal("no"), false),
+        (ModelReply::empty().reasoning(Reasoning::Reasoning, "hm"), false),
+        (ModelReply::empty().reasoning(Reasoning::ReasoningContent, "hm"), false),
+        (ModelReply::empty().reasoning(Reasoning::ReasoningDetails, "hm"), false),
+        (ModelReply::empty().call("add", &json!({})), false),
+        (
+            ModelReply::empty().usage(TokenCounts { completion: 5, reasoning: 5, ..TokenCounts::default() }),
+            false,
+        ),
+        (ModelReply::parts([json!({"type": "image", "source": {}})]), false),
     ];
     let server = ModelServer::sequence(replies.clone().map(|(reply, _)| reply));
     let model = model(&server);
@@ -167,7 +174,7 @@ async fn a_model_that_says_nothing_is_an_error_of_its_own() {
         assert_eq!(kind, is_empty.then_some(ErrorKind::EmptyModelResponse), "{reply:?}");
     }
     assert_eq!(server.served(), replies.len());
-    let server = ModelServer::always(Reply::empty());
+    let server = ModelServer::always(ModelReply::empty());
     let error = ask(&model_with(&server, messages_dialect)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::EmptyModelResponse);
 }
@@ -176,7 +183,7 @@ async fn a_model_that_says_nothing_is_an_error_of_its_own() {
 async fn anything_but_one_choice_makes_no_sense() {
     for (choices, words) in [(0, "no choice"), (2, "2 choices")] {
         for stream in [false, true] {
-            let server = ModelServer::always(Reply::text("4").choices(choices));
+            let server = ModelServer::always(ModelReply::text("4").choices(choices));
             let error = ask(&model_with(&server, |config| config.stream = stream)).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidModelResponse);
             assert!(error.message.contains(words) || stream, "{error}");
@@ -187,9 +194,9 @@ async fn anything_but_one_choice_makes_no_sense() {
 #[tokio::test]
 async fn what_is_no_json_makes_no_sense_and_is_shown() {
     let server = ModelServer::sequence([
-        Reply::raw(200, "<html>a proxy's\n page</html>").content_type("text/html"),
-        Reply::raw(200, "[1]"),
-        Reply::raw(200, ""),
+        ModelReply::raw(200, "<html>a proxy's\n page</html>").content_type("text/html"),
+        ModelReply::raw(200, "[1]"),
+        ModelReply::raw(200, ""),
     ]);
     let model = model(&server);
     let html = ask(&model).await.unwrap_err();
@@ -244,8 +251,8 @@ async fn usage_is_the_same_whoever_counts() {
             usage([0, 3, 0, 5, 0], None),
         ),
     ];
-    let replies = told.iter().map(|(wire, _)| Reply::text("4").raw_usage(wire.clone()));
-    let server = ModelServer::sequence(replies.chain([Reply::text("4").no_usage()]).collect::<Vec<_>>());
+    let replies = told.iter().map(|(wire, _)| ModelReply::text("4").raw_usage(wire.clone()));
+    let server = ModelServer::sequence(replies.chain([ModelReply::text("4").no_usage()]).collect::<Vec<_>>());
     let model = model(&server);
     for (wire, expected) in told {
         assert_eq!(ask(&model).await.unwrap().usage, Some(expected), "{wire}");
@@ -258,7 +265,7 @@ async fn anthropics_counts_are_disjoint_already() {
     let counts =
         TokenCounts { prompt: 10, cached: 4, cache_write: 3, completion: 5, ..TokenCounts::default() };
     for stream in [false, true] {
-        let server = ModelServer::always(Reply::text("4").usage(counts));
+        let server = ModelServer::always(ModelReply::text("4").usage(counts));
         let model = model_with(&server, |config| {
             config.stream = stream;
             messages_dialect(config);
@@ -274,7 +281,7 @@ async fn a_cost_comes_from_the_server_or_else_from_the_table_or_else_is_unknown(
     let counts = TokenCounts { prompt: 10, completion: 5, ..TokenCounts::default() };
     let server = ModelServer::scripted(move |request| {
         let cost = (request.model() == "told").then_some(0.5);
-        Reply::text("4").usage(TokenCounts { cost, ..counts })
+        ModelReply::text("4").usage(TokenCounts { cost, ..counts })
     });
     let mut model = model_with(&server, |config| {
         config.prices =
@@ -290,7 +297,7 @@ async fn a_cost_comes_from_the_server_or_else_from_the_table_or_else_is_unknown(
 async fn tokens_are_found_under_every_name_whole_and_streamed() {
     for fields in [TokenFields::Vllm, TokenFields::Choice, TokenFields::OutputIds, TokenFields::Message] {
         for stream in [false, true] {
-            let reply = Reply::text("a b")
+            let reply = ModelReply::text("a b")
                 .tokens(&[1, 2, 3], &[(4, -0.5), (5, -0.25)])
                 .token_fields(fields)
                 .routed_experts(json!([[[0, 1]]]));
@@ -312,7 +319,7 @@ async fn tokens_are_found_under_every_name_whole_and_streamed() {
 
 #[tokio::test]
 async fn probabilities_without_tokens_are_kept_beside_the_response() {
-    let server = ModelServer::always(Reply::text("a").tokens(&[1], &[(4, -0.5)]));
+    let server = ModelServer::always(ModelReply::text("a").tokens(&[1], &[(4, -0.5)]));
     let response = ask(&sampled(&server, json!({"logprobs": true}))).await.unwrap();
     assert_eq!(response.tokens, None);
     assert_eq!(response.extra["logprobs"]["content"][0]["logprob"], -0.5);

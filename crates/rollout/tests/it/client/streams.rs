@@ -1,7 +1,7 @@
 //! Responses that come in pieces.
 
 use rollout::model::{ErrorKind, Message, Response};
-use rollout_testkit::{Cut, ModelServer, Reasoning, Reply, Split};
+use rollout_testkit::{Cut, ModelReply, ModelServer, Reasoning, Split};
 use serde_json::json;
 
 use super::support::{add, ask, converse_with, messages_dialect, model_with};
@@ -11,20 +11,20 @@ fn said(response: Response) -> Response {
     Response { id: String::new(), created: 0, ..response }
 }
 
-fn replies() -> Vec<Reply> {
+fn replies() -> Vec<ModelReply> {
     vec![
-        Reply::text("Grüße an alle 🦀🦀, und zwar\nviele."),
-        Reply::text("4").reasoning(Reasoning::Reasoning, "two and two"),
-        Reply::text("4").reasoning(Reasoning::ReasoningContent, "two and two"),
-        Reply::text("4").reasoning(Reasoning::ReasoningDetails, "two and two"),
-        Reply::tool_call("add", &json!({"a": 1, "b": "zwei é"}))
+        ModelReply::text("Grüße an alle 🦀🦀, und zwar\nviele."),
+        ModelReply::text("4").reasoning(Reasoning::Reasoning, "two and two"),
+        ModelReply::text("4").reasoning(Reasoning::ReasoningContent, "two and two"),
+        ModelReply::text("4").reasoning(Reasoning::ReasoningDetails, "two and two"),
+        ModelReply::tool_call("add", &json!({"a": 1, "b": "zwei é"}))
             .call_id("x")
             .call("add", &json!({}))
             .call_id("y"),
-        Reply::text("I call.").call("add", &json!("{not json")).call_id("x"),
-        Reply::empty().refusal("I will not do that."),
-        Reply::text("cut").finish_reason("length"),
-        Reply::text("4").field("system_fingerprint", json!("fp")),
+        ModelReply::text("I call.").call("add", &json!("{not json")).call_id("x"),
+        ModelReply::empty().refusal("I will not do that."),
+        ModelReply::text("cut").finish_reason("length"),
+        ModelReply::text("4").field("system_fingerprint", json!("fp")),
     ]
 }
 
@@ -32,7 +32,7 @@ fn replies() -> Vec<Reply> {
 async fn a_streamed_response_is_the_same_as_a_whole_one() {
     let splits = [Split::Events, Split::Whole, Split::Bytes(1), Split::Bytes(7)];
     for messages in [false, true] {
-        let streamed = |reply: Reply| {
+        let streamed = |reply: ModelReply| {
             let split = splits.iter().map(move |split| reply.clone().split(split.clone()));
             split.collect::<Vec<_>>()
         };
@@ -67,9 +67,12 @@ async fn a_server_may_stream_or_not_whatever_it_was_asked_for() {
     let whole =
         json!({"choices": [{"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}]});
     let server = ModelServer::sequence([
-        Reply::raw(200, whole.to_string()),
-        Reply::raw(200, "data: {\"choices\":[{\"delta\":{\"content\":\"streamed\"}}]}\n\ndata: [DONE]\n\n")
-            .content_type("text/event-stream; charset=utf-8"),
+        ModelReply::raw(200, whole.to_string()),
+        ModelReply::raw(
+            200,
+            "data: {\"choices\":[{\"delta\":{\"content\":\"streamed\"}}]}\n\ndata: [DONE]\n\n",
+        )
+        .content_type("text/event-stream; charset=utf-8"),
     ]);
     let streams = model_with(&server, |config| config.stream = true);
     assert_eq!(ask(&streams).await.unwrap().message.text(), "whole");
@@ -80,7 +83,7 @@ async fn a_server_may_stream_or_not_whatever_it_was_asked_for() {
 /// A server that sends these events.
 fn events(events: &[&str]) -> ModelServer {
     let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
-    ModelServer::always(Reply::raw(200, body).content_type("text/event-stream"))
+    ModelServer::always(ModelReply::raw(200, body).content_type("text/event-stream"))
 }
 
 #[tokio::test]
@@ -139,8 +142,10 @@ async fn a_stream_without_its_last_word_counts_if_the_model_was_done() {
 async fn a_stream_that_is_cut_is_asked_for_again_as_a_whole() {
     for messages in [false, true] {
         for cut in [Cut::BeforeHeaders, Cut::AfterHeaders, Cut::Midway] {
-            let server =
-                ModelServer::sequence([Reply::text("one two three").cut(cut), Reply::text("all of it")]);
+            let server = ModelServer::sequence([
+                ModelReply::text("one two three").cut(cut),
+                ModelReply::text("all of it"),
+            ]);
             let model = model_with(&server, |config| {
                 config.stream = true;
                 if messages {
@@ -162,7 +167,7 @@ async fn a_stream_that_just_ends_is_cut_too() {
     let error = ask(&model).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::InvalidModelResponse);
     let body = "data: {\"choices\":[{\"delta\":{\"content\":\"4\"}}]}\n\ndata: {\"choi";
-    let server = ModelServer::always(Reply::raw(200, body).content_type("text/event-stream"));
+    let server = ModelServer::always(ModelReply::raw(200, body).content_type("text/event-stream"));
     let model = model_with(&server, |config| config.max_retries = 0);
     let error = ask(&model).await.unwrap_err();
     assert_eq!(error.chain(), "ModelError -> ConnectionError");
@@ -172,8 +177,8 @@ async fn a_stream_that_just_ends_is_cut_too() {
 async fn an_error_in_the_middle_of_a_stream_is_like_one_before_it() {
     for messages in [false, true] {
         let server = ModelServer::sequence([
-            Reply::text("one two").fails_midway("overloaded"),
-            Reply::text("all of it"),
+            ModelReply::text("one two").fails_midway("overloaded"),
+            ModelReply::text("all of it"),
         ]);
         let model = model_with(&server, |config| {
             config.stream = true;
@@ -201,7 +206,7 @@ async fn an_error_in_the_middle_of_a_stream_is_like_one_before_it() {
 #[tokio::test]
 async fn an_event_that_is_called_an_error_is_one() {
     let body = "event: error\ndata: {\"message\":\"no room\",\"code\":503}\n\n";
-    let server = ModelServer::always(Reply::raw(200, body).content_type("text/event-stream"));
+    let server = ModelServer::always(ModelReply::raw(200, body).content_type("text/event-stream"));
     let error = ask(&model_with(&server, |config| config.max_retries = 0)).await.unwrap_err();
     assert_eq!(error.chain(), "ModelError -> InternalServerError");
     assert!(error.to_string().ends_with("503 Service Unavailable: no room"), "{error}");

@@ -10,7 +10,7 @@ use rollout::{
         metric::{JudgeMissing, LlmJudge, Metric, PREDICTED_ANSWER, SCORE_DETAILS, Scorer},
     },
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Map, Value, json};
 
 fn model(url: &str) -> Arc<Model> {
@@ -42,7 +42,7 @@ async fn scored(scorer: Scorer, mut state: State) -> State {
 
 #[tokio::test]
 async fn a_judge_says_whether_an_answer_is_right_and_why() {
-    let server = ModelServer::always(Reply::text(r#"{"correct": true, "reasoning": "The same city."}"#));
+    let server = ModelServer::always(ModelReply::text(r#"{"correct": true, "reasoning": "The same city."}"#));
     let scorer = Scorer::new(Metric::LlmJudgement, Some(judge(&server))).unwrap();
     let score = scorer.score("Capital of France?", "It is Paris", "Paris", "q1").await.unwrap();
     assert_eq!(score.value, 1.0);
@@ -55,7 +55,7 @@ async fn a_judge_says_whether_an_answer_is_right_and_why() {
 
 #[tokio::test]
 async fn a_configuration_names_the_judge_or_else_the_model_itself_judges() {
-    let server = ModelServer::always(Reply::text("true")).key("sk-judge");
+    let server = ModelServer::always(ModelReply::text("true")).key("sk-judge");
     let key = |value: &str| Some(EnvValue { value: value.to_owned(), secret: true });
     let config = RolloutConfig {
         model_name: "small".to_owned(),
@@ -90,16 +90,16 @@ async fn a_configuration_names_the_judge_or_else_the_model_itself_judges() {
 
 #[tokio::test]
 async fn a_response_without_sense_is_asked_for_again() {
-    let server = ModelServer::sequence([Reply::malformed(), Reply::text("true")]);
+    let server = ModelServer::sequence([ModelReply::malformed(), ModelReply::text("true")]);
     assert!(judge(&server).max_retries(1).judge("q", "p", "t", "s").await.unwrap().correct);
-    let server = ModelServer::always(Reply::malformed());
+    let server = ModelServer::always(ModelReply::malformed());
     let error = judge(&server).max_retries(1).judge("q", "p", "t", "s").await.unwrap_err();
     assert_eq!((error.kind, server.served()), (ErrorKind::InvalidModelResponse, 2));
 }
 
 #[tokio::test]
 async fn a_judge_that_fails_gives_0_with_its_reason() {
-    let server = ModelServer::always(Reply::error(500, "out of order"));
+    let server = ModelServer::always(ModelReply::error(500, "out of order"));
     let scorer = Scorer::new(Metric::LlmJudgement, Some(judge(&server))).unwrap();
     let state = scored(scorer, finished(Some("4"))).await;
     assert_eq!(state.reward, Some(0.0));
@@ -110,7 +110,7 @@ async fn a_judge_that_fails_gives_0_with_its_reason() {
 
 #[tokio::test]
 async fn a_refused_key_is_no_score() {
-    let server = ModelServer::always(Reply::unauthorized());
+    let server = ModelServer::always(ModelReply::unauthorized());
     let judge = judge(&server).max_retries(5);
     let error = judge.judge("q", "p", "t", "s").await.unwrap_err();
     assert_eq!((error.kind, server.served()), (ErrorKind::Unauthorized, 1));
@@ -137,7 +137,7 @@ async fn a_rubric_scores_the_answer_that_was_extracted() {
 
 #[tokio::test]
 async fn what_a_judge_found_is_in_the_state() {
-    let server = ModelServer::always(Reply::text(r#"{"correct": false, "reasoning": "5 is not 4"}"#));
+    let server = ModelServer::always(ModelReply::text(r#"{"correct": false, "reasoning": "5 is not 4"}"#));
     let judge = judge(&server).include_question(true);
     let scorer = Scorer::new(Metric::LlmJudgement, Some(judge)).unwrap();
     let state = scored(scorer, finished(Some("5"))).await;

@@ -7,7 +7,7 @@ use rollout::model::{
     parser::{Boxed, MaybeThink},
     rubric::Judge,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 
 use super::{metrics, model_at, said};
@@ -25,7 +25,7 @@ async fn scored(rubric: &Rubric, text: &str) -> State {
 #[tokio::test]
 async fn a_judge_is_shown_question_truth_and_response_and_says_yes_or_no() {
     let server = ModelServer::scripted(|request| {
-        Reply::text(if request.last_text().contains("Response:\n```\n4\n```") { "Yes." } else { "no" })
+        ModelReply::text(if request.last_text().contains("Response:\n```\n4\n```") { "Yes." } else { "no" })
     });
     let rubric = Rubric::new().parser(Boxed).judge("judged", 1.0, judge(&server));
     assert_eq!(scored(&rubric, r"<think>hm</think>\boxed{4}").await.reward, Some(1.0));
@@ -40,7 +40,7 @@ async fn a_judge_is_shown_question_truth_and_response_and_says_yes_or_no() {
 
 #[tokio::test]
 async fn the_words_of_the_question_can_be_changed() {
-    let server = ModelServer::always(Reply::text("yes"));
+    let server = ModelServer::always(ModelReply::text("yes"));
     let judge = judge(&server).template("{response} for {question}? {answer} {other}");
     let rubric = Rubric::new().judge("judged", 1.0, judge);
     scored(&rubric, "{answer}").await;
@@ -49,7 +49,8 @@ async fn the_words_of_the_question_can_be_changed() {
 
 #[tokio::test]
 async fn a_judge_is_asked_once_for_each_text() {
-    let server = ModelServer::sequence([Reply::text("yes"), Reply::text("no"), Reply::text("no")]);
+    let server =
+        ModelServer::sequence([ModelReply::text("yes"), ModelReply::text("no"), ModelReply::text("no")]);
     let rubric = Rubric::new()
         .judge("first", 1.0, judge(&server))
         .judge("again", 1.0, judge(&server))
@@ -67,7 +68,7 @@ async fn a_judge_is_asked_once_for_each_text() {
 
 #[tokio::test]
 async fn a_judge_that_cannot_be_asked_gives_zero_and_the_state_says_why() {
-    let server = ModelServer::always(Reply::error(400, "no such model"));
+    let server = ModelServer::always(ModelReply::error(400, "no such model"));
     let rubric = Rubric::new().judge("judged", 1.0, judge(&server)).reward("fixed", 0.5, |_| 1.0);
     let state = scored(&rubric, "4").await;
     assert_eq!((state.reward, metrics(&state)[0]), (Some(0.5), ("judged", 0.0)));
@@ -77,7 +78,7 @@ async fn a_judge_that_cannot_be_asked_gives_zero_and_the_state_says_why() {
 
 #[tokio::test]
 async fn a_judge_is_sampled_as_told() {
-    let server = ModelServer::always(Reply::text("yes"));
+    let server = ModelServer::always(ModelReply::text("yes"));
     let model = Model {
         sampling: json!({"temperature": 0.0}).as_object().unwrap().clone(),
         ..(*model_at(&server.url(), "judging")).clone()
@@ -89,7 +90,7 @@ async fn a_judge_is_sampled_as_told() {
 
 #[tokio::test]
 async fn what_a_judge_says_can_be_scored_otherwise() {
-    let server = ModelServer::always(Reply::text("<think>hm</think>7"));
+    let server = ModelServer::always(ModelReply::text("<think>hm</think>7"));
     let judge = judge(&server).template("From 0 to 10: {response}");
     let rubric = Rubric::new().parser(MaybeThink::new()).reward_later("grade", 0.1, move |scene| {
         let judge = judge.clone();

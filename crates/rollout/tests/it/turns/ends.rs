@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rollout::model::{
     Cleanup, Error, ErrorKind, Halt, Interaction, Limits, Message, Messages, State, rollout,
 };
-use rollout_testkit::{Hold, ModelServer, Reply};
+use rollout_testkit::{Hold, ModelReply, ModelServer};
 use tokio_util::sync::CancellationToken;
 
 use super::{Notes, chain, input, model, run, said, stop_condition, try_run};
@@ -104,7 +104,7 @@ async fn cleanups_run_by_priority_after_the_stop_and_see_the_completion() {
 async fn cleanups_run_after_errors() {
     let (state, ran) = tidied(Trouble::Setup, &ModelServer::arithmetic()).await;
     assert_eq!((chain(&state.error).as_str(), ran), ("InfraError", ALL.map(str::to_owned).to_vec()));
-    let (state, ran) = tidied(Trouble::None, &ModelServer::always(Reply::error(400, "no"))).await;
+    let (state, ran) = tidied(Trouble::None, &ModelServer::always(ModelReply::error(400, "no"))).await;
     assert_eq!((stop_condition(&state), ran.len()), ("has_error", 3));
 }
 
@@ -121,7 +121,7 @@ async fn a_cleanup_runs_though_another_failed_and_the_failure_is_kept() {
 
 #[tokio::test]
 async fn the_error_that_came_first_is_the_one_that_is_kept() {
-    let server = ModelServer::always(Reply::error(400, "no"));
+    let server = ModelServer::always(ModelReply::error(400, "no"));
     let (state, _) = tidied(Trouble::Cleanup, &server).await;
     assert!(chain(&state.error).starts_with("ModelError"));
 }
@@ -147,7 +147,7 @@ async fn a_panic_of_a_hook_is_the_error_of_its_rollout() {
 #[tokio::test]
 async fn a_key_that_is_refused_ends_more_than_the_rollout_after_its_cleanups() {
     let notes = Notes::default();
-    let server = ModelServer::always(Reply::unauthorized());
+    let server = ModelServer::always(ModelReply::unauthorized());
     let end = try_run(&Tidy(notes.clone(), Trouble::None), &Limits::default(), &server).await;
     assert!(matches!(end, Err(Halt::Unauthorized(error)) if error.kind == ErrorKind::Unauthorized));
     assert_eq!(names(&notes), ALL);
@@ -156,7 +156,7 @@ async fn a_key_that_is_refused_ends_more_than_the_rollout_after_its_cleanups() {
 #[tokio::test]
 async fn a_cancelled_rollout_gives_up_its_turn_and_runs_its_cleanups() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let (notes, cancel) = (Notes::default(), CancellationToken::new());
     let interaction = Tidy(notes.clone(), Trouble::None);
     let limits = Limits::default();
@@ -175,7 +175,7 @@ async fn a_cancelled_rollout_gives_up_its_turn_and_runs_its_cleanups() {
 #[tokio::test]
 async fn cleanups_run_when_the_time_is_up() {
     let hold = Hold::new();
-    let server = ModelServer::always(Reply::text("4").held(&hold));
+    let server = ModelServer::always(ModelReply::text("4").held(&hold));
     let notes = Notes::default();
     let limits = Limits { timeout: Some(Duration::from_millis(50)), ..Limits::default() };
     let state = try_run(&Tidy(notes.clone(), Trouble::None), &limits, &server).await.unwrap();
@@ -195,7 +195,7 @@ impl Interaction for NeverReady {
 
 #[tokio::test]
 async fn time_that_is_up_before_the_first_turn_is_no_fault_of_the_model() {
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     let limits = Limits { timeout: Some(Duration::from_millis(1)), ..Limits::default() };
     let state = try_run(&NeverReady, &limits, &server).await.unwrap();
     assert_eq!(stop_condition(&state), "has_error");

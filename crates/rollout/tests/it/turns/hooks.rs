@@ -7,7 +7,7 @@ use rollout::model::{
     Error, ErrorKind, Interaction, Message, Messages, Response, SingleTurn, State, TrajectoryStep,
     next_prompt,
 };
-use rollout_testkit::{ModelServer, Reply, TokenCounts};
+use rollout_testkit::{ModelReply, ModelServer, TokenCounts};
 use serde_json::json;
 
 use super::{Notes, chain, run, said, stop_condition};
@@ -84,7 +84,8 @@ impl Interaction for Witness {
 
 #[tokio::test]
 async fn hooks_are_called_in_their_order_and_the_last_word_needs_no_turn() {
-    let server = ModelServer::turns([Reply::text("one"), Reply::text("two"), Reply::text("three")]);
+    let server =
+        ModelServer::turns([ModelReply::text("one"), ModelReply::text("two"), ModelReply::text("three")]);
     let notes = Notes::default();
     let state = run(&Witness(notes.clone()), &server).await;
     let turn = ["prompt", "ask", "add"];
@@ -104,7 +105,7 @@ async fn hooks_are_called_in_their_order_and_the_last_word_needs_no_turn() {
 
 #[tokio::test]
 async fn each_turn_shows_the_model_all_that_was_said() {
-    let server = ModelServer::turns([Reply::text("one"), Reply::text("two")]);
+    let server = ModelServer::turns([ModelReply::text("one"), ModelReply::text("two")]);
     let state = run(&Witness(Notes::default()), &server).await;
     let prompts: Vec<_> = state.trajectory.iter().map(|step| said(&step.prompt)).collect();
     assert_eq!(prompts[0], ["user: What is 2+2?"]);
@@ -114,7 +115,7 @@ async fn each_turn_shows_the_model_all_that_was_said() {
 
 #[tokio::test]
 async fn a_step_carries_the_rewards_and_extras_that_its_hook_set() {
-    let server = ModelServer::turns([Reply::text("one"), Reply::text("two")]);
+    let server = ModelServer::turns([ModelReply::text("one"), ModelReply::text("two")]);
     let state = run(&Witness(Notes::default()), &server).await;
     let rewards: Vec<_> = state.trajectory.iter().map(|step| step.reward).collect();
     let extras: Vec<_> = state.trajectory.iter().map(|step| step.extras["turn"].clone()).collect();
@@ -131,8 +132,10 @@ async fn usage_is_summed_over_all_turns() {
         cost: Some(0.25),
         ..TokenCounts::default()
     };
-    let replies =
-        [Reply::text("one").usage(counts), Reply::text("two").usage(TokenCounts { prompt: 20, ..counts })];
+    let replies = [
+        ModelReply::text("one").usage(counts),
+        ModelReply::text("two").usage(TokenCounts { prompt: 20, ..counts }),
+    ];
     let server = ModelServer::turns(replies);
     let usage = run(&Witness(Notes::default()), &server).await.usage;
     assert_eq!((usage.input_tokens, usage.output_tokens), (30.0, 10.0));
@@ -142,7 +145,7 @@ async fn usage_is_summed_over_all_turns() {
 
 #[tokio::test]
 async fn a_response_that_tells_no_usage_adds_none() {
-    let server = ModelServer::always(Reply::text("4").no_usage());
+    let server = ModelServer::always(ModelReply::text("4").no_usage());
     let usage = run(&SingleTurn, &server).await.usage;
     assert_eq!((usage.input_tokens, usage.cost, usage.responses), (0.0, None, 0));
 }
@@ -258,7 +261,7 @@ impl Interaction for FailsIn {
 
 #[tokio::test]
 async fn an_error_of_any_hook_ends_the_rollout_and_keeps_the_turns_before_it() {
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     for hook in ["prompt", "answer", "ask", "add"] {
         let state = run(&FailsIn(hook, ErrorKind::Tool), &server).await;
         assert_eq!(

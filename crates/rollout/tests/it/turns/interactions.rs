@@ -6,7 +6,7 @@ use rollout::model::{
     Interaction, InteractionGroup, Limits, Message, MultiTurn, RolloutInput, SingleTurn, State, Stop,
     ToolDef, num_turns, rollout, tool_calls, total_tool_calls,
 };
-use rollout_testkit::{ModelServer, Reply, Script};
+use rollout_testkit::{ModelReply, ModelServer, Script};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +46,7 @@ async fn what_an_answer_changes_is_seen_by_conditions_after_the_next_response() 
         })
     });
     let quiz = quiz.stop(Stop::new("won", |state| state.flag("won")));
-    let state = run_input(&quiz, input("?"), &ModelServer::always(Reply::text("4"))).await;
+    let state = run_input(&quiz, input("?"), &ModelServer::always(ModelReply::text("4"))).await;
     assert_eq!((stop_condition(&state), state.trajectory.len()), ("won", 2));
 }
 
@@ -62,7 +62,7 @@ fn group() -> InteractionGroup {
 
 #[tokio::test]
 async fn a_group_leads_each_example_by_its_task() {
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     for (task, turns) in [("once", 1), ("twice", 2), ("inner", 1)] {
         let input = RolloutInput { task: task.to_owned(), ..input("?") };
         assert_eq!(run_input(&group(), input, &server).await.trajectory.len(), turns);
@@ -96,7 +96,7 @@ impl Interaction for Equipped {
 
 /// The names of the tools that the model was told of, with this as `info.tool_defs`.
 async fn told(tool_defs: Option<Value>) -> (Vec<String>, State) {
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     let info = tool_defs.map(|defs| serde_json::Map::from_iter([("tool_defs".to_owned(), defs)]));
     let state = run_input(&Equipped, RolloutInput { info, ..input("?") }, &server).await;
     let requests = server.requests();
@@ -129,8 +129,8 @@ async fn tools_in_the_form_of_one_provider_are_refused() {
 
 #[tokio::test]
 async fn turns_and_tool_calls_can_be_counted() {
-    let calls = Reply::tool_call("add", &json!({})).call("add", &json!({})).call("unknown", &json!({}));
-    let server = ModelServer::turns([calls, Reply::text("4")]);
+    let calls = ModelReply::tool_call("add", &json!({})).call("add", &json!({})).call("unknown", &json!({}));
+    let server = ModelServer::turns([calls, ModelReply::text("4")]);
     let twice = MultiTurn::new(|messages, _| {
         let calls = messages.last().unwrap().tool_calls.clone();
         let answers = calls.iter().map(|call| Arc::new(Message::tool(&call.id, "4"))).collect();

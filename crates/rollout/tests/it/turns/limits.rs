@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use rollout::model::{Error, Interaction, Limits, Message, MultiTurn, Response, SingleTurn, State};
-use rollout_testkit::{ModelServer, Reply, TokenCounts};
+use rollout_testkit::{ModelReply, ModelServer, TokenCounts};
 
 use super::{said, stop_condition, try_run};
 
 /// The condition that ends a rollout of turns that take 10 tokens, 4 of them written, and 0.5 dollars; and its turns.
 async fn ended_by(limits: Limits) -> (String, usize) {
     let counts = TokenCounts { prompt: 6, completion: 4, cost: Some(0.5), ..TokenCounts::default() };
-    let server = ModelServer::always(Reply::text("4").usage(counts));
+    let server = ModelServer::always(ModelReply::text("4").usage(counts));
     let endless = MultiTurn::new(|_, _| Box::pin(async { Ok(vec![Arc::new(Message::user("go on"))]) }));
     let state = try_run(&endless.max_turns(6), &limits, &server).await.unwrap();
     (stop_condition(&state).to_owned(), state.trajectory.len())
@@ -52,7 +52,7 @@ async fn no_number_of_turns_and_zero_are_no_limit() {
         })
         .max_turns(turns)
     };
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     let state = try_run(&three(0), &Limits::default(), &server).await.unwrap();
     assert_eq!((stop_condition(&state), state.trajectory.len()), ("has_final_env_response", 3));
     // The limit of the rollout takes the place of the interaction's.

@@ -8,7 +8,7 @@ use rollout::model::{
     dataset::{Format, rows},
     rollout,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -126,7 +126,7 @@ fn live_things_are_found_by_their_type() {
 
 #[tokio::test]
 async fn tokens_beyond_the_longest_sequence_are_cut_and_truncate_the_rollout() {
-    let reply = Reply::text("four").tokens(&[1, 2, 3], &[(4, -0.5), (5, -0.25)]);
+    let reply = ModelReply::text("four").tokens(&[1, 2, 3], &[(4, -0.5), (5, -0.25)]);
     let server = ModelServer::always(reply);
     let config = ClientConfig { token_ids: true, ..ClientConfig::new(server.url()) };
     for (longest, completion, cut, overlong) in

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rollout::model::{
     Error, ErrorKind, Interaction, Limits, Message, MultiTurn, State, Stop, TrajectoryStep,
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 
 use super::{chain, run, stop_condition, try_run};
 
@@ -16,7 +16,7 @@ fn endless() -> MultiTurn {
 
 /// The condition that ends a rollout whose model says "4" for ever.
 async fn ended_by(interaction: MultiTurn) -> String {
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     stop_condition(&run(&interaction, &server).await).to_owned()
 }
 
@@ -56,7 +56,7 @@ async fn a_condition_that_is_met_at_the_start_needs_no_turn() {
 #[tokio::test]
 async fn a_condition_sees_the_state_after_each_response() {
     let third = Stop::new("third", |state| state.trajectory.len() == 3);
-    let server = ModelServer::always(Reply::text("4"));
+    let server = ModelServer::always(ModelReply::text("4"));
     let state = run(&endless().stop(third), &server).await;
     assert_eq!((stop_condition(&state), server.served()), ("third", 3));
 }
@@ -108,15 +108,15 @@ async fn an_error_comes_before_all_conditions_below_its_priority() {
 
 #[tokio::test]
 async fn a_rollout_is_truncated_if_any_of_its_turns_is() {
-    let cut = Reply::text("4").finish_reason("length");
-    let server = ModelServer::turns([cut, Reply::text("5")]);
+    let cut = ModelReply::text("4").finish_reason("length");
+    let server = ModelServer::turns([cut, ModelReply::text("5")]);
     let state = run(&endless().max_turns(2), &server).await;
     assert!(state.is_truncated && state.trajectory[0].is_truncated && !state.trajectory[1].is_truncated);
 }
 
 #[tokio::test]
 async fn a_prompt_that_is_too_long_truncates_and_is_no_error() {
-    let server = ModelServer::turns([Reply::text("4"), Reply::overlong()]);
+    let server = ModelServer::turns([ModelReply::text("4"), ModelReply::overlong()]);
     let state = run(&endless().max_turns(5), &server).await;
     assert_eq!((stop_condition(&state), &state.error), ("prompt_too_long", &None));
     assert!(state.prompt_too_long && state.is_truncated && state.is_completed);
@@ -125,9 +125,10 @@ async fn a_prompt_that_is_too_long_truncates_and_is_no_error() {
 
 #[tokio::test]
 async fn what_the_model_fails_at_is_in_the_state() {
-    for (reply, expected) in
-        [(Reply::empty(), "EmptyModelResponseError"), (Reply::error(400, "no such model"), "ModelError")]
-    {
+    for (reply, expected) in [
+        (ModelReply::empty(), "EmptyModelResponseError"),
+        (ModelReply::error(400, "no such model"), "ModelError"),
+    ] {
         let state = run(&endless(), &ModelServer::always(reply)).await;
         assert_eq!(stop_condition(&state), "has_error");
         assert!(chain(&state.error).starts_with(expected), "{:?}", state.error);

@@ -6,7 +6,7 @@ use rollout::model::{
     DuplicateTool, ErrorKind, Interaction as _, Limits, Message, Role, State, ToolUse,
     tool::{self, Tool, ToolFailure, UnknownArgument},
 };
-use rollout_testkit::{ModelServer, Reply};
+use rollout_testkit::{ModelReply, ModelServer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,8 +33,8 @@ fn fails() -> Arc<dyn Tool> {
 }
 
 /// What the tools said in a rollout whose first turn is this reply, and whose second is an answer.
-async fn answers(tools: ToolUse<'static>, reply: Reply) -> Vec<String> {
-    let server = ModelServer::turns([reply, Reply::text("done")]);
+async fn answers(tools: ToolUse<'static>, reply: ModelReply) -> Vec<String> {
+    let server = ModelServer::turns([reply, ModelReply::text("done")]);
     let state = run(&tools, &server).await;
     assert_eq!((stop_condition(&state), server.refusals()), ("no_tools_called", Vec::new()));
     told(&state).iter().map(|message| message.text().into_owned()).collect()
@@ -46,8 +46,8 @@ fn told(state: &State) -> Vec<&Arc<Message>> {
 
 #[tokio::test]
 async fn the_model_calls_tools_until_it_answers_without_a_call() {
-    let call = Reply::tool_call("add", &json!({"a": 2, "b": 3})).call_id("call-1");
-    let server = ModelServer::turns([call, Reply::text("It is 5.")]);
+    let call = ModelReply::tool_call("add", &json!({"a": 2, "b": 3})).call_id("call-1");
+    let server = ModelServer::turns([call, ModelReply::text("It is 5.")]);
     let state = run(&ToolUse::new([add()]).unwrap(), &server).await;
     assert_eq!(stop_condition(&state), "no_tools_called");
     assert_eq!(said(state.completion.as_deref().unwrap()), ["assistant: ", "tool: 5", "assistant: It is 5."]);
@@ -98,7 +98,7 @@ async fn calls_of_one_turn_run_in_their_order_one_after_another() {
             name
         }
     });
-    let reply = Reply::tool_call("step", &json!({"name": "a"})).call("step", &json!({"name": "b"}));
+    let reply = ModelReply::tool_call("step", &json!({"name": "a"})).call("step", &json!({"name": "b"}));
     assert_eq!(answers(ToolUse::new([step]).unwrap(), reply).await, ["a", "b"]);
     assert_eq!(notes.all(), ["a starts", "a ends", "b starts", "b ends"]);
 }
@@ -107,7 +107,7 @@ async fn calls_of_one_turn_run_in_their_order_one_after_another() {
 async fn what_goes_wrong_with_a_call_is_told_to_the_model() {
     let tools = || ToolUse::new([add(), fails()]).unwrap();
     let one = async |name: &str, arguments: Value| {
-        let answers = answers(tools(), Reply::tool_call(name, &arguments)).await;
+        let answers = answers(tools(), ModelReply::tool_call(name, &arguments)).await;
         assert_eq!(answers.len(), 1);
         answers[0].clone()
     };
@@ -120,10 +120,10 @@ async fn what_goes_wrong_with_a_call_is_told_to_the_model() {
 
 #[tokio::test]
 async fn a_call_that_fails_does_not_keep_the_next_ones_from_being_made() {
-    let calls = Reply::tool_call("add", &json!("{")).call_id("x");
+    let calls = ModelReply::tool_call("add", &json!("{")).call_id("x");
     let calls =
         calls.call("fails", &json!({})).call_id("y").call("add", &json!({"a": 1, "b": 2})).call_id("z");
-    let server = ModelServer::turns([calls, Reply::text("done")]);
+    let server = ModelServer::turns([calls, ModelReply::text("done")]);
     let state = run(&ToolUse::new([add(), fails()]).unwrap(), &server).await;
     let answers: Vec<_> = told(&state)
         .iter()
@@ -142,9 +142,9 @@ async fn a_failure_that_ends_the_rollout_keeps_the_next_calls_from_being_made() 
         witness.add("called");
         async { "noted" }
     });
-    let calls = Reply::tool_call("note", &json!({})).call("fails", &json!({})).call("note", &json!({}));
+    let calls = ModelReply::tool_call("note", &json!({})).call("fails", &json!({})).call("note", &json!({}));
     let tools = ToolUse::new([note, fails()]).unwrap().stop_errors(["ValueError"]);
-    let state = run(&tools, &ModelServer::turns([calls, Reply::text("done")])).await;
+    let state = run(&tools, &ModelServer::turns([calls, ModelReply::text("done")])).await;
     assert_eq!((stop_condition(&state), notes.all().len()), ("has_error", 1));
 }
 
@@ -166,20 +166,23 @@ async fn a_tool_that_is_not_there_is_told_with_those_that_are() {
 #[tokio::test]
 async fn arguments_that_a_server_left_out_are_none() {
     let ping = tool::function("ping", "?", |_: Nothing| async { "pong" });
-    assert_eq!(answers(ToolUse::new([ping]).unwrap(), Reply::tool_call("ping", &json!(""))).await, ["pong"]);
+    assert_eq!(
+        answers(ToolUse::new([ping]).unwrap(), ModelReply::tool_call("ping", &json!(""))).await,
+        ["pong"]
+    );
 }
 
 #[tokio::test]
 async fn failures_can_be_told_in_other_words() {
     let tools = ToolUse::new([fails()]).unwrap();
     let tools = tools.error_formatter(|failure| format!("{}! {}", failure.name, failure.message));
-    assert_eq!(answers(tools, Reply::tool_call("fails", &json!({}))).await, ["ValueError! bad luck"]);
+    assert_eq!(answers(tools, ModelReply::tool_call("fails", &json!({}))).await, ["ValueError! bad luck"]);
 }
 
 #[tokio::test]
 async fn stop_errors_match_the_kind_of_a_failure_and_its_name() {
-    let parse = || Reply::tool_call("add", &json!("{"));
-    let call = || Reply::tool_call("fails", &json!({}));
+    let parse = || ModelReply::tool_call("add", &json!("{"));
+    let call = || ModelReply::tool_call("fails", &json!({}));
     let tools = || ToolUse::new([add(), fails()]).unwrap();
     for (tools, reply, expected) in [
         (tools().stop_errors([ErrorKind::ToolParse]), parse(), Some("ToolParseError -> JSONDecodeError")),
@@ -194,7 +197,7 @@ async fn stop_errors_match_the_kind_of_a_failure_and_its_name() {
         (tools().stop_errors([ErrorKind::ToolParse]), call(), None),
         (tools(), call(), None),
     ] {
-        let server = ModelServer::turns([reply, Reply::text("done")]);
+        let server = ModelServer::turns([reply, ModelReply::text("done")]);
         let state = run(&tools, &server).await;
         let stop = if expected.is_some() { "has_error" } else { "no_tools_called" };
         assert_eq!((stop_condition(&state), chain(&state.error).as_str()), (stop, expected.unwrap_or("")));
@@ -207,7 +210,7 @@ async fn what_breaks_around_a_tool_always_ends_the_rollout() {
     let lost = tool::function("lost", "?", |_: Nothing| async {
         Err::<String, _>(ToolFailure::new("SandboxError", "the container is gone"))
     });
-    let server = ModelServer::always(Reply::tool_call("lost", &json!({})));
+    let server = ModelServer::always(ModelReply::tool_call("lost", &json!({})));
     let state = run(&ToolUse::new([lost]).unwrap(), &server).await;
     assert_eq!((stop_condition(&state), chain(&state.error).as_str()), ("has_error", "SandboxError"));
     assert!(state.error.unwrap().kind.is_retried());
@@ -215,7 +218,7 @@ async fn what_breaks_around_a_tool_always_ends_the_rollout() {
 
 #[tokio::test]
 async fn tool_use_ends_after_ten_turns_unless_told_otherwise() {
-    let server = ModelServer::always(Reply::tool_call("add", &json!({"a": 1, "b": 1})));
+    let server = ModelServer::always(ModelReply::tool_call("add", &json!({"a": 1, "b": 1})));
     let tools = || ToolUse::new([add()]).unwrap();
     let state = run(&tools(), &server).await;
     assert_eq!((stop_condition(&state), state.trajectory.len()), ("max_turns_reached", 10));
@@ -239,7 +242,7 @@ async fn parts_of_a_result_reach_the_model_as_parts() {
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
         ])
     });
-    let server = ModelServer::turns([Reply::tool_call("look", &json!({})), Reply::text("a cat")]);
+    let server = ModelServer::turns([ModelReply::tool_call("look", &json!({})), ModelReply::text("a cat")]);
     run(&ToolUse::new([look]).unwrap(), &server).await;
     // Whether images of tools are taken is up to the server; this one refuses them, as OpenAI does.
     let requests = server.requests();
@@ -257,8 +260,8 @@ async fn a_tool_can_change_the_state_of_its_rollout() {
             Ok(next)
         })
     });
-    let call = Reply::tool_call("count", &json!({})).call("count", &json!({}));
-    let server = ModelServer::turns([call, Reply::text("done")]);
+    let call = ModelReply::tool_call("count", &json!({})).call("count", &json!({}));
+    let server = ModelServer::turns([call, ModelReply::text("done")]);
     let state = run(&ToolUse::new([count]).unwrap(), &server).await;
     assert_eq!(state.get("count"), Some(json!(2)));
     assert_eq!(told(&state)[1].text(), "2");
@@ -283,16 +286,16 @@ async fn hidden_arguments_are_filled_in_behind_the_models_back() {
     });
     let hidden = hidden.unwrap();
     assert_eq!(hidden.def().parameters["required"], json!(["sql"]));
-    let reply = Reply::tool_call("query", &json!({"sql": "select"}));
+    let reply = ModelReply::tool_call("query", &json!({"sql": "select"}));
     assert_eq!(answers(ToolUse::new([Arc::clone(&hidden)]).unwrap(), reply).await, ["turn1:select"]);
-    let reply = Reply::tool_call("query", &json!({"sql": "select", "session": "admin"}));
+    let reply = ModelReply::tool_call("query", &json!({"sql": "select", "session": "admin"}));
     assert_eq!(answers(ToolUse::new([hidden]).unwrap(), reply).await, ["turn1:select"]);
 }
 
 #[tokio::test]
 async fn hidden_arguments_that_cannot_be_had_fail_the_call() {
     let hidden = tool::hide(query(), &["session"], |_, _| Err(ToolFailure::new("KeyError", "no session")));
-    let reply = Reply::tool_call("query", &json!({"sql": "select"}));
+    let reply = ModelReply::tool_call("query", &json!({"sql": "select"}));
     assert_eq!(answers(ToolUse::new([hidden.unwrap()]).unwrap(), reply).await, ["no session"]);
 }
 
