@@ -13,6 +13,7 @@ mod large;
 mod leftover;
 mod library;
 mod model;
+mod process;
 mod python;
 mod repo;
 mod search;
@@ -36,6 +37,7 @@ pub use model::{
     Cut, Hold, ModelReply, ModelRequest, ModelServer, Reasoning, RequestDialect, Script, Split, TokenCounts,
     TokenFields,
 };
+pub use process::in_own_process;
 pub use python::Python;
 pub use repo::TestRepo;
 pub use search::files_holding;

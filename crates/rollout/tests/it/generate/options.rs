@@ -83,8 +83,12 @@ async fn a_success_is_a_reward_that_reaches_the_threshold() {
 
 #[tokio::test]
 async fn results_are_saved_below_the_names_of_environment_and_model_unless_told_where() {
+    let this =
+        "generate::options::results_are_saved_below_the_names_of_environment_and_model_unless_told_where";
+    if !rollout_testkit::in_own_process(this) {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
-    // No other test of this program depends on the current directory.
     std::env::set_current_dir(dir.path()).unwrap();
     let results =
         rollouts(&right(), 1).evaluate(Sample::all(), RunOptions::new(model()).save_results()).await.unwrap();

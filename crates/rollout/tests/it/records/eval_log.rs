@@ -234,7 +234,7 @@ print(*(episode["task_id"] for episode in episodes))
     assert_eq!(Python::new().run(PROGRAM, dir.path().to_str().unwrap()), "add subtract\n");
 }
 
-/// The most memory that this process has used, in kilobytes. Every test has a process of its own.
+/// The most memory that this process has used, in kilobytes.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -243,6 +243,9 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn ten_thousand_episodes_stream() {
+    if !rollout_testkit::in_own_process("records::eval_log::ten_thousand_episodes_stream") {
+        return;
+    }
     const EPISODES: u64 = 10_000;
     let dir = tempfile::tempdir().unwrap();
     let large = EpisodeRecord { task_description: Some("x".repeat(4_000)), ..episode("add", 1.0) };

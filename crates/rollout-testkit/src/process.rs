@@ -1,0 +1,23 @@
+//! Tests with a process of their own.
+
+use std::{env, process::Command};
+
+/// Whether a test has this process for itself. If not, the test is run again in a process of its own, and the caller
+/// returns. Tests that change the current directory or measure memory need this where all tests share one process.
+///
+/// `test` is the whole name of the calling test.
+///
+/// # Panics
+/// If the test fails in its process.
+#[track_caller]
+pub fn in_own_process(test: &str) -> bool {
+    const MARK: &str = "ROLLOUT_TEST_IN_OWN_PROCESS";
+    if env::var_os(MARK).is_some() {
+        return true;
+    }
+    let program = env::current_exe().expect("find this program");
+    let output = Command::new(program).args(["--exact", test]).env(MARK, "1").output().expect("run the test");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
