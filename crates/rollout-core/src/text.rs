@@ -1,4 +1,6 @@
-//! Foreign text, long lists and bytes, made fit for a sentence.
+//! Foreign text, long lists, bytes and times, made fit for a sentence or a record.
+
+use std::time::Duration;
 
 /// Bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
@@ -7,6 +9,11 @@ pub fn hex(bytes: &[u8]) -> String {
         write!(text, "{byte:02x}").expect("writing to a String cannot fail");
         text
     })
+}
+
+/// Seconds to the microsecond: finer digits are noise.
+pub fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
 /// The start of a text, short enough for a sentence.

@@ -13,9 +13,9 @@ use std::{
 
 use async_trait::async_trait;
 use rollout_sandbox::{
-    CommandExit, CopyError, CopyIn, CopyLimits, CreateError, SandboxEngineError, EngineOptions, ExecError, ExitStatus,
-    FileLookup, Image, ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine, SandboxLimits,
-    SandboxProcess, SandboxSpec, Stdio,
+    CommandExit, CopyError, CopyIn, CopyLimits, CreateError, EngineOptions, ExecError, ExitStatus,
+    FileLookup, Image, ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine,
+    SandboxEngineError, SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
     build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build},
 };
 use tokio::sync::{RwLock, RwLockReadGuard};

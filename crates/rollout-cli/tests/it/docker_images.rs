@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use base64::{TestEngine as _, prelude::BASE64_STANDARD};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout_testkit::{TestEngine, TestJob, TestRegistry, TestTask};
 use serde_json::{Value, json};
 

@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::trial::seconds;
 use rollout_core::{
     message::{Messages, ToolDef},
     redact::Redactor,
     response::Response,
     result,
     row::OutputError,
+    text::seconds,
 };
 use rollout_model::{Error, State, Usage};
 use rollout_record::atomic::{self, WriteError};

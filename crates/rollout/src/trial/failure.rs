@@ -6,11 +6,8 @@ use rollout_core::{
     event::Phase,
     result::{ErrorType, TrialError},
 };
-use rollout_env::{EnvironmentError, Exit, Outcome, log::LogTail};
+use rollout_env::EnvironmentError;
 use rollout_model::{Error, ErrorKind};
-
-/// Lines of output that an error quotes.
-const QUOTED_LINES: usize = 10;
 
 /// A trial's error, and whether the infrastructure is to blame for it.
 #[derive(Debug, Clone)]
@@ -39,18 +36,6 @@ impl Failure {
         let message = format!("{}: {error}. trajectory.json has the conversation so far", error.chain());
         let transient = lost || error.kind.is_retried() && !has_executed;
         Self { error: TrialError { kind, message }, transient }
-    }
-
-    pub(super) fn model_timeout(limit: Duration) -> Self {
-        Self::new(
-            ErrorType::AgentExecutionTimeout,
-            format!(
-                "the model exceeded the agent's timeout of {} and was stopped, with everything it had started; \
-                 trajectory.json shows how far it came. More time: {}, or timeout_multiplier in the job",
-                in_seconds(limit),
-                EXECUTE.setting
-            ),
-        )
     }
 
     pub(super) fn build_timeout(limit: Duration) -> Self {
@@ -91,94 +76,8 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
     }
 }
 
-/// A script of a trial, in the words of its errors.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Script {
-    /// What it is called.
-    pub(super) name: &'static str,
-    /// Where its output lies in the trial's directory.
-    pub(super) output: &'static str,
-    pub(super) failed: ErrorType,
-    pub(super) timed_out: ErrorType,
-    /// The setting that gives it more time.
-    pub(super) setting: &'static str,
-}
-
-pub(super) const INSTALL: Script = Script {
-    name: "the agent's install script",
-    output: "setup",
-    failed: ErrorType::AgentInstallFailed,
-    timed_out: ErrorType::AgentInstallTimeout,
-    setting: "agent.install_timeout_sec in task.toml",
-};
-
-pub(super) const EXECUTE: Script = Script {
-    name: "the agent's execute script",
-    output: "command",
-    failed: ErrorType::AgentExecutionFailed,
-    timed_out: ErrorType::AgentExecutionTimeout,
-    setting: "agent.timeout_sec in task.toml",
-};
-
-pub(super) const ORACLE: Script = Script { name: "the task's solution", ..EXECUTE };
-
-pub(super) const TESTS: Script = Script {
-    name: "tests/test.sh",
-    output: "logs/verifier",
-    failed: ErrorType::VerifierFailed,
-    timed_out: ErrorType::VerifierTimeout,
-    setting: "verifier.timeout_sec in task.toml or verifier.override_timeout_sec in the job",
-};
-
-impl Script {
-    /// The failure that an exit comes to, if any.
-    pub(super) fn judge(
-        self,
-        exit: Exit,
-        limit: Duration,
-        stdout: &LogTail,
-        stderr: &LogTail,
-    ) -> Option<Failure> {
-        let (kind, what) = match exit.outcome {
-            Outcome::Code(0) => return None,
-            Outcome::Code(code) => (self.failed, format!("{} exited with code {code}", self.name)),
-            Outcome::Signal(signal) => (self.failed, format!("{} was killed by signal {signal}", self.name)),
-            Outcome::TimedOut => (
-                self.timed_out,
-                format!(
-                    "{} exceeded its timeout of {} and was killed with everything it started. \
-                     More time: {}, or timeout_multiplier in the job",
-                    self.name,
-                    in_seconds(limit),
-                    self.setting
-                ),
-            ),
-        };
-        let mut message = what;
-        if exit.oom_killed {
-            message.push_str(
-                ". The environment ran out of memory and the kernel killed a process in it: \
-                 raise environment.memory in task.toml or environment.override_memory in the job",
-            );
-        }
-        message.push_str(&self.quote(stdout, stderr));
-        Some(Failure::new(kind, message))
-    }
-
-    /// The last lines of output, and where the rest is.
-    pub(super) fn quote(self, stdout: &LogTail, stderr: &LogTail) -> String {
-        for (stream, tail) in [("stderr", stderr), ("stdout", stdout)] {
-            let lines = tail.last_lines(QUOTED_LINES);
-            if !lines.is_empty() {
-                let file = format!("{}/{stream}.txt", self.output);
-                return format!("\nlast lines of {file}:\n{lines}");
-            }
-        }
-        "\nit printed nothing".to_owned()
-    }
-}
-
-fn in_seconds(limit: Duration) -> String {
+/// A limit of time, in the words of errors.
+pub(super) fn in_seconds(limit: Duration) -> String {
     let seconds = limit.as_secs_f64();
     if seconds == 1.0 {
         "1 second".to_owned()

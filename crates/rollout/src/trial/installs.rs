@@ -1,4 +1,4 @@
-//! Whose turn it is to install an agent, where installs are kept for later trials.
+//! Installs of an agent that are shared between trials: under which key, and whose turn it is.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -7,6 +7,27 @@ use std::{
 
 use sha2::{Digest, Sha256};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use rollout_env::PreparedImage;
+
+/// What becomes of an agent's install in a try.
+#[derive(Debug)]
+pub(super) enum InstallPlan {
+    /// It belongs to this try alone.
+    Own,
+    /// It is kept under this key for other trials, which may be waiting for it.
+    Share {
+        /// See [`key`].
+        key: String,
+    },
+    /// It was kept under this key, and is in the environment already.
+    Restore {
+        /// See [`key`].
+        key: String,
+        /// The image that holds it.
+        snapshot: PreparedImage,
+    },
+}
 
 /// The installs of a job's trials: one trial of each kind goes first, and the others wait for it.
 #[derive(Debug, Default)]

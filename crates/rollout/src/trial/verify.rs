@@ -2,36 +2,70 @@
 
 use std::path::Path;
 
+use tokio::time::Instant;
+
 use super::{
-    attempt::{Attempt, bounded, flat},
-    failure::{self, Failure},
+    calls::required,
+    clock::PhaseSpan,
+    context::{TrialContext, variables},
+    failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
+    script,
 };
-use crate::config::AgentProcesses;
+use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};
 use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{CopyMode, Environment, FileRead, blocking::blocking};
 
 /// How many left-over commands a result names.
 const MAX_SURVIVORS: usize = 20;
 
-/// Runs the tests and puts their reward into the attempt.
-pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+/// What came of verification.
+pub(super) struct Verified {
+    pub(super) span: PhaseSpan,
+    /// Commands that the agent left running.
+    pub(super) survivors: Vec<String>,
+    pub(super) reward: Result<Reward, Failure>,
+}
+
+/// Whether an agent that failed so, or did not fail, is graded.
+pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) -> bool {
+    let graded = match failure {
+        None => true,
+        Some(failure) => !failure.transient && config.after_agent_error == AfterAgentError::Run,
+    };
+    graded && !config.disable
+}
+
+/// Runs the tests and reads their reward.
+pub(super) async fn verify(context: &TrialContext<'_>, environment: &dyn Environment) -> Verified {
+    context.enter(Phase::Verify);
+    let began = Instant::now();
+    let mut survivors = Vec::new();
+    let reward = grade(context, environment, &mut survivors).await;
+    Verified { span: PhaseSpan::since(began), survivors, reward }
+}
+
+async fn grade(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    survivors: &mut Vec<String>,
+) -> Result<Reward, Failure> {
     let phase = Phase::Verify;
-    attempt.survivors = bounded(phase, environment.survivors()).await?;
-    if attempt.trial.config.verifier.agent_processes == AgentProcesses::Kill && !attempt.survivors.is_empty()
-    {
-        bounded(phase, environment.kill_all()).await?;
+    let config = &context.trial.config.verifier;
+    *survivors = required(phase, environment.survivors()).await?;
+    if config.agent_processes == AgentProcesses::Kill && !survivors.is_empty() {
+        required(phase, environment.kill_all()).await?;
     }
-    attempt.survivors.truncate(MAX_SURVIVORS);
+    survivors.truncate(MAX_SURVIVORS);
 
-    bounded(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
-    let tests = attempt.task.dir.join("tests");
-    bounded(phase, environment.copy_to(&tests, "/tests", CopyMode::Replace)).await?;
-
-    let env = flat(&attempt.trial.verifier_env);
-    let limit = attempt.timeouts.verify;
-    let (stdout, stderr) =
-        attempt.run_script(environment, failure::TESTS, "/tests/test.sh", &env, limit).await?;
+    required(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
+    let tests = context.task.dir.join("tests");
+    required(phase, environment.copy_to(&tests, "/tests", CopyMode::Replace)).await?;
+    let env = variables(&context.trial.verifier_env);
+    let ended = script::run(context, environment, &script::TESTS, &env, context.timeouts.verify).await?;
+    if !config.ignore_exit_code || ended.timed_out() {
+        ended.check()?;
+    }
 
     let (name, content) = match read(environment, "reward.txt").await? {
         Some(content) => ("reward.txt", content),
@@ -40,7 +74,7 @@ pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment
             None => {
                 let message = format!(
                     "tests/test.sh left no /logs/verifier/reward.txt, where it writes one number{}",
-                    failure::TESTS.quote(&stdout, &stderr)
+                    ended.quote()
                 );
                 return Err(Failure::new(ErrorType::VerifierRewardMissing, message));
             }
@@ -48,24 +82,21 @@ pub(super) async fn run(attempt: &mut Attempt<'_>, environment: &dyn Environment
     };
     // Masked before anything is quoted or kept; a number has nothing to mask.
     let content = match String::from_utf8(content) {
-        Ok(text) => attempt.trial.redactor.text(&text).into_owned().into_bytes(),
+        Ok(text) => context.trial.redactor.text(&text).into_owned().into_bytes(),
         Err(error) => error.into_bytes(),
     };
-    keep(attempt.trial.dir.verifier().join(name).as_path(), &content).await;
-    let reward = match name {
+    keep(context.trial.dir.verifier().join(name).as_path(), &content).await;
+    match name {
         "reward.txt" => Reward::from_text(&content),
         _ => Reward::from_json(&content),
     }
-    .map_err(|error| invalid(name, &error))?;
-    attempt.reward = Some(reward.reward);
-    attempt.rewards = reward.named;
-    Ok(())
+    .map_err(|error| invalid(name, &error))
 }
 
 /// Reads a reward file. None: there is nothing of that name.
 async fn read(environment: &dyn Environment, name: &str) -> Result<Option<Vec<u8>>, Failure> {
     let path = format!("/logs/verifier/{name}");
-    let found = bounded(Phase::Verify, environment.read_file(&path, MAX_REWARD_BYTES)).await?;
+    let found = required(Phase::Verify, environment.read_file(&path, MAX_REWARD_BYTES)).await?;
     match found {
         FileRead::Content(bytes) => Ok(Some(bytes)),
         FileRead::Missing => Ok(None),
@@ -95,5 +126,31 @@ async fn keep(path: &Path, content: &[u8]) {
     let (path, content) = (path.to_owned(), content.to_owned());
     if let Err(error) = blocking(move || std::fs::write(&path, content)).await {
         tracing::warn!(%error, "the reward file could not be kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_failed_is_graded_only_where_the_job_says_so_and_never_if_it_is_tried_again() {
+        use AfterAgentError::{Run, Skip};
+        let failure = |transient| {
+            let failure = Failure::new(ErrorType::AgentExecutionFailed, "it broke".to_owned());
+            Some(Failure { transient, ..failure })
+        };
+        for (after_agent_error, disable, failure, verified) in [
+            (Skip, false, None, true),
+            (Skip, false, failure(false), false),
+            (Run, false, failure(false), true),
+            (Run, false, failure(true), false),
+            (Run, true, failure(false), false),
+            (Skip, true, None, false),
+        ] {
+            let config = VerifierConfig { after_agent_error, disable, ..VerifierConfig::default() };
+            let found = is_verified(&config, failure.as_ref());
+            assert_eq!(found, verified, "{after_agent_error:?} {disable} {failure:?}");
+        }
     }
 }

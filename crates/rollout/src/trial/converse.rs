@@ -1,0 +1,153 @@
+//! The execute phase of an agent that is a model.
+
+use std::{fs::File, io::Read as _, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    calls::required,
+    context::TrialContext,
+    failure::{Failure, in_seconds},
+    script,
+};
+use crate::{
+    agent::{
+        conversation::Conversation,
+        trajectory::{self, TurnLog},
+    },
+    config::ModelAgentConfig,
+};
+use rollout_core::{
+    event::Phase,
+    result::{ErrorType, Usage},
+};
+use rollout_env::{Environment, blocking::blocking};
+use rollout_model as model;
+use rollout_model::{Model, State};
+
+/// More is nothing that a model could read.
+const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;
+
+/// What came of a conversation.
+pub(super) struct Conversed {
+    pub(super) usage: Option<Usage>,
+    pub(super) result: Result<(), Failure>,
+}
+
+/// Lets the model work on the task. The error is that its server refuses the key.
+pub(super) async fn converse(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    config: &ModelAgentConfig,
+    turns: &TurnLog,
+    notes: &mut Vec<String>,
+) -> Result<Conversed, model::Error> {
+    let (model, instruction) = match subject(context).await {
+        Ok(subject) => subject,
+        Err(failure) => return Ok(Conversed { usage: None, result: Err(failure) }),
+    };
+    let time = context.timeouts.execute;
+    let conversation = Conversation {
+        model,
+        config,
+        instruction,
+        environment,
+        env: &context.agent_variables(),
+        time,
+        log: turns,
+    };
+    let state = conversation.lead().await?;
+    let usage = trajectory::used(&state.usage);
+    if state.timed_out
+        // What the last call started would go on behind the back of the tests.
+        && let Err(failure) = required(Phase::Execute, environment.kill_all()).await
+    {
+        return Ok(Conversed { usage, result: Err(failure) });
+    }
+    let result = match failure(&state, config.limits.timeout, time, turns.has_executed()) {
+        Some(failure) => Err(failure),
+        None => {
+            notes.extend(cut_short(&state));
+            Ok(())
+        }
+    };
+    Ok(Conversed { usage, result })
+}
+
+/// Who converses, and about what.
+async fn subject(context: &TrialContext<'_>) -> Result<(Arc<Model>, String), Failure> {
+    let trial = context.trial;
+    let Some(model) = &trial.model else {
+        let message = format!("nobody made the model of agent {}; see Plan::with_models", trial.id.agent);
+        return Err(Failure::new(ErrorType::InternalError, message));
+    };
+    let instruction = read_instruction(context.task.dir.join("instruction.md")).await;
+    let instruction = instruction.map_err(|message| Failure::new(ErrorType::TaskInvalid, message))?;
+    Ok((Arc::clone(model), instruction))
+}
+
+async fn read_instruction(path: PathBuf) -> Result<String, String> {
+    let read = blocking(move || {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    let bytes = read.await.map_err(|error| format!("instruction.md cannot be read: {error}"))?;
+    if bytes.len() as u64 > MAX_INSTRUCTION_BYTES {
+        return Err("instruction.md is larger than 1 MiB, which no model reads".to_owned());
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Writes down what the model and its tools said, as far as they got. The error is a note.
+pub(super) async fn save_trajectory(context: &TrialContext<'_>, turns: &TurnLog) -> Result<(), String> {
+    let Some(trajectory) = turns.take() else { return Ok(()) };
+    let path = context.trial.dir.trajectory();
+    let redactor = Arc::clone(&context.trial.redactor);
+    let failed = match tokio::task::spawn_blocking(move || trajectory.write(&path, &redactor)).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.source.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("trajectory.json could not be written: {failed}"))
+}
+
+/// The failure that a conversation comes to, if any. A model that reaches the agent's own limit of time is graded; one
+/// that reaches the task's is not.
+fn failure(
+    state: &State,
+    own_limit: Option<Duration>,
+    time: Duration,
+    has_executed: bool,
+) -> Option<Failure> {
+    if state.timed_out && own_limit.is_none_or(|own| own >= time) {
+        return Some(timeout(time));
+    }
+    state.error.as_ref().map(|error| Failure::model(error, has_executed))
+}
+
+fn timeout(limit: Duration) -> Failure {
+    Failure::new(
+        ErrorType::AgentExecutionTimeout,
+        format!(
+            "the model exceeded the agent's timeout of {} and was stopped, with everything it had started; \
+             trajectory.json shows how far it came. More time: {}, or timeout_multiplier in the job",
+            in_seconds(limit),
+            script::EXECUTE.setting
+        ),
+    )
+}
+
+/// What a reader should know of a model that did not end by itself.
+fn cut_short(state: &State) -> Option<String> {
+    let what = match state.stop_condition.as_deref() {
+        None | Some("no_tools_called") => {
+            let last = state.trajectory.last().is_some_and(|turn| turn.is_truncated);
+            return last.then(|| {
+                "the model's last message was cut off at its limit of tokens; graded is what it had done by then"
+                    .to_owned()
+            });
+        }
+        Some("prompt_too_long") => "the conversation became longer than the model reads".to_owned(),
+        Some(limit) => format!("the limit of the agent was reached: {limit}"),
+    };
+    Some(format!("{what}; graded is what the model had done by then"))
+}

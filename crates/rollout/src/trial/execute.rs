@@ -1,0 +1,121 @@
+//! The execute phase: the agent attempts the task.
+
+use tokio::time::Instant;
+
+use super::{
+    calls::{bounded, required},
+    clock::PhaseSpan,
+    context::TrialContext,
+    converse::{converse, save_trajectory},
+    failure::Failure,
+    script,
+};
+use crate::{
+    agent::{self, trajectory::TurnLog},
+    config::AgentKind,
+};
+use rollout_core::{event::Phase, result::Usage};
+use rollout_env::{CopyMode, Environment, FileRead};
+use rollout_model as model;
+
+/// The largest usage.json that is read.
+const MAX_USAGE_BYTES: u64 = 64 << 10;
+
+/// What came of the execute phase.
+pub(super) struct Executed {
+    pub(super) span: PhaseSpan,
+    /// What the agent used, as far as it is known.
+    pub(super) usage: Option<Usage>,
+    pub(super) result: Result<(), Failure>,
+}
+
+/// Lets the agent attempt the task. What a model and its tools say goes to `turns`. The error is that the server of
+/// the model refuses the key.
+pub(super) async fn execute(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    turns: &TurnLog,
+    notes: &mut Vec<String>,
+) -> Result<Executed, model::Error> {
+    context.enter(Phase::Execute);
+    let began = Instant::now();
+    if let AgentKind::Model(config) = &context.trial.agent.kind {
+        let conversed = converse(context, environment, config, turns, notes).await;
+        let span = PhaseSpan::since(began);
+        notes.extend(save_trajectory(context, turns).await.err());
+        let conversed = conversed?;
+        return Ok(Executed { span, usage: conversed.usage, result: conversed.result });
+    }
+    let result = run_script(context, environment).await;
+    let span = PhaseSpan::since(began);
+    let usage = read_usage(environment).await.unwrap_or_else(|note| {
+        notes.push(note);
+        None
+    });
+    Ok(Executed { span, usage, result })
+}
+
+/// Runs the script of an agent that has one.
+async fn run_script(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+    let phase = Phase::Execute;
+    let script = match &context.trial.agent.kind {
+        AgentKind::Nop | AgentKind::Model(_) => return Ok(()),
+        AgentKind::Oracle => {
+            let solution = context.task.dir.join("solution");
+            required(phase, environment.copy_to(&solution, agent::ORACLE_DIR, CopyMode::Replace)).await?;
+            required(phase, environment.link(agent::ORACLE_DIR, agent::SOLUTION_LINK)).await?;
+            script::ORACLE
+        }
+        AgentKind::Script { execute, .. } => {
+            required(phase, environment.write_file(agent::EXECUTE_SCRIPT, execute.as_bytes())).await?;
+            script::EXECUTE
+        }
+    };
+    let env = context.agent_variables();
+    script::run(context, environment, &script, &env, context.timeouts.execute).await?.check()
+}
+
+/// What the agent reports to have used. The error is a note: an invalid file fails no trial.
+async fn read_usage(environment: &dyn Environment) -> Result<Option<Usage>, String> {
+    match bounded(environment.read_file("/logs/agent/usage.json", MAX_USAGE_BYTES)).await {
+        Ok(found) => parse_usage(&found).map_err(|why| format!("/logs/agent/usage.json was ignored: {why}")),
+        Err(_) => Ok(None),
+    }
+}
+
+fn parse_usage(found: &FileRead) -> Result<Option<Usage>, String> {
+    let usage: Usage = match found {
+        FileRead::Content(bytes) => serde_json::from_slice(bytes).map_err(|error| error.to_string())?,
+        FileRead::Missing => return Ok(None),
+        FileRead::NotRegular | FileRead::TooLarge(_) => {
+            return Err("it is not a small regular file".to_owned());
+        }
+    };
+    match usage.cost_usd {
+        Some(cost) if !cost.is_finite() || cost < 0.0 => Err("cost_usd is negative".to_owned()),
+        _ => Ok(Some(usage)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_from_a_small_regular_file_with_a_cost_that_can_be() {
+        let content = |text: &str| FileRead::Content(text.into());
+        let cost = |cost_usd| Ok(Some(Usage { cost_usd, ..Usage::default() }));
+        for (found, usage) in [
+            (content("{}"), cost(None)),
+            (content(r#"{"cost_usd": 0}"#), cost(Some(0.0))),
+            (content(r#"{"cost_usd": 0.5, "model": "m"}"#), cost(Some(0.5))),
+            (content(r#"{"cost_usd": -1}"#), Err("cost_usd is negative")),
+            (content("{"), Err("EOF while parsing an object at line 1 column 1")),
+            (FileRead::Missing, Ok(None)),
+            (FileRead::NotRegular, Err("it is not a small regular file")),
+            (FileRead::TooLarge(1 << 20), Err("it is not a small regular file")),
+        ] {
+            assert_eq!(parse_usage(&found), usage.map_err(str::to_owned), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The install phase: the agent's install script, and a snapshot of what it made.
+
+use tokio::time::Instant;
+
+use super::{
+    calls::{bounded, required},
+    clock::PhaseSpan,
+    context::{TrialContext, variables},
+    failure::Failure,
+    installs::InstallPlan,
+    script,
+};
+use crate::{agent, config::AgentKind};
+use rollout_core::event::Phase;
+use rollout_env::{Environment, EnvironmentError};
+
+/// What came of the install phase.
+pub(super) struct Installed {
+    /// None: there was nothing to install.
+    pub(super) span: Option<PhaseSpan>,
+    pub(super) result: Result<(), Failure>,
+}
+
+/// Installs the agent, unless it has no install script or came with a snapshot.
+pub(super) async fn install(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    plan: &InstallPlan,
+    notes: &mut Vec<String>,
+) -> Installed {
+    let AgentKind::Script { install: Some(script), .. } = &context.trial.agent.kind else {
+        return Installed { span: None, result: Ok(()) };
+    };
+    let env = match plan {
+        InstallPlan::Own => context.agent_variables(),
+        InstallPlan::Share { .. } => variables(&context.trial.agent.env),
+        InstallPlan::Restore { .. } => return Installed { span: None, result: Ok(()) },
+    };
+    context.enter(Phase::Install);
+    let began = Instant::now();
+    let result = run_script(context, environment, script, &env).await;
+    let span = Some(PhaseSpan::since(began));
+    if let (InstallPlan::Share { key }, Ok(())) = (plan, &result)
+        && let Err(error) = bounded(take_snapshot(environment, key)).await
+    {
+        // Without it later trials take longer, and this one is none the worse.
+        notes.push(format!("the install could not be kept for other trials: {error}"));
+    }
+    Installed { span, result }
+}
+
+async fn run_script(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    script: &str,
+    env: &[(String, String)],
+) -> Result<(), Failure> {
+    required(Phase::Install, environment.write_file(agent::INSTALL_SCRIPT, script.as_bytes())).await?;
+    script::run(context, environment, &script::INSTALL, env, context.timeouts.install).await?.check()
+}
+
+async fn take_snapshot(environment: &dyn Environment, key: &str) -> Result<(), EnvironmentError> {
+    // In an environment that starts from a snapshot nothing runs, so neither does it here.
+    environment.kill_all().await?;
+    environment.snapshot(key).await
+}

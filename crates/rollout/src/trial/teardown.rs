@@ -1,0 +1,135 @@
+//! The teardown phase: the environment goes away, or is preserved.
+
+use std::{io, time::Duration};
+
+use super::{context::TrialContext, failure::Failure, installs::InstallPlan, reward::Reward};
+use crate::config::PreservePolicy;
+use rollout_core::{event::Phase, result::EnvironmentRecord};
+use rollout_env::{Environment, PreparedImage, blocking::blocking};
+
+/// Removing a broken environment must not hold up the job.
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An environment that is gone or preserved.
+pub(super) struct TornDown {
+    pub(super) environment: EnvironmentRecord,
+    /// What it cost, in US dollars.
+    pub(super) cost: f64,
+    /// Why it could not be ended.
+    pub(super) problem: Option<String>,
+}
+
+/// Ends the environment of a try that has a result.
+pub(super) async fn tear_down(
+    context: &TrialContext<'_>,
+    environment: Box<dyn Environment>,
+    image: &PreparedImage,
+    plan: &InstallPlan,
+    preserve: bool,
+) -> TornDown {
+    context.enter(Phase::Teardown);
+    let cost = environment.cost();
+    let facts = environment.facts();
+    let id = environment.id().to_owned();
+    let (preserved, problem) = match end(context, environment, preserve).await {
+        Ok(preserved) => (preserved, None),
+        Err(problem) => (None, Some(problem)),
+    };
+    let environment = EnvironmentRecord {
+        provider: context.trial.provider.name().to_owned(),
+        id,
+        image: image.reference.clone(),
+        agent_snapshot: match plan {
+            InstallPlan::Restore { key, .. } => Some(key.clone()),
+            InstallPlan::Own | InstallPlan::Share { .. } => None,
+        },
+        network: facts.network,
+        enforced: facts.enforced,
+        preserved,
+    };
+    TornDown { environment, cost, problem }
+}
+
+/// Ends the environment of a try that has no result, in which a problem could be noted.
+pub(super) async fn abandon(context: &TrialContext<'_>, environment: Box<dyn Environment>) {
+    let _ = end(context, environment, false).await;
+}
+
+/// Ends an environment under a deadline of its own. Returns where it was preserved.
+async fn end(
+    context: &TrialContext<'_>,
+    environment: Box<dyn Environment>,
+    preserve: bool,
+) -> Result<Option<String>, String> {
+    let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {
+        if preserve {
+            environment.preserve().await.map(Some)
+        } else {
+            environment.destroy().await.map(|()| None)
+        }
+    });
+    let ended = ended.await;
+    drop_unredacted(context).await;
+    let problem = match ended {
+        Ok(Ok(place)) => return Ok(place),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("the environment did not go away within {} seconds", TEARDOWN_TIMEOUT.as_secs()),
+    };
+    Err(format!("{problem}. `rollout clean` removes what is left"))
+}
+
+/// Removes logs that were not redacted. Called when nothing inside can write there any more.
+async fn drop_unredacted(context: &TrialContext<'_>) {
+    let trial = context.trial;
+    if trial.redactor.is_empty() {
+        return;
+    }
+    let logs = trial.dir.unredacted_logs();
+    let removed = blocking(move || match std::fs::remove_dir_all(&logs) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    });
+    if let Err(error) = removed.await {
+        tracing::error!(trial = %trial.id, %error, "logs that may hold secrets could not be removed");
+    }
+}
+
+/// Whether the environment of a try that came out so is kept.
+pub(super) fn is_preserved(
+    policy: PreservePolicy,
+    failure: Option<&Failure>,
+    reward: Option<&Reward>,
+) -> bool {
+    match policy {
+        PreservePolicy::Never => false,
+        PreservePolicy::Always => true,
+        PreservePolicy::OnFailure => failure.is_some() || reward.is_some_and(|reward| reward.reward < 1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use indexmap::IndexMap;
+
+    use super::*;
+    use rollout_core::result::ErrorType;
+
+    #[test]
+    fn on_failure_means_an_error_or_a_reward_below_1() {
+        use PreservePolicy::{Always, Never, OnFailure};
+        let reward = |reward| Some(Reward { reward, named: IndexMap::new() });
+        for (policy, failed, reward, preserved) in [
+            (Never, true, reward(0.0), false),
+            (Always, false, reward(1.0), true),
+            (OnFailure, false, reward(1.0), false),
+            (OnFailure, false, reward(0.99), true),
+            (OnFailure, true, reward(1.0), true),
+            (OnFailure, true, None, true),
+            (OnFailure, false, None, false),
+        ] {
+            let failure = failed.then(|| Failure::new(ErrorType::VerifierFailed, String::new()));
+            let found = is_preserved(policy, failure.as_ref(), reward.as_ref());
+            assert_eq!(found, preserved, "{policy:?} {failed} {reward:?}");
+        }
+    }
+}

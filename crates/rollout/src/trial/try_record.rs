@@ -1,0 +1,74 @@
+//! The record of a try: what its phases returned, and the result that it makes.
+
+use tokio::time::Instant;
+
+use super::{
+    clock::{Clock, PhaseSpan},
+    context::Trial,
+    failure::Failure,
+    reward::Reward,
+};
+use rollout_core::{
+    result::{EnvironmentRecord, TrialError, TrialResult, Usage},
+    text::excerpt,
+};
+
+/// What is known of a try so far. Only `run_once` fills it in.
+#[derive(Debug, Default)]
+pub(super) struct TryRecord {
+    pub(super) setup: Option<PhaseSpan>,
+    pub(super) install: Option<PhaseSpan>,
+    pub(super) execution: Option<PhaseSpan>,
+    pub(super) verification: Option<PhaseSpan>,
+    pub(super) usage: Option<Usage>,
+    pub(super) survivors: Vec<String>,
+    pub(super) reward: Option<Reward>,
+    pub(super) environment: Option<EnvironmentRecord>,
+    pub(super) environment_cost: f64,
+    /// What went wrong first.
+    pub(super) failure: Option<Failure>,
+    pub(super) notes: Vec<String>,
+}
+
+impl TryRecord {
+    /// The result of a trial that ends now with this try, without secrets.
+    pub(super) fn into_result(self, trial: &Trial, clock: Clock) -> TrialResult {
+        let ended = Instant::now();
+        let began = |span: Option<PhaseSpan>| span.map(|span| clock.at(span.began));
+        let end = |span: Option<PhaseSpan>| span.map(|span| clock.at(span.ended));
+        let took = |span: Option<PhaseSpan>| span.map(|span| span.seconds());
+        let redact = |text: String| trial.redactor.text(&text).into_owned();
+
+        let mut result = TrialResult::empty(&trial.id, clock.started_at);
+        result.task_git_commit_id = trial.task.as_ref().ok().and_then(|task| task.git_commit_id.clone());
+        if let Some(Reward { reward, named }) = self.reward {
+            result.reward = Some(reward);
+            result.rewards = named;
+        }
+        result.environment_cost = self.environment_cost;
+        result.model_cost = self.usage.and_then(|usage| usage.cost_usd);
+        result.cost = result.environment_cost + result.model_cost.unwrap_or(0.0);
+        result.usage = self.usage;
+        result.durations.total_sec = clock.seconds_to(ended);
+        result.durations.environment_setup_sec = took(self.setup);
+        result.durations.agent_setup_sec = took(self.install);
+        result.durations.agent_execution_sec = took(self.execution);
+        result.durations.verifier_sec = took(self.verification);
+        result.timestamps.environment_setup_started_at = began(self.setup);
+        result.timestamps.environment_setup_ended_at = end(self.setup);
+        result.timestamps.agent_setup_started_at = began(self.install);
+        result.timestamps.agent_setup_ended_at = end(self.install);
+        result.timestamps.agent_execution_started_at = began(self.execution);
+        result.timestamps.agent_execution_ended_at = end(self.execution);
+        result.timestamps.verifier_started_at = began(self.verification);
+        result.timestamps.verifier_ended_at = end(self.verification);
+        result.timestamps.ended_at = clock.at(ended);
+        result.environment = self.environment;
+        result.survivors = self.survivors.into_iter().map(|command| excerpt(&redact(command))).collect();
+        result.notes = self.notes.into_iter().map(redact).collect();
+        result.error = self
+            .failure
+            .map(|Failure { error, .. }| TrialError { kind: error.kind, message: redact(error.message) });
+        result
+    }
+}
