@@ -13,6 +13,7 @@ mod records;
 mod registry;
 mod registry_git;
 mod rubric;
+mod samples;
 mod statistics;
 mod tools;
 mod turns;

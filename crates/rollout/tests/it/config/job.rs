@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use rollout::config::{
-    AfterAgentError, AgentKind, AgentProcesses, Bytes, Cpus, DatasetSource, EnvironmentKind, LogLevel,
-    Metric, PreservePolicy, RegistryLocation, RetryConfig, load_job, load_job_record, load_task_config,
+    AfterAgentError, AgentKind, AgentProcesses, Bytes, Cpus, DatasetSource, EnvironmentKind, JobMetric,
+    LogLevel, PreservePolicy, RegistryLocation, RetryConfig, load_job, load_job_record, load_task_config,
 };
 
 use super::{job, job_in, variables};
@@ -228,7 +228,7 @@ datasets: [{path: tasks, name: renamed}]
     assert_eq!(verifier.after_agent_error, AfterAgentError::Run);
     assert_eq!(verifier.agent_processes, AgentProcesses::Kill);
     assert_eq!(verifier.env["JUDGE"].value, "x");
-    assert_eq!(config.metrics, [Metric::Sum, Metric::Min, Metric::Max, Metric::Mean]);
+    assert_eq!(config.metrics, [JobMetric::Sum, JobMetric::Min, JobMetric::Max, JobMetric::Mean]);
     assert_eq!(config.agents[0].kind, AgentKind::Nop);
     assert_eq!(config.agents[1].kind, AgentKind::Script { install: None, execute: "run".to_owned() });
     assert_eq!(config.datasets[0].name.as_str(), "renamed");
@@ -492,7 +492,7 @@ fn overrides_replace_what_the_file_says() {
     assert_eq!(loaded.config.agents[0].env["MODEL"].value, "a=b");
     assert_eq!(loaded.config.agents[0].env["RATIO"].value, "1.10");
     assert!(loaded.config.agents[0].env["KEY"].secret);
-    assert_eq!(loaded.config.metrics, [Metric::Mean]);
+    assert_eq!(loaded.config.metrics, [JobMetric::Mean]);
     assert_eq!(loaded.config.name, None);
     assert_eq!(loaded.record["n_attempts"], 3);
     assert_eq!(loaded.record["agents"][0]["env"]["KEY"], "${MY_API_KEY}");
