@@ -19,7 +19,7 @@ use bollard::{
 };
 use rollout::{
     config::load_job,
-    environment::{DockerPlace, Place, Provider, connect},
+    environment::{DockerAccess, HostPaths, Provider, connect},
     job::{Cancel, Job, Plan, Selection},
     task::{Pins, Sources},
 };
@@ -125,10 +125,10 @@ async fn trials(root: &Path, name: &str, count: usize, calls: &mut Calls) -> Dur
     std::fs::write(&path, job).expect("write a job");
     let vars = |_: &str| None;
     let loaded = load_job(&path, &[], &vars).expect("load a job");
-    let place = Place {
+    let place = HostPaths {
         state_dir: root.join("state"),
         helper: env!("CARGO_BIN_EXE_rollout").into(),
-        docker: DockerPlace::from_variables(|name| std::env::var_os(name)),
+        docker: DockerAccess::from_variables(|name| std::env::var_os(name)),
     };
     let provider: Arc<dyn Provider> =
         connect(&loaded.config.environment, &place).await.expect("connect to the engine");

@@ -12,7 +12,7 @@ use std::{
 
 use rollout::{
     result::{Standing, TrialSummary},
-    stats::report::{Report, Task, Trial},
+    stats::report::{Report, ReportTask, ReportTrial},
 };
 use rollout_testkit::{LargeJob, Measured, READERS};
 
@@ -60,7 +60,7 @@ fn show(command: &str, of: &str, measured: Measured) {
 
 /// Makes the statistics of a job, and writes them as its result.json has them.
 fn sum_up(trials: u32, attempts: u32) {
-    let task = |number: u32| Task {
+    let task = |number: u32| ReportTask {
         dataset: "set".to_owned(),
         name: format!("task-{number:06}"),
         category: Some(format!("category {}", number % 7)),
@@ -76,7 +76,7 @@ fn sum_up(trials: u32, attempts: u32) {
             known_cost: Some(0.25),
             seconds: f64::from(number % 1000) / 10.0,
         };
-        Trial { agent: 0, task: number / attempts, outcome }
+        ReportTrial { agent: 0, task: number / attempts, outcome }
     };
     let report = Report::new(
         vec!["agent".to_owned()],

@@ -12,7 +12,7 @@ use std::{
 };
 
 use rollout::model::{
-    Client, Interaction, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, Sample, SamplingArgs,
+    Client, Examples, Interaction, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, SamplingArgs,
     SingleTurn, ToolUse, client::ClientConfig, tool,
 };
 use rollout_testkit::{ModelServer, Script};
@@ -192,7 +192,7 @@ async fn evaluate(url: &str, concurrency: u32, count: u32, interaction: impl Int
     };
     let results = tempfile::tempdir().expect("make a directory");
     let options = RunOptions::new(model).max_concurrent(concurrency).save_to(results.path().join("run"));
-    let outputs = rollouts.evaluate(Sample::all(), options).await.expect("evaluate the model");
+    let outputs = rollouts.evaluate(Examples::all(), options).await.expect("evaluate the model");
     assert_eq!(outputs.outputs.len(), count as usize);
     assert_eq!(outputs.metadata.avg_error, 0.0, "no rollout fails");
 }

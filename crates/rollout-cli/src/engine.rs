@@ -1,7 +1,7 @@
 //! The Docker engine that jobs find from here, if there is one.
 
 use rollout::environment::{
-    DockerPlace,
+    DockerAccess,
     docker::{Engine, EngineError},
 };
 
@@ -18,8 +18,8 @@ pub(crate) enum Found {
 }
 
 /// What leads to an engine, from this process's variables.
-pub(crate) fn place() -> DockerPlace {
-    DockerPlace::from_variables(|name| std::env::var_os(name))
+pub(crate) fn place() -> DockerAccess {
+    DockerAccess::from_variables(|name| std::env::var_os(name))
 }
 
 /// Looks for an engine.

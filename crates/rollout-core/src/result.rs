@@ -139,7 +139,7 @@ pub struct TrialResult {
     pub model_cost: Option<f64>,
     /// What the agent used, where it told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Usage>,
+    pub usage: Option<AgentUsage>,
     /// What went wrong.
     pub error: Option<TrialError>,
     /// How long the phases took; null where one did not run.
@@ -211,7 +211,7 @@ pub enum Standing {
 /// What an agent reports to have used.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Usage {
+pub struct AgentUsage {
     /// Tokens sent to the model.
     pub input_tokens: Option<u64>,
     /// Tokens received from the model.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     config::{EnvironmentConfig, EnvironmentKind},
     environment::Provider,
-    host::Place,
+    host::HostPaths,
 };
 
 /// Why there is no provider, and nothing can run.
@@ -76,7 +76,10 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
 ///
 /// A job that names none runs on Docker where an engine answers, and natively elsewhere. Settings that only one
 /// of the two knows decide for that one.
-pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dyn Provider>, ConnectError> {
+pub async fn connect(
+    config: &EnvironmentConfig,
+    place: &HostPaths,
+) -> Result<Arc<dyn Provider>, ConnectError> {
     match config.kind {
         Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
         Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
@@ -93,7 +96,7 @@ pub async fn connect(config: &EnvironmentConfig, place: &Place) -> Result<Arc<dy
 
 #[cfg(feature = "native")]
 mod native {
-    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use super::{Arc, ConnectError, EnvironmentConfig, HostPaths, Provider};
     use crate::native::{Native, Settings};
 
     pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
@@ -102,7 +105,7 @@ mod native {
 
     pub(super) async fn connect(
         config: &EnvironmentConfig,
-        place: &Place,
+        place: &HostPaths,
         note: Option<String>,
     ) -> Result<Arc<dyn Provider>, ConnectError> {
         let settings = Settings::read(config).map_err(ConnectError::Config)?;
@@ -113,7 +116,7 @@ mod native {
 
 #[cfg(feature = "docker")]
 mod docker {
-    use super::{Arc, ConnectError, EnvironmentConfig, Place, Provider};
+    use super::{Arc, ConnectError, EnvironmentConfig, HostPaths, Provider};
     use crate::docker::{Docker, NotStarted, Settings};
 
     pub(super) fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
@@ -122,7 +125,7 @@ mod docker {
 
     pub(super) async fn connect(
         config: &EnvironmentConfig,
-        place: &Place,
+        place: &HostPaths,
     ) -> Result<Arc<dyn Provider>, ConnectError> {
         let settings = Settings::read(config).map_err(ConnectError::Config)?;
         match Docker::start(settings, place).await {
@@ -138,7 +141,7 @@ mod docker {
 macro_rules! left_out {
     ($name:ident, $kind:expr $(, $more:ty)?) => {
         mod $name {
-            use super::{Arc, ConnectError, EnvironmentConfig, EnvironmentKind, Place, Provider};
+            use super::{Arc, ConnectError, EnvironmentConfig, EnvironmentKind, HostPaths, Provider};
 
             pub(super) fn check(_: &EnvironmentConfig) -> Result<(), ConnectError> {
                 Err(ConnectError::Unsupported($kind.as_str()))
@@ -146,7 +149,7 @@ macro_rules! left_out {
 
             pub(super) async fn connect(
                 _: &EnvironmentConfig,
-                _: &Place,
+                _: &HostPaths,
                 $(_: $more,)?
             ) -> Result<Arc<dyn Provider>, ConnectError> {
                 Err(ConnectError::Unsupported($kind.as_str()))

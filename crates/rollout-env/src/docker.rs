@@ -43,7 +43,7 @@ use self::{
 };
 use crate::{
     environment::{Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider},
-    host::Place,
+    host::HostPaths,
     preparations::Preparations,
 };
 use rollout_core::{
@@ -87,7 +87,7 @@ impl From<EngineError> for NotStarted {
 
 impl Docker {
     /// Finds the engine, checks the settings against it, and removes what dead runs left there.
-    pub(crate) async fn start(settings: Settings, place: &Place) -> Result<Self, NotStarted> {
+    pub(crate) async fn start(settings: Settings, place: &HostPaths) -> Result<Self, NotStarted> {
         let engine = Engine::connect(&place.docker).await?;
         check_network(&engine, &settings).await?;
         check_runtime(&engine, &settings)?;

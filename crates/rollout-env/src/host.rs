@@ -7,18 +7,18 @@ use std::{
 
 /// What providers need of this machine. The library looks up none of it by itself.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct HostPaths {
     /// Where images and running environments are kept between jobs.
     pub state_dir: PathBuf,
     /// The program that becomes the native environments' supervisor.
     pub helper: PathBuf,
     /// What leads to a Docker engine.
-    pub docker: DockerPlace,
+    pub docker: DockerAccess,
 }
 
 /// What leads to a Docker engine, and to the credentials for its registries.
 #[derive(Debug, Clone, Default)]
-pub struct DockerPlace {
+pub struct DockerAccess {
     /// `DOCKER_HOST`.
     pub host: Option<String>,
     /// `DOCKER_TLS_VERIFY` is set.
@@ -35,7 +35,7 @@ pub struct DockerPlace {
     pub runtime_dir: Option<PathBuf>,
 }
 
-impl DockerPlace {
+impl DockerAccess {
     /// Takes what the docker command takes from its environment.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_way_to_an_engine_follows_the_variables_of_the_docker_command() {
-        let place = DockerPlace::from_variables(|name| match name {
+        let place = DockerAccess::from_variables(|name| match name {
             "HOME" => Some("/home/u".into()),
             "DOCKER_HOST" => Some("".into()),
             "DOCKER_CONTEXT" => Some("remote".into()),

@@ -30,4 +30,4 @@ pub use environment::{
     CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec, Exit,
     Facts, FileRead, ImageRequest, Origin, Outcome, PreparedImage, Provider,
 };
-pub use host::{DockerPlace, Place};
+pub use host::{DockerAccess, HostPaths};

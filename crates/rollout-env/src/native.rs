@@ -28,7 +28,7 @@ use crate::{
         CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
         ImageRequest, Outcome, PreparedImage, Provider,
     },
-    host::Place,
+    host::HostPaths,
     preparations::Preparations,
     trouble::is_network_trouble,
 };
@@ -122,7 +122,7 @@ pub(super) struct Native {
 impl Native {
     pub(crate) async fn start(
         settings: Settings,
-        place: &Place,
+        place: &HostPaths,
         note: Option<String>,
     ) -> Result<Self, SandboxEngineError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };

@@ -5,7 +5,7 @@
 //! ```
 //! use rollout::model::dataset::{Format, rows};
 //!
-//! # fn main() -> Result<(), rollout::model::dataset::DatasetError> {
+//! # fn main() -> Result<(), rollout::model::dataset::ExamplesError> {
 //! let format = Format { system_prompt: Some("Be brief.".to_owned()), ..Format::default() };
 //! let inputs = format.inputs(rows(r#"{"question": "2+2?", "answer": 4}"#)?)?;
 //! assert_eq!(inputs[0].prompt[1].text(), "2+2?");
@@ -36,7 +36,7 @@ const TOLD: usize = 20;
 
 /// Why a dataset cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum DatasetError {
+pub enum ExamplesError {
     /// The file cannot be read.
     #[error("cannot read the dataset {}", path.display())]
     Io {
@@ -78,15 +78,15 @@ impl fmt::Display for Told<'_> {
 }
 
 /// Reads the rows of a file: JSON Lines, or one JSON list of objects. Blocks while it reads.
-pub fn read(path: &Path) -> Result<Vec<Row>, DatasetError> {
-    let failed = |source| DatasetError::Io { path: path.to_owned(), source };
+pub fn read(path: &Path) -> Result<Vec<Row>, ExamplesError> {
+    let failed = |source| ExamplesError::Io { path: path.to_owned(), source };
     rows(&fs::read_to_string(path).map_err(failed)?)
 }
 
 /// Reads rows from text: JSON Lines, or one JSON list of objects.
 ///
 /// Empty lines are left out. All bad lines are told at once.
-pub fn rows(text: &str) -> Result<Vec<Row>, DatasetError> {
+pub fn rows(text: &str) -> Result<Vec<Row>, ExamplesError> {
     let text = text.trim_start_matches('\u{feff}');
     let mut rows = Vec::new();
     let mut problems = Vec::new();
@@ -104,7 +104,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>, DatasetError> {
             Ok(list) => list.into_iter().enumerate().for_each(|(place, row)| take(place + 1, Ok(row))),
             Err(error) => {
                 let message = format!("not a JSON list: {error}");
-                return Err(DatasetError::Rows(vec![Problem { row: error.line(), message }]));
+                return Err(ExamplesError::Rows(vec![Problem { row: error.line(), message }]));
             }
         }
     } else {
@@ -112,9 +112,9 @@ pub fn rows(text: &str) -> Result<Vec<Row>, DatasetError> {
         lines.for_each(|(number, line)| take(number + 1, serde_json::from_str(line)));
     }
     if !problems.is_empty() {
-        return Err(DatasetError::Rows(problems));
+        return Err(ExamplesError::Rows(problems));
     }
-    if rows.is_empty() { Err(DatasetError::Empty) } else { Ok(rows) }
+    if rows.is_empty() { Err(ExamplesError::Empty) } else { Ok(rows) }
 }
 
 /// How the rows of a dataset become inputs.
@@ -135,7 +135,7 @@ impl Format {
     /// object, or one as JSON text), a `task` and further columns, which rubrics can see. `example_id` is the row's
     /// place from 0. A column of that name is kept if it holds whole numbers, each once, and becomes `src_id` if not. A
     /// column `env_id` is dropped.
-    pub fn inputs(&self, rows: Vec<Row>) -> Result<Vec<RolloutInput>, DatasetError> {
+    pub fn inputs(&self, rows: Vec<Row>) -> Result<Vec<RolloutInput>, ExamplesError> {
         let numbered = rows.iter().all(|row| row.get("example_id").is_some_and(Value::is_u64));
         let mut problems = Vec::new();
         let mut seen = HashMap::new();
@@ -162,9 +162,9 @@ impl Format {
             }
         }
         if !problems.is_empty() {
-            return Err(DatasetError::Rows(problems));
+            return Err(ExamplesError::Rows(problems));
         }
-        if inputs.is_empty() { Err(DatasetError::Empty) } else { Ok(inputs) }
+        if inputs.is_empty() { Err(ExamplesError::Empty) } else { Ok(inputs) }
     }
 
     fn input(&self, example_id: u64, mut row: Row) -> Result<RolloutInput, String> {

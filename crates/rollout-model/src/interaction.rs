@@ -7,9 +7,10 @@ mod sandboxed;
 mod single_turn;
 mod tool_use;
 
-use std::{borrow::Cow, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
 use super::{Error, RolloutInput, State, TrajectoryStep};
 use rollout_core::{
@@ -24,9 +25,6 @@ pub use multi_turn::MultiTurn;
 pub use sandboxed::Sandboxed;
 pub use single_turn::SingleTurn;
 pub use tool_use::{DuplicateTool, StopError, ToolUse};
-
-/// A future whose type is forgotten.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// How a model is led through an example.
 ///

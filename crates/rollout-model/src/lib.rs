@@ -28,9 +28,10 @@ pub mod tool;
 pub use client::{Client, Model, SamplingArgs};
 pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
+pub use futures_util::future::BoxFuture;
 pub use interaction::{
-    BoxFuture, Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop,
-    StopError, ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
+    Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop, StopError,
+    ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
 };
 pub use output::state_to_output;
 pub use places::{Place, Places, Share};

@@ -17,6 +17,8 @@ pub const OUTPUTS: &str = "outputs.jsonl";
 pub const RESULTS: &str = "results.jsonl";
 /// The averages beside the rows.
 pub const METADATA: &str = "metadata.json";
+/// What the answers of a benchmark are worth, one by one.
+pub const EVALUATION: &str = "evaluation.json";
 
 /// The file of the rows in a directory: the one that is there, or the one to be made.
 pub fn file_in(dir: &Path) -> PathBuf {

@@ -4,7 +4,7 @@ use std::{fmt, path::Path, sync::Arc};
 
 use rollout::{
     config::{Code, Diagnostic, Document, Problems},
-    environment::Place,
+    environment::HostPaths,
     model::tool::mcp::McpTransport,
 };
 use serde::de::DeserializeOwned;
@@ -85,7 +85,7 @@ impl ToolsConfig {
 
     /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the
     /// place is where environments are made.
-    pub fn registry(self, place: Place, helper: &Helper) -> Result<Registry, WebConfigError> {
+    pub fn registry(self, place: HostPaths, helper: &Helper) -> Result<Registry, WebConfigError> {
         let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
         if let Some(config) = self.code {
             resources.push(Arc::new(code::Code::new(config, place.clone())));

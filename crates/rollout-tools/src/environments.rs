@@ -5,8 +5,8 @@ use std::{path::Path, str::FromStr, sync::Arc, time::Duration};
 use rollout::{
     config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, load_task_config},
     environment::{
-        ConnectError, Environment, EnvironmentError, EnvironmentSpec, ImageRequest, Origin, Place, Provider,
-        connect,
+        ConnectError, Environment, EnvironmentError, EnvironmentSpec, HostPaths, ImageRequest, Origin,
+        Provider, connect,
     },
 };
 use serde::{Deserialize, Deserializer, de};
@@ -48,14 +48,14 @@ pub(crate) struct Environments {
     /// The name of the kind.
     kind: &'static str,
     settings: Settings,
-    place: Place,
+    place: HostPaths,
     provider: OnceCell<Arc<dyn Provider>>,
     starts: Semaphore,
 }
 
 impl Environments {
     /// Makes environments for this kind of tools, so many at the same time. Nothing is started yet.
-    pub(crate) fn new(kind: &'static str, settings: Settings, place: Place, most: usize) -> Self {
+    pub(crate) fn new(kind: &'static str, settings: Settings, place: HostPaths, most: usize) -> Self {
         Self { kind, settings, place, provider: OnceCell::new(), starts: Semaphore::new(most) }
     }
 

@@ -18,7 +18,7 @@ use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_model::{
     DuplicateTool, Interaction, Model, MultiTurn, Rubric, Sandboxed, SingleTurn, ToolUse,
     client::{Client, ClientConfig, ClientError, Prices, PricesError},
-    dataset::{self, DatasetError, Format},
+    dataset::{self, ExamplesError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
     rubric::{Command, Judge},
     tool::{self, Tool, container},
@@ -49,7 +49,7 @@ pub enum BuildError {
         /// Where they are.
         place: String,
         /// What is wrong with them.
-        source: DatasetError,
+        source: ExamplesError,
     },
     /// Two tools are of one name.
     #[error("the tools cannot be used")]
@@ -156,7 +156,7 @@ pub async fn examples(
 async fn inputs(
     name: &DatasetName,
     config: &InteractionConfig,
-) -> Result<Vec<rollout_model::RolloutInput>, DatasetError> {
+) -> Result<Vec<rollout_model::RolloutInput>, ExamplesError> {
     let format = Format {
         system_prompt: config.system_prompt.clone(),
         few_shot: config.few_shot.clone(),
@@ -167,7 +167,7 @@ async fn inputs(
             let path = path.clone();
             blocking(move || Ok(dataset::read(&path)))
                 .await
-                .map_err(|source| DatasetError::Io { path: config.directory.clone(), source })??
+                .map_err(|source| ExamplesError::Io { path: config.directory.clone(), source })??
         }
         ExamplesConfig::Inline(rows) => rows.clone(),
     };

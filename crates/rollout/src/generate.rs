@@ -173,15 +173,15 @@ impl fmt::Debug for RunOptions {
 /// Which examples of a dataset are evaluated, and how often.
 ///
 /// ```
-/// use rollout::model::Sample;
+/// use rollout::model::Examples;
 ///
-/// let some = Sample::first(100).rollouts(4);
-/// let others = Sample::all().shuffle(7);
+/// let some = Examples::first(100).rollouts(4);
+/// let others = Examples::all().shuffle(7);
 /// assert_eq!(others.rollouts_per_example.get(), 1);
 /// # let _ = some;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sample {
+pub struct Examples {
     /// How many examples; none for all.
     pub num_examples: Option<usize>,
     /// Rollouts of each example.
@@ -190,13 +190,13 @@ pub struct Sample {
     pub shuffle_seed: Option<u64>,
 }
 
-impl Default for Sample {
+impl Default for Examples {
     fn default() -> Self {
         Self { num_examples: None, rollouts_per_example: NonZeroU32::MIN, shuffle_seed: None }
     }
 }
 
-impl Sample {
+impl Examples {
     /// Every example, once.
     pub fn all() -> Self {
         Self::default()
@@ -300,7 +300,7 @@ impl Rollouts {
     /// Runs and scores rollouts of examples of the dataset.
     pub async fn evaluate(
         &self,
-        sample: Sample,
+        sample: Examples,
         options: RunOptions,
     ) -> Result<GenerateOutputs, GenerateError> {
         let inputs = sample.of(&self.dataset);

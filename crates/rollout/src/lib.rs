@@ -33,10 +33,10 @@
 //! let loaded = config::load_job("job.yaml".as_ref(), &[], &vars)?;
 //! let sources = task::Sources::new("/var/cache/rollout");
 //! let datasets = sources.load(&loaded.config.datasets, &task::Pins::new(), &|_| ()).await?;
-//! let place = environment::Place {
+//! let place = environment::HostPaths {
 //!     state_dir: "/var/cache/rollout".into(),
 //!     helper: "/usr/bin/rollout".into(),
-//!     docker: environment::DockerPlace::from_variables(|name| std::env::var_os(name)),
+//!     docker: environment::DockerAccess::from_variables(|name| std::env::var_os(name)),
 //! };
 //! let provider = environment::connect(&loaded.config.environment, &place).await?;
 //! let plan = job::Plan::new(loaded, Vec::new(), datasets, &job::Selection::default(), &vars)?;

@@ -55,7 +55,7 @@
 //! only what is missing.
 //!
 //! ```
-//! use rollout::model::{Rollouts, Rubric, RunOptions, Sample, SingleTurn, dataset};
+//! use rollout::model::{Rollouts, Rubric, RunOptions, Examples, SingleTurn, dataset};
 //!
 //! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
 //! # use rollout_testkit::{ModelServer, Script};
@@ -80,7 +80,7 @@
 //!     .max_concurrent(64)
 //!     .save_to(&directory)
 //!     .on_progress(|all, new, so_far| println!("{} (+{}): {}", all.len(), new.len(), so_far.avg_reward));
-//! let results = sums.evaluate(Sample::all().rollouts(4), options).await?;
+//! let results = sums.evaluate(Examples::all().rollouts(4), options).await?;
 //!
 //! assert_eq!(results.outputs.len(), 8);
 //! assert_eq!(results.metadata.avg_reward, 0.5);
@@ -149,7 +149,7 @@
 //!
 //! ```
 //! use rollout::model::{
-//!     Rollouts, Rubric, RunOptions, Sample, ToolUse, dataset, parser::Xml, rubric::Match, tool,
+//!     Rollouts, Rubric, RunOptions, Examples, ToolUse, dataset, parser::Xml, rubric::Match, tool,
 //! };
 //! use schemars::JsonSchema;
 //! use serde::Deserialize;
@@ -186,7 +186,7 @@
 //! let cities = Rollouts::new(ToolUse::new([population])?.max_turns(Some(5)), rubric)
 //!     .dataset(dataset::Format::default().inputs(rows)?);
 //!
-//! let results = cities.evaluate(Sample::all(), RunOptions::new(model)).await?;
+//! let results = cities.evaluate(Examples::all(), RunOptions::new(model)).await?;
 //! let row = &results.outputs[0];
 //! assert_eq!(row.completion.as_ref().unwrap()[1].text(), "no city is called Atlantis");
 //! assert_eq!((row.metrics["right"], row.metrics["thrifty"]), (1.0, 0.0));
@@ -224,6 +224,6 @@ pub use rollout_record::{
 
 pub use crate::{
     build,
-    generate::{GenerateError, GenerateOutputs, OnProgress, OnStart, RunOptions, Sample},
+    generate::{Examples, GenerateError, GenerateOutputs, OnProgress, OnStart, RunOptions},
     rollouts::{RolloutError, Rollouts, Unusable},
 };

@@ -19,7 +19,7 @@ use rollout_record::stats::PassK;
 /// ```
 /// # use rollout_testkit::ModelServer;
 /// use rollout::model::{
-///     Client, Model, Rollouts, Rubric, RunOptions, Sample, SingleTurn,
+///     Client, Model, Rollouts, Rubric, RunOptions, Examples, SingleTurn,
 ///     client::ClientConfig,
 ///     dataset::{Format, rows},
 /// };
@@ -38,7 +38,7 @@ use rollout_record::stats::PassK;
 ///     sampling: Default::default(),
 ///     max_seq_len: None,
 /// };
-/// let results = math.evaluate(Sample::first(100).rollouts(4), RunOptions::new(model)).await?;
+/// let results = math.evaluate(Examples::first(100).rollouts(4), RunOptions::new(model)).await?;
 /// println!("average reward: {}", results.metadata.avg_reward);
 /// println!("pass@4: {}", results.metadata.pass_at_k["4"]);
 /// # assert_eq!(results.outputs.len(), 4);

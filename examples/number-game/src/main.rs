@@ -2,7 +2,7 @@
 
 use std::{env, error::Error};
 
-use rollout::model::{Client, Model, RunOptions, Sample, SamplingArgs, client::ClientConfig};
+use rollout::model::{Client, Examples, Model, RunOptions, SamplingArgs, client::ClientConfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let game = rollout_example_number_game::rollouts(&[42, 50, 64, 99]);
     // Run it twice: what is saved is not played again.
     let options = RunOptions::new(model).max_concurrent(16).save_to("jobs/number-game");
-    let played = game.evaluate(Sample::all().rollouts(2), options).await?;
+    let played = game.evaluate(Examples::all().rollouts(2), options).await?;
     for row in &played.outputs {
         let (answer, end) = (row.answer.as_deref(), row.stop_condition.as_deref());
         println!(

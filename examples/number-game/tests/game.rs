@@ -3,7 +3,9 @@
 
 use std::{fs, path::Path, process::Command};
 
-use rollout::model::{Client, Model, RolloutOutput, RunOptions, Sample, SamplingArgs, client::ClientConfig};
+use rollout::model::{
+    Client, Examples, Model, RolloutOutput, RunOptions, SamplingArgs, client::ClientConfig,
+};
 use rollout_example_number_game::rollouts;
 use rollout_testkit::{ModelReply, ModelServer, Script};
 
@@ -14,7 +16,7 @@ async fn play(server: &ModelServer, number: i64) -> RolloutOutput {
         sampling: SamplingArgs::new(),
         max_seq_len: None,
     };
-    let played = rollouts(&[number]).evaluate(Sample::all(), RunOptions::new(model)).await.unwrap();
+    let played = rollouts(&[number]).evaluate(Examples::all(), RunOptions::new(model)).await.unwrap();
     assert_eq!(server.refusals(), [""; 0]);
     played.outputs.into_iter().next().unwrap()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollout::{
     config::{EnvValue, LoadedBenchmark, RolloutConfig},
     export::eval_log::Findings,
-    investigate::{InvestigateError, Investigated, Options, Outcome, Which, investigate},
+    investigate::{InvestigateError, InvestigateOptions, Investigated, Investigation, Which, investigate},
     model::{Model, build},
     record::redact::Redactor,
 };
@@ -29,7 +29,7 @@ enum Missing {
 /// Looks into the trials of a job, and tells what was found.
 pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
     let (model, secrets) = model(args)?;
-    let options = Options {
+    let options = InvestigateOptions {
         which: match args.only {
             InvestigateOnly::Unsolved => Which::Unsolved,
             InvestigateOnly::All => Which::All,
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
         again: args.again,
     };
     let mut unshown = None;
-    let each = |trial: &str, outcome: &Outcome| {
+    let each = |trial: &str, outcome: &Investigation| {
         if let Err(error) = super::print(&secrets.text(&line(trial, outcome))) {
             unshown.get_or_insert(error);
         }
@@ -85,9 +85,9 @@ fn model(args: &Investigate) -> Result<(Model, Redactor), Failure> {
     Ok((build::model(&loaded.config.evaluator())?, secrets))
 }
 
-fn line(trial: &str, outcome: &Outcome) -> String {
+fn line(trial: &str, outcome: &Investigation) -> String {
     match outcome {
-        Outcome::Found(Findings { difficulty, feasible, failure_root_cause, .. }) => {
+        Investigation::Found(Findings { difficulty, feasible, failure_root_cause, .. }) => {
             let feasible = match feasible {
                 Some(true) => "feasible",
                 Some(false) => "not feasible",
@@ -99,10 +99,10 @@ fn line(trial: &str, outcome: &Outcome) -> String {
                 .trim_end()
                 .to_owned()
         }
-        Outcome::Refused(reason) => {
+        Investigation::Refused(reason) => {
             format!("{} {} {}", paint(BOLD, trial), paint(ODD, "no usable answer:"), first_line(reason))
         }
-        Outcome::Failed(error) => {
+        Investigation::Failed(error) => {
             format!("{} {} {}", paint(BOLD, trial), paint(BAD, "failed:"), first_line(&error.to_string()))
         }
     }

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, sync::Arc};
 use globset::{Glob, GlobMatcher};
 use rollout::{
     config::{DatasetSource, EnvironmentConfig, JobConfig, Override},
-    environment::{Place, Provider, connect},
+    environment::{HostPaths, Provider, connect},
     job::{Job, NoProvider, Plan, Selection, Work},
     model::build::Surroundings,
     task::Pins,
@@ -139,9 +139,9 @@ pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provi
 }
 
 /// What providers need of this machine.
-pub(crate) fn place() -> Result<Place, Failure> {
+pub(crate) fn place() -> Result<HostPaths, Failure> {
     // For those who wrap the command in another program.
     let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
     let helper = helper.map_or_else(std::env::current_exe, Ok)?;
-    Ok(Place { state_dir: state_dir()?, helper, docker: engine::place() })
+    Ok(HostPaths { state_dir: state_dir()?, helper, docker: engine::place() })
 }

@@ -79,7 +79,7 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
 
 /// One attempt of the oracle; of the other agent two at the first task and one, without a score, at the second.
 fn statistics() -> Statistics {
-    let task = |name: &str| stats::Task {
+    let task = |name: &str| stats::ReportTask {
         dataset: "quickstart".into(),
         name: name.into(),
         category: None,
@@ -88,7 +88,7 @@ fn statistics() -> Statistics {
     let trial = |agent, task, reward: Option<f64>, known_cost| {
         let standing = if reward.is_some() { Standing::Completed } else { Standing::Failed };
         let outcome = TrialSummary { standing, reward, known_cost, seconds: 2.1, ..TrialSummary::SKIPPED };
-        stats::Trial { agent, task, outcome }
+        stats::ReportTrial { agent, task, outcome }
     };
     let trials = [
         trial(0, 0, Some(1.0), None),

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use async_trait::async_trait;
 use rollout::{
     config::EnvironmentConfig,
-    environment::{DockerPlace, Place, Provider, connect},
+    environment::{DockerAccess, HostPaths, Provider, connect},
 };
 use rollout_testkit::{TestEngine, conformance::Subject};
 use serde_json::{Value, json};
@@ -27,8 +27,8 @@ impl Subject for Docker {
     }
 
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider> {
-        let docker = DockerPlace { host: Some(self.engine.host().to_owned()), ..DockerPlace::default() };
-        let place = Place { state_dir: state_dir.to_owned(), helper: "unused".into(), docker };
+        let docker = DockerAccess { host: Some(self.engine.host().to_owned()), ..DockerAccess::default() };
+        let place = HostPaths { state_dir: state_dir.to_owned(), helper: "unused".into(), docker };
         connect(config, &place).await.expect("connect to the engine")
     }
 

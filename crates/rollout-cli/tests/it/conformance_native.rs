@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use async_trait::async_trait;
 use rollout::{
     config::EnvironmentConfig,
-    environment::{DockerPlace, Place, Provider, connect},
+    environment::{DockerAccess, HostPaths, Provider, connect},
 };
 use rollout_testkit::{conformance::Subject, processes_and_mounts_below, runs_in};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ impl Subject for Native {
             // Another provider of the same job may be faster.
             let _ = fs::hard_link(command, &helper).or_else(|_| fs::copy(command, &helper).map(drop));
         }
-        let place = Place { state_dir: state_dir.to_owned(), helper, docker: DockerPlace::default() };
+        let place = HostPaths { state_dir: state_dir.to_owned(), helper, docker: DockerAccess::default() };
         connect(config, &place).await.expect("start the native provider")
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use rollout::environment::{DockerPlace, Place};
+use rollout::environment::{DockerAccess, HostPaths};
 use rollout_testkit::processes_and_mounts_below;
 use rollout_tools::{
     Call, ErrorCode, Resource as _, Session, ToolError,
@@ -110,7 +110,7 @@ fn desktops(dir: &Path, config: Value) -> Desktops {
     let helper = dir.join("rollout");
     let command = env!("CARGO_BIN_EXE_rollout");
     std::fs::hard_link(command, &helper).or_else(|_| std::fs::copy(command, &helper).map(drop)).unwrap();
-    let place = Place { state_dir: dir.join("state"), helper, docker: DockerPlace::default() };
+    let place = HostPaths { state_dir: dir.join("state"), helper, docker: DockerAccess::default() };
     let config: VmConfig = serde_json::from_value(config).unwrap();
     Desktops::new(config, place)
 }

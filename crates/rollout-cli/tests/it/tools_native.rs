@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use rollout::{
     config::{EnvironmentConfig, EnvironmentKind},
-    environment::{DockerPlace, Place, Provider, connect},
+    environment::{DockerAccess, HostPaths, Provider, connect},
     model::{
         Client, Interaction as _, Limits, Message, Model, RolloutInput, SamplingArgs, Sandboxed, State,
         ToolUse,
@@ -39,7 +39,8 @@ impl Natively {
         let helper = dir.path().join("rollout");
         let command = env!("CARGO_BIN_EXE_rollout");
         std::fs::hard_link(command, &helper).or_else(|_| std::fs::copy(command, &helper).map(drop)).unwrap();
-        let place = Place { state_dir: dir.path().join("state"), helper, docker: DockerPlace::default() };
+        let place =
+            HostPaths { state_dir: dir.path().join("state"), helper, docker: DockerAccess::default() };
         let provider = connect(&config, &place).await.unwrap();
         Self { dir, provider }
     }

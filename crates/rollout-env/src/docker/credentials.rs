@@ -13,7 +13,7 @@ use bollard::auth::DockerCredentials;
 use serde::Deserialize;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::host::DockerPlace;
+use crate::host::DockerAccess;
 use rollout_core::lenient_base64;
 
 /// How the docker command's configuration names Docker Hub.
@@ -59,7 +59,7 @@ struct HelperAnswer {
 
 impl Credentials {
     /// Reads the configuration. A file that is missing or broken holds none.
-    pub(super) async fn load(place: &DockerPlace) -> Self {
+    pub(super) async fn load(place: &DockerAccess) -> Self {
         let Some(path) = place.config_file("config.json") else { return Self::default() };
         let Ok(text) = tokio::fs::read(&path).await else { return Self::default() };
         serde_json::from_slice(&text).unwrap_or_else(|error| {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::EngineError;
-use crate::host::DockerPlace;
+use crate::host::DockerAccess;
 
 /// An address that an engine may listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ struct ContextEndpoint {
 }
 
 /// Lists the addresses to try, best first. One that was chosen by name is the only one.
-pub(super) fn candidates(place: &DockerPlace) -> Result<Vec<Endpoint>, EngineError> {
+pub(super) fn candidates(place: &DockerAccess) -> Result<Vec<Endpoint>, EngineError> {
     if let Some(host) = &place.host {
         let certificates = if place.tls || place.cert_dir.is_some() {
             place.cert_dir.clone().or_else(|| place.config_dir.clone())
@@ -95,7 +95,7 @@ fn parse(host: &str, from: &str, certificates: Option<PathBuf>) -> Result<Endpoi
     }
 }
 
-fn current_context(place: &DockerPlace) -> Result<Option<String>, EngineError> {
+fn current_context(place: &DockerAccess) -> Result<Option<String>, EngineError> {
     let Some(path) = place.config_file("config.json") else { return Ok(None) };
     match read_json::<CommandConfig>(&path) {
         Ok(config) => Ok(Some(config.current_context).filter(|context| !context.is_empty())),
@@ -105,7 +105,7 @@ fn current_context(place: &DockerPlace) -> Result<Option<String>, EngineError> {
 }
 
 /// Follows a context. Its directories are named by the hash of its name.
-fn of_context(place: &DockerPlace, name: &str) -> Result<Endpoint, EngineError> {
+fn of_context(place: &DockerAccess, name: &str) -> Result<Endpoint, EngineError> {
     let id = rollout_core::text::hex(&Sha256::digest(name));
     let unknown = || EngineError::UnknownContext(name.to_owned());
     let path = place.config_file(format!("contexts/meta/{id}/meta.json")).ok_or_else(unknown)?;
@@ -119,7 +119,7 @@ fn of_context(place: &DockerPlace, name: &str) -> Result<Endpoint, EngineError> 
     parse(&host, &format!("docker context {name:?}"), certificates)
 }
 
-fn usual_sockets(place: &DockerPlace) -> Vec<Endpoint> {
+fn usual_sockets(place: &DockerAccess) -> Vec<Endpoint> {
     let runtime = place.runtime_dir.as_deref();
     let home = place.home.as_deref();
     let below = |dir: Option<&Path>, path: &str| dir.map(|dir| dir.join(path));
@@ -145,7 +145,7 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
 mod tests {
     use super::*;
 
-    fn with_context(name: &str, host: &str, tls: bool) -> (tempfile::TempDir, DockerPlace) {
+    fn with_context(name: &str, host: &str, tls: bool) -> (tempfile::TempDir, DockerAccess) {
         let dir = tempfile::tempdir().unwrap();
         let id = rollout_core::text::hex(&Sha256::digest(name));
         let meta = dir.path().join("contexts/meta").join(&id);
@@ -157,19 +157,19 @@ mod tests {
             fs::create_dir_all(&tls).unwrap();
             fs::write(tls.join("ca.pem"), "").unwrap();
         }
-        let place = DockerPlace { config_dir: Some(dir.path().to_owned()), ..DockerPlace::default() };
+        let place = DockerAccess { config_dir: Some(dir.path().to_owned()), ..DockerAccess::default() };
         (dir, place)
     }
 
     #[test]
     fn docker_host_is_the_only_candidate() {
         let at = |host: &str, tls: bool| {
-            let place = DockerPlace {
+            let place = DockerAccess {
                 host: Some(host.to_owned()),
                 tls,
                 config_dir: Some("/c".into()),
                 context: Some("ignored".to_owned()),
-                ..DockerPlace::default()
+                ..DockerAccess::default()
             };
             candidates(&place).unwrap()
         };
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_ssh_address_is_refused_with_the_way_around() {
-        let place = DockerPlace { host: Some("ssh://me@far".to_owned()), ..DockerPlace::default() };
+        let place = DockerAccess { host: Some("ssh://me@far".to_owned()), ..DockerAccess::default() };
         let error = candidates(&place).unwrap_err();
         assert!(error.hint().is_some_and(|hint| hint.contains("ssh -nNT -L")), "{error:?}");
         insta::assert_snapshot!(error, @"DOCKER_HOST leads to me@far by ssh, which Rollout does not speak");
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn without_a_choice_the_usual_sockets_are_tried_docker_first() {
-        let place = DockerPlace {
+        let place = DockerAccess {
             home: Some("/h".into()),
             runtime_dir: Some("/r".into()),
             context: Some("default".to_owned()),
-            ..DockerPlace::default()
+            ..DockerAccess::default()
         };
         let found: Vec<String> = candidates(&place).unwrap().iter().map(Endpoint::to_string).collect();
         assert_eq!(

@@ -12,7 +12,7 @@ use super::{
     raw,
     settings::Builder,
 };
-use crate::host::DockerPlace;
+use crate::host::DockerAccess;
 
 /// How long an address may take to be reached.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -193,13 +193,13 @@ pub(super) struct Inner {
     pub(super) runtimes: Vec<String>,
     pub(super) builder: Builder,
     pub(super) owner: Owner,
-    pub(super) place: DockerPlace,
+    pub(super) place: DockerAccess,
     pub(super) keeper: KeeperThread,
 }
 
 impl Engine {
     /// Finds an engine that answers.
-    pub async fn connect(place: &DockerPlace) -> Result<Self, EngineError> {
+    pub async fn connect(place: &DockerAccess) -> Result<Self, EngineError> {
         let wanted = place.clone();
         let candidates = tokio::task::spawn_blocking(move || endpoint::candidates(&wanted))
             .await
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// Asks an engine what it is.
-    async fn introduce(api: Api, endpoint: Endpoint, place: &DockerPlace) -> Result<Self, EngineError> {
+    async fn introduce(api: Api, endpoint: Endpoint, place: &DockerAccess) -> Result<Self, EngineError> {
         let answers = async { tokio::try_join!(api.version(), api.info()) };
         let (version, info) = match tokio::time::timeout(ANSWER_TIMEOUT, answers).await {
             Ok(answers) => answers.map_err(EngineError::call("say what it is"))?,

@@ -3,8 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 
-use super::{BoxFuture, Interaction, Stop};
+use super::{Interaction, Stop};
 use crate::{Error, State};
 use rollout_core::message::{Message, Messages};
 

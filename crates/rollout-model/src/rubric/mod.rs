@@ -26,6 +26,7 @@ mod monitor;
 mod scene;
 mod score;
 
+use futures_util::future::BoxFuture;
 use std::{fmt, future::ready, sync::Arc};
 
 pub use command::{Command, CommandError};
@@ -34,10 +35,7 @@ pub use matching::Match;
 pub use scene::{IntoScore, IntoScores, Scene};
 
 use self::scene::{BoxError, Score, Scores};
-use super::{
-    BoxFuture,
-    parser::{Boxed, Parser, Plain},
-};
+use super::parser::{Boxed, Parser, Plain};
 
 /// Weighs what its functions make of a rollout. Cheap to clone.
 #[derive(Clone)]

@@ -3,12 +3,13 @@
 use std::{future::Future, marker::PhantomData, sync::Arc};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::State;
 use crate::tool::{Arguments, Tool, ToolFailure, ToolOutput, schema};
-use crate::{BoxFuture, State};
 use rollout_core::message::{Content, ToolDef};
 
 /// A tool that calls a function.

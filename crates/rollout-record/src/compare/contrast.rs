@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::side::{Failed, Side, Sums};
-use crate::stats::{Confidence, McNemar, Pairs, Sample, seeded};
+use crate::stats::{Confidence, McNemar, Moments, Pairs, seeded};
 use rollout_core::statistics::{Figures, Interval, Resampling};
 
 /// The share of attempts that have to pass for a task to count as solved.
@@ -118,7 +118,7 @@ impl Flip {
 
 impl Difference {
     fn new(pairs: &Pairs, confidence: Confidence, permutation: Resampling) -> Self {
-        let differences: Sample = pairs.values().iter().map(|(first, second)| second - first).collect();
+        let differences: Moments = pairs.values().iter().map(|(first, second)| second - first).collect();
         let known = pairs.mean_difference(confidence);
         let test = pairs.sign_flip(permutation.resamples as usize, seeded(permutation.seed));
         Self {
@@ -166,7 +166,7 @@ impl Contrast {
         let only = |one: &Side, two: &Side| -> Vec<TaskId> {
             one.tasks.keys().filter(|task| !two.tasks.contains_key(*task)).cloned().collect()
         };
-        let ratio = |values: fn(&Sums) -> &Sample| {
+        let ratio = |values: fn(&Sums) -> &Moments| {
             let pair = |(_, first, second): &Both<'_>| Some((values(first).mean()?, values(second).mean()?));
             Pairs::new(both.iter().filter_map(pair)).and_then(|pairs| pairs.ratio_of_totals())
         };

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{CompareError, TaskId};
 use crate::{
     saved::{SavedJob, SavedTrial},
-    stats::{Confidence, Gather, Sample, finite},
+    stats::{Confidence, Gather, Moments, finite},
 };
 use rollout_core::{
     result::{Standing, TrialSummary, is_pass},
@@ -31,11 +31,11 @@ pub struct Side {
 /// What the attempts at a task come to.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
-    rewards: Sample,
-    passes: Sample,
+    rewards: Moments,
+    passes: Moments,
     failed: u64,
-    pub(super) seconds: Sample,
-    pub(super) costs: Sample,
+    pub(super) seconds: Moments,
+    pub(super) costs: Moments,
     pub(super) content_hash: Option<Box<str>>,
 }
 
@@ -57,7 +57,7 @@ impl Sums {
         self.mean(&self.passes, failed)
     }
 
-    fn mean(&self, values: &Sample, failed: Failed) -> Option<f64> {
+    fn mean(&self, values: &Moments, failed: Failed) -> Option<f64> {
         let zeros = if failed == Failed::AsZero { self.failed } else { 0 };
         match (values.count(), zeros) {
             (0, 0) => None,

@@ -193,7 +193,7 @@ fn known(job: &SavedJob, agent: &str, dataset: &str) -> Result<Map<String, Value
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(SavedError::Read { path, source }.into()),
     }
-    let took = |run: &crate::saved::Run| {
+    let took = |run: &crate::saved::SavedRun| {
         run.ended_at.map_or(0.0, |end| end.duration_since(run.started_at).as_secs_f64())
     };
     let time: f64 = job.runs().iter().map(took).sum();

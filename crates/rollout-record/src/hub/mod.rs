@@ -28,7 +28,7 @@ pub use client::Hub;
 pub use error::HubError;
 pub use files::{FileError, PushFile};
 pub use name::{RepoName, RepoNameError};
-pub use push::{Progress, Push, Pushed};
+pub use push::{Push, PushProgress, Pushed};
 
 /// The public hub.
 pub const DEFAULT_ENDPOINT: &str = "https://huggingface.co";

@@ -47,7 +47,7 @@ pub struct Push {
 
 /// How far a push is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct PushProgress {
     /// Bytes that have been sent, or need not be.
     pub sent: u64,
     /// Bytes of all files.
@@ -167,7 +167,7 @@ impl Hub {
     pub async fn push(
         &self,
         push: &Push,
-        told: &mut (dyn FnMut(Progress) + Send),
+        told: &mut (dyn FnMut(PushProgress) + Send),
     ) -> Result<Pushed, HubError> {
         let total: Arc<AtomicU64> = Arc::default();
         let sent: Arc<AtomicU64> = Arc::default();
@@ -182,7 +182,7 @@ impl Hub {
                 _ = ticks.tick() => {
                     let total = total.load(Ordering::Relaxed);
                     // What is sent twice is counted twice.
-                    told(Progress { sent: sent.load(Ordering::Relaxed).min(total), total });
+                    told(PushProgress { sent: sent.load(Ordering::Relaxed).min(total), total });
                 }
             }
         }

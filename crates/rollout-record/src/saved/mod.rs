@@ -55,7 +55,7 @@ pub struct SavedJob {
     dir: JobDir,
     header: Header,
     config: Value,
-    runs: Vec<Run>,
+    runs: Vec<SavedRun>,
     /// Where in the journal the last word on each trial is, in the order of the plan.
     places: Vec<Place>,
     /// The numbers of the tasks by dataset and name.
@@ -68,7 +68,7 @@ pub struct SavedJob {
 
 /// One run of the job: the first, or a resume.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct SavedRun {
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended in good order; none if it was killed, or still runs.
@@ -148,12 +148,12 @@ impl SavedJob {
         if !journal.is_file() {
             return Err(SavedError::NotAJob(dir.path().to_owned()));
         }
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<SavedRun> = Vec::new();
         let mut places: HashMap<TrialIndex, Place> = HashMap::new();
         let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
             Entry::Job(_) => {}
             Entry::RunStarted { at, provenance } => {
-                runs.push(Run { started_at: at, ended_at: None, cancelled: false, provenance });
+                runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
             }
             Entry::Trial { index, .. } => {
                 let run = runs.len().saturating_sub(1) as u32;
@@ -195,7 +195,7 @@ impl SavedJob {
     }
 
     /// Its runs, in order.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[SavedRun] {
         &self.runs
     }
 

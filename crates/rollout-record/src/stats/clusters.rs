@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Confidence, Sample, Sorted, distribution::t_critical, finite};
+use super::{Confidence, Moments, Sorted, distribution::t_critical, finite};
 use rollout_core::statistics::{Estimate, Interval};
 
 /// Gathers values with the task each belongs to.
@@ -11,13 +11,13 @@ use rollout_core::statistics::{Estimate, Interval};
 /// here a task counts as a whole. Of the values only the sums of each task are kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clusters<K> {
-    all: Sample,
-    by_task: BTreeMap<K, Sample>,
+    all: Moments,
+    by_task: BTreeMap<K, Moments>,
 }
 
 impl<K> Default for Clusters<K> {
     fn default() -> Self {
-        Self { all: Sample::default(), by_task: BTreeMap::new() }
+        Self { all: Moments::default(), by_task: BTreeMap::new() }
     }
 }
 
@@ -34,12 +34,12 @@ impl<K: Ord> Clusters<K> {
     }
 
     /// All values, as if they did not depend on one another.
-    pub fn all(&self) -> &Sample {
+    pub fn all(&self) -> &Moments {
         &self.all
     }
 
     /// The values of each task, in the order of the tasks.
-    pub fn by_task(&self) -> &BTreeMap<K, Sample> {
+    pub fn by_task(&self) -> &BTreeMap<K, Moments> {
         &self.by_task
     }
 
@@ -97,7 +97,7 @@ impl<K: Ord> Clusters<K> {
             }
             sum / count
         }))?;
-        let standard_error = means.values().iter().copied().collect::<Sample>().sd()?;
+        let standard_error = means.values().iter().copied().collect::<Moments>().sd()?;
         let outside = confidence.miss() / 2.0;
         let interval = Interval::finite(means.quantile(outside), means.quantile(1.0 - outside))?;
         Some(Estimate { standard_error, interval })

@@ -1,6 +1,6 @@
 //! What a group of trials comes to: how many, how good, how certain, how long, how dear.
 
-use super::{Clusters, Confidence, PassCurve, Sample, Sorted, seeded, wilson};
+use super::{Clusters, Confidence, Moments, PassCurve, Sorted, seeded, wilson};
 use rollout_core::result::{Standing, TrialSummary, is_pass};
 use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
 
@@ -15,7 +15,7 @@ pub const MOST_TRIES: usize = 1_000;
 /// ```
 pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let sorted = Sorted::new(values)?;
-    let sample: Sample = sorted.values().iter().copied().collect();
+    let sample: Moments = sorted.values().iter().copied().collect();
     let at = |share| sorted.quantile(share);
     Some(Spread {
         n: sample.count(),

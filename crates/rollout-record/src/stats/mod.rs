@@ -46,7 +46,7 @@ pub use rollout_core::statistics::{
     AgentStatistics, Estimate, Figures, Interval, MeanReward, PassPoint, PassRate, Resampling, Scores,
     Spread, Statistics,
 };
-pub use sample::Sample;
+pub use sample::Moments;
 
 /// A number, unless it is none.
 pub(crate) fn finite(number: f64) -> Option<f64> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Clusters, Confidence, Sample, finite};
+use super::{Clusters, Confidence, Moments, finite};
 use rollout_core::statistics::Interval;
 
 /// What two agents got on the same tasks: a pair of values for each task.
@@ -55,7 +55,7 @@ impl Pairs {
 
     /// The mean difference: of two tasks or more.
     pub fn mean_difference(&self, confidence: Confidence) -> Option<MeanDifference> {
-        let sample: Sample = self.differences().collect();
+        let sample: Moments = self.differences().collect();
         Some(MeanDifference {
             mean: sample.mean()?,
             standard_error: sample.standard_error()?,

@@ -1,12 +1,12 @@
 //! The statistics of a job: figures of each agent, over all its tasks and over parts of them.
 //!
 //! ```
-//! use rollout::{result::{Standing, TrialSummary}, stats::report::{Report, Task, Trial}};
+//! use rollout::{result::{Standing, TrialSummary}, stats::report::{Report, ReportTask, ReportTrial}};
 //!
-//! let task = |name| Task { dataset: "sums".into(), name, category: Some("easy".into()), difficulty: None };
+//! let task = |name| ReportTask { dataset: "sums".into(), name, category: Some("easy".into()), difficulty: None };
 //! let trial = |task, reward| {
 //!     let outcome = TrialSummary { standing: Standing::Completed, reward: Some(reward), ..TrialSummary::SKIPPED };
-//!     Trial { agent: 0, task, outcome }
+//!     ReportTrial { agent: 0, task, outcome }
 //! };
 //! let trials = [trial(0, 1.0), trial(0, 0.0), trial(1, 1.0)];
 //! let report = Report::new(vec!["model".into()], vec![task("a".into()), task("b".into())], trials);
@@ -21,7 +21,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use serde_json::value::RawValue;
 
 use super::{
-    Confidence, Sample,
+    Confidence, Moments,
     figures::{Gather, MOST_TRIES},
     pass_all_k, pass_at_k, wilson,
 };
@@ -38,7 +38,7 @@ const SEED: u64 = 1;
 
 /// A task of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct ReportTask {
     /// Its dataset.
     pub dataset: String,
     /// Its name.
@@ -51,7 +51,7 @@ pub struct Task {
 
 /// A trial of a report.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Trial {
+pub struct ReportTrial {
     /// The number of its agent.
     pub agent: u32,
     /// The number of its task.
@@ -117,9 +117,9 @@ pub struct TaskScores {
 #[derive(Debug, Clone)]
 pub struct Report {
     agents: Vec<String>,
-    tasks: Vec<Task>,
+    tasks: Vec<ReportTask>,
     /// By agent, then by task.
-    trials: Vec<Trial>,
+    trials: Vec<ReportTrial>,
 }
 
 impl Report {
@@ -128,11 +128,16 @@ impl Report {
     /// # Panics
     ///
     /// Where a trial has an agent or a task that is not there.
-    pub fn new(agents: Vec<String>, tasks: Vec<Task>, trials: impl IntoIterator<Item = Trial>) -> Self {
-        let mut trials: Vec<Trial> = trials.into_iter().collect();
+    pub fn new(
+        agents: Vec<String>,
+        tasks: Vec<ReportTask>,
+        trials: impl IntoIterator<Item = ReportTrial>,
+    ) -> Self {
+        let mut trials: Vec<ReportTrial> = trials.into_iter().collect();
         trials.sort_by_key(|trial| (trial.agent, trial.task));
-        let there =
-            |trial: &Trial| (trial.agent as usize) < agents.len() && (trial.task as usize) < tasks.len();
+        let there = |trial: &ReportTrial| {
+            (trial.agent as usize) < agents.len() && (trial.task as usize) < tasks.len()
+        };
         assert!(trials.iter().all(there), "a trial has an agent and a task of the report");
         Self { agents, tasks, trials }
     }
@@ -173,7 +178,7 @@ impl Report {
         (MOST_DRAWS / clusters).clamp(200, 1_000)
     }
 
-    fn trials_of(&self, agent: usize) -> &[Trial] {
+    fn trials_of(&self, agent: usize) -> &[ReportTrial] {
         let start = self.trials.partition_point(|trial| (trial.agent as usize) < agent);
         let end = self.trials.partition_point(|trial| trial.agent as usize <= agent);
         &self.trials[start..end]
@@ -185,7 +190,7 @@ impl Report {
         trials.iter().for_each(|trial| all.add(trial.task, &trial.outcome));
         let figures = all.finish(CONFIDENCE, bootstrap);
         // One kind of part at a time, so that no more than one is in memory.
-        let by = |part: fn(&Task) -> Option<&str>| {
+        let by = |part: fn(&ReportTask) -> Option<&str>| {
             let mut parts: IndexMap<&str, Gather> = IndexMap::new();
             for trial in trials {
                 if let Some(part) = part(&self.tasks[trial.task as usize]) {
@@ -215,11 +220,11 @@ impl Report {
 }
 
 impl<'a> TaskFigures<'a> {
-    fn new(task: &'a Task, trials: &[Trial]) -> Self {
+    fn new(task: &'a ReportTask, trials: &[ReportTrial]) -> Self {
         let outcomes = || trials.iter().map(|trial| &trial.outcome);
         let count = |standing| outcomes().filter(|trial| trial.standing == standing).count() as u64;
         let finished = || outcomes().filter(|trial| trial.standing != Standing::Skipped);
-        let mut rewards = Sample::default();
+        let mut rewards = Moments::default();
         let mut passed = 0;
         for reward in
             outcomes().filter(|trial| trial.standing == Standing::Completed).filter_map(|t| t.reward)
@@ -244,14 +249,14 @@ impl<'a> TaskFigures<'a> {
             skipped: count(Standing::Skipped),
             failed_excluded,
             failed_as_zero,
-            mean_duration_sec: finished().map(|trial| trial.seconds).collect::<Sample>().mean(),
-            mean_cost_usd: finished().filter_map(|trial| trial.known_cost).collect::<Sample>().mean(),
+            mean_duration_sec: finished().map(|trial| trial.seconds).collect::<Moments>().mean(),
+            mean_cost_usd: finished().filter_map(|trial| trial.known_cost).collect::<Moments>().mean(),
         }
     }
 }
 
 impl TaskScores {
-    fn new(rewards: Sample, passed: u64) -> Self {
+    fn new(rewards: Moments, passed: u64) -> Self {
         let trials = rewards.count();
         let tries = 1..=trials.min(MOST_TRIES as u64);
         Self {
@@ -304,18 +309,18 @@ impl Serialize for Tasks<'_> {
 mod tests {
     use super::*;
 
-    fn task(name: &str, category: Option<&str>) -> Task {
+    fn task(name: &str, category: Option<&str>) -> ReportTask {
         let category = category.map(str::to_owned);
-        Task { dataset: "set".into(), name: name.into(), category, difficulty: None }
+        ReportTask { dataset: "set".into(), name: name.into(), category, difficulty: None }
     }
 
-    fn trial(agent: u32, task: u32, reward: Option<f64>, standing: Standing) -> Trial {
+    fn trial(agent: u32, task: u32, reward: Option<f64>, standing: Standing) -> ReportTrial {
         let outcome =
             TrialSummary { standing, reward, seconds: 2.0, known_cost: reward, ..TrialSummary::SKIPPED };
-        Trial { agent, task, outcome }
+        ReportTrial { agent, task, outcome }
     }
 
-    fn scored(agent: u32, task: u32, reward: f64) -> Trial {
+    fn scored(agent: u32, task: u32, reward: f64) -> ReportTrial {
         trial(agent, task, Some(reward), Standing::Completed)
     }
 
@@ -350,11 +355,11 @@ mod tests {
     #[test]
     fn trials_in_any_order_give_the_same_to_the_last_bit() {
         let mut random = fastrand::Rng::with_seed(7);
-        let mut trials: Vec<Trial> = (0..2)
+        let mut trials: Vec<ReportTrial> = (0..2)
             .flat_map(|agent| (0..40).map(move |task| (agent, task)))
             .map(|(agent, task)| scored(agent, task, random.f64()))
             .collect();
-        let report = |trials: &[Trial]| {
+        let report = |trials: &[ReportTrial]| {
             let tasks = (0..40).map(|task_number| task(&task_number.to_string(), Some("c"))).collect();
             Report::new(vec!["x".into(), "y".into()], tasks, trials.iter().copied())
         };

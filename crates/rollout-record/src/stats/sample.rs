@@ -6,11 +6,11 @@ use rollout_core::statistics::Interval;
 /// Gathers values one by one and tells their mean and spread.
 ///
 /// ```
-/// let sample: rollout::stats::Sample = [2.0, 4.0, 6.0].into_iter().collect();
+/// let sample: rollout::stats::Moments = [2.0, 4.0, 6.0].into_iter().collect();
 /// assert_eq!((sample.mean(), sample.sd()), (Some(4.0), Some(2.0)));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Sample {
+pub struct Moments {
     count: u64,
     sum: f64,
     /// The mean so far, from which the next value's distance is taken.
@@ -19,7 +19,7 @@ pub struct Sample {
     squares: f64,
 }
 
-impl Sample {
+impl Moments {
     /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
@@ -62,13 +62,13 @@ impl Sample {
     }
 }
 
-impl Extend<f64> for Sample {
+impl Extend<f64> for Moments {
     fn extend<I: IntoIterator<Item = f64>>(&mut self, values: I) {
         values.into_iter().for_each(|value| self.add(value));
     }
 }
 
-impl FromIterator<f64> for Sample {
+impl FromIterator<f64> for Moments {
     fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
         let mut sample = Self::default();
         sample.extend(values);
@@ -80,7 +80,7 @@ impl FromIterator<f64> for Sample {
 mod tests {
     use super::*;
 
-    fn sample(values: &[f64]) -> Sample {
+    fn sample(values: &[f64]) -> Moments {
         values.iter().copied().collect()
     }
 

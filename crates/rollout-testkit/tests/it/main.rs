@@ -8,3 +8,4 @@ mod model_server;
 mod model_stream;
 mod scale;
 mod silence;
+mod structure;

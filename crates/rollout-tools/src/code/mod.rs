@@ -10,7 +10,7 @@ mod session;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout::environment::{Environment, Place};
+use rollout::environment::{Environment, HostPaths};
 use serde_json::{Value, json};
 
 pub(crate) use config::CodeConfig;
@@ -35,7 +35,7 @@ struct Shared {
 
 impl Code {
     /// Runs code as configured, with what providers need of this machine. Nothing is started yet.
-    pub(crate) fn new(config: CodeConfig, place: Place) -> Self {
+    pub(crate) fn new(config: CodeConfig, place: HostPaths) -> Self {
         let environments = Environments::new("code", config.settings(), place, MAX_STARTS);
         Self(Arc::new(Shared { config, environments }))
     }

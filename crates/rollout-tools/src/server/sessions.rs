@@ -72,7 +72,7 @@ pub(super) struct Opened {
     ended: CancellationToken,
     session: RwLock<Option<Box<dyn Session>>>,
     activity: Mutex<Activity>,
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<HostPaths>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +90,12 @@ struct Activity {
 }
 
 /// The right to one session.
-struct Place {
+struct HostPaths {
     sessions: Arc<Sessions>,
     worker: String,
 }
 
-impl Drop for Place {
+impl Drop for HostPaths {
     fn drop(&mut self) {
         let mut state = self.sessions.state();
         state.taken -= 1;
@@ -185,7 +185,7 @@ impl Activity {
 }
 
 impl Opened {
-    fn new(worker: &str, resource_type: &str, number: u32, custom: Option<&str>, place: Place) -> Self {
+    fn new(worker: &str, resource_type: &str, number: u32, custom: Option<&str>, place: HostPaths) -> Self {
         let mut name = format!("{resource_type}_{}_{number:03}", sanitised(worker));
         if let Some(custom) = custom.filter(|custom| !custom.is_empty()) {
             name = format!("{name}_{}", sanitised(custom));
@@ -209,7 +209,7 @@ impl Opened {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<Place>> {
+    fn place(&self) -> MutexGuard<'_, Option<HostPaths>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -384,7 +384,7 @@ impl Sessions {
         Ok(Entered::New(opened))
     }
 
-    fn take_place(self: &Arc<Self>, state: &mut State, worker: &str) -> Result<Place, ToolError> {
+    fn take_place(self: &Arc<Self>, state: &mut State, worker: &str) -> Result<HostPaths, ToolError> {
         if state.stopping {
             return Err(ToolError::new(ErrorCode::Overloaded, "the server is stopping"));
         }
@@ -400,7 +400,7 @@ impl Sessions {
         }
         *own += 1;
         state.taken += 1;
-        Ok(Place { sessions: Arc::clone(self), worker: worker.to_owned() })
+        Ok(HostPaths { sessions: Arc::clone(self), worker: worker.to_owned() })
     }
 
     /// The worker's session of a resource, for a call. Waits for one that is being opened.

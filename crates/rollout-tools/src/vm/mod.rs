@@ -9,7 +9,7 @@ mod xwd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use rollout::environment::Place;
+use rollout::environment::HostPaths;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -36,7 +36,7 @@ pub struct Desktops {
 
 impl Desktops {
     /// Makes desktops as configured, with what providers need of this machine. Nothing is started yet.
-    pub fn new(config: VmConfig, place: Place) -> Self {
+    pub fn new(config: VmConfig, place: HostPaths) -> Self {
         let environments = Environments::new("vm", config.settings(), place, MAX_STARTS);
         Self { config, environments, starts: Semaphore::new(MAX_STARTS) }
     }

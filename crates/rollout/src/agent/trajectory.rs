@@ -162,7 +162,7 @@ struct File {
     stop_condition: Option<String>,
     is_truncated: bool,
     error: Value,
-    usage: Option<result::Usage>,
+    usage: Option<result::AgentUsage>,
     tools: Arc<[ToolDef]>,
     prompt: Value,
     turns: Vec<Value>,
@@ -230,8 +230,8 @@ impl Turn {
 }
 
 /// What a model used, as results tell it; none if no response told.
-pub(crate) fn used(usage: &Usage) -> Option<result::Usage> {
-    (usage.responses > 0).then(|| result::Usage {
+pub(crate) fn used(usage: &Usage) -> Option<result::AgentUsage> {
+    (usage.responses > 0).then(|| result::AgentUsage {
         input_tokens: Some(usage.input_tokens as u64),
         output_tokens: Some(usage.output_tokens as u64),
         // Most servers tell of cached tokens only where there are some.

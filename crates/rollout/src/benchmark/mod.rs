@@ -70,7 +70,7 @@ pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, 
 pub use eval::{Eval, rollout};
 pub use rollout_core::row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
 pub use rollout_core::summary::RolloutSummary;
-pub use run::{EVALUATION, EvalError, LostServer, Outcome, Run, question_hash};
+pub use run::{EvalError, EvalOutcome, LostServer, Run, question_hash};
 pub use runner::{AgentRunner, QuickError, QuickOptions, QuickResult, StartedRunner, quick_rollout};
 pub use setup::{SetupError, judge};
 pub use tools::ToolServerError;

@@ -33,9 +33,6 @@ use rollout_env::blocking::blocking;
 use rollout_model::dataset;
 use rollout_record::{atomic::WriteError, rows};
 
-/// The name of the file that says what each answer is worth.
-pub const EVALUATION: &str = "evaluation.json";
-
 /// Why a benchmark has no good end.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalError {
@@ -140,7 +137,7 @@ pub struct Run {
 
 /// What a run came to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct EvalOutcome {
     /// As a job.
     pub result: JobResult,
     /// As a benchmark; none if it was cancelled, so that questions are missing.
@@ -201,7 +198,7 @@ impl Run {
     }
 
     /// Asks all questions, telling `events` what happens, and writes what they came to.
-    pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<Outcome, EvalError> {
+    pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<EvalOutcome, EvalError> {
         let Self { mut job, config, tools: Tools { toolbox, mut server, .. } } = self;
         let dir = job.directory().to_owned();
         let provenance = Some(job.provenance().await);
@@ -223,7 +220,7 @@ impl Run {
             return Err(EvalError::ToolServer(Box::new(lost)));
         }
         if result.cancelled {
-            return Ok(Outcome { result, summary: None });
+            return Ok(EvalOutcome { result, summary: None });
         }
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
@@ -235,7 +232,7 @@ impl Run {
         .await
         .map_err(|error| JobError::Tasks(std::io::Error::other(error)))??;
         let _ = events.send(Event::BenchmarkFinished { summary: Arc::new(summary.clone()) });
-        Ok(Outcome { result, summary: Some(summary) })
+        Ok(EvalOutcome { result, summary: Some(summary) })
     }
 }
 
@@ -284,7 +281,7 @@ fn finish(
     if config.save_results {
         let results = dir.join(rows::RESULTS);
         if config.evaluate_results {
-            let target = dir.join(EVALUATION);
+            let target = dir.join(rows::EVALUATION);
             let total = summary.total_tasks;
             summary.judge_failures = evaluation::write(&results, config.evaluation_metric, total, &target)?;
             summary.evaluation_file = Some(target);

@@ -202,7 +202,7 @@ fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Where the evaluation of a file of answers belongs: beside it.
 pub fn evaluation_file(rows: &Path) -> PathBuf {
-    rows.with_file_name(super::EVALUATION)
+    rows.with_file_name(rows::EVALUATION)
 }
 
 /// Scores every answer of a file: lines of a benchmark's `results.jsonl`, also of other programs, or rows of a model's

@@ -33,7 +33,7 @@ use rollout_record::{
 
 /// What an investigation looks into, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct InvestigateOptions {
     /// Which episodes.
     pub which: Which,
     /// How many of them at most.
@@ -86,7 +86,7 @@ pub struct Spent {
 
 /// What became of one episode.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Investigation {
     /// What was found.
     Found(Findings),
     /// Twice the model said nothing that can be read: why the second answer cannot.
@@ -123,8 +123,8 @@ pub async fn investigate(
     job: &Path,
     model: Arc<Model>,
     secrets: &Redactor,
-    options: Options,
-    mut each: impl FnMut(&str, &Outcome),
+    options: InvestigateOptions,
+    mut each: impl FnMut(&str, &Investigation),
 ) -> Result<Investigated, InvestigateError> {
     let (sender, cases) = mpsc::channel(options.concurrency.get());
     let job = job.to_owned();
@@ -157,23 +157,23 @@ pub async fn investigate(
             cost = cost.zip(usage.cost).map(|(sum, cost)| sum + cost);
         }
         let outcome = match outcome {
-            Outcome::Failed(error) if error.is(ErrorKind::Unauthorized) => {
+            Investigation::Failed(error) if error.is(ErrorKind::Unauthorized) => {
                 return Err(InvestigateError::Unauthorized(error));
             }
-            Outcome::Found(findings) => {
+            Investigation::Found(findings) => {
                 let findings = clean(findings, secrets);
                 let config = told.insert(case.experiment.clone()).then(|| config.clone());
                 save(&case, findings.clone(), config).await?;
                 investigated.found += 1;
-                Outcome::Found(findings)
+                Investigation::Found(findings)
             }
-            Outcome::Refused(reason) => {
+            Investigation::Refused(reason) => {
                 investigated.refused += 1;
-                Outcome::Refused(secrets.text(&reason).into_owned())
+                Investigation::Refused(secrets.text(&reason).into_owned())
             }
-            Outcome::Failed(error) => {
+            Investigation::Failed(error) => {
                 investigated.failed += 1;
-                Outcome::Failed(error)
+                Investigation::Failed(error)
             }
         };
         each(&case.trial, &outcome);
@@ -185,7 +185,11 @@ pub async fn investigate(
 
 /// Reads the episodes that are to be looked into, one by one as they are taken. Returns where the eval log is, and how
 /// many episodes have findings already.
-fn gather(path: &Path, options: Options, cases: &mpsc::Sender<Case>) -> Result<(PathBuf, u64), ExportError> {
+fn gather(
+    path: &Path,
+    options: InvestigateOptions,
+    cases: &mpsc::Sender<Case>,
+) -> Result<(PathBuf, u64), ExportError> {
     let job = SavedJob::open(path)?;
     let log = eval_log::complete(&job)?;
     let (mut taken, mut skipped) = (0, 0);
@@ -217,7 +221,7 @@ fn gather(path: &Path, options: Options, cases: &mpsc::Sender<Case>) -> Result<(
 }
 
 /// Asks about an episode, and once more if the answer cannot be read. Returns also what each response used.
-async fn ask(model: &Model, case: &Case) -> (Outcome, Vec<Option<TokenUsage>>) {
+async fn ask(model: &Model, case: &Case) -> (Investigation, Vec<Option<TokenUsage>>) {
     let mut messages = vec![Arc::new(Message::user(case.prompt.as_str()))];
     let mut usage = Vec::new();
     loop {
@@ -227,7 +231,7 @@ async fn ask(model: &Model, case: &Case) -> (Outcome, Vec<Option<TokenUsage>>) {
                 usage.push(response.usage);
                 let reply = response.message.text().into_owned();
                 match answer::read(&reply) {
-                    Ok(findings) => return (Outcome::Found(findings), usage),
+                    Ok(findings) => return (Investigation::Found(findings), usage),
                     Err(problem) => (reply, problem.to_string()),
                 }
             }
@@ -235,10 +239,10 @@ async fn ask(model: &Model, case: &Case) -> (Outcome, Vec<Option<TokenUsage>>) {
                 usage.push(None);
                 continue;
             }
-            Err(error) => return (Outcome::Failed(error), usage),
+            Err(error) => return (Investigation::Failed(error), usage),
         };
         if is_last {
-            return (Outcome::Refused(problem), usage);
+            return (Investigation::Refused(problem), usage);
         }
         messages.push(Arc::new(Message::assistant(prompt::clip(&reply, answer::MAX_CHARS).as_str())));
         messages.push(Arc::new(Message::user(prompt::correction(&problem).as_str())));

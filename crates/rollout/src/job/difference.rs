@@ -8,7 +8,7 @@ use rollout_core::text::excerpt;
 
 /// One setting that is not the same in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct ConfigDifference {
     /// The setting, dotted.
     pub key: String,
     /// What it was, or nothing.
@@ -17,7 +17,7 @@ pub struct Difference {
     pub after: Option<String>,
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for ConfigDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, before, after } = self;
         match (before, after) {
@@ -30,13 +30,13 @@ impl fmt::Display for Difference {
 }
 
 /// Every leaf that differs, in the order of the first value.
-pub(super) fn differences(before: &Value, after: &Value) -> Vec<Difference> {
+pub(super) fn differences(before: &Value, after: &Value) -> Vec<ConfigDifference> {
     let mut found = Vec::new();
     compare("", Some(before), Some(after), &mut found);
     found
 }
 
-fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<Difference>) {
+fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<ConfigDifference>) {
     let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     match (before, after) {
         (Some(before), Some(after)) if before == after => {}
@@ -53,9 +53,11 @@ fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut
                 compare(&below(&place.to_string()), before.get(place), after.get(place), found);
             }
         }
-        _ => {
-            found.push(Difference { key: key.to_owned(), before: before.map(short), after: after.map(short) })
-        }
+        _ => found.push(ConfigDifference {
+            key: key.to_owned(),
+            before: before.map(short),
+            after: after.map(short),
+        }),
     }
 }
 

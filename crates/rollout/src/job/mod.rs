@@ -26,13 +26,12 @@ use std::{
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
-pub use difference::Difference;
+pub use difference::ConfigDifference;
 pub use no_provider::NoProvider;
 pub use plan::{ExampleSet, Plan, PlanAgent, PlanDataset, PlanError, PlanTask, Selection, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{provenance::TaskHashes, sections::Sections, summary::Rows};
-use crate::benchmark;
 use rollout_core::{provenance::Provenance, row::RolloutOutput};
 use rollout_env::{Provider, blocking::blocking};
 use rollout_model as model;
@@ -238,7 +237,7 @@ impl Job {
             return Err(JobError::Exists(path.to_owned()));
         }
         let rows = [path.join(rows::RESULTS), path.join(rows::OUTPUTS)];
-        let others = [path.join(benchmark::EVALUATION), dir.config(), dir.result()];
+        let others = [path.join(rows::EVALUATION), dir.config(), dir.result()];
         match rows.into_iter().chain(others).find(|file| file.exists()) {
             Some(file) => Err(JobError::InTheWay(file)),
             None => Ok(()),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Difference, History, Job, JobError, Plan, PlanAgent, Store, difference, header,
+    ConfigDifference, History, Job, JobError, Plan, PlanAgent, Store, difference, header,
     plan::PlanTask,
     planned_tasks,
     provenance::{Origin, TaskHashes},
@@ -65,7 +65,7 @@ pub enum ResumeError {
     SecretOverride(String),
     /// The configuration is not the one the job was started with.
     #[error("the configuration has changed since the job was started:\n{}", lines(.0))]
-    ConfigChanged(Vec<Difference>),
+    ConfigChanged(Vec<ConfigDifference>),
     /// The tasks are not those the job was started with.
     #[error("the tasks have changed since the job was started:\n{}", lines(.0))]
     TasksChanged(Vec<String>),
@@ -154,7 +154,7 @@ impl Resumable {
         rerun: &[Rerun],
     ) -> Result<Job, ResumeError> {
         if self.header.provider != provider.name() {
-            return Err(ResumeError::ConfigChanged(vec![Difference {
+            return Err(ResumeError::ConfigChanged(vec![ConfigDifference {
                 key: "environment.type".to_owned(),
                 before: Some(self.header.provider),
                 after: Some(provider.name().to_owned()),

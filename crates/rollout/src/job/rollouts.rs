@@ -22,7 +22,7 @@ use crate::{
 };
 use rollout_core::{
     name::{TrialId, TrialIndex},
-    result::{ErrorType, TrialError, TrialResult, Usage},
+    result::{AgentUsage, ErrorType, TrialError, TrialResult},
     row::{OutputError, RolloutOutput, TaskResult},
 };
 use rollout_model::output::question_row;
@@ -347,7 +347,7 @@ pub(super) fn trial_result(trial: &TrialId, output: &RolloutOutput) -> TrialResu
     result.reward = (!output.is_unscored).then_some(output.reward);
     result.rewards = output.metrics.clone();
     if let Some(usage) = output.token_usage {
-        result.usage = Some(Usage {
+        result.usage = Some(AgentUsage {
             input_tokens: Some(usage.input_tokens as u64),
             output_tokens: Some(usage.output_tokens as u64),
             cached_tokens: (usage.cached_tokens > 0.0).then_some(usage.cached_tokens as u64),

@@ -5,7 +5,8 @@ use std::{fs, path::PathBuf, sync::Arc};
 use serde_json::Value;
 
 use super::{
-    Difference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, absolute, difference, resume::Growth,
+    ConfigDifference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, absolute, difference,
+    resume::Growth,
 };
 use rollout_env::Provider as _;
 use rollout_record::{journal::Journal, layout::JobDir, rows};
@@ -65,7 +66,7 @@ fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
 }
 
 /// What differs and must not. A setting that the saved run does not tell is not compared.
-fn changes(saved: &Value, now: &Value) -> Vec<Difference> {
+fn changes(saved: &Value, now: &Value) -> Vec<ConfigDifference> {
     let pick = |value: &Value| -> Value {
         let told = SAME.iter().filter(|key| saved.get(**key).is_some_and(|value| !value.is_null()));
         told.map(|key| ((*key).to_owned(), value.get(*key).cloned().unwrap_or_default())).collect()
@@ -76,7 +77,11 @@ fn changes(saved: &Value, now: &Value) -> Vec<Difference> {
         && after < before
     {
         let key = "num_examples".to_owned();
-        found.push(Difference { key, before: Some(before.to_string()), after: Some(after.to_string()) });
+        found.push(ConfigDifference {
+            key,
+            before: Some(before.to_string()),
+            after: Some(after.to_string()),
+        });
     }
     found
 }

@@ -13,7 +13,7 @@ use rollout_core::{
     provenance::Provenance,
     result::{ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
 };
-use rollout_record::stats::report::{Report, StatisticsFile, Task, Trial};
+use rollout_record::stats::report::{Report, ReportTask, ReportTrial, StatisticsFile};
 
 /// What is kept of each trial while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ pub(super) fn report(plan: &Plan, rows: &Rows) -> Report {
             let said = about.and_then(|about| about.get(key)).or_else(|| deeper?.get(key));
             label(said)
         };
-        Task {
+        ReportTask {
             dataset: task.dataset.to_string(),
             name: task.name.to_string(),
             category: about("category"),
@@ -84,7 +84,7 @@ pub(super) fn report(plan: &Plan, rows: &Rows) -> Report {
     let trial = |index| {
         let (agent, task, _) = plan.place(index);
         let outcome = rows.get(index).unwrap_or(TrialSummary::SKIPPED);
-        Trial { agent: agent as u32, task: task as u32, outcome }
+        ReportTrial { agent: agent as u32, task: task as u32, outcome }
     };
     Report::new(
         plan.agents().map(ToString::to_string).collect(),

@@ -17,7 +17,7 @@ use crate::{
 };
 use rollout_core::{
     event::Phase,
-    result::{ErrorType, Usage},
+    result::{AgentUsage, ErrorType},
 };
 use rollout_env::{Environment, blocking::blocking};
 use rollout_model as model;
@@ -28,7 +28,7 @@ const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;
 
 /// What came of a conversation.
 pub(super) struct Conversed {
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<AgentUsage>,
     pub(super) result: Result<(), Failure>,
 }
 

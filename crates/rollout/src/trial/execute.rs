@@ -14,7 +14,7 @@ use crate::{
     agent::{self, trajectory::TurnLog},
     config::AgentKind,
 };
-use rollout_core::{event::Phase, result::Usage};
+use rollout_core::{event::Phase, result::AgentUsage};
 use rollout_env::{CopyMode, Environment, FileRead};
 use rollout_model as model;
 
@@ -25,7 +25,7 @@ const MAX_USAGE_BYTES: u64 = 64 << 10;
 pub(super) struct Executed {
     pub(super) span: PhaseSpan,
     /// What the agent used, as far as it is known.
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<AgentUsage>,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -76,15 +76,15 @@ async fn run_script(context: &TrialContext<'_>, environment: &dyn Environment) -
 }
 
 /// What the agent reports to have used. The error is a note: an invalid file fails no trial.
-async fn read_usage(environment: &dyn Environment) -> Result<Option<Usage>, String> {
+async fn read_usage(environment: &dyn Environment) -> Result<Option<AgentUsage>, String> {
     match bounded(environment.read_file("/logs/agent/usage.json", MAX_USAGE_BYTES)).await {
         Ok(found) => parse_usage(&found).map_err(|why| format!("/logs/agent/usage.json was ignored: {why}")),
         Err(_) => Ok(None),
     }
 }
 
-fn parse_usage(found: &FileRead) -> Result<Option<Usage>, String> {
-    let usage: Usage = match found {
+fn parse_usage(found: &FileRead) -> Result<Option<AgentUsage>, String> {
+    let usage: AgentUsage = match found {
         FileRead::Content(bytes) => serde_json::from_slice(bytes).map_err(|error| error.to_string())?,
         FileRead::Missing => return Ok(None),
         FileRead::NotRegular | FileRead::TooLarge(_) => {
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn usage_is_read_from_a_small_regular_file_with_a_cost_that_can_be() {
         let content = |text: &str| FileRead::Content(text.into());
-        let cost = |cost_usd| Ok(Some(Usage { cost_usd, ..Usage::default() }));
+        let cost = |cost_usd| Ok(Some(AgentUsage { cost_usd, ..AgentUsage::default() }));
         for (found, usage) in [
             (content("{}"), cost(None)),
             (content(r#"{"cost_usd": 0}"#), cost(Some(0.0))),

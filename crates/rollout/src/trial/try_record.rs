@@ -9,7 +9,7 @@ use super::{
     reward::Reward,
 };
 use rollout_core::{
-    result::{EnvironmentRecord, TrialError, TrialResult, Usage},
+    result::{AgentUsage, EnvironmentRecord, TrialError, TrialResult},
     text::excerpt,
 };
 
@@ -20,7 +20,7 @@ pub(super) struct TryRecord {
     pub(super) install: Option<PhaseSpan>,
     pub(super) execution: Option<PhaseSpan>,
     pub(super) verification: Option<PhaseSpan>,
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<AgentUsage>,
     pub(super) survivors: Vec<String>,
     pub(super) reward: Option<Reward>,
     pub(super) environment: Option<EnvironmentRecord>,

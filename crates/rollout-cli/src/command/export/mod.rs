@@ -7,7 +7,7 @@ use rollout::{
     export::{
         self, ExportError, Exported,
         eee::{self, Relationship},
-        eval_log::Dialect,
+        eval_log::RecordDialect,
         sft::SftOptions,
     },
     record::saved::SavedJob,
@@ -44,15 +44,15 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
 
 fn eval_log(args: &ExportEvalLog) -> Result<Exit, Failure> {
     let dialect = match args.dialect {
-        EvalLogDialect::Document => Dialect::Document,
-        EvalLogDialect::EeeAligned => Dialect::EeeAligned,
+        EvalLogDialect::Document => RecordDialect::Document,
+        EvalLogDialect::EeeAligned => RecordDialect::EeeAligned,
     };
-    let options = export::eval_log::Options { dialect, jsonl: args.jsonl };
+    let options = export::eval_log::EvalLogOptions { dialect, jsonl: args.jsonl };
     write(&args.from, "episode", |export| export::eval_log::write(export, options))
 }
 
 fn eee(args: &ExportEee) -> Result<Exit, Failure> {
-    let options = eee::Options {
+    let options = eee::EeeOptions {
         organization: args.organization.clone(),
         relationship: match args.relationship {
             EeeRelationship::FirstParty => Relationship::FirstParty,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout::hub::{DEFAULT_ENDPOINT, Hub, HubError, Progress, Push};
+use rollout::hub::{DEFAULT_ENDPOINT, Hub, HubError, Push, PushProgress};
 
 use super::super::{load, print};
 use crate::{
@@ -59,7 +59,7 @@ fn failure(error: HubError) -> Failure {
 }
 
 /// Tells on standard error how far it is, if it takes long.
-fn progress() -> impl FnMut(Progress) + Send {
+fn progress() -> impl FnMut(PushProgress) + Send {
     let mut told = Instant::now();
     move |progress| {
         if told.elapsed() >= TOLD_EVERY {

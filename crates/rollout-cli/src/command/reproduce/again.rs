@@ -202,7 +202,7 @@ fn changes(checked: Result<(), ResumeError>) -> Result<Vec<String>, Failure> {
     match checked {
         Ok(()) => Ok(Vec::new()),
         Err(ResumeError::ConfigChanged(differences)) => {
-            let line = |difference: &rollout::job::Difference| {
+            let line = |difference: &rollout::job::ConfigDifference| {
                 format!("the configuration has changed: {difference}")
             };
             Ok(differences.iter().map(line).collect())

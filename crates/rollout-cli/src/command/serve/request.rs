@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt::Display, num::NonZeroU32, sync::Arc};
 
 use rollout::model::{
     Model, RolloutInput, SamplingArgs,
-    dataset::{DatasetError, Format, Row},
+    dataset::{ExamplesError, Format, Row},
 };
 use serde_json::{Map, Value};
 
@@ -178,15 +178,15 @@ impl Offer {
         }
         match self.format.inputs(rows) {
             Ok(inputs) => inputs,
-            Err(DatasetError::Rows(bad)) => {
+            Err(ExamplesError::Rows(bad)) => {
                 problems.extend(bad.iter().map(|problem| at(problem.row - 1, &problem.message)));
                 Vec::new()
             }
-            Err(DatasetError::Empty) => {
+            Err(ExamplesError::Empty) => {
                 problems.push("`inputs` is empty".to_owned());
                 Vec::new()
             }
-            Err(error @ DatasetError::Io { .. }) => {
+            Err(error @ ExamplesError::Io { .. }) => {
                 problems.push(error.to_string());
                 Vec::new()
             }

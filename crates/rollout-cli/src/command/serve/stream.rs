@@ -15,7 +15,7 @@ use axum::body::{Body, Bytes};
 use futures_util::stream;
 use rollout::{
     job::{Cancel, JobError},
-    model::{GenerateError, RolloutInput, RolloutOutput, Rollouts, RunOptions, Sample, Share},
+    model::{Examples, GenerateError, RolloutInput, RolloutOutput, Rollouts, RunOptions, Share},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -160,7 +160,7 @@ impl Group {
             .retry(service.retry.clone())
             .cancel(cancel.clone());
         let group = Rollouts::clone(&service.rollouts).dataset(vec![input]);
-        let ended = group.evaluate(Sample::all().rollouts(*per_example), options).await?;
+        let ended = group.evaluate(Examples::all().rollouts(*per_example), options).await?;
         let tally = Tally::of(&ended.outputs);
         if ended.outputs.is_empty() {
             return Ok((tally, ended.cancelled, None));

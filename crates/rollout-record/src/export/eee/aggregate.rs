@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use sha2::Digest as _;
 
 use super::{
-    Group, Options, SCHEMA,
+    EeeOptions, Group, SCHEMA,
     evaluated::{generation, text},
     retrieved_at, scores_path, unix,
 };
@@ -26,7 +26,7 @@ impl Group<'_> {
     pub(super) fn finish(
         self,
         export: &Export<'_>,
-        options: &Options,
+        options: &EeeOptions,
         figures: &Figures,
         bootstrap: Resampling,
     ) -> Result<PathBuf, ExportError> {
@@ -38,7 +38,7 @@ impl Group<'_> {
         file.finish()
     }
 
-    fn scores(self, job: &SavedJob, options: &Options, figures: &Figures, bootstrap: Resampling) -> Value {
+    fn scores(self, job: &SavedJob, options: &EeeOptions, figures: &Figures, bootstrap: Resampling) -> Value {
         let runs = job.runs();
         let provenance = runs.last().and_then(|run| run.provenance.as_ref());
         let version = provenance.map_or("unknown", |provenance| &provenance.rollout_version);

@@ -16,7 +16,7 @@ use self::{evaluated::Evaluated, instance::Sample};
 use super::{Export, ExportError, Exported, NewFile};
 use crate::{
     saved::{SavedJob, SavedTrial},
-    stats::report::{Report, Task, Trial},
+    stats::report::{Report, ReportTask, ReportTrial},
 };
 use rollout_core::{
     message::ToolDef,
@@ -29,7 +29,7 @@ const SCHEMA: &str = "0.3.0";
 
 /// What a job does not know of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct EeeOptions {
     /// Who ran the evaluation; `unknown` if nobody says.
     pub organization: Option<String>,
     /// What they have to do with the model.
@@ -86,7 +86,7 @@ struct Group<'a> {
 /// A trial that failed has a line with its error and score 0, and does not count in the scores: the job's own results
 /// do not count it either. How the scores would be with it as zero is in their details. A trial that nobody scored
 /// cannot have a line.
-pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportError> {
+pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut groups: BTreeMap<(u32, &str), Group<'_>> = BTreeMap::new();
     for (agent, dataset) in job.groups() {
@@ -99,7 +99,11 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
     for trial in export.trials()? {
         let trial = trial?;
         let agent = agent_number(job, trial.id.agent.as_str());
-        trials.push(Trial { agent, task: trial.task as u32, outcome: TrialSummary::from(&trial.result) });
+        trials.push(ReportTrial {
+            agent,
+            task: trial.task as u32,
+            outcome: TrialSummary::from(&trial.result),
+        });
         let pair = (agent, job.task(&trial).dataset.as_str());
         if let Some(group) = open.replace(pair).filter(|earlier| *earlier != pair) {
             groups.get_mut(&group).map(Group::end).transpose()?;
@@ -111,7 +115,7 @@ pub fn write(export: &Export<'_>, options: &Options) -> Result<Exported, ExportE
     if let Some(group) = open {
         groups.get_mut(&group).map(Group::end).transpose()?;
     }
-    let tasks = job.header().tasks.iter().map(|task| Task {
+    let tasks = job.header().tasks.iter().map(|task| ReportTask {
         dataset: task.dataset.clone(),
         name: task.name.clone(),
         category: None,
@@ -152,7 +156,7 @@ fn agent_number(job: &SavedJob, agent: &str) -> u32 {
 }
 
 impl<'a> Group<'a> {
-    fn new(job: &SavedJob, options: &Options, agent: &'a str, dataset: &'a str) -> Self {
+    fn new(job: &SavedJob, options: &EeeOptions, agent: &'a str, dataset: &'a str) -> Self {
         let evaluated = Evaluated::new(job, agent, options.developer.as_deref());
         let others = job.header().agents.iter().filter(|other| *other != agent);
         let is_alone = others

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Whose names the fields of records have. All are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
+pub enum RecordDialect {
     /// Those of the document that describes the records.
     #[default]
     Document,

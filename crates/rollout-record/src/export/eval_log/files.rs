@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Dialect, EpisodeRecord, ExperimentRecord, dialect};
+use super::{EpisodeRecord, ExperimentRecord, RecordDialect, dialect};
 use crate::atomic::{self, WriteError};
 use rollout_core::python_json::PythonJson;
 
@@ -78,15 +78,15 @@ impl EvalLog {
 impl ExperimentRecord {
     /// Writes the record into a directory, which is made if it is not there.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
-        self.save_as(output_dir, Dialect::Document)
+        self.save_as(output_dir, RecordDialect::Document)
     }
 
     /// Writes the record with these names for its fields.
-    pub fn save_as(&self, output_dir: &Path, dialect: Dialect) -> Result<(), EvalLogError> {
+    pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<(), EvalLogError> {
         let path = output_dir.join(EXPERIMENT);
         match dialect {
-            Dialect::Document => write_record(&path, self),
-            Dialect::EeeAligned => write_record(&path, &dialect::experiment(self)),
+            RecordDialect::Document => write_record(&path, self),
+            RecordDialect::EeeAligned => write_record(&path, &dialect::experiment(self)),
         }
     }
 
@@ -99,15 +99,15 @@ impl ExperimentRecord {
 impl EpisodeRecord {
     /// Writes the record to its place in a directory. One of the same trajectory that was there is replaced.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
-        self.save_as(output_dir, Dialect::Document)
+        self.save_as(output_dir, RecordDialect::Document)
     }
 
     /// Writes the record with these names for its fields.
-    pub fn save_as(&self, output_dir: &Path, dialect: Dialect) -> Result<(), EvalLogError> {
+    pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<(), EvalLogError> {
         let path = episode_file(output_dir, &self.trajectory_id)?;
         match dialect {
-            Dialect::Document => write_record(&path, self),
-            Dialect::EeeAligned => write_record(&path, &dialect::episode(self)),
+            RecordDialect::Document => write_record(&path, self),
+            RecordDialect::EeeAligned => write_record(&path, &dialect::episode(self)),
         }
     }
 
@@ -156,14 +156,14 @@ impl Episodes {
 
     /// Writes the remaining episodes into one file, a line for each, and tells how many there were.
     pub fn to_jsonl(self, path: &Path) -> Result<u64, EvalLogError> {
-        self.to_jsonl_as(path, Dialect::Document)
+        self.to_jsonl_as(path, RecordDialect::Document)
     }
 
     /// Writes the remaining episodes into one file, with these names for their fields.
-    pub fn to_jsonl_as(self, path: &Path, dialect: Dialect) -> Result<u64, EvalLogError> {
+    pub fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
-            Dialect::Document => write_lines(path, self),
-            Dialect::EeeAligned => write_lines(path, self.map(|record| Ok(dialect::episode(&record?)))),
+            RecordDialect::Document => write_lines(path, self),
+            RecordDialect::EeeAligned => write_lines(path, self.map(|record| Ok(dialect::episode(&record?)))),
         }
     }
 }

@@ -35,7 +35,7 @@ mod steps;
 mod unknown;
 mod write;
 
-pub use dialect::Dialect;
+pub use dialect::RecordDialect;
 pub use episode::{EpisodeRecord, Findings, UsageSummary, Verifier};
 pub use experiment::{AgentInfo, BenchmarkSubset, ExperimentRecord, InvestigatorLlmConfig};
 pub use files::{Episodes, EvalLog, EvalLogError};
@@ -44,4 +44,4 @@ pub use recipe::{
 };
 pub use steps::Steps;
 pub use write::{DIRECTORY, LiveLog, complete};
-pub use write::{Options, write};
+pub use write::{EvalLogOptions, write};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Dialect, EpisodeRecord, Episodes, EvalLogError, ExperimentRecord,
+    EpisodeRecord, Episodes, EvalLogError, ExperimentRecord, RecordDialect,
     records::{Records, place},
 };
 use crate::{
@@ -20,9 +20,9 @@ pub const DIRECTORY: &str = "eval-log";
 
 /// What [`write()`] can do otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct EvalLogOptions {
     /// The names of the fields.
-    pub dialect: Dialect,
+    pub dialect: RecordDialect,
     /// Whether each experiment has all of its episodes in one file as well, `episodes.jsonl`.
     pub jsonl: bool,
 }
@@ -32,7 +32,7 @@ pub struct Options {
 /// What was found out about an episode later stays with it: verifier, findings and fields of other programs are taken
 /// from the records that are there, or from those in the job's own eval log. A directory with the records of another
 /// experiment is refused.
-pub fn write(export: &Export<'_>, options: Options) -> Result<Exported, ExportError> {
+pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, ExportError> {
     let log = Log { job: export.job, dir: export.dir().to_owned(), dialect: options.dialect };
     let mut made = Exported::default();
     for (agent, dataset) in export.job.groups() {
@@ -98,12 +98,12 @@ impl LiveLog {
 struct Log<'a> {
     job: &'a SavedJob,
     dir: PathBuf,
-    dialect: Dialect,
+    dialect: RecordDialect,
 }
 
 impl<'a> Log<'a> {
     fn own(job: &'a SavedJob) -> Self {
-        Self { job, dir: job.path().join(DIRECTORY), dialect: Dialect::default() }
+        Self { job, dir: job.path().join(DIRECTORY), dialect: RecordDialect::default() }
     }
 
     /// The directories in which records of the same job may be: this one first.

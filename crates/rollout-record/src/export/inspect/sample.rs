@@ -13,7 +13,7 @@ use crate::{
     tasks::TaskAbout,
 };
 use rollout_core::{
-    result::{Standing, Usage},
+    result::{AgentUsage, Standing},
     row::RolloutOutput,
 };
 
@@ -127,7 +127,7 @@ impl<'a> Trial<'a> {
 
     /// What the model used, in Inspect's form: the tokens that were read do not include those of a cache.
     pub(super) fn usage(&self) -> Option<ModelUsage> {
-        let Usage { input_tokens, output_tokens, cached_tokens, cost_usd } = self.saved.result.usage?;
+        let AgentUsage { input_tokens, output_tokens, cached_tokens, cost_usd } = self.saved.result.usage?;
         let (input, output) = (input_tokens.unwrap_or_default(), output_tokens.unwrap_or_default());
         let cached = cached_tokens.unwrap_or_default().min(input);
         Some(ModelUsage {

@@ -8,7 +8,7 @@ use crate::{
 use rollout_core::{
     message::Role,
     provenance::{GitState, Provenance},
-    result::{EnvironmentRecord, Standing, Usage},
+    result::{AgentUsage, EnvironmentRecord, Standing},
 };
 
 /// One trial, with what the job knows of it.
@@ -263,7 +263,7 @@ impl<'a> TrialRow<'a> {
         }),
     ];
 
-    fn usage(&self) -> Usage {
+    fn usage(&self) -> AgentUsage {
         self.trial.result.usage.unwrap_or_default()
     }
 

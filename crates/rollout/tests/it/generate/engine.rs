@@ -13,8 +13,8 @@ use rollout::{
     config::RetryConfig,
     job::{Cancel, JobError},
     model::{
-        Error, ErrorKind, GenerateError, Interaction, Message, Response, Rollouts, Rubric, RunOptions,
-        Sample, State, Stop, rubric::Scene,
+        Error, ErrorKind, Examples, GenerateError, Interaction, Message, Response, Rollouts, Rubric,
+        RunOptions, State, Stop, rubric::Scene,
     },
 };
 
@@ -42,7 +42,7 @@ async fn a_single_rollout_is_generated_and_scored() {
 async fn evaluate_gives_the_averages_and_the_rows_by_example() {
     let scripted = right_but_first();
     let results = rollouts(&scripted, 5)
-        .evaluate(Sample::first(3).rollouts(4), RunOptions::new(model()).max_concurrent(1))
+        .evaluate(Examples::first(3).rollouts(4), RunOptions::new(model()).max_concurrent(1))
         .await
         .unwrap();
     let ids: Vec<_> = results.outputs.iter().map(|row| (row.example_id, row.attempt.unwrap())).collect();
@@ -79,7 +79,7 @@ async fn generate_groups_inputs_by_example_and_counts_rollouts_per_example_whole
 async fn the_limit_of_concurrency_counts_rollouts() {
     let scripted = right();
     let options = RunOptions::new(model()).max_concurrent(3);
-    rollouts(&scripted, 6).evaluate(Sample::all().rollouts(5), options).await.unwrap();
+    rollouts(&scripted, 6).evaluate(Examples::all().rollouts(5), options).await.unwrap();
     assert_eq!(scripted.calls(), 30);
     assert!((1..=3).contains(&scripted.most_running.load(SeqCst)));
 }
@@ -87,7 +87,7 @@ async fn the_limit_of_concurrency_counts_rollouts() {
 #[tokio::test]
 async fn without_a_limit_all_rollouts_run_at_the_same_time() {
     let scripted = right();
-    rollouts(&scripted, 20).evaluate(Sample::all(), RunOptions::new(model())).await.unwrap();
+    rollouts(&scripted, 20).evaluate(Examples::all(), RunOptions::new(model())).await.unwrap();
     assert_eq!(scripted.most_running.load(SeqCst), 20);
 }
 
@@ -103,7 +103,7 @@ fn group_sizes(seen: &Arc<Mutex<Vec<usize>>>) -> Rubric {
 async fn the_rollouts_of_an_example_are_scored_together_also_where_few_run_at_a_time() {
     let seen = Arc::default();
     let kinds = Rollouts::new(Shared(right()), group_sizes(&seen)).dataset(examples(3));
-    kinds.evaluate(Sample::all().rollouts(4), RunOptions::new(model()).max_concurrent(2)).await.unwrap();
+    kinds.evaluate(Examples::all().rollouts(4), RunOptions::new(model()).max_concurrent(2)).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), [4, 4, 4]);
 }
 
@@ -112,7 +112,7 @@ async fn advantages_are_relative_to_the_group_and_absent_when_scored_alone() {
     for (independent, expected) in [(false, [Some(-0.5), Some(0.5)]), (true, [None, None])] {
         let results = rollouts(&right_but_first(), 1)
             .evaluate(
-                Sample::all().rollouts(2),
+                Examples::all().rollouts(2),
                 RunOptions::new(model())
                     .max_concurrent(1)
                     .state_columns(["advantage"])
@@ -131,8 +131,10 @@ async fn functions_over_groups_refuse_independent_scoring_before_anything_runs()
     let scripted = right();
     let kinds =
         Rollouts::new(Shared(Arc::clone(&scripted)), group_sizes(&Arc::default())).dataset(examples(1));
-    let error =
-        kinds.evaluate(Sample::all(), RunOptions::new(model()).independent_scoring(true)).await.unwrap_err();
+    let error = kinds
+        .evaluate(Examples::all(), RunOptions::new(model()).independent_scoring(true))
+        .await
+        .unwrap_err();
     assert!(matches!(error, GenerateError::Unusable(_)), "{error:?}");
     assert_eq!(scripted.calls(), 0);
 }
@@ -144,7 +146,7 @@ async fn progress_is_told_after_each_group_with_all_rows_and_the_new_ones() {
     let options = RunOptions::new(model()).max_concurrent(1).on_progress(move |all, new, metadata| {
         heard.lock().unwrap().push((all.len(), new.len(), metadata.avg_reward));
     });
-    rollouts(&right_but_first(), 3).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    rollouts(&right_but_first(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(*told.lock().unwrap(), [(2, 2, 0.5), (4, 2, 0.5), (6, 2, 0.5)]);
 }
 
@@ -154,7 +156,7 @@ async fn the_start_is_told_with_what_there_is_to_do() {
     let heard = Arc::clone(&told);
     let options =
         RunOptions::new(model()).on_start(move |all, left| *heard.lock().unwrap() = Some((all, left)));
-    rollouts(&right(), 3).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    rollouts(&right(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(*told.lock().unwrap(), Some((6, 6)));
 }
 
@@ -164,7 +166,7 @@ async fn errors_stay_with_their_rollout_which_is_scored_and_counted() {
         0 => Err(Error::new(ErrorKind::Model, "the server is ill")),
         _ => Ok("1".to_owned()),
     });
-    let results = rollouts(&scripted, 2).evaluate(Sample::all(), RunOptions::new(model())).await.unwrap();
+    let results = rollouts(&scripted, 2).evaluate(Examples::all(), RunOptions::new(model())).await.unwrap();
     let error = results.outputs[0].error.as_ref().unwrap();
     assert_eq!((error.error.as_str(), error.message.as_str()), ("ModelError", "the server is ill"));
     assert_eq!(results.outputs[0].stop_condition.as_deref(), Some("has_error"));
@@ -183,7 +185,7 @@ async fn only_errors_that_may_not_come_back_are_tried_again() {
             _ => Ok("0".to_owned()),
         });
         let options = RunOptions::new(model()).retry(at_once(3));
-        let results = rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap();
+        let results = rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap();
         assert_eq!(scripted.calls(), calls, "{kind}");
         assert_eq!(results.outputs[0].error.is_none(), calls == 3, "{kind}");
     }
@@ -194,7 +196,7 @@ async fn waits_between_tries_start_at_a_second_and_double_and_vary_by_at_most_on
     let scripted = Scripted::new(|_, _| Err(Error::new(ErrorKind::Infra, "no luck")));
     let started = tokio::time::Instant::now();
     let options = RunOptions::new(model()).max_retries(7);
-    rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap();
+    rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap();
     assert_eq!(scripted.calls(), 8);
     // 1, 2, 4, 8, 16 and 32 seconds, and then a minute.
     let waited = started.elapsed().as_secs_f64();
@@ -205,7 +207,7 @@ async fn waits_between_tries_start_at_a_second_and_double_and_vary_by_at_most_on
 async fn the_last_error_counts_when_all_tries_are_used_up() {
     let scripted = Scripted::new(|_, call| Err(Error::new(ErrorKind::Infra, format!("try {call}"))));
     let options = RunOptions::new(model()).retry(at_once(3));
-    let results = rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap();
+    let results = rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap();
     assert_eq!(results.outputs[0].error.as_ref().unwrap().message, "try 2");
 }
 
@@ -216,7 +218,7 @@ async fn a_refused_key_stops_the_run_at_once() {
         _ => Ok("0".to_owned()),
     });
     let options = RunOptions::new(model()).max_concurrent(1);
-    let error = rollouts(&scripted, 50).evaluate(Sample::all(), options).await.unwrap_err();
+    let error = rollouts(&scripted, 50).evaluate(Examples::all(), options).await.unwrap_err();
     assert!(matches!(&error, GenerateError::Job(JobError::Unauthorized { .. })), "{error:?}");
     insta::assert_snapshot!(
         format!("{error}\n{}\n{}", std::error::Error::source(&error).unwrap(), error.hint().unwrap()),
@@ -235,7 +237,7 @@ async fn a_panic_in_an_interaction_costs_its_own_rollout_only() {
         assert_ne!(state.input.example_id, 1, "not this one");
         Ok(state.input.example_id.to_string())
     });
-    let results = rollouts(&scripted, 3).evaluate(Sample::all(), RunOptions::new(model())).await.unwrap();
+    let results = rollouts(&scripted, 3).evaluate(Examples::all(), RunOptions::new(model())).await.unwrap();
     let rewards: Vec<_> = results.outputs.iter().map(|row| row.reward).collect();
     assert_eq!(rewards, [1.0, 0.0, 1.0]);
     let message = &results.outputs[1].error.as_ref().unwrap().message;
@@ -271,7 +273,7 @@ async fn a_panic_outside_of_every_turn_leaves_the_others_of_its_group_scored() {
     let seen = Arc::default();
     let rollouts = Rollouts::new(moody, group_sizes(&seen)).dataset(examples(1));
     let options = RunOptions::new(model()).max_concurrent(1);
-    let results = rollouts.evaluate(Sample::all().rollouts(3), options).await.unwrap();
+    let results = rollouts.evaluate(Examples::all().rollouts(3), options).await.unwrap();
     assert_eq!(results.outputs.len(), 2);
     assert_eq!(*seen.lock().unwrap(), [2]);
 }
@@ -289,7 +291,7 @@ async fn a_cancel_keeps_what_is_over_and_scores_it_without_the_others() {
     let seen = Arc::default();
     let kinds = Rollouts::new(Shared(Arc::clone(&scripted)), group_sizes(&seen)).dataset(examples(9));
     let options = RunOptions::new(model()).max_concurrent(1).cancel(cancel);
-    let results = kinds.evaluate(Sample::all().rollouts(4), options).await.unwrap();
+    let results = kinds.evaluate(Examples::all().rollouts(4), options).await.unwrap();
     assert!(results.cancelled);
     let sizes = seen.lock().unwrap().clone();
     assert_eq!(sizes[0], 4);
@@ -301,21 +303,21 @@ async fn a_cancel_keeps_what_is_over_and_scores_it_without_the_others() {
 
 #[tokio::test]
 async fn there_must_be_examples() {
-    let error = rollouts(&right(), 0).evaluate(Sample::all(), RunOptions::new(model())).await.unwrap_err();
+    let error = rollouts(&right(), 0).evaluate(Examples::all(), RunOptions::new(model())).await.unwrap_err();
     assert!(matches!(error, GenerateError::NoExamples));
 }
 
 #[tokio::test]
 async fn a_sample_is_the_same_for_the_same_seed_and_grows_at_its_end() {
-    let ids = async |sample: Sample| {
+    let ids = async |sample: Examples| {
         let results = rollouts(&right(), 30).evaluate(sample, RunOptions::new(model())).await.unwrap();
         (results.outputs.iter().map(|row| row.example_id).collect::<Vec<_>>(), results.metadata)
     };
-    let (some, metadata) = ids(Sample::first(5).shuffle(7)).await;
+    let (some, metadata) = ids(Examples::first(5).shuffle(7)).await;
     assert_eq!((metadata.shuffle, metadata.shuffle_seed), (Some(true), Some(7)));
-    assert_eq!(some, ids(Sample::first(5).shuffle(7)).await.0);
-    assert_ne!(some, ids(Sample::first(5).shuffle(8)).await.0);
-    let more = ids(Sample::first(10).shuffle(7)).await.0;
+    assert_eq!(some, ids(Examples::first(5).shuffle(7)).await.0);
+    assert_ne!(some, ids(Examples::first(5).shuffle(8)).await.0);
+    let more = ids(Examples::first(10).shuffle(7)).await.0;
     assert!(some.iter().all(|id| more.contains(id)));
     assert_ne!(some, [0, 1, 2, 3, 4]);
     assert!(some.is_sorted(), "rows are in the order of their examples: {some:?}");

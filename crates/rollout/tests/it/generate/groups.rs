@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use rollout::model::{
-    Client, Model, Rollouts, RunOptions, Sample, SingleTurn, client::ClientConfig, rubric::Scene,
+    Client, Examples, Model, Rollouts, RunOptions, SingleTurn, client::ClientConfig, rubric::Scene,
 };
 use rollout_testkit::ModelServer;
 
@@ -52,7 +52,7 @@ async fn a_group_is_scored_and_saved_in_the_order_of_its_rollouts_whichever_ends
     });
     let kinds = Rollouts::new(Reversed(Arc::default()), rubric).dataset(examples(1));
     let options = RunOptions::new(model()).save_to(dir.path());
-    kinds.evaluate(Sample::all().rollouts(4), options).await.unwrap();
+    kinds.evaluate(Examples::all().rollouts(4), options).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["1", "2", "3", "4"]);
     let rows: Vec<_> = lines(&dir.path().join("outputs.jsonl"))
         .iter()
@@ -70,7 +70,7 @@ async fn the_rest_of_a_group_that_was_cut_short_is_a_group_of_its_own() {
         let kinds = Rollouts::new(Shared(scripted), rubric()).dataset(examples(1)).env_id("say");
         let options =
             RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).state_columns(["advantage"]);
-        kinds.evaluate(Sample::all().rollouts(rollouts), options).await.unwrap()
+        kinds.evaluate(Examples::all().rollouts(rollouts), options).await.unwrap()
     };
     run(4, true).await;
     // Two rows are lost.
@@ -90,7 +90,7 @@ async fn the_rollouts_of_an_example_stay_with_one_replica_and_the_next_example_g
     config.base_urls.push(servers[1].url());
     let model = Model { client: Client::new(config).unwrap(), ..model() };
     let kinds = Rollouts::new(SingleTurn, rubric()).dataset(examples(4));
-    kinds.evaluate(Sample::all().rollouts(3), RunOptions::new(model).max_concurrent(5)).await.unwrap();
+    kinds.evaluate(Examples::all().rollouts(3), RunOptions::new(model).max_concurrent(5)).await.unwrap();
     let asked = servers.each_ref().map(|server| {
         let mut asked: Vec<_> = server.requests().iter().map(|request| request.last_text()).collect();
         asked.sort_unstable();

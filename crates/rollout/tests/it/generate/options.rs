@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::model::{
-    Error, ErrorKind, Interaction, Limits, Message, Messages, Response, RolloutError, Rollouts, Rubric,
-    RunOptions, Sample, State, ToolDef,
+    Error, ErrorKind, Examples, Interaction, Limits, Message, Messages, Response, RolloutError, Rollouts,
+    Rubric, RunOptions, State, ToolDef,
 };
 use serde_json::{Map, json as value};
 
@@ -44,7 +44,7 @@ async fn limits_hold_in_a_run_and_fields_of_the_state_are_saved_as_columns() {
     let limits = Limits { max_turns: Some(3), ..Limits::default() };
     let kinds = Rollouts::new(Game, rubric()).dataset(examples(1)).limits(limits);
     let options = RunOptions::new(model()).save_to(dir.path()).state_columns(["game_board", "trajectory"]);
-    let results = kinds.evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    let results = kinds.evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(results.metadata.state_columns, ["game_board", "trajectory"]);
     for row in lines(&dir.path().join("outputs.jsonl")) {
         assert_eq!(row["game_board"], value!([0, 1, 2]));
@@ -76,7 +76,7 @@ async fn a_success_is_a_reward_that_reaches_the_threshold() {
             kinds = kinds.pass_threshold(threshold);
         }
         let options = RunOptions::new(model()).max_concurrent(1);
-        let metadata = kinds.evaluate(Sample::all().rollouts(4), options).await.unwrap().metadata;
+        let metadata = kinds.evaluate(Examples::all().rollouts(4), options).await.unwrap().metadata;
         assert_eq!((metadata.pass_threshold, metadata.pass_at_k["1"]), (threshold.unwrap_or(0.5), expected));
     }
 }
@@ -90,8 +90,10 @@ async fn results_are_saved_below_the_names_of_environment_and_model_unless_told_
     }
     let dir = tempfile::tempdir().unwrap();
     std::env::set_current_dir(dir.path()).unwrap();
-    let results =
-        rollouts(&right(), 1).evaluate(Sample::all(), RunOptions::new(model()).save_results()).await.unwrap();
+    let results = rollouts(&right(), 1)
+        .evaluate(Examples::all(), RunOptions::new(model()).save_results())
+        .await
+        .unwrap();
     let path = results.metadata.path_to_save.unwrap();
     let (parent, name) = (path.parent().unwrap(), path.file_name().unwrap().to_str().unwrap());
     assert!(parent.ends_with("outputs/evals/say--org--scripted-1"), "{}", path.display());
@@ -113,7 +115,7 @@ async fn one_rollout_alone_is_not_scored_by_functions_over_groups() {
 async fn a_resumed_run_tells_the_rows_of_the_earlier_one_too() {
     let dir = tempfile::tempdir().unwrap();
     let first = RunOptions::new(model()).save_to(dir.path());
-    rollouts(&right(), 5).evaluate(Sample::first(3), first).await.unwrap();
+    rollouts(&right(), 5).evaluate(Examples::first(3), first).await.unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let second = RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(
@@ -121,7 +123,7 @@ async fn a_resumed_run_tells_the_rows_of_the_earlier_one_too() {
             heard.lock().unwrap().push((all.len(), new.len(), metadata.num_examples));
         },
     );
-    rollouts(&right(), 5).evaluate(Sample::all(), second).await.unwrap();
+    rollouts(&right(), 5).evaluate(Examples::all(), second).await.unwrap();
     assert_eq!(*told.lock().unwrap(), [(4, 1, 5), (5, 1, 5)]);
 }
 
@@ -129,12 +131,12 @@ async fn a_resumed_run_tells_the_rows_of_the_earlier_one_too() {
 async fn a_last_row_that_only_lacks_the_end_of_its_line_counts() {
     let dir = tempfile::tempdir().unwrap();
     let options = || RunOptions::new(model()).save_to(dir.path());
-    rollouts(&right(), 4).evaluate(Sample::first(2), options()).await.unwrap();
+    rollouts(&right(), 4).evaluate(Examples::first(2), options()).await.unwrap();
     let path = dir.path().join("outputs.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.trim_end()).unwrap();
     let scripted = right();
-    rollouts(&scripted, 4).evaluate(Sample::all(), options()).await.unwrap();
+    rollouts(&scripted, 4).evaluate(Examples::all(), options()).await.unwrap();
     assert_eq!(scripted.calls(), 2);
     assert_eq!(lines(&path).len(), 4);
 }
@@ -143,12 +145,12 @@ async fn a_last_row_that_only_lacks_the_end_of_its_line_counts() {
 async fn rows_that_are_in_the_file_twice_count_once() {
     let dir = tempfile::tempdir().unwrap();
     let options = || RunOptions::new(model()).save_to(dir.path());
-    let first = rollouts(&right(), 2).evaluate(Sample::all().rollouts(2), options()).await.unwrap();
+    let first = rollouts(&right(), 2).evaluate(Examples::all().rollouts(2), options()).await.unwrap();
     let path = dir.path().join("outputs.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.repeat(2)).unwrap();
     let scripted = right();
-    let again = rollouts(&scripted, 2).evaluate(Sample::all().rollouts(2), options()).await.unwrap();
+    let again = rollouts(&scripted, 2).evaluate(Examples::all().rollouts(2), options()).await.unwrap();
     assert_eq!((scripted.calls(), &again.outputs), (0, &first.outputs));
     assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 1.0);
 }
@@ -175,7 +177,7 @@ async fn a_rollout_whose_time_is_up_is_scored_by_what_was_said_until_then() {
     let limits = Limits { timeout: Some(Duration::from_secs(60)), ..Limits::default() };
     let kinds = Rollouts::new(Stuck, rubric()).dataset(examples(1)).limits(limits);
     let options = RunOptions::new(model()).state_columns(["timed_out"]);
-    let row = kinds.evaluate(Sample::all(), options).await.unwrap().outputs.remove(0);
+    let row = kinds.evaluate(Examples::all(), options).await.unwrap().outputs.remove(0);
     assert_eq!((row.stop_condition.as_deref(), row.reward), (Some("timeout_reached"), 1.0));
     assert_eq!((row.is_completed, row.error, &row.columns["timed_out"]), (true, None, &value!(true)));
     assert_eq!(row.completion.unwrap().len(), 1);
@@ -207,7 +209,7 @@ async fn what_a_rollout_does_to_its_input_is_not_seen_by_the_next_one() {
     let seen = Arc::default();
     let kinds = Rollouts::new(Spoils(Arc::clone(&seen)), rubric()).dataset(examples(1));
     let options = RunOptions::new(model()).max_concurrent(1);
-    kinds.evaluate(Sample::all().rollouts(3), options).await.unwrap();
+    kinds.evaluate(Examples::all().rollouts(3), options).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["say 0 Some(\"0\")"; 3]);
 }
 

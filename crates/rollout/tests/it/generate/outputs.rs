@@ -2,7 +2,7 @@
 
 use rollout::model::{
     RolloutOutput,
-    dataset::{DatasetError, Format, rows, shuffle},
+    dataset::{ExamplesError, Format, rows, shuffle},
 };
 use serde_json::{from_value, json, to_value};
 
@@ -133,7 +133,7 @@ fn all_bad_rows_are_told_at_once_with_their_numbers() {
     the dataset has 1 bad row:
       row 2: example_id 1 is that of row 1 too
     ");
-    assert!(matches!(rows(" \n"), Err(DatasetError::Empty)));
+    assert!(matches!(rows(" \n"), Err(ExamplesError::Empty)));
 }
 
 #[test]

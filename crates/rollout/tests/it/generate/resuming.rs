@@ -9,7 +9,7 @@ use std::{
 
 use rollout::{
     job::Cancel,
-    model::{GenerateMetadata, GenerateOutputs, RunOptions, Sample},
+    model::{Examples, GenerateMetadata, GenerateOutputs, RunOptions},
 };
 use serde_json::json as value;
 
@@ -23,7 +23,7 @@ fn uneven() -> Arc<Scripted> {
     })
 }
 
-async fn run(scripted: &Arc<Scripted>, count: u64, sample: Sample, dir: &Path) -> GenerateOutputs {
+async fn run(scripted: &Arc<Scripted>, count: u64, sample: Examples, dir: &Path) -> GenerateOutputs {
     let options = RunOptions::new(model()).max_concurrent(4).save_to(dir);
     rollouts(scripted, count).evaluate(sample, options).await.unwrap()
 }
@@ -46,7 +46,7 @@ async fn a_run_that_was_cancelled_goes_on_and_nothing_is_done_twice() {
         Ok("1".to_owned())
     });
     let options = RunOptions::new(model()).max_concurrent(4).save_to(dir.path()).cancel(cancel);
-    let partial = rollouts(&first, 40).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    let partial = rollouts(&first, 40).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert!(partial.cancelled && partial.outputs.len() < 80 && !partial.outputs.is_empty());
 
     let second = right();
@@ -55,7 +55,7 @@ async fn a_run_that_was_cancelled_goes_on_and_nothing_is_done_twice() {
     let options = RunOptions::new(model())
         .save_to(dir.path())
         .on_start(move |all, left| *heard.lock().unwrap() = Some((all, left)));
-    let whole = rollouts(&second, 40).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    let whole = rollouts(&second, 40).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(second.calls(), 80 - partial.outputs.len());
     assert_eq!(*told.lock().unwrap(), Some((80, second.calls())));
     let mut rows: Vec<_> = lines(&dir.path().join("outputs.jsonl"))
@@ -70,7 +70,7 @@ async fn a_run_that_was_cancelled_goes_on_and_nothing_is_done_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_cut_at_any_place_gives_the_same_averages_to_the_last_bit() {
     let dir = tempfile::tempdir().unwrap();
-    let whole = run(&uneven(), 8, Sample::all().rollouts(2), &dir.path().join("whole")).await;
+    let whole = run(&uneven(), 8, Examples::all().rollouts(2), &dir.path().join("whole")).await;
     let saved = dir.path().join("whole");
     let outputs = fs::read(saved.join("outputs.jsonl")).unwrap();
     let journal = fs::read(saved.join("journal.jsonl")).unwrap();
@@ -86,7 +86,7 @@ async fn a_file_cut_at_any_place_gives_the_same_averages_to_the_last_bit() {
         fs::write(torn.join("journal.jsonl"), &journal[..entries]).unwrap();
         let done = outputs[..rows].iter().filter(|byte| **byte == b'\n').count();
         let scripted = uneven();
-        let again = run(&scripted, 8, Sample::all().rollouts(2), &torn).await;
+        let again = run(&scripted, 8, Examples::all().rollouts(2), &torn).await;
         assert_eq!(scripted.calls(), 16 - done, "rows cut at {rows}, journal at {entries}");
         assert_eq!(numbers(&again.metadata), numbers(&whole.metadata));
         assert_eq!(lines(&torn.join("outputs.jsonl")).len(), 16);
@@ -97,9 +97,9 @@ async fn a_file_cut_at_any_place_gives_the_same_averages_to_the_last_bit() {
 #[tokio::test]
 async fn a_finished_run_is_only_told_again() {
     let dir = tempfile::tempdir().unwrap();
-    let first = run(&uneven(), 6, Sample::all().rollouts(2), dir.path()).await;
+    let first = run(&uneven(), 6, Examples::all().rollouts(2), dir.path()).await;
     let scripted = uneven();
-    let again = run(&scripted, 6, Sample::all().rollouts(2), dir.path()).await;
+    let again = run(&scripted, 6, Examples::all().rollouts(2), dir.path()).await;
     assert_eq!(scripted.calls(), 0);
     assert_eq!(again.outputs, first.outputs);
     assert_eq!(numbers(&again.metadata), numbers(&first.metadata));
@@ -108,27 +108,27 @@ async fn a_finished_run_is_only_told_again() {
 #[tokio::test]
 async fn more_examples_may_come_with_a_later_run() {
     let dir = tempfile::tempdir().unwrap();
-    run(&right(), 10, Sample::first(4), dir.path()).await;
+    run(&right(), 10, Examples::first(4), dir.path()).await;
     let scripted = right();
-    let more = run(&scripted, 10, Sample::first(7), dir.path()).await;
+    let more = run(&scripted, 10, Examples::first(7), dir.path()).await;
     assert_eq!((scripted.calls(), more.outputs.len()), (3, 7));
     let none = right();
-    let again = run(&none, 10, Sample::first(7), dir.path()).await;
+    let again = run(&none, 10, Examples::first(7), dir.path()).await;
     assert_eq!((none.calls(), again.outputs.len()), (0, 7));
 }
 
 #[tokio::test]
 async fn another_configuration_is_refused_with_both_values() {
     let dir = tempfile::tempdir().unwrap();
-    run(&right(), 4, Sample::first(3).rollouts(2), dir.path()).await;
+    run(&right(), 4, Examples::first(3).rollouts(2), dir.path()).await;
     let kinds = rollouts(&right(), 4);
     let here = |model| RunOptions::new(model).save_to(dir.path());
-    let same = Sample::first(3).rollouts(2);
+    let same = Examples::first(3).rollouts(2);
     let errors = [
         kinds.clone().env_id("other").evaluate(same, here(model())).await,
         kinds.evaluate(same, here(named("other"))).await,
-        kinds.evaluate(Sample::first(3).rollouts(3), here(model())).await,
-        kinds.evaluate(Sample::first(2).rollouts(2), here(model())).await,
+        kinds.evaluate(Examples::first(3).rollouts(3), here(model())).await,
+        kinds.evaluate(Examples::first(2).rollouts(2), here(model())).await,
         kinds.evaluate(same.shuffle(1), here(model())).await,
     ];
     let told: Vec<_> = errors.into_iter().map(|result| result.unwrap_err().to_string()).collect();
@@ -146,21 +146,21 @@ async fn another_configuration_is_refused_with_both_values() {
     "#);
     assert_eq!(lines(&dir.path().join("outputs.jsonl")).len(), 6);
     let shuffled = dir.path().join("shuffled");
-    run(&right(), 4, Sample::all().shuffle(1), &shuffled).await;
+    run(&right(), 4, Examples::all().shuffle(1), &shuffled).await;
     let here = RunOptions::new(model()).save_to(&shuffled);
-    let error = rollouts(&right(), 4).evaluate(Sample::all().shuffle(2), here).await.unwrap_err();
+    let error = rollouts(&right(), 4).evaluate(Examples::all().shuffle(2), here).await.unwrap_err();
     assert!(error.to_string().ends_with("shuffle_seed: was 1, is 2"), "{error}");
 }
 
 #[tokio::test]
 async fn other_examples_under_the_same_numbers_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    run(&right(), 2, Sample::all(), dir.path()).await;
+    run(&right(), 2, Examples::all(), dir.path()).await;
     let mut inputs = super::support::examples(2);
     inputs[1].answer = Some("other".to_owned());
     let error = rollouts(&right(), 0)
         .dataset(inputs)
-        .evaluate(Sample::all(), RunOptions::new(model()).save_to(dir.path()))
+        .evaluate(Examples::all(), RunOptions::new(model()).save_to(dir.path()))
         .await
         .unwrap_err();
     insta::assert_snapshot!(error, @r"
@@ -191,7 +191,7 @@ async fn results_of_other_programs_are_taken_over() {
     let mut file = fs::OpenOptions::new().append(true).open(dir.path().join("results.jsonl")).unwrap();
     file.write_all(b"not json\n{\"example_id\": 1, \"rew").unwrap();
     let scripted = right();
-    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    let results = run(&scripted, 3, Examples::all().rollouts(2), dir.path()).await;
     assert_eq!(scripted.calls(), 3);
     let found: Vec<_> = results.outputs.iter().map(|row| (row.example_id, row.attempt, row.reward)).collect();
     assert_eq!(
@@ -208,7 +208,7 @@ async fn results_of_other_programs_are_taken_over() {
     assert!(!dir.path().join("outputs.jsonl").exists());
     assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 5.0 / 6.0);
     let none = right();
-    assert_eq!(run(&none, 3, Sample::all().rollouts(2), dir.path()).await.outputs.len(), 6);
+    assert_eq!(run(&none, 3, Examples::all().rollouts(2), dir.path()).await.outputs.len(), 6);
     assert_eq!(none.calls(), 0);
 }
 
@@ -221,7 +221,7 @@ async fn errors_of_other_programs_count_in_every_form_and_under_every_name_of_th
         let rows = [row(0, value!("no")), row(0, object), row(1, value!(null))];
         foreign(dir.path(), name, &rows);
         let scripted = right();
-        let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+        let results = run(&scripted, 3, Examples::all().rollouts(2), dir.path()).await;
         assert_eq!((scripted.calls(), results.outputs.len()), (3, 6), "{name}");
         assert_eq!((results.metadata.avg_error, results.metadata.avg_reward), (2.0 / 6.0, 0.5), "{name}");
         let errors: Vec<_> =
@@ -237,7 +237,7 @@ async fn metadata_without_rows_is_the_start_of_a_run() {
     foreign(dir.path(), "outputs.jsonl", &[]);
     fs::remove_file(dir.path().join("outputs.jsonl")).unwrap();
     let scripted = right();
-    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    let results = run(&scripted, 3, Examples::all().rollouts(2), dir.path()).await;
     assert_eq!((scripted.calls(), results.outputs.len()), (6, 6));
     assert_eq!(json(&dir.path().join("metadata.json"))["avg_reward"], 1.0);
 }
@@ -248,7 +248,7 @@ async fn rows_of_examples_that_are_not_of_the_run_are_left_out() {
     let row = |id: u64| value!({"example_id": id, "reward": 0.0, "error": null});
     foreign(dir.path(), "outputs.jsonl", &[row(99), row(1)]);
     let scripted = right();
-    let results = run(&scripted, 3, Sample::all().rollouts(2), dir.path()).await;
+    let results = run(&scripted, 3, Examples::all().rollouts(2), dir.path()).await;
     assert_eq!((scripted.calls(), results.outputs.len()), (5, 6));
     assert_eq!(results.metadata.avg_reward, 5.0 / 6.0);
 }
@@ -259,7 +259,7 @@ async fn rows_without_metadata_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), "{\"example_id\": 0}\n").unwrap();
         let error = rollouts(&right(), 1)
-            .evaluate(Sample::all(), RunOptions::new(model()).save_to(dir.path()))
+            .evaluate(Examples::all(), RunOptions::new(model()).save_to(dir.path()))
             .await
             .unwrap_err();
         assert!(error.to_string().contains("no metadata.json"), "{error}");

@@ -10,7 +10,7 @@ use rollout::{
     config::{JobConfig, LoadedJob},
     event::Event,
     job::{Cancel, ExampleSet, Job, NoProvider, Plan, Rerun, Resumable, Selection},
-    model::{Error, ErrorKind, RunOptions, Sample},
+    model::{Error, ErrorKind, Examples, RunOptions},
     name::DatasetName,
 };
 use serde_json::{Value, json as value};
@@ -22,7 +22,8 @@ async fn rows_and_averages_are_saved_where_the_caller_says() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("results/experiment_1");
     let options = RunOptions::new(model()).max_concurrent(1).save_to(&path);
-    let results = rollouts(&right_but_first(), 2).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    let results =
+        rollouts(&right_but_first(), 2).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     let rows = lines(&path.join("outputs.jsonl"));
     assert_eq!(rows, results.outputs.iter().map(|row| value!(row)).collect::<Vec<_>>());
     let metadata = json(&path.join("metadata.json"));
@@ -37,7 +38,7 @@ async fn rows_and_averages_are_saved_where_the_caller_says() {
 async fn a_row_has_the_keys_of_the_document_its_metrics_at_the_top_and_the_columns_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let options = RunOptions::new(model()).save_to(dir.path()).state_columns(["trajectory_id", "no_such"]);
-    rollouts(&right(), 1).evaluate(Sample::all(), options).await.unwrap();
+    rollouts(&right(), 1).evaluate(Examples::all(), options).await.unwrap();
     let row = lines(&dir.path().join("outputs.jsonl")).remove(0);
     let keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
     insta::assert_snapshot!(keys.join(" "), @"example_id attempt task prompt completion answer reward error timing is_completed is_truncated stop_condition metrics tool_defs token_usage right length num_turns trajectory_id no_such");
@@ -51,7 +52,7 @@ async fn an_error_is_an_object_with_its_chain_also_at_the_top() {
     let dir = tempfile::tempdir().unwrap();
     let scripted = Scripted::new(|_, _| Err(Error::new(ErrorKind::Model, "ill")));
     let options = RunOptions::new(model()).save_to(dir.path());
-    rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap();
+    rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap();
     let row = lines(&dir.path().join("outputs.jsonl")).remove(0);
     assert_eq!(
         row["error"],
@@ -72,7 +73,7 @@ async fn an_error_is_an_object_with_its_chain_also_at_the_top() {
 async fn columns_that_are_alive_are_refused_before_anything_runs() {
     let scripted = right();
     let options = RunOptions::new(model()).state_columns(["client"]);
-    let error = rollouts(&scripted, 1).evaluate(Sample::all(), options).await.unwrap_err();
+    let error = rollouts(&scripted, 1).evaluate(Examples::all(), options).await.unwrap_err();
     insta::assert_snapshot!(error, @r#"the state column "client" is alive and cannot be saved; keep what matters of it in a field of the state"#);
     assert_eq!(scripted.calls(), 0);
 }
@@ -191,7 +192,7 @@ async fn rows_and_what_was_run_are_on_the_disk_while_the_run_goes_on() {
             let metadata = json(&path.join("metadata.json"));
             told.lock().unwrap().push((all.len(), saved, metadata["num_examples"].clone()));
         });
-    rollouts(&right(), 3).evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    rollouts(&right(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(*heard.lock().unwrap(), [2, 4, 6].map(|rows| (rows, true, value!(3))));
     let metadata = json(&dir.path().join("metadata.json"));
     assert!(metadata.get("path_to_save").is_none() && metadata.get("date").is_none());

@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use rollout::model::{
-    Client, GenerateError, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, Sample, SingleTurn,
+    Client, Examples, GenerateError, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, SingleTurn,
     client::ClientConfig,
 };
 use rollout_testkit::{HubServer, ModelServer};
@@ -37,7 +37,7 @@ async fn rows_and_averages_are_pushed_in_the_end() {
         .save_to(dir.path().join("run"))
         .push_to_hf_hub(hub(&server))
         .hf_hub_dataset_name("team/experiment-results".parse().unwrap());
-    let outputs = rollouts().evaluate(Sample::all(), options).await.unwrap();
+    let outputs = rollouts().evaluate(Examples::all(), options).await.unwrap();
     let pushed = outputs.pushed.unwrap();
     assert_eq!(pushed.url, format!("{}/datasets/team/experiment-results", server.url()));
     let there = server.files("team/experiment-results");
@@ -51,7 +51,7 @@ async fn rows_and_averages_are_pushed_in_the_end() {
 async fn a_dataset_has_a_name_where_none_is_given() {
     let (server, model, dir) = (HubServer::start(), ModelServer::arithmetic(), tempfile::tempdir().unwrap());
     let options = options(&model).save_to(dir.path().join("run")).push_to_hf_hub(hub(&server));
-    rollouts().evaluate(Sample::all().rollouts(2), options).await.unwrap();
+    rollouts().evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert!(server.is_private("tester/sums_org_arithmetic_n2_r2").is_some());
 }
 
@@ -59,7 +59,7 @@ async fn a_dataset_has_a_name_where_none_is_given() {
 async fn what_is_not_saved_cannot_be_pushed_and_nobody_is_asked() {
     let (server, model) = (HubServer::start(), ModelServer::arithmetic());
     let error =
-        rollouts().evaluate(Sample::all(), options(&model).push_to_hf_hub(hub(&server))).await.unwrap_err();
+        rollouts().evaluate(Examples::all(), options(&model).push_to_hf_hub(hub(&server))).await.unwrap_err();
     assert!(matches!(error, GenerateError::Unsaved), "{error}");
     assert_eq!((model.served(), server.requests().len()), (0, 0));
 }
@@ -70,7 +70,7 @@ async fn results_that_could_not_be_pushed_are_saved() {
     let server = HubServer::start();
     let stranger = rollout::hub::Hub::new(server.url(), "hf_wrong").unwrap();
     let options = options(&model).save_to(dir.path().join("run")).push_to_hf_hub(stranger);
-    let error = rollouts().evaluate(Sample::all(), options).await.unwrap_err();
+    let error = rollouts().evaluate(Examples::all(), options).await.unwrap_err();
     assert!(matches!(error, GenerateError::Push { .. }), "{error}");
     assert!(dir.path().join("run/outputs.jsonl").exists());
 }

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use proptest::prelude::*;
 use rollout::export::eval_log::{
-    AgentInfo, BenchmarkSubset, Dialect, EpisodeRecord, Episodes, EvalLog, EvalLogError, ExperimentRecord,
-    Findings, InvestigatorLlmConfig, Steps, UsageSummary, Verifier, experiment_id, success, tool_names,
+    AgentInfo, BenchmarkSubset, EpisodeRecord, Episodes, EvalLog, EvalLogError, ExperimentRecord, Findings,
+    InvestigatorLlmConfig, RecordDialect, Steps, UsageSummary, Verifier, experiment_id, success, tool_names,
 };
 use rollout_testkit::Python;
 use serde_json::{Map, Value, json};
@@ -289,7 +289,7 @@ proptest! {
             unknown: unknown.into_iter().map(|(key, value)| (key, value.into())).collect(),
             ..episode("add", 1.0)
         };
-        for dialect in [Dialect::Document, Dialect::EeeAligned] {
+        for dialect in [RecordDialect::Document, RecordDialect::EeeAligned] {
             record.save_as(dir.path(), dialect).unwrap();
             let read: Vec<EpisodeRecord> = Episodes::read(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(read, std::slice::from_ref(&record), "{:?}", dialect);
@@ -331,7 +331,7 @@ proptest! {
             unknown,
             ..experiment()
         };
-        for dialect in [Dialect::Document, Dialect::EeeAligned] {
+        for dialect in [RecordDialect::Document, RecordDialect::EeeAligned] {
             record.save_as(dir.path(), dialect).unwrap();
             prop_assert_eq!(&ExperimentRecord::load(dir.path()).unwrap(), &record, "{:?}", dialect);
         }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use rollout::{
     result::{Standing, TrialSummary},
     stats::{
-        Clusters, Confidence, McNemar, Pairs, PassCurve, Sample, Sorted, holm,
-        report::{Report, Task, Trial},
+        Clusters, Confidence, McNemar, Moments, Pairs, PassCurve, Sorted, holm,
+        report::{Report, ReportTask, ReportTrial},
         seeded, wilson,
     },
 };
@@ -71,7 +71,7 @@ fn means_spreads_and_quantiles_agree() {
         .map(|count| {
             let (values, level) = (values(&mut random, count), level(&mut random));
             let shares = [0.0, 0.05, 0.25, 0.5, 0.9, 0.99, 1.0, random.f64()];
-            let sample: Sample = values.iter().copied().collect();
+            let sample: Moments = values.iter().copied().collect();
             let interval = sample.interval(level).unwrap();
             let mut numbers = numbers([
                 ("mean", sample.mean().unwrap()),
@@ -203,7 +203,7 @@ fn adjustments_for_several_tests_agree() {
 }
 
 /// Trials of one agent as they come: tasks of uneven numbers of attempts, failures, and rewards of every kind.
-fn trials(random: &mut fastrand::Rng) -> Vec<Trial> {
+fn trials(random: &mut fastrand::Rng) -> Vec<ReportTrial> {
     let attempts: Vec<u32> = (0..random.u32(2..30)).flat_map(|task| vec![task; random.usize(1..6)]).collect();
     attempts
         .into_iter()
@@ -217,7 +217,7 @@ fn trials(random: &mut fastrand::Rng) -> Vec<Trial> {
                 seconds: 100.0 * random.f64(),
                 ..TrialSummary::SKIPPED
             };
-            Trial { agent: 0, task, outcome }
+            ReportTrial { agent: 0, task, outcome }
         })
         .collect()
 }
@@ -228,7 +228,7 @@ fn the_figures_of_a_job_agree_under_both_conventions() {
     let mut cases: Vec<Case> = Vec::new();
     for _ in 0..20 {
         let trials = trials(&mut random);
-        let task = |number: u32| Task {
+        let task = |number: u32| ReportTask {
             dataset: "set".into(),
             name: number.to_string(),
             category: None,

@@ -1,0 +1,299 @@
+//! What keeps the code easy to follow: crates and modules import in one direction, and a name means one type.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The crates from the bottom up. A crate depends only on those before it.
+const LAYERS: [&str; 11] = [
+    "rollout-core",
+    "rollout-guest",
+    "rollout-sandbox",
+    "rollout-env",
+    "rollout-model",
+    "rollout-record",
+    "rollout",
+    "rollout-http",
+    "rollout-tools",
+    "rollout-testkit",
+    "rollout-cli",
+];
+
+fn crates() -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut crates: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    crates.retain(|path| path.join("Cargo.toml").exists());
+    crates.sort();
+    crates
+}
+
+fn name(krate: &Path) -> &str {
+    krate.file_name().unwrap().to_str().unwrap()
+}
+
+/// A source file without comments and without its tests.
+struct Source {
+    /// The path of its module, without the crate.
+    module: Vec<String>,
+    text: String,
+}
+
+fn sources(src: &Path) -> Vec<Source> {
+    fn visit(dir: &Path, module: &[String], found: &mut Vec<Source>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let below = || module.iter().cloned().chain([stem.clone()]).collect::<Vec<_>>();
+            if path.is_dir() {
+                // Each program of src/bin is a crate of its own.
+                if stem != "bin" {
+                    visit(&path, &below(), found);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") && stem != "tests" {
+                let module = if ["mod", "lib", "main"].contains(&&*stem) { module.to_vec() } else { below() };
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
+                let code = code.lines().map(|line| line.split("//").next().unwrap());
+                found.push(Source { module, text: code.collect::<Vec<_>>().join("\n") });
+            }
+        }
+    }
+    let mut found = Vec::new();
+    visit(src, &[], &mut found);
+    found
+}
+
+/// The words of a text: names and the punctuation of paths.
+fn words(text: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        let length = match first {
+            ':' if rest.starts_with("::") => 2,
+            c if is_name(c) => rest.find(|c| !is_name(c)).unwrap_or(rest.len()),
+            c => c.len_utf8(),
+        };
+        words.push(&rest[..length]);
+        rest = rest[length..].trim_start();
+    }
+    words
+}
+
+/// Reads the tree of a path such as `a::{b, c::d as e}` behind its first words, and returns its leaves. Each ends with
+/// the name that it is known by.
+fn leaves<'t>(words: &[&'t str], at: &mut usize, path: &[&'t str], found: &mut Vec<Vec<&'t str>>) {
+    let mut path = path.to_vec();
+    while words.get(*at) == Some(&"::") {
+        *at += 1;
+        match words.get(*at) {
+            Some(&"{") => {
+                *at += 1;
+                while let Some(&word) = words.get(*at).filter(|&&word| word != "}") {
+                    *at += 1;
+                    if word != "," {
+                        let inner: Vec<&str> = path.iter().copied().chain([word]).collect();
+                        leaves(words, at, &inner, found);
+                    }
+                }
+                *at += 1;
+                return;
+            }
+            Some(&word) => path.push(word),
+            None => break,
+        }
+        *at += 1;
+    }
+    if words.get(*at) == Some(&"as") {
+        *at += 2;
+    }
+    found.push(path);
+}
+
+/// The paths in a text that start with `crate` or `super`, from the root of the crate.
+fn inner_paths(source: &Source) -> Vec<Vec<String>> {
+    let words = words(&source.text);
+    let mut found = Vec::new();
+    let mut module = source.module.clone();
+    // Modules in the text itself, each with the depth of braces that it ends at.
+    let (mut depth, mut inline) = (0, Vec::new());
+    let mut at = 0;
+    while at < words.len() {
+        let (start, word) = (at, words[at]);
+        at += 1;
+        match word {
+            // `mod name {`, and `mod $name {` of a macro.
+            "mod" if words[at..].iter().take(3).take_while(|&&word| word != ";").any(|&word| word == "{") => {
+                module.push(words[start + 1].to_owned());
+                inline.push(depth);
+            }
+            "{" => depth += 1,
+            "}" => {
+                depth -= 1;
+                if inline.last() == Some(&depth) {
+                    inline.pop();
+                    module.pop();
+                }
+            }
+            _ => {}
+        }
+        if !["crate", "super"].contains(&word) || (start > 0 && ["::", "$"].contains(&words[start - 1])) {
+            continue;
+        }
+        let mut tree = Vec::new();
+        leaves(&words, &mut at, &[word], &mut tree);
+        for path in tree {
+            let ups = path.iter().take_while(|&&word| word == "super").count();
+            let base = if ups == 0 { &[][..] } else { &module[..module.len().saturating_sub(ups)] };
+            let rest = path.iter().skip(ups.max(1)).filter(|&&word| word != "self");
+            found.push(base.iter().cloned().chain(rest.map(|&word| word.to_owned())).collect());
+        }
+    }
+    found
+}
+
+/// What the root of a crate re-exports, by name, with the top-level module that has it.
+fn re_exports(roots: &[&Source], modules: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for root in roots {
+        let words = words(&root.text);
+        for at in 0..words.len() {
+            if words[at] != "use" {
+                continue;
+            }
+            let mut next = at + 1;
+            let start = if ["self", "crate"].contains(&words[next]) { next + 2 } else { next };
+            next = start + 1;
+            let mut tree = Vec::new();
+            leaves(&words, &mut next, &[words[start]], &mut tree);
+            for path in tree.iter().filter(|path| modules.contains(path[0])) {
+                found.insert((*path.last().unwrap()).to_owned(), path[0].to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The top-level modules of a crate, each with those that it imports.
+fn imports(krate: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let sources = sources(&krate.join("src"));
+    let modules: BTreeSet<String> =
+        sources.iter().filter_map(|source| source.module.first().cloned()).collect();
+    let (roots, others): (Vec<&Source>, Vec<&Source>) =
+        sources.iter().partition(|source| source.module.is_empty());
+    let re_exports = re_exports(&roots, &modules);
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in others {
+        let of = &source.module[0];
+        let edges = graph.entry(of.clone()).or_default();
+        for path in inner_paths(source) {
+            let Some(first) = path.first() else { continue };
+            match modules.get(first).or_else(|| re_exports.get(first)) {
+                Some(module) => edges.extend((module != of).then(|| module.clone())),
+                None => panic!("{}: {of} imports `{first}`, which lib.rs defines itself", name(krate)),
+            }
+        }
+    }
+    graph
+}
+
+/// Modules that import one another, in a circle.
+fn cycle(graph: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    fn visit<'g>(
+        module: &'g str,
+        graph: &'g BTreeMap<String, BTreeSet<String>>,
+        path: &mut Vec<&'g str>,
+        done: &mut BTreeSet<&'g str>,
+    ) -> Option<Vec<String>> {
+        if let Some(start) = path.iter().position(|&before| before == module) {
+            return Some(path[start..].iter().chain([&module]).map(|&name| name.to_owned()).collect());
+        }
+        if !done.contains(module) {
+            path.push(module);
+            let found =
+                graph.get(module).into_iter().flatten().find_map(|next| visit(next, graph, path, done));
+            if found.is_some() {
+                return found;
+            }
+            path.pop();
+            done.insert(module);
+        }
+        None
+    }
+    let mut done = BTreeSet::new();
+    graph.keys().find_map(|module| visit(module, graph, &mut Vec::new(), &mut done))
+}
+
+#[test]
+fn no_top_level_modules_import_one_another() {
+    let mut checked = 0;
+    for krate in crates() {
+        let graph = imports(&krate);
+        checked += graph.len();
+        if let Some(cycle) = cycle(&graph) {
+            panic!(
+                "{}: {} form a cycle; move what they share into a module below both",
+                name(&krate),
+                cycle.join(" → ")
+            );
+        }
+    }
+    assert!(checked > 50, "only {checked} modules were found");
+}
+
+#[test]
+fn a_cycle_is_found_through_re_exports_and_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let src = dir.path().join("src");
+    fs::create_dir(&src).unwrap();
+    let write = |file: &str, text: &str| fs::write(src.join(file), text).unwrap();
+    write("lib.rs", "mod one;\nmod two;\npub use two::{Second as Renamed, Two};\n");
+    write("one.rs", "//! Uses `crate::nothing`.\nuse super::Two;\n");
+    write("two.rs", "use std::fmt;\npub(crate) struct Two;\n");
+    assert_eq!(cycle(&imports(dir.path())), None);
+    write("two.rs", "use crate::{\n    one::{self, One},\n};\n");
+    assert_eq!(cycle(&imports(dir.path())).unwrap().join(" "), "one two one");
+}
+
+#[test]
+fn crates_depend_only_on_crates_below_them() {
+    for krate in crates() {
+        let place = |wanted: &str| {
+            let found = LAYERS.iter().position(|layer| *layer == wanted);
+            found.unwrap_or_else(|| panic!("{wanted} is missing from the layers"))
+        };
+        let manifest = fs::read_to_string(krate.join("Cargo.toml")).unwrap();
+        let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));
+        for line in sections.flat_map(str::lines) {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap();
+            if dependency.starts_with("rollout") {
+                let own = name(&krate);
+                assert!(place(dependency) < place(own), "{own} depends on {dependency}, which is above it");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_two_public_types_have_one_name() {
+    let mut types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for krate in crates() {
+        for source in sources(&krate.join("src")) {
+            let words = words(&source.text);
+            for three in words.windows(3) {
+                if three[0] == "pub" && ["struct", "enum", "trait", "type", "union"].contains(&three[1]) {
+                    let place = format!("{}::{}", name(&krate), source.module.join("::"));
+                    assert!(
+                        types.entry(three[2].to_owned()).or_default().insert(place.clone()),
+                        "{place} has two types named {}",
+                        three[2]
+                    );
+                }
+            }
+        }
+    }
+    types.retain(|_, places| places.len() > 1);
+    assert!(types.is_empty(), "give each of these types a name of its own: {types:#?}");
+}
