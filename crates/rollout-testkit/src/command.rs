@@ -13,17 +13,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    Finished, TestJob, TestTask,
-    job::{PATIENCE, whole_lines},
+    job::{Binary, Finished, PATIENCE, TestJob, whole_lines},
+    task::TestTask,
 };
 
 /// How many trials are told to be finished.
 pub fn finished_trials(events: &[Value]) -> usize {
     events.iter().filter(|event| event["event"] == "trial_finished").count()
 }
-
-/// Runs jobs by the command.
-pub struct Binary(PathBuf);
 
 impl TestJob {
     /// An empty job named `job` for the native environment, run by this command.

@@ -12,7 +12,7 @@ use std::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{TestJob, services::variable};
+use crate::{job::TestJob, variable::variable};
 
 /// Debian's client: a newer one in front of it would need plugins to build.
 const CLIENT: &str = "/usr/bin/docker";

@@ -10,10 +10,11 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::Binary;
-
 /// How long anything in a test may take before the test fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs jobs by the command.
+pub struct Binary(pub(crate) PathBuf);
 
 /// A job with its tasks, run by the command or, as a [`crate::Library`] job, by the library.
 pub struct TestJob<R = Binary> {

@@ -24,7 +24,7 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::{Arrival, Finished, Gate, TestJob, TestTask, conformance::Subject, leftover::until_empty};
+use crate::{Arrival, Finished, Gate, TestJob, TestTask, leftover::until_empty, subject::Subject};
 
 /// How long a job may take, with its builds, before the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(240);

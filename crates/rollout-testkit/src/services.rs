@@ -1,22 +1,11 @@
-//! The services that `scripts/with-services` starts for tests: where they are, and the image registry.
+//! The image registry that `scripts/with-services` starts for tests.
 
 use std::{fs, path::Path};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
 
-use crate::TestEngine;
-
-/// What a service is reached by, from the environment of the test.
-#[track_caller]
-pub(crate) fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| {
-        panic!(
-            "this test needs the services of `scripts/with-services` ({name} is not set); \
-             run it as `scripts/with-services cargo nextest run …`"
-        )
-    })
-}
+use crate::{docker::TestEngine, variable::variable};
 
 /// The image registry on loopback. Whoever wants anything of it has to log in.
 pub struct TestRegistry {
