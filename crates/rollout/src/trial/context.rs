@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{installs::Installs, timeouts::Timeouts};
+use super::{install_cache::Installs, timeouts::Timeouts};
 use crate::{
     config::{AgentConfig, Env, JobConfig},
     task::{Task, TaskProblem},

@@ -7,7 +7,7 @@ use super::{
     clock::PhaseSpan,
     context::{TrialContext, variables},
     failure::Failure,
-    installs::InstallPlan,
+    install_cache::InstallPlan,
     script,
 };
 use crate::{agent, config::AgentKind};

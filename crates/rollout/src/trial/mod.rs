@@ -18,7 +18,7 @@ mod converse;
 mod execute;
 mod failure;
 mod install;
-mod installs;
+mod install_cache;
 mod retry;
 mod reward;
 mod run_once;
@@ -33,7 +33,7 @@ mod verify;
 pub(crate) use self::retry::{error_text, retry_delay};
 pub use self::{
     context::{Progress, Trial},
-    installs::Installs,
+    install_cache::Installs,
     reward::{Reward, RewardError},
     timeouts::Timeouts,
 };

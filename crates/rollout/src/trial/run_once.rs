@@ -12,7 +12,7 @@ use super::{
     execute::execute,
     failure::Failure,
     install::install,
-    installs::InstallPlan,
+    install_cache::InstallPlan,
     setup,
     start::{Started, start},
     teardown::{abandon, is_preserved, tear_down},
@@ -54,7 +54,7 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
         // Trials that wait for this install go on, whatever came of it.
         drop(turn);
         match ready {
-            Ok(()) => attempt(context, &*environment, &turns, &mut record).await,
+            Ok(()) => execute_and_verify(context, &*environment, &turns, &mut record).await,
             Err(failure) => {
                 record.failure = Some(failure);
                 Ok(())
@@ -110,8 +110,8 @@ async fn make_ready(
     setup::after_install(context, environment, plan).await
 }
 
-/// The agent, then the tests. The error is that the server of the model refuses the key.
-async fn attempt(
+/// Lets the agent attempt the task, then grades it. The error is that the server of the model refuses the key.
+async fn execute_and_verify(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     turns: &TurnLog,

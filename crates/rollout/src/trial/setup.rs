@@ -3,7 +3,7 @@
 //! An install that is shared with other trials runs before anything of its own trial comes in, so that they find
 //! nothing of it. That is why the instruction comes before an install or after it.
 
-use super::{calls::required, context::TrialContext, failure::Failure, installs::InstallPlan};
+use super::{calls::required, context::TrialContext, failure::Failure, install_cache::InstallPlan};
 use rollout_core::{event::Phase, result::ErrorType};
 use rollout_env::{CopyMode, Environment, blocking::blocking};
 

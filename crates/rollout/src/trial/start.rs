@@ -4,7 +4,7 @@ use super::{
     calls::bounded,
     context::TrialContext,
     failure::Failure,
-    installs::{self, InstallPlan, Turn},
+    install_cache::{self, InstallPlan, Turn},
 };
 use crate::config::AgentKind;
 use rollout_core::event::Phase;
@@ -76,7 +76,7 @@ async fn plan_install(
     if !trial.config.environment.cache_agent_install {
         return (InstallPlan::Own, None);
     }
-    let key = installs::key(&image.reference, script, trial.agent.env.keys().map(String::as_str));
+    let key = install_cache::key(&image.reference, script, trial.agent.env.keys().map(String::as_str));
     let turn = trial.installs.turn(&key).await;
     match bounded(trial.provider.snapshot(&key)).await {
         Ok(Some(snapshot)) => return (InstallPlan::Restore { key, snapshot }, None),

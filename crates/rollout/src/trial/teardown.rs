@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::{context::TrialContext, failure::Failure, installs::InstallPlan, reward::Reward};
+use super::{context::TrialContext, failure::Failure, install_cache::InstallPlan, reward::Reward};
 use crate::config::PreservePolicy;
 use rollout_core::{event::Phase, result::EnvironmentRecord};
 use rollout_env::{Environment, PreparedImage, blocking::blocking};
