@@ -18,12 +18,15 @@ pub fn seconds(duration: Duration) -> f64 {
 
 /// The start of a text, short enough for a sentence.
 pub fn excerpt(text: &str) -> String {
-    const MAX_CHARS: usize = 60;
-    let mut short: String = text.chars().take(MAX_CHARS).collect();
-    if short.len() < text.len() {
-        short.push('…');
+    cut(text, 60)
+}
+
+/// The first characters of a text, with an ellipsis where there are more.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
-    short
 }
 
 /// The first names of a list, few enough to read.

@@ -15,6 +15,7 @@ use crate::{
 use rollout_core::{
     result::{AgentUsage, Standing},
     row::RolloutOutput,
+    text::cut,
 };
 
 /// The name of the score that is the trial's reward.
@@ -167,9 +168,9 @@ impl<'a> Trial<'a> {
         let error = result.error.as_ref().filter(|_| self.is_failed());
         let summary = Summary {
             common: self.common(),
-            input: shortened(&self.question()),
+            input: cut(&self.question(), SUMMARY_CHARS),
             metadata: json!({"tags": self.about.as_ref().map(|about| &about.tags)}),
-            error: error.map(|error| shortened(&format!("{}: {}", error.kind, error.message))),
+            error: error.map(|error| cut(&format!("{}: {}", error.kind, error.message), SUMMARY_CHARS)),
             completed: true,
             retries: result.tries.saturating_sub(1),
             message_count: self.conversation.as_ref().map_or(0, |said| said.messages().count()),
@@ -319,12 +320,5 @@ impl ModelUsage {
                 .saturating_add(other.input_tokens_cache_read),
             total_cost: self.total_cost.or(other.total_cost).map(|_| cost),
         }
-    }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SUMMARY_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
