@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{HubError, commit::FileChanged};
-use rollout_core::{address::is_loopback, redact::Redactor};
+use rollout_core::{address::is_loopback, redact::Redactor, text::cut};
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,9 +86,10 @@ impl Hub {
 
     /// An address that the hub gave, for files to go to.
     pub(super) fn given(&self, action: &str, href: &str) -> Result<Url, HubError> {
-        let strange =
-            || HubError::Strange { action: action.to_owned(), what: "an address that is none".to_owned() };
-        let url = Url::parse(href).ok().filter(Url::has_host).ok_or_else(strange)?;
+        let url = Url::parse(href)
+            .ok()
+            .filter(Url::has_host)
+            .ok_or_else(|| HubError::strange(action, "an address that is none"))?;
         match url.scheme() {
             "https" => Ok(url),
             "http" if self.endpoint.scheme() == "http" => Ok(url),
@@ -154,6 +155,18 @@ impl Hub {
         }
     }
 
+    /// The same, for an answer whose status says that all is well.
+    pub(super) async fn ask(
+        &self,
+        action: &str,
+        method: Method,
+        url: Url,
+        build: impl Fn(RequestBuilder) -> RequestBuilder,
+    ) -> Result<Response, HubError> {
+        let answer = self.send(action, &method, url, build).await?;
+        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(action, answer).await) }
+    }
+
     /// The same, for an answer in JSON.
     pub(super) async fn json<T: DeserializeOwned>(
         &self,
@@ -162,20 +175,13 @@ impl Hub {
         url: Url,
         build: impl Fn(RequestBuilder) -> RequestBuilder,
     ) -> Result<T, HubError> {
-        let answer = self.send(action, &method, url, build).await?;
-        let answer = self.accepted(action, answer).await?;
+        let answer = self.ask(action, method, url, build).await?;
         let body = read(answer, MAX_ANSWER).await.map_err(|source| HubError::Unreachable {
             action: action.to_owned(),
             tries: 1,
             source: source.without_url(),
         })?;
-        serde_json::from_slice(&body)
-            .map_err(|error| HubError::Strange { action: action.to_owned(), what: error.to_string() })
-    }
-
-    /// An answer, unless its status says that there is none.
-    pub(super) async fn accepted(&self, action: &str, answer: Response) -> Result<Response, HubError> {
-        if answer.status().is_success() { Ok(answer) } else { Err(self.refused(action, answer).await) }
+        serde_json::from_slice(&body).map_err(|error| HubError::strange(action, error.to_string()))
     }
 
     /// What a refusal means.
@@ -219,11 +225,7 @@ pub(super) fn short(text: &str) -> String {
     const MAX_CHARS: usize = 300;
     let words =
         text.split(|char: char| char.is_whitespace() || char.is_control()).filter(|word| !word.is_empty());
-    let text = words.collect::<Vec<_>>().join(" ");
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    cut(&words.collect::<Vec<_>>().join(" "), MAX_CHARS)
 }
 
 fn origin(url: &Url) -> String {

@@ -1,12 +1,19 @@
 //! A commit as it goes over the wire: a line for each file, small files within their line.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::{Path, PathBuf};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future::Either, stream};
 use serde_json::json;
-use tokio::{fs::File, io::AsyncReadExt as _};
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt as _, AsyncSeekExt as _},
+};
+
+/// The most that one commit has: files, and bytes within the commit itself.
+const MAX_CHANGES: usize = 2_000;
+const MAX_INLINE: u64 = 64 << 20;
 
 /// How much of a file is read at a time: a multiple of three, so that base64 of it has no padding.
 const BLOCK: usize = 192 << 10;
@@ -23,37 +30,16 @@ impl FileChanged {
     }
 }
 
-/// One change of a commit.
+/// A commit: the pieces of its wire form.
+#[derive(Debug)]
+pub(super) struct Commit {
+    pieces: Vec<Piece>,
+    changes: usize,
+    /// Bytes of the files on the disk that are within it.
+    inline: u64,
+}
+
 #[derive(Debug, Clone)]
-pub(super) struct Change {
-    /// The file's path in the repository.
-    pub(super) name: String,
-    pub(super) content: Body,
-}
-
-/// Where the content of a file comes from.
-#[derive(Debug, Clone)]
-pub(super) enum Body {
-    /// It is on the disk, and goes into the commit.
-    File { path: PathBuf, size: u64 },
-    /// It is this text.
-    Text(Arc<str>),
-    /// It has been sent already, and the commit names it.
-    Large { sha256: String, size: u64 },
-}
-
-impl Body {
-    /// How many bytes of the file the commit itself holds.
-    pub(super) fn inline(&self) -> u64 {
-        match self {
-            Self::File { size, .. } => *size,
-            Self::Text(text) => text.len() as u64,
-            Self::Large { .. } => 0,
-        }
-    }
-}
-
-/// A piece of the wire form.
 enum Piece {
     Bytes(Bytes),
     /// A file, as base64.
@@ -63,63 +49,66 @@ enum Piece {
     },
 }
 
-/// The wire form of a commit.
-#[derive(Debug, Clone)]
-pub(super) struct Wire {
-    header: String,
-    changes: Arc<[Change]>,
-}
-
-impl Wire {
-    pub(super) fn new(summary: &str, changes: Arc<[Change]>) -> Self {
+impl Commit {
+    pub(super) fn new(summary: &str) -> Self {
         let header = json!({"key": "header", "value": {"summary": summary, "description": ""}});
-        Self { header: format!("{header}\n"), changes }
+        Self { pieces: vec![Piece::Bytes(format!("{header}\n").into())], changes: 0, inline: 0 }
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes == 0
+    }
+
+    /// Whether one more file fits, with so many bytes within the commit.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.changes < MAX_CHANGES && (self.inline == 0 || self.inline + bytes <= MAX_INLINE)
+    }
+
+    /// Adds a file, which is read when the commit is sent.
+    pub(super) fn add_file(&mut self, name: &str, path: &Path, size: u64) {
+        self.inline += size;
+        self.add(name, Piece::File { path: path.to_owned(), size });
+    }
+
+    pub(super) fn add_text(&mut self, name: &str, text: &str) {
+        self.add(name, Piece::Bytes(BASE64_STANDARD.encode(text).into()));
+    }
+
+    /// Adds a file that the storage for large files has already.
+    pub(super) fn add_large(&mut self, name: &str, sha256: &str, size: u64) {
+        self.changes += 1;
+        let value = json!({"path": name, "algo": "sha256", "oid": sha256, "size": size});
+        self.pieces.push(Piece::Bytes(format!("{}\n", json!({"key": "lfsFile", "value": value})).into()));
+    }
+
+    fn add(&mut self, name: &str, content: Piece) {
+        self.changes += 1;
+        let close = format!("\",\"path\":{},\"encoding\":\"base64\"}}}}\n", json!(name));
+        self.pieces.extend([
+            Piece::Bytes(Bytes::from_static(br#"{"key":"file","value":{"content":""#)),
+            content,
+            Piece::Bytes(close.into()),
+        ]);
     }
 
     /// How many bytes it has.
     pub(super) fn length(&self) -> u64 {
-        let piece = |piece: Piece| match piece {
+        let length = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
             Piece::File { size, .. } => size.div_ceil(3) * 4,
         };
-        self.pieces().map(piece).sum()
+        self.pieces.iter().map(length).sum()
     }
 
     /// Its bytes, read from the disk as they are asked for.
     pub(super) fn stream(&self) -> impl Stream<Item = Result<Bytes, FileChanged>> + Send + 'static {
-        let pieces: Vec<_> = self.pieces().collect();
-        let streams = pieces.into_iter().map(|piece| match piece {
-            Piece::Bytes(bytes) => futures_util::future::Either::Left(stream::iter([Ok(bytes)])),
+        stream::iter(self.pieces.clone()).flat_map(|piece| match piece {
+            Piece::Bytes(bytes) => Either::Left(stream::iter([Ok(bytes)])),
             Piece::File { path, size } => {
-                use futures_util::TryStreamExt as _;
-                let encoded =
-                    blocks(path, 0, size).map_ok(|block| Bytes::from(BASE64_STANDARD.encode(block)));
-                futures_util::future::Either::Right(encoded)
+                Either::Right(blocks(path, 0, size).map_ok(|block| BASE64_STANDARD.encode(block).into()))
             }
-        });
-        use futures_util::StreamExt as _;
-        stream::iter(streams).flatten()
-    }
-
-    fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let header = Piece::Bytes(self.header.clone().into());
-        std::iter::once(header).chain(self.changes.iter().flat_map(|change| {
-            let name = serde_json::Value::from(change.name.as_str());
-            let open = || Piece::Bytes(Bytes::from_static(br#"{"key":"file","value":{"content":""#));
-            let close = || Piece::Bytes(format!("\",\"path\":{name},\"encoding\":\"base64\"}}}}\n").into());
-            match &change.content {
-                Body::File { path, size } => {
-                    vec![open(), Piece::File { path: path.clone(), size: *size }, close()]
-                }
-                Body::Text(text) => {
-                    vec![open(), Piece::Bytes(BASE64_STANDARD.encode(&**text).into()), close()]
-                }
-                Body::Large { sha256, size } => {
-                    let value = json!({"path": name, "algo": "sha256", "oid": sha256, "size": size});
-                    vec![Piece::Bytes(format!("{}\n", json!({"key": "lfsFile", "value": value})).into())]
-                }
-            }
-        }))
+        })
     }
 }
 
@@ -139,7 +128,6 @@ pub(super) fn blocks(
             let mut file = match file {
                 Some(file) => file,
                 None => {
-                    use tokio::io::AsyncSeekExt as _;
                     let mut file = File::open(&path).await.map_err(changed)?;
                     file.seek(std::io::SeekFrom::Start(start)).await.map_err(changed)?;
                     file.set_max_buf_size(BLOCK);
@@ -156,7 +144,6 @@ pub(super) fn blocks(
 
 #[cfg(test)]
 mod tests {
-    use futures_util::TryStreamExt as _;
     use serde_json::Value;
 
     use super::*;
@@ -168,14 +155,12 @@ mod tests {
         let content = vec![b'x'; 2 * BLOCK + 1];
         std::fs::write(&path, &content).unwrap();
         let size = content.len() as u64;
-        let changes = [
-            Change { name: "a \"b\"/ü".to_owned(), content: Body::File { path, size } },
-            Change { name: "README.md".to_owned(), content: Body::Text("# hi".into()) },
-            Change { name: "big".to_owned(), content: Body::Large { sha256: "ab".to_owned(), size: 7 } },
-        ];
-        let wire = Wire::new("a summary", changes.into());
-        let bytes = wire.stream().try_collect::<Vec<_>>().await.unwrap().concat();
-        assert_eq!(bytes.len() as u64, wire.length());
+        let mut commit = Commit::new("a summary");
+        commit.add_file("a \"b\"/ü", &path, size);
+        commit.add_text("README.md", "# hi");
+        commit.add_large("big", "ab", 7);
+        let bytes = commit.stream().try_collect::<Vec<_>>().await.unwrap().concat();
+        assert_eq!(bytes.len() as u64, commit.length());
         let text = String::from_utf8(bytes).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["value"]["summary"], "a summary");

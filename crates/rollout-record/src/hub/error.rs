@@ -90,6 +90,10 @@ pub enum HubError {
 }
 
 impl HubError {
+    pub(super) fn strange(action: &str, what: impl Into<String>) -> Self {
+        Self::Strange { action: action.to_owned(), what: what.into() }
+    }
+
     /// What the reader can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -51,9 +51,11 @@ pub enum FileError {
     Empty(PathBuf),
 }
 
-/// What is known of the content of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Content {
+/// A file, and what the hub has to know of its content.
+#[derive(Debug)]
+pub(super) struct HashedFile {
+    pub(super) path: PathBuf,
+    pub(super) name: String,
     pub(super) size: u64,
     /// Its first bytes.
     pub(super) sample: Vec<u8>,
@@ -84,9 +86,10 @@ impl PushFile {
     }
 
     /// Reads the file once for all that the hub has to know of it.
-    pub(super) fn content(&self) -> Result<Content, FileError> {
+    pub(super) fn hash(self) -> Result<HashedFile, FileError> {
+        let Self { path, name } = self;
         let read = || {
-            let mut file = File::open(&self.path)?;
+            let mut file = File::open(&path)?;
             let size = file.metadata()?.len();
             let mut sha256 = Sha256::new();
             // Git hashes so. It protects nothing here: whoever pushes may change the file anyway.
@@ -108,11 +111,20 @@ impl PushFile {
             if seen != size {
                 return Err(io::Error::other("it changed while it was read"));
             }
-            let (sha256, git_blob) = (hex(&sha256.finalize()), hex(&git_blob.finalize()));
-            Ok(Content { size, sample, sha256, git_blob })
+            Ok((size, sample, hex(&sha256.finalize()), hex(&git_blob.finalize())))
         };
-        read().map_err(|source| FileError::Read { path: self.path.clone(), source })
+        match read() {
+            Ok((size, sample, sha256, git_blob)) => {
+                Ok(HashedFile { path, name, size, sample, sha256, git_blob })
+            }
+            Err(source) => Err(FileError::Read { path, source }),
+        }
     }
+}
+
+/// How many bytes files have.
+pub(super) fn total<'a>(files: impl IntoIterator<Item = &'a HashedFile>) -> u64 {
+    files.into_iter().map(|file| file.size).sum()
 }
 
 fn gather(dir: &Path, prefix: &str, files: &mut Vec<PushFile>) -> Result<(), FileError> {
@@ -173,7 +185,7 @@ mod tests {
             (vec![b'a'; 2 * BLOCK + 1], "550e67d0a0102593f5db44819f972a4e925db4b1"),
         ] {
             fs::write(&path, content).unwrap();
-            assert_eq!(PushFile::new(&path, "file").unwrap().content().unwrap().git_blob, name);
+            assert_eq!(PushFile::new(&path, "file").unwrap().hash().unwrap().git_blob, name);
         }
     }
 
@@ -182,7 +194,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "hello\n").unwrap();
-        let content = PushFile::new(path, "file").unwrap().content().unwrap();
+        let content = PushFile::new(path, "file").unwrap().hash().unwrap();
         assert_eq!((content.size, content.sample.as_slice()), (6, b"hello\n".as_slice()));
         assert_eq!(content.git_blob, "ce013625030ba8dba906f756967f9e9ca394464a");
         assert_eq!(content.sha256, "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03");

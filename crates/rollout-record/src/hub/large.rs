@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -9,7 +10,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use reqwest::{Method, Response, header};
+use reqwest::{Method, RequestBuilder, Response, header};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -17,16 +18,11 @@ use super::{
     Hub, HubError, RepoName,
     client::{short, time_for},
     commit::blocks,
-    files::{Content, PushFile},
+    files::{HashedFile, total},
 };
-
-/// How many files the hub is asked for at a time.
-const BATCH: usize = 256;
 
 /// How many files are sent at the same time.
 const AT_ONCE: usize = 4;
-
-const LFS_JSON: &str = "application/vnd.git-lfs+json";
 
 #[derive(Deserialize)]
 struct Answer {
@@ -54,7 +50,6 @@ struct Actions {
 #[derive(Deserialize)]
 struct Action {
     href: String,
-    #[serde(default)]
     header: Option<Map<String, Value>>,
 }
 
@@ -63,103 +58,89 @@ impl Hub {
     pub(super) async fn send_large(
         &self,
         repo: &RepoName,
-        files: &[(&PushFile, &Content)],
+        files: &[&HashedFile],
         sent: &Arc<AtomicU64>,
     ) -> Result<(), HubError> {
+        if files.is_empty() {
+            return Ok(());
+        }
         // Files of the same content are sent once.
-        let mut by_hash: HashMap<&str, (&PushFile, &Content)> = HashMap::new();
-        for (file, content) in files {
-            if by_hash.insert(&content.sha256, (file, content)).is_some() {
-                sent.fetch_add(content.size, Ordering::Relaxed);
-            }
-        }
-        let mut objects: Vec<_> = by_hash.values().map(|(_, content)| *content).collect();
-        objects.sort_by(|one, other| one.sha256.cmp(&other.sha256));
-        for batch in objects.chunks(BATCH) {
-            let action = "ask where large files go";
-            let url = self.url(&format!("datasets/{repo}.git/info/lfs/objects/batch"));
-            let object = |content: &&Content| json!({"oid": content.sha256, "size": content.size});
-            let question = json!({
-                "operation": "upload",
-                "transfers": ["basic", "multipart"],
-                "hash_algo": "sha256",
-                "ref": {"name": "main"},
-                "objects": batch.iter().map(object).collect::<Vec<_>>(),
-            });
-            let answer: Answer = self
-                .json(action, Method::POST, url, |request| {
-                    request
-                        .json(&question)
-                        .header(header::ACCEPT, LFS_JSON)
-                        .header(header::CONTENT_TYPE, LFS_JSON)
-                })
-                .await?;
+        let mut contents = files.to_vec();
+        contents.sort_by(|one, other| one.sha256.cmp(&other.sha256));
+        contents.dedup_by(|one, other| one.sha256 == other.sha256);
+        let again = total(files.iter().copied()) - total(contents.iter().copied());
+        sent.fetch_add(again, Ordering::Relaxed);
+
+        let action = "ask where large files go";
+        let url = self.url(&format!("datasets/{repo}.git/info/lfs/objects/batch"));
+        let object = |file: &&HashedFile| json!({"oid": file.sha256, "size": file.size});
+        let question = json!({
+            "operation": "upload",
+            "transfers": ["basic", "multipart"],
+            "hash_algo": "sha256",
+            "ref": {"name": "main"},
+            "objects": contents.iter().map(object).collect::<Vec<_>>(),
+        });
+        let answer: Answer =
+            self.json(action, Method::POST, url, |request| lfs_json(request, &question)).await?;
+        let mut objects: HashMap<_, _> =
+            answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
+        let mut uploads = Vec::with_capacity(contents.len());
+        for file in contents {
             // A file that the answer passes over would be committed without ever having been sent.
-            if let Some(missing) =
-                batch.iter().find(|content| answer.objects.iter().all(|object| object.oid != content.sha256))
-            {
-                let what = format!("no place for {}", by_hash[missing.sha256.as_str()].0.name);
-                return Err(HubError::Strange { action: action.to_owned(), what });
-            }
-            let known = answer.objects.into_iter().filter_map(|object| {
-                let file = *by_hash.get(object.oid.as_str())?;
-                Some((object, file))
-            });
-            stream::iter(known.map(Ok))
-                .try_for_each_concurrent(AT_ONCE, |(object, (file, content))| {
-                    self.send_object(object, file, content, sent)
-                })
-                .await?;
+            let object = objects
+                .remove(&file.sha256)
+                .ok_or_else(|| HubError::strange(action, format!("no place for {}", file.name)))?;
+            uploads.push(Ok((object, file)));
         }
-        Ok(())
+        stream::iter(uploads)
+            .try_for_each_concurrent(AT_ONCE, |(object, file)| self.send_object(object, file, sent))
+            .await
     }
 
     async fn send_object(
         &self,
         object: Object,
-        file: &PushFile,
-        content: &Content,
+        file: &HashedFile,
         sent: &Arc<AtomicU64>,
     ) -> Result<(), HubError> {
-        let action = format!("send {}", file.name);
+        let action = &format!("send {}", file.name);
         if let Some(error) = object.error {
-            return Err(HubError::Strange { action, what: short(&error.message) });
+            return Err(HubError::strange(action, short(&error.message)));
         }
         let Some(Actions { upload: Some(upload), verify }) = object.actions else {
-            sent.fetch_add(content.size, Ordering::Relaxed);
+            sent.fetch_add(file.size, Ordering::Relaxed);
             return Ok(());
         };
         let header = upload.header.unwrap_or_default();
         match header.get("chunk_size") {
-            None => {
-                let answer = self.put(&action, &upload.href, &header, file, (0, content.size), sent).await?;
-                self.accepted(&action, answer).await?;
+            None => _ = self.put(action, &upload.href, &header, file, 0..file.size, sent).await?,
+            Some(size) => {
+                let parts = self.send_parts(action, size, &header, file, sent).await?;
+                let told = json!({"oid": file.sha256, "parts": parts});
+                let url = self.given(action, &upload.href)?;
+                self.ask(action, Method::POST, url, |request| lfs_json(request, &told)).await?;
             }
-            Some(size) => self.send_parts(&action, &upload.href, &header, size, file, content, sent).await?,
         }
         if let Some(verify) = verify {
-            let url = self.given(&action, &verify.href)?;
-            let told = json!({"oid": content.sha256, "size": content.size});
-            let answer = self.send(&action, &Method::POST, url, |request| request.json(&told)).await?;
-            self.accepted(&action, answer).await?;
+            let url = self.given(action, &verify.href)?;
+            let told = json!({"oid": file.sha256, "size": file.size});
+            self.ask(action, Method::POST, url, |request| request.json(&told)).await?;
         }
         Ok(())
     }
 
-    /// Sends a file part by part, and then tells that it is whole.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one answer and of one file")]
+    /// Sends a file part by part. Returns what the hub has to hear of each.
     async fn send_parts(
         &self,
         action: &str,
-        href: &str,
+        size: &Value,
         header: &Map<String, Value>,
-        chunk_size: &Value,
-        file: &PushFile,
-        content: &Content,
+        file: &HashedFile,
         sent: &Arc<AtomicU64>,
-    ) -> Result<(), HubError> {
-        let strange = |what: &str| HubError::Strange { action: action.to_owned(), what: what.to_owned() };
-        let size = match chunk_size {
+    ) -> Result<Vec<Value>, HubError> {
+        let strange = |what| HubError::strange(action, what);
+        let size = match size {
             Value::String(text) => text.parse().ok(),
             number => number.as_u64(),
         };
@@ -167,41 +148,34 @@ impl Hub {
         let mut parts: Vec<(u64, &str)> =
             header.iter().filter_map(|(key, url)| Some((key.parse().ok()?, url.as_str()?))).collect();
         parts.sort_unstable();
-        if parts.len() as u64 != content.size.div_ceil(size) {
+        if parts.len() as u64 != file.size.div_ceil(size) {
             return Err(strange("the number of parts does not fit the file"));
         }
         let mut done = Vec::with_capacity(parts.len());
         for (number, (_, url)) in (0u64..).zip(parts) {
             let start = number * size;
-            let length = size.min(content.size - start);
-            let answer = self.put(action, url, &Map::new(), file, (start, length), sent).await?;
-            let answer = self.accepted(action, answer).await?;
+            let part = start..file.size.min(start + size);
+            let answer = self.put(action, url, &Map::new(), file, part, sent).await?;
             let etag = answer.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok());
             let etag = etag.filter(|etag| !etag.is_empty()).ok_or_else(|| strange("a part has no ETag"))?;
             done.push(json!({"partNumber": number + 1, "etag": etag}));
         }
-        let told = json!({"oid": content.sha256, "parts": done});
-        let url = self.given(action, href)?;
-        let answer = self
-            .send(action, &Method::POST, url, |request| {
-                request.json(&told).header(header::ACCEPT, LFS_JSON).header(header::CONTENT_TYPE, LFS_JSON)
-            })
-            .await?;
-        self.accepted(action, answer).await.map(|_| ())
+        Ok(done)
     }
 
-    /// Sends a stretch of a file, given by its start and length.
+    /// Sends some bytes of a file.
     async fn put(
         &self,
         action: &str,
         href: &str,
         headers: &Map<String, Value>,
-        file: &PushFile,
-        (start, length): (u64, u64),
+        file: &HashedFile,
+        bytes: Range<u64>,
         sent: &Arc<AtomicU64>,
     ) -> Result<Response, HubError> {
         let url = self.given(action, href)?;
-        self.send(action, &Method::PUT, url, |mut request| {
+        let length = bytes.end - bytes.start;
+        self.ask(action, Method::PUT, url, |mut request| {
             for (name, value) in headers {
                 // These say how the request itself is sent.
                 let own = ["authorization", "content-length", "host", "transfer-encoding"];
@@ -212,7 +186,7 @@ impl Hub {
                 }
             }
             let sent = Arc::clone(sent);
-            let body = blocks(file.path.clone(), start, length)
+            let body = blocks(file.path.clone(), bytes.start, length)
                 .inspect_ok(move |block| _ = sent.fetch_add(block.len() as u64, Ordering::Relaxed));
             request
                 .timeout(time_for(length))
@@ -221,4 +195,9 @@ impl Hub {
         })
         .await
     }
+}
+
+fn lfs_json(request: RequestBuilder, body: &Value) -> RequestBuilder {
+    const LFS_JSON: &str = "application/vnd.git-lfs+json";
+    request.json(body).header(header::ACCEPT, LFS_JSON).header(header::CONTENT_TYPE, LFS_JSON)
 }

@@ -1,6 +1,7 @@
 //! A push: the repository, what of the files it lacks, and the commits that add them.
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
     sync::{
         Arc,
@@ -17,8 +18,8 @@ use serde_json::json;
 use super::{
     Hub, HubError, RepoName, card,
     client::time_for,
-    commit::{Body, Change, Wire},
-    files::{Content, FileError, PushFile},
+    commit::Commit,
+    files::{FileError, HashedFile, PushFile, total},
 };
 
 /// The branch that is pushed to.
@@ -26,10 +27,6 @@ const BRANCH: &str = "main";
 
 /// How many files the hub is asked about at a time.
 const BATCH: usize = 256;
-
-/// The most that one commit has: files, and bytes within the commit itself.
-const MAX_CHANGES: usize = 2_000;
-const MAX_INLINE: u64 = 64 << 20;
 
 /// How often whoever waits is told how far it is.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
@@ -157,9 +154,7 @@ impl Hub {
         // It becomes a part of addresses, and is shown.
         match who.name.parse::<RepoName>() {
             Ok(name) if name.owner().is_none() => Ok(who),
-            _ => {
-                Err(HubError::Strange { action: action.to_owned(), what: "a user without a name".to_owned() })
-            }
+            _ => Err(HubError::strange(action, "a user without a name")),
         }
     }
 
@@ -191,7 +186,7 @@ impl Hub {
     async fn push_all(
         &self,
         push: &Push,
-        total: &AtomicU64,
+        all: &AtomicU64,
         sent: &Arc<AtomicU64>,
     ) -> Result<Pushed, HubError> {
         let user = self.who().await?;
@@ -203,45 +198,36 @@ impl Hub {
         self.create(&repo, push.private).await?;
         let url = self.url(&format!("datasets/{repo}")).to_string();
         let mut pushed = Pushed { url, commit: None, changed: 0, unchanged: 0 };
-        total.store(size(&push.files).await, Ordering::Relaxed);
+        all.store(size(&push.files).await, Ordering::Relaxed);
 
-        let (mut changes, mut inline) = (Vec::new(), 0);
+        let mut commit = Commit::new(&push.message);
         if push.files.iter().all(|file| file.name != CARD) && !self.has_card(&repo).await? {
             let names = push.files.iter().map(|file| file.name.as_str());
-            let text = card::text(repo.name(), names);
-            changes.push(Change { name: CARD.to_owned(), content: Body::Text(text.into()) });
+            commit.add_text(CARD, &card::text(repo.name(), names));
         }
         for files in push.files.chunks(BATCH) {
-            let contents = contents(files).await?;
-            let known: Vec<_> = files.iter().zip(&contents).collect();
-            let lacking = self.lacking(&repo, &known).await?;
-            pushed.unchanged += known.len() - lacking.len();
+            let files = hashed(files).await?;
+            let lacking = self.lacking(&repo, &files).await?;
+            pushed.unchanged += files.len() - lacking.len();
             pushed.changed += lacking.len();
-            let here: u64 = known.iter().map(|(_, content)| content.size).sum();
-            let large: Vec<_> = lacking
-                .iter()
-                .filter(|(.., mode)| *mode == UploadMode::Lfs)
-                .map(|(file, content, _)| (*file, *content))
-                .collect();
-            let outside: u64 = large.iter().map(|(_, content)| content.size).sum();
+            let large = lacking.iter().filter(|(_, mode)| *mode == UploadMode::Lfs);
+            let large: Vec<_> = large.map(|(file, _)| *file).collect();
             self.send_large(&repo, &large, sent).await?;
-            sent.fetch_add(here - outside, Ordering::Relaxed);
-            for (file, content, mode) in lacking {
-                let content = match mode {
-                    UploadMode::Lfs => Body::Large { sha256: content.sha256.clone(), size: content.size },
-                    UploadMode::Regular => Body::File { path: file.path.clone(), size: content.size },
-                };
-                if changes.len() == MAX_CHANGES || inline + content.inline() > MAX_INLINE && inline > 0 {
-                    let full = std::mem::take(&mut changes);
-                    inline = 0;
-                    pushed.commit = Some(self.commit(&repo, &push.message, full).await?);
+            sent.fetch_add(total(&files) - total(large), Ordering::Relaxed);
+            for (file, mode) in lacking {
+                let inline = if mode == UploadMode::Regular { file.size } else { 0 };
+                if !commit.has_room(inline) {
+                    let full = std::mem::replace(&mut commit, Commit::new(&push.message));
+                    pushed.commit = Some(self.commit(&repo, &full).await?);
                 }
-                inline += content.inline();
-                changes.push(Change { name: file.name.clone(), content });
+                match mode {
+                    UploadMode::Regular => commit.add_file(&file.name, &file.path, file.size),
+                    UploadMode::Lfs => commit.add_large(&file.name, &file.sha256, file.size),
+                }
             }
         }
-        if !changes.is_empty() {
-            pushed.commit = Some(self.commit(&repo, &push.message, changes).await?);
+        if !commit.is_empty() {
+            pushed.commit = Some(self.commit(&repo, &commit).await?);
         }
         Ok(pushed)
     }
@@ -255,11 +241,13 @@ impl Hub {
         }
         let url = self.url("api/repos/create");
         let answer = self.send(&action, &Method::POST, url, |request| request.json(&question)).await?;
-        match answer.status() {
-            // It is there; or, a token may be allowed to write to it, and not to make one.
+        // It is there; or, a token may be allowed to write to it, and not to make one.
+        let may_be_there = matches!(
+            answer.status(),
             StatusCode::CONFLICT | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-                if self.info(repo).await.is_ok() => {}
-            _ => _ = self.accepted(&action, answer).await?,
+        );
+        if !answer.status().is_success() && !(may_be_there && self.info(repo).await.is_ok()) {
+            return Err(self.refused(&action, answer).await);
         }
         if private && !self.info(repo).await?.private {
             return Err(HubError::Public(repo.to_string()));
@@ -275,11 +263,10 @@ impl Hub {
     async fn has_card(&self, repo: &RepoName) -> Result<bool, HubError> {
         let url = self.url(&format!("datasets/{repo}/resolve/{BRANCH}/{CARD}"));
         let action = format!("look for a card in {repo}");
-        match self.send(&action, &Method::HEAD, url, |request| request).await {
-            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Ok(false),
-            Ok(answer) => self.accepted(&action, answer).await.map(|_| true),
+        match self.ask(&action, Method::HEAD, url, |request| request).await {
+            Err(HubError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
             // Content may be kept elsewhere.
-            Err(HubError::Elsewhere { .. }) => Ok(true),
+            Ok(_) | Err(HubError::Elsewhere { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
@@ -288,39 +275,38 @@ impl Hub {
     async fn lacking<'a>(
         &self,
         repo: &RepoName,
-        files: &[(&'a PushFile, &'a Content)],
-    ) -> Result<Vec<(&'a PushFile, &'a Content, UploadMode)>, HubError> {
-        let action = format!("ask what {repo} lacks");
-        let file = |(file, content): &(&PushFile, &Content)| {
-            let sample = BASE64_STANDARD.encode(&content.sample);
-            json!({"path": file.name, "sample": sample, "size": content.size})
+        files: &'a [HashedFile],
+    ) -> Result<Vec<(&'a HashedFile, UploadMode)>, HubError> {
+        let action = &format!("ask what {repo} lacks");
+        let about = |file: &HashedFile| {
+            let sample = BASE64_STANDARD.encode(&file.sample);
+            json!({"path": file.name, "sample": sample, "size": file.size})
         };
-        let question = json!({"files": files.iter().map(file).collect::<Vec<_>>()});
+        let question = json!({"files": files.iter().map(about).collect::<Vec<_>>()});
         let url = self.url(&format!("api/datasets/{repo}/preupload/{BRANCH}"));
-        let modes: Modes = self.json(&action, Method::POST, url, |request| request.json(&question)).await?;
-        let mut modes: std::collections::HashMap<_, _> =
+        let modes: Modes = self.json(action, Method::POST, url, |request| request.json(&question)).await?;
+        let mut modes: HashMap<_, _> =
             modes.files.into_iter().map(|mode| (mode.path.clone(), mode)).collect();
         let mut lacking = Vec::new();
-        for (file, content) in files {
-            let strange = |what| HubError::Strange { action: action.clone(), what };
+        for file in files {
+            let strange = |what| HubError::strange(action, what);
             let mode =
                 modes.remove(&file.name).ok_or_else(|| strange(format!("nothing about {}", file.name)))?;
             if mode.should_ignore {
                 return Err(strange(format!("{} is in the dataset's .gitignore", file.name)));
             }
             // The storage for large files takes no empty ones.
-            let upload = if content.size == 0 { UploadMode::Regular } else { mode.upload_mode };
-            let oid = if upload == UploadMode::Lfs { &content.sha256 } else { &content.git_blob };
+            let upload = if file.size == 0 { UploadMode::Regular } else { mode.upload_mode };
+            let oid = if upload == UploadMode::Lfs { &file.sha256 } else { &file.git_blob };
             if mode.oid.as_ref() != Some(oid) {
-                lacking.push((*file, *content, upload));
+                lacking.push((file, upload));
             }
         }
         Ok(lacking)
     }
 
-    async fn commit(&self, repo: &RepoName, message: &str, changes: Vec<Change>) -> Result<String, HubError> {
-        let wire = Wire::new(message, changes.into());
-        let length = wire.length();
+    async fn commit(&self, repo: &RepoName, commit: &Commit) -> Result<String, HubError> {
+        let length = commit.length();
         let url = self.url(&format!("api/datasets/{repo}/commit/{BRANCH}"));
         // A commit whose answer was lost is made twice, with nothing in the second.
         let committed: Committed = self
@@ -329,7 +315,7 @@ impl Hub {
                     .timeout(time_for(length))
                     .header(header::CONTENT_TYPE, "application/x-ndjson")
                     .header(header::CONTENT_LENGTH, length)
-                    .body(reqwest::Body::wrap_stream(wire.stream()))
+                    .body(reqwest::Body::wrap_stream(commit.stream()))
             })
             .await?;
         Ok(committed.commit_oid)
@@ -345,9 +331,9 @@ async fn size(files: &[PushFile]) -> u64 {
 }
 
 /// Hashes files, where that may block.
-async fn contents(files: &[PushFile]) -> Result<Vec<Content>, FileError> {
+async fn hashed(files: &[PushFile]) -> Result<Vec<HashedFile>, FileError> {
     let path = files.first().map(|file| file.path.clone()).unwrap_or_default();
     let files = files.to_vec();
-    let hashed = tokio::task::spawn_blocking(move || files.iter().map(PushFile::content).collect());
+    let hashed = tokio::task::spawn_blocking(move || files.into_iter().map(PushFile::hash).collect());
     hashed.await.map_err(|error| FileError::Read { path, source: error.into() })?
 }
