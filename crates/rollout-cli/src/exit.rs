@@ -48,6 +48,24 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
+/// Makes failures of errors that have hints.
+pub(crate) fn hinted<E, H>(hint: impl Fn(&E) -> Option<H>) -> impl Fn(E) -> Failure
+where
+    E: Into<Box<dyn Error + Send + Sync>>,
+    H: Into<String>,
+{
+    move |error| {
+        let hint = hint(&error);
+        Failure::from(error).hint(hint)
+    }
+}
+
+/// An error and its causes, as one sentence.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let errors = std::iter::successors(Some(error), |&error| error.source());
+    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 impl Failure {
     /// Adds what to do next, where that is known.
     pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {

@@ -10,13 +10,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rollout::task::{checkouts, remove_unused_checkouts};
+use rollout::{
+    environment::docker::EngineError,
+    task::{checkouts, remove_unused_checkouts},
+};
 use rollout_sandbox::{StoredKind, User, remove_unused, stored, sweep};
 
 use crate::{
     args::Clean,
     engine::Found,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::{
         Align, table,
         text::{BOLD, ODD, count, paint, size},
@@ -76,10 +79,7 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
 async fn on_engine(args: &Clean) -> Result<(), Failure> {
     match crate::engine::find().await {
         Found::Engine(engine) => {
-            let rows = engine::clean(args, &engine).await.map_err(|error| {
-                let hint = error.hint();
-                Failure::from(error).hint(hint)
-            })?;
+            let rows = engine::clean(args, &engine).await.map_err(hinted(EngineError::hint))?;
             let facts = engine.facts();
             let place = format!("{} {} at {}", facts.name, facts.version, facts.address);
             super::print(&format!("\n{}", render(&place, &rows, args.dry_run)))?;

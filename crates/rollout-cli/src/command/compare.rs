@@ -14,7 +14,7 @@ use rollout::{
 
 use crate::{
     args::{Answer, Compare},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::{
         Align, table,
         text::{BOLD, DIM, ODD, count, first_line, number, paint, percent},
@@ -29,11 +29,7 @@ const MOST_NAMED: usize = 10;
 
 /// Compares what was asked for.
 pub(crate) fn run(args: &Compare) -> Result<Exit, Failure> {
-    let failed = |error: CompareError| {
-        let hint = error.hint();
-        Failure::from(error).hint(hint)
-    };
-    let comparison = compare(args).map_err(failed)?;
+    let comparison = compare(args).map_err(hinted(CompareError::hint))?;
     if let Some(path) = &args.svg {
         draw(path, &comparison)?;
     }

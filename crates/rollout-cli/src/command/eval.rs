@@ -12,7 +12,7 @@ use rollout::{
 use super::{execute, load};
 use crate::{
     args::Eval,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging::{self, LogFile},
     report::Form,
     signals,
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     let run = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        run = Run::create(&loaded, told, &program) => run.map_err(failure)?,
+        run = Run::create(&loaded, told, &program) => run.map_err(hinted(EvalError::hint))?,
     };
     carry_out(run, form, &log, cancel).await
 }
@@ -48,7 +48,7 @@ pub(super) async fn resume(
     cancel: Cancel,
 ) -> Result<Exit, Failure> {
     let header = resumable.header();
-    let overrides = header.overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let overrides = load::overrides(&header.overrides)?;
     let loaded = match header.job_file.is_file() {
         true => configuration(&header.job_file, &overrides)?,
         // The configuration is gone; its copy is not.
@@ -63,14 +63,14 @@ pub(super) async fn resume(
     let run = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        run = Run::resume(resumable, &loaded, rerun, &program) => run.map_err(failure)?,
+        run = Run::resume(resumable, &loaded, rerun, &program) => run.map_err(hinted(EvalError::hint))?,
     };
     carry_out(run, form, &log, cancel).await
 }
 
 async fn carry_out(mut run: Run, form: Form, log: &LogFile, cancel: Cancel) -> Result<Exit, Failure> {
     execute::begin(run.job(), log)?;
-    let run = |events, cancel| async { run.run(events, cancel).await.map_err(failure) };
+    let run = |events, cancel| async { run.run(events, cancel).await.map_err(hinted(EvalError::hint)) };
     let (outcome, _) = execute::watch(form, None, cancel, run).await?;
     // Zeros of a judge that failed only look like scores.
     let unjudged = outcome.summary.is_some_and(|summary| summary.judge_failures > 0);
@@ -90,7 +90,7 @@ fn start_logging(loaded: &LoadedBenchmark, form: Form) -> LogFile {
 
 /// Everything that replaces a value of the configuration. What has an option of its own goes last, and so wins.
 fn overrides(args: &Eval) -> Result<Vec<Override>, Failure> {
-    let mut overrides = args.set.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let mut overrides = load::overrides(&args.set)?;
     let given = RolloutOverrides {
         data_path: args.data_path.clone(),
         output_dir: args.output_dir.clone(),
@@ -102,9 +102,4 @@ fn overrides(args: &Eval) -> Result<Vec<Override>, Failure> {
     };
     overrides.extend(given.settings()?);
     Ok(overrides)
-}
-
-fn failure(error: EvalError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     args::{FailUnder, Output, Rate},
     disk,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging::LogFile,
     report::{
         Form, Junit, Reporter,
@@ -75,7 +75,7 @@ pub(crate) async fn execute(
 ) -> Result<Exit, Failure> {
     begin(&mut job, log)?;
     let report = junit.is_some().then(Junit::default);
-    let run = |events, cancel| async { job.run(events, cancel).await.map_err(job_failure) };
+    let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
     let (result, report) = watch(form, report, cancel, run).await?;
     if let (Some(file), Some(report)) = (junit, &report) {
         file.write(report).map_err(Failure::while_running)?;
@@ -124,12 +124,6 @@ pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
         report => report.map_err(|error| Failure::from(ExecuteError::Show(error)).while_running())?,
     };
     Ok((result, report))
-}
-
-/// A job's error with its hint.
-pub(crate) fn job_failure(error: JobError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }
 
 /// Says which bounds were not met, and how the command ends.

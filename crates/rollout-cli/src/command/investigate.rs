@@ -3,28 +3,19 @@
 use std::sync::Arc;
 
 use rollout::{
-    config::{EnvValue, LoadedBenchmark, RolloutConfig},
+    config::{LoadedBenchmark, RolloutConfig},
     export::eval_log::Findings,
     investigate::{InvestigateError, InvestigateOptions, Investigated, Investigation, Which, investigate},
     model::{Model, build},
     record::redact::Redactor,
 };
 
-use super::load::variable;
+use super::load::{endpoint, variable};
 use crate::{
     args::{Investigate, InvestigateOnly},
     exit::{Exit, Failure},
     report::text::{BAD, BOLD, DIM, ODD, count, dollars, first_line, paint},
 };
-
-/// Why nobody can be asked.
-#[derive(Debug, thiserror::Error)]
-enum Missing {
-    #[error("it is not said where the server of the model that investigates answers")]
-    Url,
-    #[error("the variable {0} is not set, and it is to hold the key of the model that investigates")]
-    Key(String),
-}
 
 /// Looks into the trials of a job, and tells what was found.
 pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
@@ -68,16 +59,11 @@ fn failed(error: InvestigateError) -> Failure {
 
 /// The model that the command describes, and what must not appear in any output.
 fn model(args: &Investigate) -> Result<(Model, Redactor), Failure> {
-    let base_url = args.base_url.clone().or_else(|| variable("OPENAI_BASE_URL"));
     let hint = "give --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL";
-    let base_url = base_url.ok_or_else(|| Failure::from(Missing::Url).hint(Some(hint)))?;
-    let key = args.api_key_var.as_ref().map(|name| variable(name).ok_or_else(|| Missing::Key(name.clone())));
-    let config = RolloutConfig {
-        model_name: args.model.clone(),
-        base_url,
-        api_key: key.transpose()?.map(|value| EnvValue { value, secret: true }),
-        ..RolloutConfig::default()
-    };
+    let who = "the model that investigates";
+    let (base_url, api_key) = endpoint(args.base_url.as_ref(), args.api_key_var.as_ref(), who, hint)?;
+    let config =
+        RolloutConfig { model_name: args.model.clone(), base_url, api_key, ..RolloutConfig::default() };
     let loaded = LoadedBenchmark::new(config, &variable).map_err(|problems| {
         Failure::from("the model that investigates cannot be used so").details(problems.render(true))
     })?;

@@ -9,7 +9,10 @@ use std::{
 };
 
 use rollout::{
-    config::{AgentKind, Code, DatasetSource, Diagnostic, LoadedJob, Override, Problems, Severity, load_job},
+    config::{
+        AgentKind, Code, DatasetSource, Diagnostic, EnvValue, LoadedJob, Override, Problems, Severity,
+        load_job,
+    },
     job::{Plan, PlanDataset},
     model::{
         Model,
@@ -21,7 +24,7 @@ use rollout::{
 };
 
 use crate::{
-    exit::Failure,
+    exit::{Failure, chain},
     report::text::{BOLD, DIM, ODD, count, first_line, paint},
     state::state_dir,
 };
@@ -29,6 +32,28 @@ use crate::{
 /// A variable of this process, for `${VAR}` in files.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// What replaces values of a configuration: `key=value`.
+pub(crate) fn overrides(texts: &[String]) -> Result<Vec<Override>, Failure> {
+    Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+}
+
+/// The server of a model and its key, as the options of a command give them.
+pub(crate) fn endpoint(
+    base_url: Option<&String>,
+    key_var: Option<&String>,
+    model: &str,
+    hint: &str,
+) -> Result<(String, Option<EnvValue>), Failure> {
+    let base_url = base_url.cloned().or_else(|| variable("OPENAI_BASE_URL")).ok_or_else(|| {
+        Failure::from(format!("it is not said where the server of {model} answers")).hint(Some(hint))
+    })?;
+    let key = |name: &String| match variable(name) {
+        Some(value) => Ok(EnvValue { value, secret: true }),
+        None => Err(format!("the variable {name} is not set, and it is to hold the key of {model}")),
+    };
+    Ok((base_url, key_var.map(key).transpose()?))
 }
 
 /// Reads a job file; its problems are shown with their source lines.
@@ -86,12 +111,7 @@ struct DatasetFailure {
 
 /// An error with its causes in one text without secrets, if it holds any: a server may be named with its key.
 fn masked(error: &build::BuildError, secrets: &[String]) -> Option<String> {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
+    let text = chain(error);
     let redactor = Redactor::new(secrets.iter().map(String::as_str));
     redactor.finds(text.as_bytes()).then(|| redactor.text(&text).into_owned())
 }

@@ -3,7 +3,7 @@
 use std::{fs, sync::Arc};
 
 use rollout::{
-    config::{LoadedJob, Override, load_job_record},
+    config::{LoadedJob, load_job_record},
     environment::Provider,
     event::JobKind,
     job::{Job, NoProvider, Plan, Rerun, Resumable, ResumeError, Selection},
@@ -12,7 +12,7 @@ use rollout::{
 use super::{eval, execute, load, run};
 use crate::{
     args::{RerunWhich, Resume},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging,
     report::Form,
     signals,
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
-    let resumable = Resumable::open(&args.directory).map_err(failure)?;
+    let resumable = Resumable::open(&args.directory).map_err(hinted(ResumeError::hint))?;
     let rerun = rerun(&args.rerun);
     if resumable.header().kind == JobKind::Benchmark {
         return eval::resume(resumable, &rerun, form, cancel).await;
@@ -40,10 +40,10 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
 /// The job file, as it must still be, or the copy in the job's directory where the file is gone.
 fn configuration(resumable: &Resumable) -> Result<LoadedJob, Failure> {
     let header = resumable.header();
-    let overrides = header.overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let overrides = load::overrides(&header.overrides)?;
     if header.job_file.exists() {
         let loaded = load::job(&header.job_file, &overrides)?;
-        resumable.check_config(&loaded).map_err(failure)?;
+        resumable.check_config(&loaded).map_err(hinted(ResumeError::hint))?;
         return Ok(loaded);
     }
     let record = serde_json::from_slice(&fs::read(resumable.config_copy())?)?;
@@ -65,7 +65,7 @@ async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[Rerun]) -> Resul
     let models = load::models(&loaded)?;
     let plan =
         Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?.with_models(models);
-    resumable.resume(plan, provider, rerun).await.map_err(failure)
+    resumable.resume(plan, provider, rerun).await.map_err(hinted(ResumeError::hint))
 }
 
 fn rerun(which: &[RerunWhich]) -> Vec<Rerun> {
@@ -75,9 +75,4 @@ fn rerun(which: &[RerunWhich]) -> Vec<Rerun> {
         RerunWhich::Unsolved => Rerun::Unsolved,
     });
     rerun.collect()
-}
-
-fn failure(error: ResumeError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }

@@ -4,9 +4,9 @@ use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 use globset::{Glob, GlobMatcher};
 use rollout::{
-    config::{DatasetSource, EnvironmentConfig, JobConfig, Override},
-    environment::{HostPaths, Provider, connect},
-    job::{Job, NoProvider, Plan, Selection, Work},
+    config::{DatasetSource, EnvironmentConfig, JobConfig},
+    environment::{ConnectError, HostPaths, Provider, connect},
+    job::{Job, JobError, NoProvider, Plan, Selection, Work},
     model::build::Surroundings,
     task::Pins,
 };
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     args::Run,
     engine,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging,
     report::{Form, text::count},
     signals,
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
 
 async fn plan(args: &Run) -> Result<(Plan, Option<Surroundings>), Failure> {
     let overrides = overrides(args);
-    let parsed = overrides.iter().map(|text| text.parse()).collect::<Result<Vec<Override>, _>>()?;
+    let parsed = load::overrides(&overrides)?;
     let selection = Selection {
         agents: globs(&args.agent)?,
         datasets: globs(&args.dataset)?,
@@ -127,15 +127,12 @@ async fn create(plan: Plan, surroundings: Option<Surroundings>) -> Result<Job, F
         Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => provider,
         _ => provider(&plan.config().environment).await?,
     };
-    Job::create(plan, provider).await.map_err(execute::job_failure)
+    Job::create(plan, provider).await.map_err(hinted(JobError::hint))
 }
 
 /// Starts the provider that an `environment` section asks for.
 pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
-    connect(config, &place()?).await.map_err(|error| {
-        let hint = error.hint();
-        Failure::from(error).hint(hint)
-    })
+    connect(config, &place()?).await.map_err(hinted(ConnectError::hint))
 }
 
 /// What providers need of this machine.

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use rollout::{
     benchmark::score::{self, LoadRubricError, LoadedRubric, RubricScored, ScoreError, Scored},
-    config::{EnvValue, LoadedBenchmark, Override, RolloutConfig, load_benchmark},
+    config::{LoadedBenchmark, Override, RolloutConfig, load_benchmark},
     model::metric::{Metric, Scorer},
     record::redact::Redactor,
 };
 
 use super::{
-    load::{refused, variable},
+    load::{endpoint, refused, variable},
     progress::progress,
 };
 use crate::{
@@ -27,10 +27,6 @@ use crate::{
 enum Missing {
     #[error("`llm_judgement` needs a model that judges")]
     Model,
-    #[error("it is not said where the server of the model that judges answers")]
-    Url,
-    #[error("the variable {0} is not set, and it is to hold the key of the model that judges")]
-    Key(String),
     #[error("there is no rubric {}", .0.display())]
     Rubric(PathBuf),
 }
@@ -129,16 +125,14 @@ fn overrides(args: &Score) -> Vec<Override> {
 fn judge(args: &Score) -> Result<LoadedBenchmark, Failure> {
     let hint =
         "give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration";
-    let missing = |error: Missing| Failure::from(error).hint(Some(hint));
-    let model_name = args.model.clone().ok_or_else(|| missing(Missing::Model))?;
-    let base_url = args.base_url.clone().or_else(|| variable("OPENAI_BASE_URL"));
-    let base_url = base_url.ok_or_else(|| missing(Missing::Url))?;
-    let key = args.api_key_var.as_ref().map(|name| variable(name).ok_or_else(|| Missing::Key(name.clone())));
+    let model_name = args.model.clone().ok_or_else(|| Failure::from(Missing::Model).hint(Some(hint)))?;
+    let who = "the model that judges";
+    let (base_url, api_key) = endpoint(args.base_url.as_ref(), args.api_key_var.as_ref(), who, hint)?;
     let defaults = RolloutConfig::default();
     let config = RolloutConfig {
         model_name,
         base_url,
-        api_key: key.transpose()?.map(|value| EnvValue { value, secret: true }),
+        api_key,
         evaluator_temperature: args.temperature.unwrap_or(defaults.evaluator_temperature),
         evaluator_max_retries: args.max_retries.unwrap_or(defaults.evaluator_max_retries),
         evaluator_include_question: args.include_question,

@@ -17,7 +17,7 @@ use self::push::pushing;
 use super::progress::progress;
 use crate::{
     args::{EeeRelationship, EvalLogDialect, Export, ExportEee, ExportEvalLog, ExportWhat, FromJob},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::text::{DIM, count, paint},
 };
 
@@ -79,9 +79,10 @@ fn make_files(
     noun: &str,
     make: impl FnOnce(&export::Export<'_>) -> Result<Exported, ExportError>,
 ) -> Result<Exit, Failure> {
+    let failed = hinted(ExportError::hint);
     let job = SavedJob::open(&from.directory).map_err(|error| failed(error.into()))?;
-    let export = export::Export::new(&job, &from.out).map_err(failed)?.progress(progress("read", "trial"));
-    let made = make(&export).map_err(failed)?;
+    let export = export::Export::new(&job, &from.out).map_err(&failed)?.progress(progress("read", "trial"));
+    let made = make(&export).map_err(&failed)?;
     for file in &made.files {
         super::print(&file.display().to_string())?;
     }
@@ -102,10 +103,4 @@ fn tell_unfinished(export: &export::Export<'_>) -> Result<(), Failure> {
     };
     super::print(&paint(DIM, &format!("left out: {text}")))?;
     Ok(())
-}
-
-/// An export that came to nothing, with the next step.
-fn failed(error: ExportError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }

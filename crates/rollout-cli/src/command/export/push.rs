@@ -12,7 +12,7 @@ use rollout::hub::{DEFAULT_ENDPOINT, Hub, HubError, Push, PushProgress};
 use super::super::{load, print};
 use crate::{
     args::FromJob,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::text::{DIM, count, paint},
     runtime::on_runtime,
 };
@@ -30,7 +30,8 @@ pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failur
     let Some(repo) = &from.push_to_hub else { return make() };
     let endpoint = load::variable("HF_ENDPOINT").filter(|endpoint| !endpoint.trim().is_empty());
     let token = load::variable("HF_TOKEN").unwrap_or_default();
-    let hub = Hub::new(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT).trim(), token).map_err(failure)?;
+    let failure = hinted(HubError::hint);
+    let hub = Hub::new(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT).trim(), token).map_err(&failure)?;
     if !is_free(&from.out) {
         let hint = "give another directory: what has arrived on the hub is not sent again";
         return Err(Failure::from(NotEmpty(from.out.clone())).hint(Some(hint)));
@@ -38,7 +39,7 @@ pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failur
     let exit = make()?;
     let pushed = on_runtime(async {
         let push = Push::directory(repo.clone(), &from.out).await.map_err(|error| failure(error.into()))?;
-        hub.push(&push.private(from.hub_private), &mut progress()).await.map_err(failure)
+        hub.push(&push.private(from.hub_private), &mut progress()).await.map_err(&failure)
     })?;
     let unchanged = match pushed.unchanged {
         0 => String::new(),
@@ -51,11 +52,6 @@ pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failur
 /// Whether a directory is not there, or empty.
 fn is_free(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
-}
-
-fn failure(error: HubError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }
 
 /// Tells on standard error how far it is, if it takes long.

@@ -15,7 +15,7 @@ use rollout::{
 use crate::{
     args::{ExportFormat, ExportRl},
     command::progress::progress,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     report::text::{DIM, count, paint},
 };
 
@@ -35,10 +35,10 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     if args.format == ExportFormat::Parquet {
         return Err(no_parquet("export as jsonl, which every library for data reads too"));
     }
-    let job = SavedJob::open(&args.from.directory).map_err(|error| super::failed(error.into()))?;
-    let export =
-        Export::new(&job, &args.from.out).map_err(super::failed)?.progress(progress("read", "trial"));
-    let sections = read(&export, args.format).map_err(super::failed)?;
+    let failed = hinted(ExportError::hint);
+    let job = SavedJob::open(&args.from.directory).map_err(|error| failed(error.into()))?;
+    let export = Export::new(&job, &args.from.out).map_err(&failed)?.progress(progress("read", "trial"));
+    let sections = read(&export, args.format).map_err(&failed)?;
     if sections.iter().all(|section| section.file.is_none()) {
         let mut without: BTreeMap<Lack, u64> = BTreeMap::new();
         let all = sections.iter().flat_map(|section| &section.tally.without);
@@ -48,7 +48,7 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         return Err(Failure::from(error).hint(tally.hint()));
     }
     for Section { dir, tally, file } in sections {
-        let made = file.map(NewFile::finish).transpose().map_err(super::failed)?;
+        let made = file.map(NewFile::finish).transpose().map_err(&failed)?;
         super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
     super::tell_unfinished(&export)?;

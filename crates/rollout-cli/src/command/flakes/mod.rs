@@ -11,7 +11,7 @@ use std::{
 use jiff::Zoned;
 use rollout::{
     config::{DatasetSource, LoadedJob, Override, load_job_record},
-    job::{Job, Plan, Selection},
+    job::{Job, JobError, Plan, Selection},
     record::{layout::JobDir, saved::SavedJob},
     task::Pins,
 };
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     args::{Answer, Flakes},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging,
     report::Form,
     signals,
@@ -95,10 +95,10 @@ async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
     };
     let log = logging::start(plan.config().log_level, &plan.loaded().secrets, form != Form::Live);
     let provider = run::provider(&plan.config().environment).await?;
-    let mut job = Job::create(plan, provider).await.map_err(execute::job_failure)?;
+    let mut job = Job::create(plan, provider).await.map_err(hinted(JobError::hint))?;
     execute::begin(&mut job, &log)?;
     let directory = job.directory().to_owned();
-    let run = |events, cancel| async { job.run(events, cancel).await.map_err(execute::job_failure) };
+    let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
     let ran = match args.output {
         Answer::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
         // Whoever reads JSON gets one answer, and no events before it.

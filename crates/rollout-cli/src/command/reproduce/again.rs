@@ -11,7 +11,7 @@ use rollout::{
     },
     environment::Provider,
     event::{Event, JobKind},
-    job::{Cancel, Job, NoProvider, Plan, Resumable, ResumeError, Selection},
+    job::{Cancel, Job, JobError, NoProvider, Plan, Resumable, ResumeError, Selection},
     name::JobName,
     record::saved::SavedTrial,
     result::JobResult,
@@ -19,8 +19,8 @@ use rollout::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::super::{execute, free_name, load, run};
-use crate::exit::Failure;
+use super::super::{free_name, load, run};
+use crate::exit::{Failure, hinted};
 
 /// The longest name of a job, with room for a number behind it.
 const MAX_NAME_BYTES: usize = 190;
@@ -59,8 +59,10 @@ impl Again {
         cancel: Cancel,
     ) -> Result<JobResult, Failure> {
         match self {
-            Self::Job(job) => job.run(events, cancel).await.map_err(execute::job_failure),
-            Self::Benchmark(run) => Ok(run.run(events, cancel).await.map_err(eval_failure)?.result),
+            Self::Job(job) => job.run(events, cancel).await.map_err(hinted(JobError::hint)),
+            Self::Benchmark(run) => {
+                Ok(run.run(events, cancel).await.map_err(hinted(EvalError::hint))?.result)
+            }
         }
     }
 }
@@ -103,9 +105,9 @@ async fn job(
     let overrides = overrides(&header.overrides, &settings);
     let mut notes = Vec::new();
     let (config_hash, mut loaded) = if header.job_file.exists() {
-        let now = load::job(&header.job_file, &parsed(&header.overrides)?)?;
+        let now = load::job(&header.job_file, &load::overrides(&header.overrides)?)?;
         notes.extend(changes(before.check_config(&now))?);
-        (now.hash, load::job(&header.job_file, &parsed(&overrides)?)?)
+        (now.hash, load::job(&header.job_file, &load::overrides(&overrides)?)?)
     } else {
         notes.push(gone(&header.job_file));
         (header.config_hash.clone(), from_copy(before, &settings)?)
@@ -130,7 +132,7 @@ async fn job(
     };
     let (secrets, log_level) = (loaded.secrets.clone(), loaded.config.log_level);
     let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
-    let job = Job::create(plan, provider).await.map_err(execute::job_failure)?;
+    let job = Job::create(plan, provider).await.map_err(hinted(JobError::hint))?;
     Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, task_hash: None, notes, secrets, log_level })
 }
 
@@ -173,7 +175,7 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     };
     // The copy has what was set beside the file already.
     let told = if exists { header.overrides.clone() } else { Vec::new() };
-    let now = load(&parsed(&told)?)?;
+    let now = load(&load::overrides(&told)?)?;
     let mut notes = if exists { Vec::new() } else { vec![gone(file)] };
     notes.extend(changes(before.check_config(&now.job()))?);
     let config = now.config.clone();
@@ -185,8 +187,9 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     let task_hash = benchmark::question_hash(&now.config, place, item.clone());
     let settings = [("output_dir", json!(text(directory)?)), ("task_ids", json!([item.id]))];
     let overrides = overrides(&told, &settings);
-    let loaded = load(&parsed(&overrides)?)?;
-    let run = Run::create(&loaded, overrides, &std::env::current_exe()?).await.map_err(eval_failure)?;
+    let loaded = load(&load::overrides(&overrides)?)?;
+    let run =
+        Run::create(&loaded, overrides, &std::env::current_exe()?).await.map_err(hinted(EvalError::hint))?;
     Ok(Prepared {
         again: Again::Benchmark(Box::new(run)),
         config_hash: now.hash,
@@ -225,10 +228,6 @@ fn copy(before: &Resumable) -> Result<Value, Failure> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-fn parsed(overrides: &[String]) -> Result<Vec<Override>, Failure> {
-    Ok(overrides.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
-}
-
 /// Settings after those that there were, so that they win.
 fn overrides(before: &[String], settings: &[(&str, Value)]) -> Vec<String> {
     let settings = settings.iter().map(|(key, value)| format!("{key}={value}"));
@@ -242,9 +241,4 @@ fn text(path: &Path) -> Result<&str, Failure> {
 
 fn exactly(name: &str) -> Result<GlobMatcher, Failure> {
     Ok(Glob::new(&globset::escape(name))?.compile_matcher())
-}
-
-fn eval_failure(error: EvalError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
 }

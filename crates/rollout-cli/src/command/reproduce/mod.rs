@@ -9,7 +9,7 @@ use std::{
 };
 
 use rollout::{
-    job::Resumable,
+    job::{Resumable, ResumeError},
     record::saved::{SavedError, SavedJob, SavedTrial},
 };
 
@@ -19,7 +19,7 @@ use self::compare::Comparison;
 use super::execute;
 use crate::{
     args::{Answer, Reproduce},
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, hinted},
     logging,
     report::{
         Form,
@@ -62,22 +62,15 @@ impl ReproduceError {
     }
 }
 
-fn failure(error: ReproduceError) -> Failure {
-    let hint = error.hint();
-    Failure::from(error).hint(hint)
-}
-
 /// Runs a trial again, and tells what differs.
 pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let (path, name) =
-        locate(&args.trial).ok_or_else(|| failure(ReproduceError::NotATrial(args.trial.clone())))?;
+    let (path, name) = locate(&args.trial)
+        .ok_or_else(|| ReproduceError::NotATrial(args.trial.clone()))
+        .map_err(hinted(ReproduceError::hint))?;
     let wanted = name.clone();
     let (before, trial) = blocking(move || find(path, &wanted)).await?;
-    let resumable = Resumable::open(before.path()).map_err(|error| {
-        let hint = error.hint();
-        Failure::from(error).hint(hint)
-    })?;
+    let resumable = Resumable::open(before.path()).map_err(hinted(ResumeError::hint))?;
     let jobs_dir = match args.jobs_dir {
         Some(dir) => dir,
         None => before.path().parent().unwrap_or(Path::new("/")).to_owned(),
@@ -145,7 +138,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ReproduceError> + Send + 'static,
 ) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await?.map_err(failure)
+    tokio::task::spawn_blocking(work).await?.map_err(hinted(ReproduceError::hint))
 }
 
 /// The job's directory and the trial's name in it.

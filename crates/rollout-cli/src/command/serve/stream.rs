@@ -29,6 +29,7 @@ use super::{
     request::{Asked, Form},
     service::Service,
 };
+use crate::exit::chain;
 
 /// Begins the rollouts of a request. They end when the body is read to its end, or dropped.
 pub(super) fn start(service: Arc<Service>, asked: Asked, seat: OwnedSemaphorePermit) -> Body {
@@ -191,12 +192,6 @@ fn told(error: &GenerateError) -> Told {
         },
         other => Told { message: chain(other), hint: other.hint() },
     }
-}
-
-/// An error and its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn encoded(line: &impl Serialize) -> Vec<u8> {
