@@ -433,11 +433,6 @@ impl Totals {
         ratio(self.passed_trials as f64, self.completed_trials)
     }
 
-    /// The share of finished trials with reward 1, failures counted as zero.
-    pub fn pass_rate_with_failures(&self) -> f64 {
-        ratio(self.passed_trials as f64, self.completed_trials + self.failed_trials)
-    }
-
     /// The average reward; 0 when there is none.
     pub fn mean_reward(&self) -> f64 {
         ratio(self.reward_sum, self.rewarded_trials)

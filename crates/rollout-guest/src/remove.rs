@@ -27,7 +27,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 /// Removes the file or tree `name` of the directory `parent`; one that is already gone is removed.
-pub fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+pub(crate) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR | Errno::PERM) => {}

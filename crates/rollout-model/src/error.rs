@@ -154,7 +154,7 @@ impl Error {
     }
 
     /// The error and its causes with what they say, as `ToolCallError('…') -> ValueError('…')`.
-    pub fn long_chain(&self) -> String {
+    pub(crate) fn long_chain(&self) -> String {
         self.joined(|name, message| format!("{name}({message:?})"))
     }
 

@@ -184,7 +184,7 @@ impl NewFile {
     }
 
     /// Writes a value as one line of JSON.
-    pub fn json_line(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
+    pub(crate) fn json_line(&mut self, value: &impl serde::Serialize) -> Result<(), ExportError> {
         let written = serde_json::to_writer(&mut self.file, value).map_err(io::Error::from);
         written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
     }

@@ -259,7 +259,7 @@ impl RolloutConfig {
     }
 
     /// Where results go: `output_dir`, or `rollout_results`.
-    pub fn results_dir(&self) -> &Path {
+    pub(crate) fn results_dir(&self) -> &Path {
         self.output_dir.as_deref().unwrap_or(Path::new("rollout_results"))
     }
 

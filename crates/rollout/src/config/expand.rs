@@ -44,7 +44,7 @@ impl Expanded {
     }
 
     /// Whether the text must not appear in any output when it is the value of this key.
-    pub fn is_secret(&self, key: &str) -> bool {
+    pub(crate) fn is_secret(&self, key: &str) -> bool {
         let names = || std::iter::once(key).chain(self.names());
         if self.text.is_empty() {
             return false;

@@ -38,7 +38,7 @@ pub enum RewardError {
 
 impl Reward {
     /// Reads reward.txt: one finite number, white space around it allowed.
-    pub fn from_text(bytes: &[u8]) -> Result<Self, RewardError> {
+    pub(crate) fn from_text(bytes: &[u8]) -> Result<Self, RewardError> {
         let text = std::str::from_utf8(bytes).map_err(|_| RewardError::NotText)?.trim();
         if text.is_empty() {
             return Err(RewardError::Empty);
@@ -51,7 +51,7 @@ impl Reward {
     }
 
     /// Reads reward.json: a number, or a flat object of finite numbers with `reward` in it.
-    pub fn from_json(bytes: &[u8]) -> Result<Self, RewardError> {
+    pub(crate) fn from_json(bytes: &[u8]) -> Result<Self, RewardError> {
         let not_a_reward = |why: String| RewardError::NotAReward(excerpt(&why));
         let value: serde_json::Value =
             serde_json::from_slice(bytes).map_err(|error| not_a_reward(error.to_string()))?;
