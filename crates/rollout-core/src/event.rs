@@ -21,7 +21,7 @@ pub enum JobKind {
     /// What the agents and datasets of a job file ask for.
     #[default]
     Job,
-    /// The questions of a [benchmark](rollout::benchmark).
+    /// The questions of a benchmark.
     Benchmark,
 }
 

@@ -23,7 +23,7 @@ pub struct AgentStatistics {
     /// By dataset.
     #[serde(default)]
     pub datasets: IndexMap<String, Figures>,
-    /// By what the tasks say their category is: of tasks that do, and of [`MOST_PARTS`] categories at most.
+    /// By what the tasks say their category is: of tasks that do, and of a thousand categories at most.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub categories: IndexMap<String, Figures>,
     /// By what the tasks say their difficulty is, likewise.
@@ -119,7 +119,7 @@ pub struct Spread {
 pub struct Resampling {
     /// How often tasks are drawn.
     pub resamples: u64,
-    /// Where the numbers come from: see [`seeded`].
+    /// Where the random numbers begin.
     pub seed: u64,
 }
 

@@ -14,9 +14,12 @@ use crate::environment::{EnvironmentError, ImageRequest, PreparedImage};
 /// One preparation. A build that failed for good has failed for every trial.
 type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
 
-/// What was prepared in this process, by context and image.
+/// The context and the image of a request.
+type Key = (PathBuf, Option<String>);
+
+/// What was prepared in this process.
 #[derive(Default)]
-pub(super) struct Preparations(Mutex<HashMap<(PathBuf, Option<String>), Arc<Preparation>>>);
+pub(super) struct Preparations(Mutex<HashMap<Key, Arc<Preparation>>>);
 
 impl Preparations {
     /// Prepares a task's image, or waits for whoever does. What may go better next time is not kept.

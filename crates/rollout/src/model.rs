@@ -51,7 +51,7 @@
 //! # Many of them
 //!
 //! [`Rollouts::evaluate`] runs several rollouts of each example and [`Rollouts::generate`] those that it is given, both on
-//! the engine of every other [job](rollout::job). With a directory, results are saved as they come, and a second call does
+//! the engine of every other [job](crate::job). With a directory, results are saved as they come, and a second call does
 //! only what is missing.
 //!
 //! ```

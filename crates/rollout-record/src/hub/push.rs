@@ -246,7 +246,8 @@ impl Hub {
             answer.status(),
             StatusCode::CONFLICT | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
         );
-        if !answer.status().is_success() && !(may_be_there && self.info(repo).await.is_ok()) {
+        let is_there = answer.status().is_success() || (may_be_there && self.info(repo).await.is_ok());
+        if !is_there {
             return Err(self.refused(&action, answer).await);
         }
         if private && !self.info(repo).await?.private {

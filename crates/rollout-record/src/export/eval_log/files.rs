@@ -160,7 +160,7 @@ impl Episodes {
     }
 
     /// Writes the remaining episodes into one file, with these names for their fields.
-    pub(crate) fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
+    pub fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
             RecordDialect::Document => write_lines(path, self),
             RecordDialect::EeeAligned => write_lines(path, self.map(|record| Ok(dialect::episode(&record?)))),
