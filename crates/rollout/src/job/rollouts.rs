@@ -18,12 +18,13 @@ use super::{Plan, dispatch::crashed};
 use crate::{
     config::RetryConfig,
     rollouts::Rollouts,
-    trial::{Progress, retry_delay, seconds},
+    trial::{Progress, retry_delay},
 };
 use rollout_core::{
     name::{TrialId, TrialIndex},
     result::{AgentUsage, ErrorType, TrialError, TrialResult},
     row::{OutputError, RolloutOutput, TaskResult},
+    text::seconds,
 };
 use rollout_model::output::question_row;
 use rollout_model::{Error, ErrorKind, Halt, Model, State, output::state_to_output, rollout};

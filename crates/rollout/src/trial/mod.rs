@@ -37,7 +37,6 @@ pub use self::{
     reward::{Reward, RewardError},
     timeouts::Timeouts,
 };
-pub(crate) use rollout_core::text::seconds;
 
 use self::{
     clock::Clock,
