@@ -16,7 +16,7 @@ use crate::tasks::TaskAbout;
 
 /// The version of the columns. A column that is added leaves it as it is; one that is gone or means something else
 /// does not.
-pub(crate) const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 1;
 
 /// A column of a table with rows of the type `R`.
 #[derive(Debug)]
