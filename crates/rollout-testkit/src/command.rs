@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::Arc,
@@ -22,6 +22,23 @@ pub fn finished_trials(events: &[Value]) -> usize {
     events.iter().filter(|event| event["event"] == "trial_finished").count()
 }
 
+/// Makes a program available at another path, also where another thread does the same.
+///
+/// A copy would write into the program itself if the path were a link to it already, so it goes to a new file first.
+#[track_caller]
+pub fn link_program(program: &Path, link: &Path) {
+    match fs::hard_link(program, link) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(_) => {
+            let dir = link.parent().expect("a link is in a directory");
+            let copy = TempDir::new_in(dir).expect("make a temporary directory");
+            let file = copy.path().join("program");
+            fs::copy(program, &file).and_then(|_| fs::rename(&file, link)).expect("copy the program");
+        }
+    }
+}
+
 impl TestJob {
     /// An empty job named `job` for the native environment, run by this command.
     ///
@@ -34,9 +51,7 @@ impl TestJob {
     pub fn new_in(command: impl AsRef<Path>, dir: &Path) -> Self {
         let root = TempDir::new_in(dir).expect("make a temporary directory");
         let link = root.path().join("rollout");
-        fs::hard_link(&command, &link)
-            .or_else(|_| fs::copy(&command, &link).map(drop))
-            .expect("link the command");
+        link_program(command.as_ref(), &link);
         let environment = json!({"type": "native", "provider_config": {"images": {"*": "host"}}});
         Self::empty(Binary(link), "job".to_owned(), root, environment)
     }

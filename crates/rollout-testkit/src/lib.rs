@@ -26,7 +26,7 @@ mod timeless;
 mod user;
 mod variable;
 
-pub use command::{Running, finished_trials};
+pub use command::{Running, finished_trials, link_program};
 pub use docker::{Holdings, OwnEngine, TestEngine};
 pub use gate::{Arrival, Gate};
 pub use hub::{Fault, HubServer, Trouble};

@@ -7,7 +7,7 @@ use rollout::{
     config::EnvironmentConfig,
     environment::{DockerAccess, HostPaths, Provider, connect},
 };
-use rollout_testkit::{conformance::Subject, processes_and_mounts_below, runs_in};
+use rollout_testkit::{conformance::Subject, link_program, processes_and_mounts_below, runs_in};
 use serde_json::{Value, json};
 
 struct Native;
@@ -22,11 +22,7 @@ impl Subject for Native {
         // A link of the job's own, so that its processes can be told from those of other tests.
         fs::create_dir_all(state_dir).expect("make the state directory");
         let helper = state_dir.join("rollout");
-        let command = env!("CARGO_BIN_EXE_rollout");
-        if !helper.exists() {
-            // Another provider of the same job may be faster.
-            let _ = fs::hard_link(command, &helper).or_else(|_| fs::copy(command, &helper).map(drop));
-        }
+        link_program(env!("CARGO_BIN_EXE_rollout").as_ref(), &helper);
         let place = HostPaths { state_dir: state_dir.to_owned(), helper, docker: DockerAccess::default() };
         connect(config, &place).await.expect("start the native provider")
     }

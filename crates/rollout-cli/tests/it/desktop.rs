@@ -109,7 +109,7 @@ fn desktops(dir: &Path, config: Value) -> Desktops {
     // A link of the test's own, so that its processes can be told from those of others.
     let helper = dir.join("rollout");
     let command = env!("CARGO_BIN_EXE_rollout");
-    std::fs::hard_link(command, &helper).or_else(|_| std::fs::copy(command, &helper).map(drop)).unwrap();
+    rollout_testkit::link_program(command.as_ref(), &helper);
     let place = HostPaths { state_dir: dir.join("state"), helper, docker: DockerAccess::default() };
     let config: VmConfig = serde_json::from_value(config).unwrap();
     Desktops::new(config, place)

@@ -38,7 +38,7 @@ impl Natively {
         // A link of the test's own, so that its processes can be told from those of others.
         let helper = dir.path().join("rollout");
         let command = env!("CARGO_BIN_EXE_rollout");
-        std::fs::hard_link(command, &helper).or_else(|_| std::fs::copy(command, &helper).map(drop)).unwrap();
+        rollout_testkit::link_program(command.as_ref(), &helper);
         let place =
             HostPaths { state_dir: dir.path().join("state"), helper, docker: DockerAccess::default() };
         let provider = connect(&config, &place).await.unwrap();
