@@ -1,6 +1,11 @@
-//! What a job says about its environments: the `environment` section.
+//! The `environment` section of a job: where its trials run.
 
 use rollout_core::quantity::{Bytes, Cpus};
+use rollout_settings::{
+    Form, Section, Value,
+    forms::{bytes_or_mebibytes, cpus, expanded_mapping, flag, word},
+};
+use serde_json::json;
 
 /// Where trials run: the `environment` section.
 #[derive(Clone, Default)]
@@ -77,4 +82,83 @@ pub enum PreservePolicy {
     Always,
     /// Those whose trial had an error, or a reward below 1.
     OnFailure,
+}
+
+rollout_settings::settings! {
+    /// Where trials run: the `environment` section.
+    pub struct EnvironmentKeys for EnvironmentConfig {
+        /// The provider. When absent: docker where an engine answers, else native.
+        ///
+        /// See [docker](docker.md) and [native](native.md). Without it, settings that only one of the two knows decide for
+        /// that one. `kubernetes`, `modal` and `fly` are known words, and refused: they are not part of this version.
+        kind as "type" = word(&ENVIRONMENT_TYPES).kind("`docker`, `native`").optional(),
+        /// Builds anew, also where an image exists, and also where the task names an image.
+        ///
+        /// Each task's Dockerfile is built once without the cache.
+        force_build = flag(false),
+        /// Keeps what an agent's install script made, and starts later trials of the same image from it.
+        ///
+        /// See [installing agents once](#installing-agents-once).
+        cache_agent_install = flag(false),
+        /// Which environments outlive their trial; `never` when absent.
+        ///
+        /// `on_failure`: there was an error, or the reward is below 1. `true` is `always`.
+        preserve as "preserve_env" = preserve()
+            .alias("preserveEnv", "Another spelling of `preserve_env`: true means always.", preserve())
+            .or(PreservePolicy::Never)
+            .unset("`never`"),
+        /// Settings of the provider. `${VAR}` and `${VAR:-default}` are expanded.
+        ///
+        /// See [docker](docker.md#settings) and [native](native.md#settings).
+        provider_config = expanded_mapping(),
+        /// Replaces the CPUs of every task.
+        override_cpus = cpus().optional().unset("the task's"),
+        /// Replaces the memory of every task.
+        override_memory = amount("override_memory_mb", "Replaces the memory of every task, in MiB."),
+        /// Replaces the storage of every task.
+        override_storage = amount("override_storage_mb", "Replaces the storage of every task, in MiB."),
+    }
+}
+
+const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 6] = [
+    ("native", EnvironmentKind::Native),
+    ("docker", EnvironmentKind::Docker),
+    ("kubernetes", EnvironmentKind::Kubernetes),
+    ("k8s", EnvironmentKind::Kubernetes),
+    ("modal", EnvironmentKind::Modal),
+    ("fly", EnvironmentKind::Fly),
+];
+
+const PRESERVE_POLICIES: [(&str, PreservePolicy); 3] = [
+    ("never", PreservePolicy::Never),
+    ("always", PreservePolicy::Always),
+    ("on_failure", PreservePolicy::OnFailure),
+];
+
+fn amount(mebibytes_key: &'static str, mebibytes_doc: &'static str) -> Form<Option<Bytes>> {
+    let read = |section: &Section<'_>, key: &str, mebibytes_key: &str| {
+        section.exclude(key, mebibytes_key);
+        section.bytes(key).or(section.mebibytes(mebibytes_key))
+    };
+    bytes_or_mebibytes(mebibytes_key, mebibytes_doc, read).optional().unset("the task's")
+}
+
+fn preserve() -> Form<PreservePolicy> {
+    word(&PRESERVE_POLICIES)
+        .kind("`never`, `always`, `on_failure`, or boolean")
+        .refine(|schema| *schema = json!({ "anyOf": [schema.take(), { "type": "boolean" }] }))
+        .read_by(|section, key| {
+            let policy = |key: &str| match section.node(key)?.value {
+                Value::Bool(true) => Some(PreservePolicy::Always),
+                Value::Bool(false) => Some(PreservePolicy::Never),
+                _ => section.word(key, &PRESERVE_POLICIES),
+            };
+            let (snake, camel) = (policy(key), policy("preserveEnv"));
+            if let (Some(snake), Some(camel)) = (snake, camel)
+                && snake != camel
+            {
+                section.exclude(key, "preserveEnv");
+            }
+            snake.or(camel)
+        })
 }

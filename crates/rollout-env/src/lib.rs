@@ -24,7 +24,7 @@ mod native;
 mod preparations;
 mod trouble;
 
-pub use config::{EnvironmentConfig, EnvironmentKind, PreservePolicy};
+pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};
 pub use connect::{ConnectError, check, connect};
 pub use environment::{
     CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec, Exit,

@@ -18,6 +18,7 @@ use rollout_sandbox::{
     SandboxEngineError, SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
     build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build},
 };
+use serde_json::json;
 use tokio::sync::{RwLock, RwLockReadGuard};
 
 use self::output::Pumps;
@@ -33,9 +34,11 @@ use crate::{
     trouble::is_network_trouble,
 };
 use rollout_core::text::chain;
-
-/// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
-const DEFAULT_PIDS: u64 = 4096;
+use rollout_settings::{
+    Form,
+    forms::{whole, word},
+    read_json,
+};
 
 /// A command that was killed has ended long before this; what became of it matters less than going on.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,65 +49,52 @@ const LOG_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 30, entries: 100_000, fi
 /// Scripts of any user inside write their logs there.
 const SHARED_DIR_MODE: u32 = 0o777;
 
-/// The native part of `provider_config`.
+rollout_settings::settings! {
+    /// The native part of `provider_config`.
+    pub(super) struct NativeKeys {
+        /// The network of environments, and of builds.
+        ///
+        /// `host`: this machine's network. `none`: loopback only.
+        network: Network = word(&NETWORKS).default(Network::Host),
+        /// Which images this machine's own system stands for. `*` in a name stands for any text.
+        images: Vec<String> = host_images(),
+        /// Processes and threads in one environment.
+        ///
+        /// Far above what tasks need, and low enough to stop a fork bomb.
+        pids: u64 = whole(1..=u64::MAX).default(4096),
+    }
+}
+
+const NETWORKS: [(&str, Network); 2] = [("host", Network::Host), ("none", Network::None)];
+
+fn host_images() -> Form<Vec<String>> {
+    let schema = || json!({ "type": "object", "additionalProperties": { "enum": ["host"] } });
+    Form::written("mapping of name to `host`", schema, |section, key| {
+        let images = section.mapping(key)?;
+        let host = [("host", ())];
+        Some(
+            images
+                .entries
+                .iter()
+                .filter_map(|entry| images.word(&entry.key, &host).map(|()| entry.key.clone()))
+                .collect(),
+        )
+    })
+    .or_empty()
+}
+
+/// How native environments are made, as the job says.
 pub(super) struct Settings {
-    network: Network,
-    /// References that stand for the host; `*` stands for any text.
-    images: Vec<String>,
-    pids: u64,
+    keys: NativeKeys,
     /// The job itself asks for storage, and should know what comes of it.
     wants_storage: bool,
 }
 
 impl Settings {
-    /// Reads the settings; an error is a sentence about the first wrong one.
+    /// Reads the settings; an error tells of all that are wrong.
     pub(super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
-        let mut settings = Self {
-            network: Network::Host,
-            images: Vec::new(),
-            pids: DEFAULT_PIDS,
-            wants_storage: config.override_storage.is_some(),
-        };
-        for (key, value) in &config.provider_config {
-            match key.as_str() {
-                "network" => {
-                    settings.network = match value.as_str() {
-                        Some("host") => Network::Host,
-                        Some("none") => Network::None,
-                        _ => {
-                            return Err(format!(
-                                "network is {value}; the native environment knows host and none"
-                            ));
-                        }
-                    };
-                }
-                "pids" => {
-                    settings.pids = value
-                        .as_u64()
-                        .filter(|pids| *pids > 0)
-                        .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
-                }
-                "images" => {
-                    let map = value.as_object().ok_or_else(|| {
-                        "images maps image names to host, as in {\"python:3.13-slim\": host}".to_owned()
-                    })?;
-                    for (name, target) in map {
-                        if target.as_str() != Some("host") {
-                            return Err(format!(
-                                "images maps {name:?} to {target}; the one possible target is host"
-                            ));
-                        }
-                        settings.images.push(name.clone());
-                    }
-                }
-                _ => {
-                    return Err(format!(
-                        "unknown key {key:?}; the native environment knows network, images and pids"
-                    ));
-                }
-            }
-        }
-        Ok(settings)
+        let keys = read_json::<NativeKeys>("provider_config", &config.provider_config)?;
+        Ok(Self { keys, wants_storage: config.override_storage.is_some() })
     }
 }
 
@@ -127,12 +117,12 @@ impl Native {
     ) -> Result<Self, SandboxEngineError> {
         let options = EngineOptions { helper: place.helper.clone(), state_dir: place.state_dir.clone() };
         let engine = SandboxEngine::start(options).await?;
-        let bases = HostImages::new(engine.clone(), settings.images);
+        let bases = HostImages::new(engine.clone(), settings.keys.images);
         let mut notes: Vec<String> = note.into_iter().chain(engine.support().notes.clone()).collect();
         if settings.wants_storage {
             notes.push("override_storage is not enforced: the native environment shares the disk".to_owned());
         }
-        let (network, pids) = (settings.network, settings.pids);
+        let (network, pids) = (settings.keys.network, settings.keys.pids);
         Ok(Self {
             engine,
             bases,
@@ -476,10 +466,7 @@ fn build_error(error: ImageBuildError) -> EnvironmentError {
 }
 
 fn network_name(network: Network) -> &'static str {
-    match network {
-        Network::Host => "host",
-        Network::None => "none",
-    }
+    NETWORKS.iter().find(|(_, known)| *known == network).map_or("", |(name, _)| name)
 }
 
 /// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.
@@ -494,5 +481,34 @@ fn exec_error(error: ExecError) -> EnvironmentError {
     match error {
         ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
         _ => EnvironmentError::Command(chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rollout_settings::{Settings as _, docs::check_page};
+
+    #[test]
+    fn the_table_in_docs_has_what_the_schema_has() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native.md");
+        check_page(&page, &[("native", NativeKeys::keys())]).unwrap();
+    }
+
+    #[test]
+    fn wrong_settings_are_named() {
+        let read = |value: serde_json::Value| {
+            let config = EnvironmentConfig {
+                provider_config: value.as_object().unwrap().clone(),
+                ..EnvironmentConfig::default()
+            };
+            Settings::read(&config).err().unwrap()
+        };
+        let errors = [
+            read(json!({"netwrok": "none"})),
+            read(json!({"network": "bridge", "pids": 0})),
+            read(json!({"images": {"a": "host", "b": "guest"}})),
+        ];
+        insta::assert_snapshot!(errors.join("\n"), @"");
     }
 }

@@ -2,13 +2,9 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
-use rollout::{
-    config::{Code, Diagnostic, Document, Problems},
-    environment::HostPaths,
-    model::tool::mcp::McpTransport,
-};
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use rollout::{config::Problems, environment::HostPaths, model::tool::mcp::McpTransport};
+use rollout_settings::{Code, Document, Entry, Form, Settings, forms::section, tree};
+use serde_json::json;
 
 use crate::{
     code::{self, CodeConfig},
@@ -22,9 +18,6 @@ use crate::{
     vm::{Desktops, VmConfig},
     web::{Web, WebConfig, WebConfigError},
 };
-
-const KEYS: [&str; 3] = ["server", "resources", "mcp"];
-const RESOURCES: [&str; 6] = ["code", "doc", "rag", "sql", "vm", "web"];
 
 /// Everything that can be said of a tool server.
 #[derive(Clone)]
@@ -79,8 +72,10 @@ impl ToolsConfig {
     }
 
     fn read(document: &Document) -> Result<Self, Problems> {
-        let reader = Reader { document, found: Vec::new() };
-        reader.read()
+        let ToolsKeys { server, resources, mcp } = document.read::<ToolsKeys>()?;
+        let ResourceKeys { code, doc, rag, sql, vm, web } = resources;
+        let secrets = document.secrets().to_vec();
+        Ok(Self { server, code, doc, rag, sql, vm, web, mcp: mcp.servers, secrets })
     }
 
     /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the
@@ -112,139 +107,84 @@ impl ToolsConfig {
     }
 }
 
-/// Reads a document and notes what is wrong with it.
-struct Reader<'d> {
-    document: &'d Document,
-    found: Vec<Diagnostic>,
+rollout_settings::settings! {
+    /// The configuration of a tool server.
+    struct ToolsKeys {
+        /// The server itself.
+        server: ServerConfig = section::<ServerConfig>(),
+        /// The kinds of tools.
+        resources: ResourceKeys = section::<ResourceKeys>(),
+        /// Tools of MCP servers.
+        mcp: McpKeys = section::<McpKeys>(),
+    }
 }
 
-impl Reader<'_> {
-    fn read(mut self) -> Result<ToolsConfig, Problems> {
-        self.keys(&[], &KEYS);
-        self.keys(&["resources"], &RESOURCES);
-        self.keys(&["mcp"], &["servers"]);
-        let config = ToolsConfig {
-            server: self.section(&["server"]),
-            code: self.resource("code"),
-            doc: self.resource("doc"),
-            rag: self.resource("rag"),
-            sql: self.resource("sql"),
-            vm: self.resource("vm"),
-            web: self.resource("web"),
-            mcp: self.mcp(),
-            secrets: self.document.secrets().to_vec(),
-        };
-        match Problems::of(self.found) {
-            Some(problems) => Err(problems),
-            None => Ok(config),
-        }
+rollout_settings::settings! {
+    /// The kinds of tools. Each has settings, and `false` switches it off.
+    struct ResourceKeys {
+        /// Programs.
+        code: Option<CodeConfig> = resource::<CodeConfig>(),
+        /// Documents.
+        doc: Option<DocConfig> = resource::<DocConfig>(),
+        /// A collection of documents.
+        rag: Option<RagConfig> = resource::<RagConfig>(),
+        /// Databases.
+        sql: Option<SqlConfig> = resource::<SqlConfig>(),
+        /// Desktops.
+        vm: Option<VmConfig> = resource::<VmConfig>(),
+        /// The web.
+        web: Option<WebConfig> = resource::<WebConfig>(),
     }
+}
 
-    fn value(&self, at: &[&str]) -> &Value {
-        at.iter().fold(self.document.value(), |value, key| &value[*key])
+rollout_settings::settings! {
+    /// Tools of MCP servers.
+    struct McpKeys {
+        /// The servers, by name.
+        servers: Vec<(String, McpTransport)> = servers(),
     }
+}
 
-    fn problem(&mut self, at: &[&str], code: Code, message: String) {
-        self.found.push(self.document.problem(at, code, message, None));
-    }
+/// The settings of a resource; none if it is switched off.
+fn resource<S: Settings>() -> Form<Option<S::Value>> {
+    section::<S>()
+        .read_into(
+            |section, key| match section.node(key)?.value {
+                tree::Value::Bool(false) => Some(None),
+                tree::Value::Bool(true) => Some(S::defaults()),
+                _ => section.settings::<S>(key).map(Some),
+            },
+            |_, written| written.plain(),
+        )
+        .or_with(S::defaults)
+}
 
-    /// Notes keys that are not known.
-    fn keys(&mut self, at: &[&str], known: &[&str]) {
-        match self.value(at).clone() {
-            Value::Object(map) => {
-                for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-                    self.found.push(self.document.unknown_key(&[at, &[key]].concat(), known));
+fn servers() -> Form<Vec<(String, McpTransport)>> {
+    Form::written(
+        "mapping",
+        || json!({ "type": "object" }),
+        |section, key| {
+            let servers = section.mapping(key)?;
+            let server = |entry: &Entry| {
+                let (name, span) = (&entry.key, entry.node.span);
+                if !is_server_name(name) {
+                    let message = format!(
+                        "{name:?} cannot be the name of a server: write letters, digits, `_` and `-`"
+                    );
+                    section.reader.error(span, Code::InvalidName, message);
                 }
-            }
-            Value::Null => {}
-            _ => {
-                let subject =
-                    if at.is_empty() { "the file".to_owned() } else { format!("`{}`", at.join(".")) };
-                self.problem(at, Code::WrongType, format!("{subject} must be a mapping of keys to values"));
-            }
-        }
-    }
-
-    /// The settings of a resource; none if it is switched off.
-    fn resource<T: DeserializeOwned + Default>(&mut self, name: &str) -> Option<T> {
-        let at = ["resources", name];
-        match self.value(&at) {
-            Value::Bool(false) => None,
-            Value::Bool(true) => Some(T::default()),
-            _ => Some(self.section(&at)),
-        }
-    }
-
-    fn mcp(&mut self) -> Vec<(String, McpTransport)> {
-        let servers = match self.value(&["mcp", "servers"]) {
-            Value::Object(servers) => servers.clone(),
-            Value::Null => return Vec::new(),
-            _ => {
-                let message = "`mcp.servers` must be a mapping of names to servers".to_owned();
-                self.problem(&["mcp", "servers"], Code::WrongType, message);
-                return Vec::new();
-            }
-        };
-        let mut transports = Vec::new();
-        for name in servers.keys() {
-            let at = ["mcp", "servers", name.as_str()];
-            if !is_server_name(name) {
-                let message =
-                    format!("{name:?} cannot be the name of a server: write letters, digits, `_` and `-`");
-                self.problem(&at, Code::InvalidName, message);
-            }
-            let before = self.found.len();
-            let server: McpServerConfig = self.section(&at);
-            match server.transport() {
-                Ok(transport) => transports.push((name.clone(), transport)),
-                Err(message) if self.found.len() == before => {
-                    self.problem(&at, Code::InvalidValue, message.to_owned());
-                }
-                Err(_) => {}
-            }
-        }
-        transports
-    }
-
-    /// The settings at a path. Each is read by itself first, so that every wrong one is told with its place.
-    fn section<T: DeserializeOwned + Default>(&mut self, at: &[&str]) -> T {
-        let map = match self.value(at) {
-            Value::Object(map) => map.clone(),
-            Value::Null => return T::default(),
-            _ => {
-                let message = format!("`{}` must be a mapping of keys to values", at.join("."));
-                self.problem(at, Code::WrongType, message);
-                return T::default();
-            }
-        };
-        let before = self.found.len();
-        for (key, value) in &map {
-            let alone = Map::from_iter([(key.clone(), value.clone())]);
-            if let Err(error) = serde_json::from_value::<T>(alone.into()) {
-                self.wrong(&[at, &[key]].concat(), &error.to_string());
-            }
-        }
-        if self.found.len() > before {
-            return T::default();
-        }
-        serde_json::from_value(map.into()).unwrap_or_else(|error| {
-            self.wrong(at, &error.to_string());
-            T::default()
-        })
-    }
-
-    fn wrong(&mut self, at: &[&str], message: &str) {
-        match message.strip_prefix("unknown field ") {
-            Some(rest) if at.last().is_some_and(|key| rest.starts_with(&format!("`{key}`"))) => {
-                let known: Vec<&str> = rest.split('`').skip(3).step_by(2).collect();
-                self.found.push(self.document.unknown_key(at, &known));
-            }
-            _ => {
-                let message = format!("`{}` cannot be used: {message}", at.join("."));
-                self.problem(at, Code::InvalidValue, message);
-            }
-        }
-    }
+                let transport = servers.settings::<McpServerConfig>(name)?.transport();
+                let note = |message: &str| {
+                    if !section.reader.reported(span) {
+                        section.reader.error(span, Code::InvalidValue, message);
+                    }
+                };
+                Some((name.clone(), transport.map_err(note).ok()?))
+            };
+            Some(servers.entries.iter().filter_map(server).collect())
+        },
+    )
+    .or_empty()
 }
 
 #[cfg(test)]
@@ -252,6 +192,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::web::config::SearchConfig;
 
     fn read(text: &str) -> Result<ToolsConfig, String> {
         let document = Document::parse("tools.yaml".as_ref(), text, Some(&|_| None));
@@ -268,6 +209,25 @@ mod tests {
         assert_eq!((code.memory.0, code.cpus.millis, code.network.as_str()), (2 << 30, 2000, "none"));
         assert!(read("").unwrap().code.is_some());
         assert!(read("resources: {code: false}").unwrap().code.is_none());
+    }
+
+    #[test]
+    fn tables_in_docs_have_what_the_schemas_have() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let tables = [
+            ("server", ServerConfig::keys()),
+            ("mcp server", McpServerConfig::keys()),
+            ("code", CodeConfig::keys()),
+            ("doc", DocConfig::keys()),
+            ("rag", RagConfig::keys()),
+            ("sql", SqlConfig::keys()),
+            ("vm", VmConfig::keys()),
+            ("web", WebConfig::keys()),
+            ("search", SearchConfig::keys()),
+        ];
+        for page in ["tools.md", "tools-documents.md", "tools-desktop.md", "tools-web.md"] {
+            rollout_settings::docs::check_page(&docs.join(page), &tables).unwrap();
+        }
     }
 
     #[test]
@@ -302,10 +262,10 @@ mcp:
         insta::assert_snapshot!(told.join("\n"), @r#"
         1: unknown key `sever` did you mean `server`
         3: unknown key `max_sesions` in `server` did you mean `max_sessions`
-        4: `server.session_ttl_sec` cannot be used: -1 is not a number of seconds above 0 and up to 86400
+        4: `server.session_ttl_sec` must be more than 0, not -1
         6: unknown key `cod` in `resources` did you mean `code`
-        8: `resources.code.memory` cannot be used: "lots": this is not a quantity
-        9: `resources.code.environment` cannot be used: unknown variant `cloud`, expected `native` or `docker`
+        8: `resources.code.memory` cannot be `lots`: this is not a quantity
+        9: `resources.code.environment` cannot be `cloud`
         12: "a.b" cannot be the name of a server: write letters, digits, `_` and `-`
         13: an MCP server has a `command:` or a `url:`, not both
         14: an MCP server has a `command:` that starts it, or a `url:`

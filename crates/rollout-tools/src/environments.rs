@@ -1,6 +1,6 @@
 //! Environments for the sessions of tools that run something.
 
-use std::{path::Path, str::FromStr, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use rollout::{
     config::{Bytes, Cpus, EnvironmentConfig, EnvironmentKind, load_task_config},
@@ -9,8 +9,7 @@ use rollout::{
         Provider, connect,
     },
 };
-use serde::{Deserialize, Deserializer, de};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
 
 use crate::resource::{ErrorCode, ToolError};
@@ -25,8 +24,7 @@ const JOB: &str = "tools";
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What makes environments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvironmentType {
     /// The embedded engine, with this machine's own system inside.
     Native,
@@ -140,18 +138,4 @@ pub(crate) fn failed(error: &EnvironmentError) -> ToolError {
         _ => ErrorCode::ResourceFailed,
     };
     ToolError::new(code, error.to_string())
-}
-
-/// Reads an amount, written as a number or as a text such as `512Mi`.
-pub(crate) fn quantity<'de, D, T>(from: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: std::fmt::Display>,
-{
-    let text = match Value::deserialize(from)? {
-        Value::String(text) => text,
-        Value::Number(number) => number.to_string(),
-        other => return Err(de::Error::custom(format!("{other} is not a quantity such as \"2Gi\""))),
-    };
-    text.trim().parse().map_err(|error| de::Error::custom(format!("{text:?}: {error}")))
 }

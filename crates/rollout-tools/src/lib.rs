@@ -9,6 +9,7 @@ mod code;
 mod config;
 pub mod doc;
 mod environments;
+mod forms;
 mod helper;
 mod helper_process;
 mod mcp;

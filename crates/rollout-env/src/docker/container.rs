@@ -77,7 +77,7 @@ impl Plan<'_> {
             memory: engine.inner.limits.memory.then_some(memory),
             // No swap beside the memory.
             memory_swap: engine.inner.limits.memory.then_some(memory),
-            pids_limit: engine.inner.limits.pids.then_some(settings.pids),
+            pids_limit: engine.inner.limits.pids.then_some(settings.pids.cast_signed()),
             storage_opt: self.storage.then(|| [("size".to_owned(), spec.storage.0.to_string())].into()),
             network_mode: settings.network.clone(),
             runtime: settings.runtime.clone(),

@@ -1,16 +1,20 @@
 //! The docker part of `provider_config`.
 
-use std::str::FromStr as _;
+use std::ops::Deref;
 
 use bollard::models::{DeviceRequest, Mount, MountType};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value as Json, json};
+
+use rollout_settings::{
+    Form, Section, Settings as _, Value,
+    declare::entry,
+    diagnostic::quoted,
+    forms::{filled, flag, list, number_or_text, texts, whole, word},
+    read_json,
+    section::scalar_text,
+};
 
 use crate::config::EnvironmentConfig;
-
-/// Processes in one environment. Far above what tasks need, and low enough to stop a fork bomb.
-const DEFAULT_PIDS: i64 = 4096;
-
-const KNOWN: &str = "network, runtime, platform, extra_hosts, mounts, gpus, dns, user, pids and builder";
 
 /// Which of an engine's builders makes images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,23 +25,82 @@ pub(in super::super) enum Builder {
     BuildKit,
 }
 
+const BUILDERS: [(&str, Builder); 2] = [("classic", Builder::Classic), ("buildkit", Builder::BuildKit)];
+
+rollout_settings::settings! {
+    /// The docker part of `provider_config`.
+    #[derive(Debug, Clone, PartialEq)]
+    pub(in super::super) struct DockerKeys {
+        /// A network that exists, or `none`, `host`, `bridge`, `container:<name>`. None is ever created.
+        pub(super) network: Option<String> = filled().kind("name").optional().unset("the engine's `bridge`"),
+        /// Such as `runsc`, if the engine knows it.
+        pub(super) runtime: Option<String> = filled().kind("name").optional().unset("the engine's"),
+        /// The platform of images, for pulls and builds.
+        pub(super) platform: Option<String> = filled()
+            .kind("`os/arch`")
+            .check(check_platform)
+            .optional()
+            .unset("the engine's"),
+        /// Lines for `/etc/hosts`.
+        pub(super) extra_hosts: Vec<String> = extra_hosts(),
+        /// Name servers.
+        pub(super) dns: Vec<String> = texts().kind("list of addresses").unset("the engine's"),
+        /// Files and directories from outside. The source of a bind is an absolute path on the engine's machine, and must
+        /// exist.
+        ///
+        /// `type` is `bind` (the default), `volume` or `tmpfs`.
+        pub(super) mounts: Vec<Mount> = list(entry::<MountKeys>, |section, key| {
+            Some(section.sections::<MountKeys>(key).iter().filter_map(mount).collect())
+        })
+        .kind("list of `{type, source, target, read_only}`"),
+        /// Needs the NVIDIA Container Toolkit on the engine's machine.
+        pub(super) gpus: Option<DeviceRequest> = gpus().optional(),
+        /// Who runs all scripts.
+        pub(super) user: Option<String> = number_or_text()
+            .kind("name or number, also `user:group`")
+            .check(|user, section, key| refuse_blank(user, section, key))
+            .optional()
+            .unset("the image's `USER`"),
+        /// Processes and threads in one container.
+        ///
+        /// Far above what tasks need, and low enough to stop a fork bomb.
+        pub(super) pids: u64 = whole(1..=i64::MAX.unsigned_abs()).default(4096),
+        /// Which of the engine's builders makes images.
+        pub(super) builder: Option<Builder> = word(&BUILDERS).optional().unset("BuildKit where the engine has it"),
+    }
+}
+
+rollout_settings::settings! {
+    /// A mount.
+    struct MountKeys {
+        /// What is mounted.
+        kind as "type": MountType = word(&MOUNT_TYPES).default(MountType::BIND),
+        /// The path or the volume.
+        source: Option<String> = filled().optional(),
+        /// Where it is inside.
+        target: String = filled().required("write an absolute path inside"),
+        /// Whether nothing can be written there.
+        read_only: bool = flag(false),
+    }
+}
+
+const MOUNT_TYPES: [(&str, MountType); 3] =
+    [("bind", MountType::BIND), ("volume", MountType::VOLUME), ("tmpfs", MountType::TMPFS)];
+
 /// How containers are made, as the job says.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct Settings {
-    pub(super) network: Option<String>,
-    pub(super) runtime: Option<String>,
-    pub(super) platform: Option<String>,
-    /// In the form `name:address`.
-    pub(super) extra_hosts: Vec<String>,
-    pub(super) mounts: Vec<Mount>,
-    pub(super) gpus: Option<DeviceRequest>,
-    pub(super) dns: Vec<String>,
-    pub(super) user: Option<String>,
-    pub(super) pids: i64,
-    /// None: by what the engine can do.
-    pub(super) builder: Option<Builder>,
+    keys: DockerKeys,
     /// The job itself asks for storage, and should know what comes of it.
     pub(super) wants_storage: bool,
+}
+
+impl Deref for Settings {
+    type Target = DockerKeys;
+
+    fn deref(&self) -> &DockerKeys {
+        &self.keys
+    }
 }
 
 impl Settings {
@@ -46,58 +109,11 @@ impl Settings {
         Self::read_map(&config.provider_config, config.override_storage.is_some())
     }
 
-    fn read_map(map: &Map<String, Value>, wants_storage: bool) -> Result<Self, String> {
-        let mut settings = Self {
-            network: None,
-            runtime: None,
-            platform: None,
-            extra_hosts: Vec::new(),
-            mounts: Vec::new(),
-            gpus: None,
-            dns: Vec::new(),
-            user: None,
-            pids: DEFAULT_PIDS,
-            builder: None,
-            wants_storage,
-        };
-        let wrong: Vec<String> =
-            map.iter().filter_map(|(key, value)| settings.set(key, value).err()).collect();
-        match &wrong[..] {
-            [] => Ok(settings),
-            [only] => Err(only.clone()),
-            several => Err(format!("{} settings are wrong\n  {}", several.len(), several.join("\n  "))),
+    fn read_map(map: &Map<String, Json>, wants_storage: bool) -> Result<Self, String> {
+        if map.contains_key("images") {
+            return Err("images is for `type: native`; docker takes the image that FROM names".to_owned());
         }
-    }
-
-    fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
-        match key {
-            "network" => self.network = Some(text(key, value)?),
-            "runtime" => self.runtime = Some(text(key, value)?),
-            "platform" => self.platform = Some(platform(value)?),
-            "extra_hosts" => self.extra_hosts = extra_hosts(value)?,
-            "mounts" => self.mounts = mounts(value)?,
-            "gpus" => self.gpus = Some(gpus(value)?),
-            "dns" => self.dns = texts(key, value)?,
-            "user" => self.user = Some(user(value)?),
-            "pids" => {
-                self.pids = value
-                    .as_i64()
-                    .filter(|pids| *pids > 0)
-                    .ok_or_else(|| format!("pids is {value}; expected a whole number above 0"))?;
-            }
-            "builder" => {
-                self.builder = Some(match value.as_str() {
-                    Some("classic") => Builder::Classic,
-                    Some("buildkit") => Builder::BuildKit,
-                    _ => return Err(format!("builder is {value}; there are classic and buildkit")),
-                });
-            }
-            "images" => {
-                return Err("images is for `type: native`; docker takes the image that FROM names".to_owned());
-            }
-            _ => return Err(format!("unknown key {key:?}; the docker environment knows {KNOWN}")),
-        }
-        Ok(())
+        Ok(Self { keys: read_json::<DockerKeys>("provider_config", map)?, wants_storage })
     }
 
     /// The network, for people and for the record.
@@ -106,126 +122,91 @@ impl Settings {
     }
 }
 
-fn text(key: &str, value: &Value) -> Result<String, String> {
-    value
-        .as_str()
-        .filter(|text| !text.trim().is_empty())
-        .map(str::to_owned)
-        .ok_or_else(|| format!("{key} is {value}; expected a name"))
-}
-
-fn texts(key: &str, value: &Value) -> Result<Vec<String>, String> {
-    let list = value.as_array().ok_or_else(|| format!("{key} is {value}; expected a list of texts"))?;
-    list.iter().map(|entry| text(key, entry)).collect()
-}
-
-/// A user by name or by number, which YAML reads as a number.
-fn user(value: &Value) -> Result<String, String> {
-    match value.as_u64() {
-        Some(number) => Ok(number.to_string()),
-        None => text("user", value),
+fn refuse_blank(text: &str, section: &Section<'_>, key: &str) {
+    if text.trim().is_empty() {
+        section.invalid(key, format!("`{}` must not be empty", section.at(key)));
     }
 }
 
-fn platform(value: &Value) -> Result<String, String> {
-    text("platform", value)?
-        .split_once('/')
-        .filter(|(os, arch)| !os.is_empty() && !arch.is_empty())
-        .map(|(os, arch)| format!("{os}/{arch}"))
-        .ok_or_else(|| format!("platform is {value}; expected a text such as \"linux/amd64\""))
-}
-
-fn extra_hosts(value: &Value) -> Result<Vec<String>, String> {
-    let wrong =
-        || format!("extra_hosts is {value}; expected {{name: address}} or a list of \"name:address\"");
-    match value {
-        Value::Object(map) => map
-            .iter()
-            .map(|(name, address)| Ok(format!("{name}:{}", address.as_str().ok_or_else(wrong)?)))
-            .collect(),
-        Value::Array(_) => {
-            let hosts = texts("extra_hosts", value)?;
-            if hosts.iter().all(|host| host.contains(':')) { Ok(hosts) } else { Err(wrong()) }
-        }
-        _ => Err(wrong()),
+fn check_platform(platform: &mut String, section: &Section<'_>, key: &str) {
+    let parts = platform.split_once('/');
+    if !parts.is_some_and(|(os, arch)| !os.is_empty() && !arch.is_empty()) {
+        let message = format!("`{}` cannot be {}", section.at(key), quoted(platform));
+        section.invalid_with_hint(key, message, "write it as `linux/amd64`");
     }
 }
 
-fn gpus(value: &Value) -> Result<DeviceRequest, String> {
-    let (count, ids) = match value {
-        Value::String(all) if all == "all" => (Some(-1), None),
-        Value::Number(number) if number.as_i64().is_some_and(|count| count > 0) => (number.as_i64(), None),
-        Value::Array(ids) if !ids.is_empty() => {
-            // Identifiers that are numbers need not be quoted.
-            let id = |id: &Value| id.as_u64().map_or_else(|| text("gpus", id), |id| Ok(id.to_string()));
-            (None, Some(ids.iter().map(id).collect::<Result<_, _>>()?))
+fn extra_hosts() -> Form<Vec<String>> {
+    let schema = || json!({ "type": ["object", "array"] });
+    Form::written("mapping of name to address, or list of `name:address`", schema, |section, key| {
+        let hosts = match &section.node(key)?.value {
+            Value::Map(_) => {
+                let hosts = section.mapping(key)?;
+                let host = |name: &str| Some(format!("{name}:{}", hosts.filled_string(name)?));
+                hosts.entries.iter().filter_map(|entry| host(&entry.key)).collect()
+            }
+            _ => section.strings(key)?,
+        };
+        if let Some(host) = hosts.iter().find(|host| !host.contains(':')) {
+            let message = format!("`{}` cannot have {}", section.at(key), quoted(host));
+            section.invalid_with_hint(key, message, "write `{name: address}`, or a list of `name:address`");
         }
-        _ => return Err(format!("gpus is {value}; expected all, a number, or a list of identifiers")),
-    };
-    let capabilities = Some(vec![vec!["gpu".to_owned()]]);
-    Ok(DeviceRequest { count, device_ids: ids, capabilities, ..DeviceRequest::default() })
+        Some(hosts)
+    })
+    .or_empty()
 }
 
-fn mounts(value: &Value) -> Result<Vec<Mount>, String> {
-    let list = value.as_array().ok_or_else(|| {
-        format!("mounts is {value}; expected a list such as [{{type: bind, source: /data, target: /data}}]")
-    })?;
-    list.iter().map(mount).collect()
-}
-
-fn mount(value: &Value) -> Result<Mount, String> {
-    let map = value
-        .as_object()
-        .ok_or_else(|| format!("mounts has {value}; expected {{type, source, target, read_only}}"))?;
-    let mut mount = Mount::default();
-    for (key, field) in map {
-        match key.as_str() {
-            "type" => {
-                let kind = field.as_str().filter(|kind| ["bind", "volume", "tmpfs"].contains(kind));
-                mount.typ = kind.and_then(|kind| MountType::from_str(kind).ok());
-                if mount.typ.is_none() {
-                    return Err(format!("a mount's type is {field}; there are bind, volume and tmpfs"));
+fn gpus() -> Form<DeviceRequest> {
+    let kind = "`all`, a number, or a list of identifiers";
+    Form::written(
+        kind,
+        || json!({ "type": ["string", "integer", "array"] }),
+        move |section, key| {
+            let (count, device_ids) = match &section.node(key)?.value {
+                Value::String(all) if all == "all" => (Some(-1), None),
+                Value::Int(count) if *count > 0 => (i64::try_from(*count).ok(), None),
+                Value::List(ids) if !ids.is_empty() => {
+                    // Identifiers that are numbers need not be quoted.
+                    let ids = ids.iter().map(|id| scalar_text(section.reader.sources, id));
+                    (None, Some(ids.collect::<Option<Vec<_>>>()?))
                 }
-            }
-            "source" => mount.source = Some(text("a mount's source", field)?),
-            "target" => mount.target = Some(text("a mount's target", field)?),
-            "read_only" => {
-                let flag = field.as_bool();
-                mount.read_only = Some(
-                    flag.ok_or_else(|| format!("a mount's read_only is {field}; expected true or false"))?,
-                );
-            }
-            _ => {
-                return Err(format!(
-                    "a mount has the unknown key {key:?}; it knows type, source, target and read_only"
-                ));
-            }
+                _ => {
+                    section.invalid(key, format!("`{}` must be {kind}", section.at(key)));
+                    return None;
+                }
+            };
+            let capabilities = Some(vec![vec!["gpu".to_owned()]]);
+            Some(DeviceRequest { count, device_ids, capabilities, ..DeviceRequest::default() })
+        },
+    )
+}
+
+fn mount(section: &Section<'_>) -> Option<Mount> {
+    let MountKeys { kind, source, target, read_only } = MountKeys::read(section)?;
+    let absolute = |key: &str, path: &str| {
+        if !path.starts_with('/') {
+            let message = format!("`{}` is {}; expected an absolute path", section.at(key), quoted(path));
+            section.invalid(key, message);
         }
-    }
-    let typ = *mount.typ.get_or_insert(MountType::BIND);
-    let target = mount.target.as_deref().unwrap_or_default();
-    if !target.starts_with('/') {
-        return Err(format!("a mount's target is {target:?}; expected an absolute path inside"));
-    }
-    let source = mount.source.as_deref().unwrap_or_default();
-    match typ {
-        MountType::BIND if !source.starts_with('/') => {
-            Err(format!("the source of the mount on {target} is {source:?}; expected an absolute path"))
+    };
+    absolute("target", &target);
+    match kind {
+        MountType::BIND => absolute("source", source.as_deref().unwrap_or_default()),
+        MountType::TMPFS if source.is_some() => {
+            section
+                .invalid("source", format!("`{}` is of a tmpfs, which has no source", section.at("source")));
         }
-        MountType::TMPFS if !source.is_empty() => {
-            Err(format!("the mount on {target} is a tmpfs, which has no source"))
-        }
-        _ => Ok(mount),
+        _ => {}
     }
+    let read_only = section.node("read_only").map(|_| read_only);
+    Some(Mount { typ: Some(kind), source, target: Some(target), read_only, ..Mount::default() })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn read(value: Value) -> Result<Settings, String> {
+    fn read(value: Json) -> Result<Settings, String> {
         Settings::read_map(value.as_object().unwrap(), false)
     }
 
@@ -244,7 +225,7 @@ mod tests {
         assert_eq!(settings.user.as_deref(), Some("1000"));
         assert_eq!(settings.extra_hosts, ["db:10.0.0.1"]);
         assert_eq!(settings.builder, Some(Builder::Classic));
-        assert_eq!(settings.gpus.unwrap().device_ids.unwrap(), ["0", "GPU-1"]);
+        assert_eq!(settings.gpus.as_ref().unwrap().device_ids.as_deref().unwrap(), ["0", "GPU-1"]);
         assert_eq!(settings.mounts.len(), 2);
         assert_eq!(settings.mounts[0].read_only, Some(true));
     }
@@ -258,11 +239,18 @@ mod tests {
 
     #[test]
     fn gpus_are_all_a_number_or_a_list() {
-        let count = |value: Value| read(json!({"gpus": value})).map(|settings| settings.gpus.unwrap().count);
+        let count =
+            |value: Json| read(json!({"gpus": value})).map(|settings| settings.gpus.as_ref().unwrap().count);
         assert_eq!(count(json!("all")), Ok(Some(-1)));
         assert_eq!(count(json!(2)), Ok(Some(2)));
         assert!(count(json!(0)).is_err());
         assert!(count(json!("some")).is_err());
+    }
+
+    #[test]
+    fn the_table_in_docs_has_what_the_schema_has() {
+        let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/docker.md");
+        rollout_settings::docs::check_page(&page, &[("docker", DockerKeys::keys())]).unwrap();
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::{
 };
 
 /// The crates from the bottom up. A crate depends only on those before it.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "rollout-core",
+    "rollout-settings",
     "rollout-guest",
     "rollout-sandbox",
     "rollout-env",

@@ -3,63 +3,52 @@
 use std::{path::PathBuf, time::Duration};
 
 use rollout::config::{Bytes, Cpus};
-use serde::Deserialize;
+use rollout_settings::{
+    Settings as _,
+    forms::{cpus, text, texts},
+};
 
 use crate::{
-    environments::{EnvironmentType, HOST, Settings, quantity},
+    environments::{EnvironmentType, HOST, Settings},
+    forms::{environment, how_many, memory, roots, seconds},
     resource::{ErrorCode, ToolError},
-    server::{at_least_one, seconds},
 };
 
 /// What an engine runs code in unless it is told.
 const DOCKER_IMAGE: &str = "python:3.13-slim";
 
-/// Where code runs, and what it may use. The names are those of the configuration file.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CodeConfig {
-    /// What makes environments.
-    pub environment: EnvironmentType,
-    /// What they are made of: `host` for native ones, an image for docker.
-    pub image: Option<String>,
-    /// Other images that a session may ask for.
-    pub images: Vec<String>,
-    /// The network that they have, in the words of what makes them.
-    pub network: String,
-    /// CPUs of each.
-    #[serde(deserialize_with = "quantity")]
-    pub cpus: Cpus,
-    /// Memory of each.
-    #[serde(deserialize_with = "quantity")]
-    pub memory: Bytes,
-    /// Processes in each.
-    #[serde(deserialize_with = "at_least_one")]
-    pub pids: usize,
-    /// How long a program runs that says nothing of it.
-    #[serde(deserialize_with = "seconds")]
-    pub timeout_sec: Duration,
-    /// How much of each stream of output is kept: half of it from the start, half from the end.
-    #[serde(deserialize_with = "at_least_one")]
-    pub max_output_bytes: usize,
-    /// The folders that files may be in with which a session starts. The folder that the server was started in unless
-    /// told otherwise.
-    pub roots: Vec<PathBuf>,
+rollout_settings::settings! {
+    /// Where code runs, and what it may use. The names are those of the configuration file.
+    #[derive(Debug, Clone)]
+    pub struct CodeConfig {
+        /// What makes environments: `native`, with this machine's own system inside, or `docker`.
+        pub environment: EnvironmentType = environment(),
+        /// What they are made of: `host` for native ones, an image for docker.
+        pub image: Option<String> = text().optional().unset("`host`, on docker `python:3.13-slim`"),
+        /// Other images that a session may ask for.
+        pub images: Vec<String> = texts(),
+        /// The network that they have, in the words of the [native](native.md) or [docker](docker.md) environment.
+        pub network: String = text().default("none".to_owned()),
+        /// CPUs of each.
+        pub cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
+        /// Memory of each.
+        pub memory: Bytes = memory(1 << 30),
+        /// Processes in each.
+        pub pids: usize = how_many(256),
+        /// How long a program runs that says nothing of it.
+        pub timeout_sec: Duration = seconds(60),
+        /// How much of each stream of output is kept: half of it from the start, half from the end.
+        pub max_output_bytes: usize = how_many(32 << 10),
+        /// The folders that files may be in with which a session starts.
+        ///
+        /// What `seed_path` of a session names is copied to `/workspace`, up to 256 MiB, without names that begin with a dot.
+        pub roots: Vec<PathBuf> = roots(),
+    }
 }
 
 impl Default for CodeConfig {
     fn default() -> Self {
-        Self {
-            environment: EnvironmentType::Native,
-            image: None,
-            images: Vec::new(),
-            network: "none".to_owned(),
-            cpus: Cpus { millis: 1000 },
-            memory: Bytes(1 << 30),
-            pids: 256,
-            timeout_sec: Duration::from_secs(60),
-            max_output_bytes: 32 << 10,
-            roots: crate::seed::default_roots(),
-        }
+        Self::defaults().expect("every setting of code has a default")
     }
 }
 

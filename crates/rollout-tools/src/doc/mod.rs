@@ -14,52 +14,43 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use rollout_settings::{Settings as _, forms::whole};
 use serde_json::json;
 
+use crate::forms::{roots, size, whole_seconds};
 use crate::helper::Helper;
-use crate::helper::bounds;
 use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
-use crate::seed::{self, Seeds};
+use crate::seed::Seeds;
 use extract::ExtractLimits;
 use library::Library;
 use reader::Reader;
 
 pub(crate) use snippet::snippet;
 
-/// How the `doc` tools are set up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DocConfig {
-    /// The folders that documents may be in. The folder that the server was started in unless told otherwise.
-    pub roots: Vec<PathBuf>,
-    /// The most bytes of a document.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub max_file_bytes: u64,
-    /// The most bytes of a document's text.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub max_text_bytes: usize,
-    /// How many bytes of memory the process that reads a document may take.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub max_memory_bytes: u64,
-    /// How many seconds of a processor it may take to read a document.
-    #[serde(deserialize_with = "bounds::seconds")]
-    pub timeout_seconds: u64,
-    /// About how many bytes of memory are used to keep documents that were read.
-    pub cache_bytes: usize,
+rollout_settings::settings! {
+    /// How the `doc` tools are set up.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DocConfig {
+        /// The folders that documents may be in.
+        pub roots: Vec<PathBuf> = roots(),
+        /// The most bytes of a document.
+        pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
+        /// The most bytes of a document's text.
+        ///
+        /// Never more than 4 MiB of an HTML page.
+        pub max_text_bytes: usize = size(ExtractLimits::default().text_bytes),
+        /// How many bytes of memory the process that reads a document may take.
+        pub max_memory_bytes: u64 = size(1 << 30),
+        /// How many seconds of a processor it may take to read a document.
+        pub timeout_seconds: u64 = whole_seconds(30),
+        /// About how many bytes of memory are used to keep documents that were read.
+        pub cache_bytes: usize = whole(0..=u64::MAX).kind("bytes").default(256 << 20),
+    }
 }
 
 impl Default for DocConfig {
     fn default() -> Self {
-        let ExtractLimits { file_bytes, text_bytes, .. } = ExtractLimits::default();
-        Self {
-            roots: seed::default_roots(),
-            max_file_bytes: file_bytes,
-            max_text_bytes: text_bytes,
-            max_memory_bytes: 1 << 30,
-            timeout_seconds: 30,
-            cache_bytes: 256 << 20,
-        }
+        Self::defaults().expect("every setting of documents has a default")
     }
 }
 

@@ -5,8 +5,6 @@
 //! whatever the file does. The file is the child's standard input, the request its arguments, and one JSON value
 //! on its standard output the answer.
 
-pub(crate) mod bounds;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;

@@ -2,20 +2,35 @@
 
 use indexmap::IndexMap;
 use rollout::model::tool::mcp::McpTransport;
-use serde::Deserialize;
+use rollout_settings::{
+    Entry, Form,
+    forms::{text, texts},
+};
+use serde_json::json;
 
-/// How one MCP server is reached. The names are those of the configuration file.
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct McpServerConfig {
-    /// The program that is started, with its arguments.
-    command: Vec<String>,
-    /// Its variables, beside those of the tool server.
-    env: IndexMap<String, String>,
-    /// The address of a server that is there.
-    url: Option<String>,
-    /// Headers of each request to it.
-    headers: IndexMap<String, String>,
+rollout_settings::settings! {
+    /// How one MCP server is reached. The names are those of the configuration file.
+    #[derive(Clone)]
+    pub struct McpServerConfig {
+        /// The program that is started, with its arguments.
+        pub command: Vec<String> = texts(),
+        /// Its variables, beside those of the tool server.
+        pub env: IndexMap<String, String> = texts_by_name(),
+        /// The address of a server that is there.
+        pub url: Option<String> = text().kind("URL").optional(),
+        /// Headers of each request to it.
+        pub headers: IndexMap<String, String> = texts_by_name(),
+    }
+}
+
+fn texts_by_name() -> Form<IndexMap<String, String>> {
+    let schema = || json!({ "type": "object", "additionalProperties": { "type": "string" } });
+    Form::written("mapping", schema, |section, key| {
+        let texts = section.mapping(key)?;
+        let text = |entry: &Entry| Some((entry.key.clone(), texts.string(&entry.key)?.to_owned()));
+        Some(texts.entries.iter().filter_map(text).collect())
+    })
+    .or_empty()
 }
 
 impl McpServerConfig {

@@ -7,56 +7,49 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use rollout_settings::{
+    Settings as _,
+    forms::{text, whole},
+};
 use serde_json::json;
 
 use crate::doc::extract::ExtractLimits;
 use crate::doc::reader::Reader;
+use crate::forms::{roots, size, whole_seconds};
 use crate::helper::Helper;
-use crate::helper::bounds;
 use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
-use crate::seed::{self, Seeds};
+use crate::seed::Seeds;
 use index::Indexes;
 
-/// How the `rag` tools are set up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RagConfig {
-    /// The folder to search, for sessions that name none. It is indexed when the server starts.
-    pub folder: Option<PathBuf>,
-    /// The folders that the folders of sessions may be in. The folder that the server was started in unless told
-    /// otherwise.
-    pub roots: Vec<PathBuf>,
-    /// How long a passage is, in characters.
-    pub chunk_chars: usize,
-    /// How many characters of a passage are repeated in the next.
-    pub overlap_chars: usize,
-    /// The most bytes of a document.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub max_file_bytes: u64,
-    /// How many bytes of memory the process that reads a document may take.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub max_memory_bytes: u64,
-    /// How many seconds of a processor it may take to read a document.
-    #[serde(deserialize_with = "bounds::seconds")]
-    pub timeout_seconds: u64,
-    /// About how many bytes of memory an index, and all that are kept, may take.
-    #[serde(deserialize_with = "bounds::bytes")]
-    pub index_bytes: usize,
+rollout_settings::settings! {
+    /// How the `rag` tools are set up.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RagConfig {
+        /// The folder to search, for sessions that name none. It is indexed when the server starts.
+        pub folder: Option<PathBuf> = text()
+            .kind("path")
+            .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+            .optional(),
+        /// The folders that the folders of sessions may be in.
+        pub roots: Vec<PathBuf> = roots(),
+        /// How long a passage is, in characters.
+        pub chunk_chars: usize = whole(0..=u64::MAX).default(1000),
+        /// How many characters of a passage are repeated in the next.
+        pub overlap_chars: usize = whole(0..=u64::MAX).default(150),
+        /// The most bytes of a document.
+        pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
+        /// How many bytes of memory the process that reads a document may take.
+        pub max_memory_bytes: u64 = size(1 << 30),
+        /// How many seconds of a processor it may take to read a document.
+        pub timeout_seconds: u64 = whole_seconds(30),
+        /// About how many bytes of memory an index, and all that are kept, may take.
+        pub index_bytes: usize = size(1 << 30),
+    }
 }
 
 impl Default for RagConfig {
     fn default() -> Self {
-        Self {
-            folder: None,
-            roots: seed::default_roots(),
-            chunk_chars: 1000,
-            overlap_chars: 150,
-            max_file_bytes: ExtractLimits::default().file_bytes,
-            max_memory_bytes: 1 << 30,
-            timeout_seconds: 30,
-            index_bytes: 1 << 30,
-        }
+        Self::defaults().expect("every setting of a collection has a default")
     }
 }
 

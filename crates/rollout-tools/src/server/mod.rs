@@ -14,7 +14,6 @@ mod sessions;
 mod warmup;
 
 pub use config::ServerConfig;
-pub(crate) use config::{at_least_one, seconds};
 pub use envelope::Envelope;
 pub use listen::serve;
 pub use registry::{FoundTool, Registry};

@@ -9,28 +9,28 @@ mod session;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use rollout_settings::Settings as _;
 use serde_json::json;
 
+use crate::forms::{roots, whole_seconds};
 use crate::helper::Helper;
-use crate::helper::bounds;
 use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
-use crate::seed::{self, Seeds};
+use crate::seed::Seeds;
 
-/// How the `sql` tools are set up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SqlConfig {
-    /// The folders that databases may be in. The folder that the server was started in unless told otherwise.
-    pub roots: Vec<PathBuf>,
-    /// How many seconds a query may take.
-    #[serde(deserialize_with = "bounds::seconds")]
-    pub timeout_seconds: u64,
+rollout_settings::settings! {
+    /// How the `sql` tools are set up.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SqlConfig {
+        /// The folders that databases may be in.
+        pub roots: Vec<PathBuf> = roots(),
+        /// How many seconds a query may take.
+        pub timeout_seconds: u64 = whole_seconds(30),
+    }
 }
 
 impl Default for SqlConfig {
     fn default() -> Self {
-        Self { roots: seed::default_roots(), timeout_seconds: 30 }
+        Self::defaults().expect("every setting of databases has a default")
     }
 }
 

@@ -3,69 +3,57 @@
 use std::time::Duration;
 
 use rollout::config::{Bytes, Cpus};
-use serde::{Deserialize, Deserializer, de};
+use rollout_settings::{
+    Settings as _,
+    forms::{cpus, text, texts, whole},
+};
 use serde_json::Value;
 
 use crate::{
     arguments,
-    environments::{EnvironmentType, HOST, Settings, quantity},
+    environments::{EnvironmentType, HOST, Settings},
+    forms::{deserialize, environment, how_many, memory, seconds},
     resource::{ErrorCode, Params, ToolError},
-    server::{at_least_one, seconds},
 };
 
 /// The widest and highest screen, in pixels.
 const MAX_SIDE: u16 = 4096;
 const MIN_SIDE: u16 = 64;
 
-/// Where desktops run, and what they may use. The names are those of the configuration file.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct VmConfig {
-    /// What makes the environments of desktops.
-    pub environment: EnvironmentType,
-    /// What they are made of: `host` for native ones; an image with Xvfb and xdotool for docker.
-    pub image: Option<String>,
-    /// Other images that a session may ask for.
-    pub images: Vec<String>,
-    /// The network that they have, in the words of what makes them.
-    pub network: String,
-    /// CPUs of each.
-    #[serde(deserialize_with = "quantity")]
-    pub cpus: Cpus,
-    /// Memory of each.
-    #[serde(deserialize_with = "quantity")]
-    pub memory: Bytes,
-    /// Processes in each.
-    #[serde(deserialize_with = "at_least_one")]
-    pub pids: usize,
-    /// Pixels of the screen from left to right.
-    #[serde(deserialize_with = "side")]
-    pub width: u16,
-    /// Pixels of the screen from top to bottom.
-    #[serde(deserialize_with = "side")]
-    pub height: u16,
-    /// The program that sessions find on the screen, with its arguments, if they ask for no other.
-    pub start: Vec<String>,
-    /// How long a desktop may take to start, beside fetching its image.
-    #[serde(deserialize_with = "seconds")]
-    pub start_timeout_sec: Duration,
+rollout_settings::settings! {
+    /// Where desktops run, and what they may use. The names are those of the configuration file.
+    #[derive(Debug, Clone)]
+    pub struct VmConfig {
+        /// What makes the environments of desktops.
+        pub environment: EnvironmentType = environment(),
+        /// What they are made of: `host` for native ones; an image with Xvfb and xdotool for docker.
+        pub image: Option<String> = text().optional().unset("`host`; has to be given for docker"),
+        /// Other images that a session may ask for.
+        pub images: Vec<String> = texts(),
+        /// The network that they have: `none` or `host` for native ones, also `bridge` and others for docker.
+        pub network: String = text().default("none".to_owned()),
+        /// CPUs of each.
+        pub cpus: Cpus = cpus().default(Cpus { millis: 2000 }),
+        /// Memory of each.
+        pub memory: Bytes = memory(2 << 30),
+        /// Processes in each.
+        pub pids: usize = how_many(1024),
+        /// Pixels of the screen from left to right.
+        pub width: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(1280),
+        /// Pixels of the screen from top to bottom.
+        pub height: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(800),
+        /// The program that sessions find on the screen, with its arguments, if they ask for no other.
+        pub start: Vec<String> = texts(),
+        /// How long a desktop may take to start, beside fetching its image.
+        pub start_timeout_sec: Duration = seconds(60),
+    }
 }
+
+deserialize!(VmConfig);
 
 impl Default for VmConfig {
     fn default() -> Self {
-        Self {
-            environment: EnvironmentType::Native,
-            image: None,
-            images: Vec::new(),
-            network: "none".to_owned(),
-            cpus: Cpus { millis: 2000 },
-            memory: Bytes(2 << 30),
-            pids: 1024,
-            width: 1280,
-            height: 800,
-            start: Vec::new(),
-            start_timeout_sec: Duration::from_secs(60),
-        }
+        Self::defaults().expect("every setting of desktops has a default")
     }
 }
 
@@ -141,14 +129,6 @@ const NO_IMAGE: &str = "no image for desktops is configured; whoever runs the to
 
 fn is_side(pixels: u16) -> bool {
     (MIN_SIDE..=MAX_SIDE).contains(&pixels)
-}
-
-fn side<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
-    let pixels = u16::deserialize(from)?;
-    if is_side(pixels) {
-        return Ok(pixels);
-    }
-    Err(de::Error::custom(format!("{pixels} is not between {MIN_SIDE} and {MAX_SIDE}")))
 }
 
 #[cfg(test)]

@@ -2,86 +2,107 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use rollout_settings::{
+    Form, Node, Settings as _,
+    forms::{flag, mapping, some_section, text, texts, whole, word},
+    tree,
+};
+use serde_json::{Map, Value, json};
 
-/// The settings of the web tools.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WebConfig {
-    /// Where searches go. None: only pages can be read.
-    pub search: Option<SearchConfig>,
-    /// Reads pages of this machine and of its networks too. Models then reach whatever is not protected there.
-    pub allow_private: bool,
-    /// Hosts that are read although they are private: `wiki.example.com`, `127.0.0.1:8080`, `[::1]:8080`. Without a port, all.
-    pub allow_hosts: Vec<String>,
-    /// The ports that pages are read from. Empty: any.
-    pub ports: Vec<u16>,
-    /// The proxy that pages are fetched through: `http://proxy.example.com:3128`. It resolves names, so it has to refuse
-    /// names of private addresses itself. Proxies that the environment names are not used.
-    pub proxy: Option<Key>,
-    /// What pages are told about who reads them.
-    pub user_agent: String,
-    /// How long fetching a page may take in all.
-    pub timeout_seconds: u64,
-    /// How much of a page is read, after decompression.
-    pub max_bytes: usize,
-    /// How many characters of pages one call returns.
-    pub max_chars: usize,
-}
+use crate::forms::deserialize;
 
-impl Default for WebConfig {
-    fn default() -> Self {
-        Self {
-            search: None,
-            allow_private: false,
-            allow_hosts: Vec::new(),
-            ports: Vec::new(),
-            proxy: None,
-            user_agent: concat!("Mozilla/5.0 (compatible; rollout/", env!("CARGO_PKG_VERSION"), ")")
-                .to_owned(),
-            timeout_seconds: 30,
-            max_bytes: 5 << 20,
-            // Benchmarks show 4,000 characters of a tool's answer to the model.
-            max_chars: 3600,
-        }
+rollout_settings::settings! {
+    /// The settings of the web tools.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct WebConfig {
+        /// Where searches go. None: only pages can be read.
+        pub search: Option<SearchConfig> = some_section::<SearchConfig>().optional(),
+        /// Reads pages of this machine and of its networks too. Models then reach whatever is not protected there.
+        pub allow_private: bool = flag(false),
+        /// Hosts that are read although they are private: `wiki.example.com`, `127.0.0.1:8080`, `[::1]:8080`. Without a port,
+        /// all.
+        pub allow_hosts: Vec<String> = texts(),
+        /// The ports that pages are read from. Empty: any.
+        pub ports: Vec<u16> = ports(),
+        /// The proxy that pages are fetched through: `http://proxy.example.com:3128`. It resolves names, so it has to refuse
+        /// names of private addresses itself. Proxies that the environment names are not used.
+        pub proxy: Option<Key> = key(),
+        /// What pages are told about who reads them.
+        pub user_agent: String = text().default(USER_AGENT.to_owned()).unset("`Mozilla/5.0 (compatible; rollout/…)`"),
+        /// How long fetching a page may take in all, redirects included.
+        pub timeout_seconds: u64 = whole(0..=u64::MAX).default(30),
+        /// How much of a page is read, after decompression.
+        ///
+        /// The rest is cut.
+        pub max_bytes: usize = whole(0..=u64::MAX).default(5 << 20),
+        /// How many characters of pages one call returns.
+        ///
+        /// A benchmark shows the model 4,000 characters of a tool's answer.
+        pub max_chars: usize = whole(0..=u64::MAX).default(3600),
     }
 }
 
-/// Where searches go.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SearchConfig {
-    /// What is asked.
-    pub backend: Backend,
-    /// Its address; has to be given for `searxng` and `custom`.
-    #[serde(default)]
-    pub url: Option<String>,
-    /// The key for it; has to be given for `brave` and `serper`.
-    #[serde(default)]
-    pub api_key: Option<Key>,
-    /// More parameters of each request, as the service names them: `language`, `country`, `gl`.
-    #[serde(default)]
-    pub params: Map<String, Value>,
-    /// How long one answer may take.
-    #[serde(default = "search_timeout_seconds")]
-    pub timeout_seconds: u64,
-    /// How often a request is repeated that met a busy or failing service.
-    #[serde(default = "search_max_retries")]
-    pub max_retries: u32,
+const USER_AGENT: &str = concat!("Mozilla/5.0 (compatible; rollout/", env!("CARGO_PKG_VERSION"), ")");
+
+rollout_settings::settings! {
+    /// Where searches go.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct SearchConfig {
+        /// What is asked.
+        pub backend: Backend = word(&BACKENDS).required("write which service is asked, such as `backend: brave`"),
+        /// Its address; has to be given for `searxng` and `custom`.
+        pub url: Option<String> = text().kind("URL").optional().unset("the service's own"),
+        /// The key for it; has to be given for `brave` and `serper`.
+        ///
+        /// Write `${BRAVE_API_KEY}` to take it from the environment.
+        pub api_key: Option<Key> = key(),
+        /// More parameters of each request, as the service names them: `language`, `country`, `gl`.
+        pub params: Map<String, Value> = mapping(),
+        /// How long one answer may take.
+        pub timeout_seconds: u64 = whole(0..=u64::MAX).default(20),
+        /// How often a request is repeated that met a busy or failing service.
+        ///
+        /// After 408, 429, 5xx and lost connections; after `Retry-After` seconds (15 at most), else after 0.5 s, 1 s, 2 s …
+        pub max_retries: u32 = whole(0..=u32::MAX.into()).default(3),
+    }
 }
 
-fn search_timeout_seconds() -> u64 {
-    20
+deserialize!(WebConfig);
+
+impl Default for WebConfig {
+    fn default() -> Self {
+        Self::defaults().expect("every setting of the web tools has a default")
+    }
 }
 
-fn search_max_retries() -> u32 {
-    3
+fn key() -> Form<Option<Key>> {
+    Form::written(
+        "string",
+        || json!({ "type": "string" }),
+        |section, key| section.string(key).map(|key| Key(key.to_owned())),
+    )
+    .optional()
+}
+
+fn ports() -> Form<Vec<u16>> {
+    let schema = || json!({ "type": "array", "items": { "type": "integer", "maximum": u16::MAX } });
+    Form::new("list of ports", schema, |section, key| {
+        let port = |node: &Node| match node.value {
+            tree::Value::Int(port) => u16::try_from(port).ok(),
+            _ => None,
+        };
+        let wrong = |node: &&Node| port(node).is_none();
+        let nodes = section.list(key)?;
+        for node in nodes.iter().filter(wrong) {
+            section.reader.wrong_type(node, &section.at(key), "a list of ports");
+        }
+        Some(nodes.iter().filter_map(port).collect())
+    })
+    .or_empty()
 }
 
 /// The services that can be searched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// A SearXNG instance, with `json` among its `search.formats`.
     Searxng,
@@ -93,20 +114,21 @@ pub enum Backend {
     Custom,
 }
 
+const BACKENDS: [(&str, Backend); 4] = [
+    ("searxng", Backend::Searxng),
+    ("brave", Backend::Brave),
+    ("serper", Backend::Serper),
+    ("custom", Backend::Custom),
+];
+
 impl Backend {
     fn name(self) -> &'static str {
-        match self {
-            Self::Searxng => "searxng",
-            Self::Brave => "brave",
-            Self::Serper => "serper",
-            Self::Custom => "custom",
-        }
+        BACKENDS.iter().find(|(_, backend)| *backend == self).map_or("", |(name, _)| name)
     }
 }
 
 /// A key, or an address with a password, which is not shown where the configuration is printed.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Key(String);
 
 impl Key {
@@ -158,8 +180,8 @@ mod tests {
     fn what_is_not_written_is_the_default_and_what_is_unknown_is_told() {
         assert_eq!(serde_json::from_str::<WebConfig>("{}").unwrap(), WebConfig::default());
         let error = serde_json::from_str::<WebConfig>(r#"{"allow_privat": true}"#).unwrap_err();
-        assert!(error.to_string().contains("unknown field `allow_privat`, expected one of `search`"));
+        assert!(error.to_string().contains("unknown key `allow_privat`; did you mean `allow_private`?"));
         let error = serde_json::from_str::<WebConfig>(r#"{"search": {"backend": "bing"}}"#).unwrap_err();
-        assert!(error.to_string().contains("expected one of `searxng`, `brave`, `serper`, `custom`"));
+        assert!(error.to_string().contains("it can be one of `searxng`, `brave`, `serper`, `custom`"));
     }
 }

@@ -6,7 +6,7 @@
 mod address;
 mod browse;
 mod charset;
-mod config;
+pub(crate) mod config;
 mod fetch;
 mod guard;
 pub(crate) mod html;

@@ -1,6 +1,9 @@
 //! The configuration of a benchmark: questions for a model, the tools it may use, and how its answers are scored.
 
+use rollout_core::address::is_loopback;
+use rollout_record::identity::PROMPT_HASH;
 use std::{
+    collections::BTreeSet,
     fmt,
     num::NonZeroU32,
     path::{Path, PathBuf},
@@ -10,137 +13,192 @@ use std::{
 use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
-use super::{EnvValue, ModelConfig, Override, diagnostic::Code, load_model, record_benchmark};
-use rollout_core::{
-    address::is_loopback,
-    name::{AgentName, DatasetName},
+use super::{
+    ModelConfig,
+    benchmark_forms::{input, key, maps, metric, prompt, text, texts, url, values},
+    model::MOST_RETRIES,
 };
-use rollout_model::{
-    client::{Dialect, RateLimit},
-    metric::Metric,
+use rollout_core::{
+    name::{AgentName, DatasetName},
+    redact::Redactor,
+};
+use rollout_model::metric::Metric;
+use rollout_settings::{
+    Code, EnvValue, Override, Settings as _, Written,
+    expand::{has_password, is_secret_header},
+    forms::{count, flag, hash, number, seconds, whole},
+    record::redact,
 };
 
-/// Everything that can be said of a benchmark. The names are those of the configuration file.
-#[derive(Clone, PartialEq)]
-pub struct RolloutConfig {
-    /// The file of the questions.
-    pub data_path: Option<PathBuf>,
-    /// Where results go.
-    pub output_dir: Option<PathBuf>,
-    /// The server's name for the model.
-    pub model_name: String,
-    /// The model's key.
-    pub api_key: Option<EnvValue>,
-    /// The address of the model's server.
-    pub base_url: String,
-    /// The most turns that a question takes.
-    pub max_turns: NonZeroU32,
-    /// How often a request to the model is tried again.
-    pub max_retries: u32,
-    /// How many questions are worked on at the same time, if any two are.
-    pub max_workers: NonZeroU32,
-    /// The tools that the model may use, by name or by pattern: `web:search`, `vm:*`.
-    pub available_tools: Vec<String>,
-    /// What the model is told before the question; empty for a text of our own.
-    pub system_prompt: String,
-    /// The file that it was read from, if it was.
-    pub system_prompt_file: Option<PathBuf>,
-    /// Whether answers are scored.
-    pub evaluate_results: bool,
-    /// How answers are scored.
-    pub evaluation_metric: Metric,
-    /// The model that judges, if not the one that answers.
-    pub evaluator_model_name: Option<String>,
-    /// Its key.
-    pub evaluator_api_key: Option<EnvValue>,
-    /// The address of its server.
-    pub evaluator_base_url: Option<String>,
-    /// Its temperature, from 0 to 2.
-    pub evaluator_temperature: f64,
-    /// How often it is asked again.
-    pub evaluator_max_retries: u32,
-    /// What else is sent to it.
-    pub evaluator_extra_params: Map<String, Value>,
-    /// Whether it is shown the question beside the answers.
-    pub evaluator_include_question: bool,
-    /// The kinds of tools for which each question gets a session.
-    pub resource_types: Vec<String>,
-    /// What these sessions are opened with, by kind.
-    pub resource_init_configs: IndexMap<String, Map<String, Value>>,
-    /// The address of the tool server.
-    pub sandbox_server_url: String,
-    /// The token of the tool server, if it wants one.
-    pub sandbox_token: Option<EnvValue>,
-    /// Whether the tool server is started if it does not answer.
-    pub sandbox_auto_start: bool,
-    /// What it is then started with.
-    pub sandbox_config_path: Option<PathBuf>,
-    /// How long one call of a tool may take.
-    pub sandbox_timeout: Duration,
-    /// Names the benchmark in results.
-    pub benchmark_name: Option<String>,
-    /// At most this many questions.
-    pub number_of_tasks: Option<usize>,
-    /// Only these questions.
-    pub task_ids: Option<Vec<String>>,
-    /// Whether several questions are worked on at the same time.
-    pub parallel: bool,
-    /// Whether answers are saved.
-    pub save_results: bool,
-    /// Whether conversations are saved with them.
-    pub save_trajectories: bool,
-    /// Whether conversations are all that is saved. Nothing is scored then.
-    pub trajectory_only: bool,
-    /// Whether a summary is saved.
-    pub save_summary: bool,
+rollout_settings::settings! {
+    /// A benchmark: questions for a model, the tools that it may use, and how its answers are scored.
+    ///
+    /// The names are those of the configuration file.
+    #[derive(Clone, PartialEq)]
+    pub struct RolloutConfig {
+        /// The file of the questions, .jsonl or .json, relative to this file or else to the working directory.
+        ///
+        /// See [questions](#questions).
+        pub data_path: Option<PathBuf> = input(|_| true),
+        /// Where results go, relative to the working directory.
+        ///
+        /// A directory that has [results](#results) already is refused.
+        pub output_dir: Option<PathBuf> = text()
+            .kind("path")
+            .filter(|text| !text.trim().is_empty())
+            .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+            .optional()
+            .shown_default(RESULTS)
+            .unhashed(),
+        /// The server's name for the model.
+        pub model_name: String = text().default("gpt-4.1-2025-04-14".to_owned()),
+        /// The model's key; that of OPENAI_API_KEY when absent. A server on this machine needs none.
+        pub api_key: Option<EnvValue> = key().unset("the variable `OPENAI_API_KEY`").unhashed(),
+        /// The address of the model's server; that of OPENAI_BASE_URL when absent.
+        pub base_url: String = url().or_empty().unset("the variable `OPENAI_BASE_URL`").unhashed(),
+        /// The most turns that a question takes.
+        pub max_turns: NonZeroU32 = count(100),
+        /// How often a request to the model is tried again.
+        ///
+        /// After 0.5 s, 1 s, 2 s and so on.
+        pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
+        /// With `parallel`: how many questions are worked on at the same time.
+        pub max_workers: NonZeroU32 = count(1).unhashed(),
+        /// The tools that the model may use: `web:search`, `vm:*`.
+        ///
+        /// See [tools](#tools).
+        pub available_tools: Vec<String> = texts().or_empty(),
+        /// What the model is told before the question, as text or as lines. A text of Rollout's own when empty.
+        pub system_prompt: String = prompt().or_empty().unset("a text of Rollout's own"),
+        /// The file that it is read from instead; found as `data_path` is.
+        ///
+        /// If the file is not there, that is a warning.
+        pub system_prompt_file: Option<PathBuf> = input(|_| false).beside(
+            PROMPT_HASH,
+            "The hash that the file must have, as config.json records it.",
+            hash(),
+        ),
+        /// Whether answers are scored.
+        pub evaluate_results: bool = flag(true),
+        /// How answers are scored.
+        pub evaluation_metric: Metric = metric().default(Metric::ExactMatch),
+        /// The model that judges for `llm_judgement`; `model_name` when absent.
+        pub evaluator_model_name: Option<String> = text()
+            .filter(|text| !text.trim().is_empty())
+            .optional()
+            .unset("`model_name`"),
+        /// The judge's key; `api_key` when absent.
+        pub evaluator_api_key: Option<EnvValue> = key().unset("`api_key`").unhashed(),
+        /// The address of the judge's server; `base_url` when absent.
+        pub evaluator_base_url: Option<String> = url()
+            .filter(|text| !text.trim().is_empty())
+            .optional()
+            .unset("`base_url`")
+            .unhashed(),
+        /// The judge's temperature.
+        pub evaluator_temperature: f64 = number(..)
+            .refine(|schema| (schema["minimum"], schema["maximum"]) = (json!(0), json!(2)))
+            .kind("0 to 2")
+            .default(0.0),
+        /// How often the judge is asked again.
+        pub evaluator_max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
+        /// What else is sent to the judge.
+        ///
+        /// Such as `max_tokens`.
+        pub evaluator_extra_params: Map<String, Value> = values(),
+        /// Whether the judge is shown the question beside the answers.
+        pub evaluator_include_question: bool = flag(false),
+        /// The kinds of tools for which each question gets a session: `doc`, `code`.
+        pub resource_types: Vec<String> = texts().or_empty(),
+        /// What these sessions are opened with, by kind, under `content`.
+        pub resource_init_configs: IndexMap<String, Map<String, Value>> = maps(),
+        /// The address of the tool server.
+        pub sandbox_server_url: String = url()
+            .filter(|text| !text.trim().is_empty())
+            .default("http://127.0.0.1:18890".to_owned())
+            .unhashed(),
+        /// The token of the tool server, if it wants one.
+        pub sandbox_token: Option<EnvValue> = key().unhashed(),
+        /// Whether the tool server is started if it does not answer.
+        ///
+        /// It then runs for as long as the run.
+        pub sandbox_auto_start: bool = flag(false).unhashed(),
+        /// What it is then started with; found as `data_path` is.
+        pub sandbox_config_path: Option<PathBuf> = input(|root| {
+            root.node("sandbox_auto_start").is_some_and(|node| matches!(node.value, rollout_settings::Value::Bool(true)))
+        })
+        .unhashed(),
+        /// Seconds that one call of a tool may take.
+        pub sandbox_timeout: Duration = seconds().default(Duration::from_secs(120)).shown_default(120),
+        /// Names the benchmark in results; the name of the file of questions when absent.
+        pub benchmark_name: Option<String> = text()
+            .filter(|text| !text.trim().is_empty())
+            .optional()
+            .unset("the name of the file of questions"),
+        /// At most this many questions.
+        ///
+        /// Of those that `task_ids` leaves, from the first on.
+        pub number_of_tasks: Option<usize> = whole(1..=u64::MAX)
+            .refine(|schema| *schema = json!({ "type": "integer", "minimum": 1 }))
+            .optional()
+            .unset("all"),
+        /// Only the questions with these ids.
+        ///
+        /// One that is not there is an error.
+        pub task_ids: Option<Vec<String>> = texts()
+            .refine(|schema| schema["items"]["type"] = json!(["string", "number"]))
+            .filter(|ids| !ids.is_empty())
+            .optional()
+            .unset("all"),
+        /// Whether several questions are worked on at the same time.
+        pub parallel: bool = flag(false).unhashed(),
+        /// Whether answers are saved.
+        ///
+        /// Without them there is only the summary, and nothing to resume.
+        pub save_results: bool = flag(true),
+        /// Whether conversations are saved with them.
+        pub save_trajectories: bool = flag(true),
+        /// Whether conversations are all that is saved. Nothing is scored then.
+        pub trajectory_only: bool = flag(false),
+        /// Whether a summary is saved.
+        pub save_summary: bool = flag(true).unhashed(),
+    }
 }
+
+/// Where results go unless the configuration says otherwise.
+const RESULTS: &str = "rollout_results";
 
 impl Default for RolloutConfig {
     fn default() -> Self {
-        Self {
-            data_path: None,
-            output_dir: None,
-            model_name: "gpt-4.1-2025-04-14".to_owned(),
-            api_key: None,
-            base_url: String::new(),
-            max_turns: NonZeroU32::new(100).expect("it is not 0"),
-            max_retries: 3,
-            max_workers: NonZeroU32::MIN,
-            available_tools: Vec::new(),
-            system_prompt: String::new(),
-            system_prompt_file: None,
-            evaluate_results: true,
-            evaluation_metric: Metric::ExactMatch,
-            evaluator_model_name: None,
-            evaluator_api_key: None,
-            evaluator_base_url: None,
-            evaluator_temperature: 0.0,
-            evaluator_max_retries: 3,
-            evaluator_extra_params: Map::new(),
-            evaluator_include_question: false,
-            resource_types: Vec::new(),
-            resource_init_configs: IndexMap::new(),
-            sandbox_server_url: "http://127.0.0.1:18890".to_owned(),
-            sandbox_token: None,
-            sandbox_auto_start: false,
-            sandbox_config_path: None,
-            sandbox_timeout: Duration::from_secs(120),
-            benchmark_name: None,
-            number_of_tasks: None,
-            task_ids: None,
-            parallel: false,
-            save_results: true,
-            save_trajectories: true,
-            trajectory_only: false,
-            save_summary: true,
-        }
+        Self::defaults().expect("every setting of a benchmark has a default")
     }
 }
 
 impl fmt::Debug for RolloutConfig {
     /// Shows what a record shows, and no secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RolloutConfig").field(&record_benchmark::clean(self)).finish()
+        f.debug_tuple("RolloutConfig").field(&self.record_without_secrets()).finish()
+    }
+}
+
+/// The JSON Schema of the configuration of a benchmark.
+pub fn benchmark_schema() -> Value {
+    let mut schema = rollout_settings::titled::<RolloutConfig>("Rollout benchmark");
+    schema["properties"].as_object_mut().into_iter().flat_map(Map::values_mut).for_each(nullable);
+    // Other programs may have keys of their own in here, and comments begin with an underscore.
+    schema["additionalProperties"] = json!(true);
+    schema
+}
+
+/// Null says the same as nothing.
+fn nullable(schema: &mut Value) {
+    if schema["type"].is_string() {
+        schema["type"] = json!([schema["type"].take(), "null"]);
+    }
+    for key in ["enum", "anyOf"] {
+        if let Some(list) = schema.get_mut(key).and_then(Value::as_array_mut) {
+            list.push(if key == "enum" { Value::Null } else { json!({ "type": "null" }) });
+        }
     }
 }
 
@@ -210,18 +268,8 @@ impl RolloutConfig {
             name: self.model_name.clone(),
             base_urls: vec![self.base_url.clone()],
             api_key: self.api_key.clone(),
-            dialect: Dialect::default(),
-            sampling: Map::new(),
-            extra_body: Map::new(),
-            headers: IndexMap::new(),
-            stream: false,
-            token_ids: false,
-            max_seq_len: None,
-            timeout: Duration::from_secs_f64(load_model::TIMEOUT_SEC),
-            connect_timeout: Duration::from_secs_f64(load_model::CONNECT_TIMEOUT_SEC),
             max_retries: self.max_retries,
-            rate_limit: RateLimit::default(),
-            price: None,
+            ..ModelConfig::defaults().expect("every other setting of a model has a default")
         }
     }
 
@@ -259,13 +307,20 @@ impl RolloutConfig {
     }
 
     /// Where results go: `output_dir`, or `rollout_results`.
-    pub(crate) fn results_dir(&self) -> &Path {
-        self.output_dir.as_deref().unwrap_or(Path::new("rollout_results"))
+    pub fn results_dir(&self) -> &Path {
+        self.output_dir.as_deref().unwrap_or(Path::new(RESULTS))
     }
 
     /// How many questions are worked on at the same time.
     pub fn workers(&self) -> NonZeroU32 {
         if self.parallel { self.max_workers } else { NonZeroU32::MIN }
+    }
+
+    /// All settings, secrets masked wherever they stand.
+    pub(super) fn record_without_secrets(&self) -> Value {
+        let mut record = Self::record(self, Written::NOWHERE).into();
+        redact(&mut record, &Redactor::new(secrets(self).iter().map(String::as_str)));
+        record
     }
 
     /// Takes from outside what is not said, and makes settings that depend on each other agree.
@@ -375,4 +430,28 @@ fn is_url(text: &str) -> bool {
     let plain = !text.contains(|char: char| char.is_whitespace() || char.is_control());
     let url = reqwest::Url::parse(text).ok().filter(|_| plain);
     url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+}
+
+/// What must not be shown of a configuration.
+pub(super) fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
+    let keys = [&config.api_key, &config.evaluator_api_key, &config.sandbox_token];
+    let mut secrets: BTreeSet<_> = keys.into_iter().flatten().map(|key| key.value.clone()).collect();
+    let urls = [Some(&config.base_url), config.evaluator_base_url.as_ref(), Some(&config.sandbox_server_url)];
+    secrets.extend(urls.into_iter().flatten().filter(|url| has_password(url)).cloned());
+    for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
+        values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
+    }
+    secrets
+}
+
+/// The texts under keys that name a secret.
+fn literal_secrets(key: &str, value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) if is_secret_header(key) || has_password(text) => _ = found.insert(text.clone()),
+        Value::Array(items) => items.iter().for_each(|item| literal_secrets(key, item, found)),
+        Value::Object(entries) => {
+            entries.iter().for_each(|(key, value)| literal_secrets(key, value, found));
+        }
+        _ => {}
+    }
 }

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::{
-    diagnostic::{Code, Diagnostic},
-    load_job::read_text,
-    tree::{Entry, Node, Sources, Span, Value},
-    yaml,
-};
+use rollout_settings::{Code, Diagnostic, Entry, Node, Override, Sources, Span, Value, read_text, yaml};
+
+/// Whether the value may stand in a file that the job names.
+pub(super) fn reaches_into_files(over: &Override) -> bool {
+    [".interaction.", ".prices."].iter().any(|part| over.key.contains(part))
+}
 
 /// Replaces the names of interaction files and price lists by what is in them. What cannot be read stays a name, and
 /// is among the problems that are returned.
@@ -76,13 +76,10 @@ impl Files<'_> {
                 return None;
             }
         };
-        let source = self.sources.add(&file.display().to_string(), &text);
-        match yaml::parse(&text, source) {
+        match yaml::parse_file(self.sources, &file.display().to_string(), Path::new("yaml"), &text) {
             Ok(content) => Some((content, name.clone())),
-            Err(error) => {
-                let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-                let message = format!("this is not YAML: {}", error.message);
-                self.problems.push(Diagnostic::error(self.sources, span, Code::Syntax, message));
+            Err(problems) => {
+                self.problems.extend_from_slice(problems.diagnostics());
                 None
             }
         }

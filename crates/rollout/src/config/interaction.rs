@@ -1,52 +1,130 @@
-//! What an interaction file says: examples, how a model is led through one, and how that is scored.
+//! Interactions: examples, how a model is led through one, and how that is scored. They stand in a file of their own, or in a
+//! job.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use indexmap::IndexMap;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value as Json, json};
+use sha2::{Digest as _, Sha256};
 
-use super::{Env, EnvValue, ModelConfig};
-use rollout_core::message::Messages;
+use super::{
+    ParserConfig, RubricEntry, ToolConfig,
+    model::LimitKeys,
+    rubric::{self, parser},
+    task::MEMORY,
+    tools,
+};
+use rollout_core::message::{Message, Messages, Role};
 use rollout_core::quantity::{Bytes, Cpus};
-use rollout_model::tool::container::ContainerTool;
-use rollout_model::{Limits, rubric::Match};
+use rollout_model::Limits;
+use rollout_settings::{
+    Code, Form, Node, Section, Settings as _, Value,
+    declare::{described, one_of},
+    diagnostic::quoted,
+    forms::{
+        bytes, cpus, filled_list, finite, flag, hash, list, path, section, some_count, some_section, text,
+        texts, whole, word,
+    },
+    record::hexadecimal,
+};
 
-/// A validated interaction. Its paths are those of files that were there.
-#[derive(Debug, Clone, PartialEq)]
-pub struct InteractionConfig {
-    /// Where commands run.
-    pub directory: PathBuf,
-    /// The examples.
-    pub dataset: ExamplesConfig,
-    /// How many of the examples are attempted; all when absent.
-    pub num_examples: Option<usize>,
-    /// Whether the examples are shuffled before they are counted off.
-    pub shuffle: bool,
-    /// What the order depends on.
-    pub shuffle_seed: u64,
-    /// The first message of every example that has none of its own.
-    pub system_prompt: Option<String>,
-    /// Messages between the system prompt and the question of an example.
-    pub few_shot: Messages,
-    /// How the conversation goes.
-    pub kind: InteractionKind,
-    /// What the model may call, in order.
-    pub tools: Vec<ToolConfig>,
-    /// Where the tools of a container work; there if one of the tools needs it.
-    pub environment: Option<ContainerConfig>,
-    /// What scores a rollout; never empty, and no two of one name.
-    pub rubric: Vec<RubricEntry>,
-    /// How the answer is found in what the model said.
-    pub parser: Option<ParserConfig>,
-    /// When a rollout has to end.
-    pub limits: Limits,
-    /// Fields of the state that are saved.
-    pub state_columns: Vec<String>,
-    /// Whether each rollout is scored by itself.
-    pub independent_scoring: bool,
-    /// The least reward that counts as passed.
-    pub pass_threshold: f64,
+rollout_settings::settings! {
+    /// An interaction: examples, how a model is led through one, and how that is scored.
+    ///
+    /// Its paths are those of files that were there.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct InteractionConfig {
+        /// Where relative paths are found and commands run; the directory of this file when absent.
+        pub directory: PathBuf = Form::written("path", || json!({ "type": "string" }), |section, key| {
+            section.string(key);
+            // No process runs in a directory without a name.
+            Some(directory(section)).map(|path| if path.as_os_str().is_empty() { ".".into() } else { path })
+        })
+        .unset("that of the file")
+        .always(),
+        /// The examples: the path of a file of JSON lines or of a JSON list, or the list itself.
+        ///
+        /// See [examples](#examples).
+        pub dataset: ExamplesConfig = examples()
+            .required("write the path of a file of JSON lines under `dataset:`, or a list of examples")
+            .or_with(|| ExamplesConfig::Inline(Vec::new()))
+            .beside_recorded(
+                "dataset_sha256",
+                "The hash that the file of examples must have, as config.json records it.",
+                hash(),
+                |examples, _| match examples {
+                    ExamplesConfig::File { sha256, .. } => json!(sha256),
+                    ExamplesConfig::Inline(_) => Json::Null,
+                },
+            ),
+        /// How many of the examples are attempted; all when absent.
+        pub num_examples: Option<usize> = some_count().optional().unset("all"),
+        /// Shuffles the examples before they are counted off.
+        pub shuffle: bool = flag(false),
+        /// What the order depends on.
+        pub shuffle_seed: u64 = whole(0..=u64::MAX).default(0),
+        /// The first message of every example that has none of its own.
+        pub system_prompt: Option<String> = text().optional(),
+        /// Messages between the system prompt and the question.
+        pub few_shot: Messages = Form::written("list of messages", messages_schema, |section, key| {
+            Some(few_shot(section, key))
+        })
+        .recorded(|_, written| written.node.map_or_else(|| json!([]), |_| written.plain()))
+        .or_empty(),
+        /// How the conversation goes; `tool_use` if there are tools, else `single_turn` when absent.
+        pub kind as "type": InteractionKind = word(&KINDS)
+            .or(InteractionKind::SingleTurn)
+            .unset("`tool_use` with tools, else `single_turn`")
+            .beside(
+                "max_turns",
+                "The most turns that the model takes.\n\n1, or 10 with tools, when neither this nor `limits` has it.",
+                some_count::<u32>(),
+            ),
+        /// What the model may call.
+        ///
+        /// See [tools](#tools).
+        pub tools: Vec<ToolConfig> = list(tools::schema, |section, key| Some(tools::read(section, key)))
+            .recorded(|_, written| written.items().map(tools::record).collect()),
+        /// The container that each rollout gets, for tools of a container.
+        ///
+        /// See [tools](#tools).
+        pub environment: Option<ContainerConfig> = container().optional(),
+        /// What scores a rollout: the reward is the sum of all scores, each times its weight.
+        ///
+        /// See [rubric](#rubric).
+        pub rubric: Vec<RubricEntry> = filled_list(rubric::schema, |section, key| Some(rubric::read(section, key)))
+            .recorded(|rubric, written| {
+                rubric.iter().zip(written.items()).map(|(entry, written)| rubric::record(entry, written)).collect()
+            })
+            .required(rubric::EXAMPLE),
+        /// How the answer is found in what the model said.
+        ///
+        /// See [parsers](#parsers).
+        pub parser: Option<ParserConfig> = parser().optional().as_written().unset("`plain`"),
+        /// When a rollout has to end.
+        ///
+        /// See [limits](#limits).
+        pub limits: Limits = section::<LimitKeys>().unset("none"),
+        /// Fields of the state that are saved with each rollout.
+        pub state_columns: Vec<String> = texts(),
+        /// Scores each rollout by itself, not together with the others of its example.
+        ///
+        /// As soon as it is over.
+        pub independent_scoring: bool = flag(false),
+        /// The least reward that counts as passed.
+        pub pass_threshold: f64 = finite().default(0.5),
+    }
 }
+
+const KINDS: [(&str, InteractionKind); 3] = [
+    ("single_turn", InteractionKind::SingleTurn),
+    ("multi_turn", InteractionKind::MultiTurn),
+    ("tool_use", InteractionKind::ToolUse),
+];
 
 /// Where examples come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +137,7 @@ pub enum ExamplesConfig {
         sha256: String,
     },
     /// From the interaction itself.
-    Inline(Vec<Map<String, Value>>),
+    Inline(Vec<Map<String, Json>>),
 }
 
 /// How a conversation goes.
@@ -71,51 +149,6 @@ pub enum InteractionKind {
     MultiTurn,
     /// The model calls tools until it has no more to call.
     ToolUse,
-}
-
-/// What a model may call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ToolConfig {
-    /// A command of this machine.
-    Command(CommandToolConfig),
-    /// The tools of an MCP server.
-    Mcp(McpConfig),
-    /// Tools that work in a container; never empty, and no tool twice.
-    Container(Vec<ContainerTool>),
-}
-
-/// A command that gets the arguments of a call as JSON, and whose output is the result.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CommandToolConfig {
-    /// The model's name for it.
-    pub name: String,
-    /// What it does, for the model.
-    pub description: String,
-    /// The JSON Schema of its arguments.
-    pub parameters: Map<String, Value>,
-    /// The program and its arguments; never empty.
-    pub command: Vec<String>,
-    /// How long a call may take.
-    pub timeout: Duration,
-}
-
-/// How an MCP server is reached.
-#[derive(Debug, Clone, PartialEq)]
-pub enum McpConfig {
-    /// A process that is started.
-    Command {
-        /// The program and its arguments; never empty.
-        command: Vec<String>,
-        /// Variables of the process.
-        env: Env,
-    },
-    /// A server that is there.
-    Url {
-        /// Its `http` or `https` URL.
-        url: EnvValue,
-        /// Headers of each request.
-        headers: IndexMap<String, EnvValue>,
-    },
 }
 
 /// The container that each rollout gets.
@@ -138,63 +171,238 @@ pub enum ContainerImage {
     Build(PathBuf),
 }
 
-/// One function of a rubric.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RubricEntry {
-    /// The name of its metric.
-    pub name: String,
-    /// How much its score counts; finite.
-    pub weight: f64,
-    /// How it scores.
-    pub score: ScoreConfig,
+rollout_settings::settings! {
+    /// The container that each rollout gets, for tools of a container.
+    pub(super) struct ContainerKeys {
+        /// A prebuilt image.
+        docker_image: Option<String> = path().kind("string").optional().as_written(),
+        /// A directory with a Dockerfile, relative to this file.
+        path: Option<String> = path().optional().as_written(),
+        /// Its CPUs.
+        cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
+        /// Its memory.
+        memory: Bytes = bytes().default(MEMORY),
+    }
 }
 
-/// How a function of a rubric scores.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ScoreConfig {
-    /// By comparing the answer of the model with that of the example.
-    Match {
-        /// What counts as the same.
-        how: Match,
-        /// Finds the model's answer; the interaction's parser when absent.
-        parser: Option<ParserConfig>,
-    },
-    /// By asking a model.
-    Judge {
-        /// The judge.
-        model: Box<ModelConfig>,
-        /// What it is asked; the usual question when absent.
-        prompt: Option<String>,
-        /// Finds the model's answer; the interaction's parser when absent.
-        parser: Option<ParserConfig>,
-    },
-    /// By a command of this machine.
-    Command {
-        /// The program and its arguments; never empty.
-        command: Vec<String>,
-        /// Whether it scores all rollouts of an example together.
-        group: bool,
-        /// How long it may take.
-        timeout: Duration,
-    },
+/// The JSON Schema of interaction files.
+pub fn interaction_schema() -> Json {
+    rollout_settings::titled::<InteractionConfig>("Rollout interaction")
 }
 
-/// How the answer is found in what a model said.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ParserConfig {
-    /// It is all of the last message.
-    Plain,
-    /// It is what comes after the thoughts.
-    Think,
-    /// It is what comes after the thoughts, if there are any.
-    MaybeThink,
-    /// It is in the last `\boxed{}`.
-    Boxed,
-    /// It is in a tag.
-    Xml {
-        /// The tags that are expected, in order, each with the names that it may have; never empty.
-        fields: Vec<Vec<String>>,
-        /// The tag with the answer; one of the fields.
-        answer_field: String,
-    },
+/// Reads an interaction, and notes settings of it that do not go together.
+pub(super) fn read(section: &Section<'_>) -> Option<InteractionConfig> {
+    let mut config = InteractionConfig::read(section)?;
+    let turns = section.integer("max_turns", 1..=u32::MAX.into()).and_then(|turns| u32::try_from(turns).ok());
+    if turns.is_some() && config.limits.max_turns.is_some() {
+        let message = "`max_turns` is given here and in `limits`";
+        section.invalid_with_hint("max_turns", message, "keep one of them");
+    }
+    config.limits.max_turns = turns.or(config.limits.max_turns);
+    if section.node("type").is_none() && !config.tools.is_empty() {
+        config.kind = InteractionKind::ToolUse;
+    }
+    check_kind(section, &config);
+    check_container(section, &config);
+    Some(config)
+}
+
+/// Where relative paths are found.
+fn directory(section: &Section<'_>) -> PathBuf {
+    match section.node("directory").map(|node| &node.value) {
+        Some(Value::String(own)) => section.reader.dir.join(own),
+        _ => section.reader.dir.clone(),
+    }
+}
+
+fn examples() -> Form<ExamplesConfig> {
+    let schema = || {
+        let example = described(
+            "An example: a `question` or a `prompt`, an `answer`, and whatever else is known of it.",
+            json!({ "type": "object", "anyOf": [{ "required": ["question"] }, { "required": ["prompt"] }] }),
+        );
+        json!({ "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "items": example }] })
+    };
+    Form::written("path, or list", schema, |section, key| {
+        let Some(node) = section.node(key) else { return None };
+        match &node.value {
+            Value::String(_) => examples_file(section, key),
+            Value::List(nodes) => {
+                if nodes.is_empty() {
+                    let message = format!("`{}` has no examples", section.at(key));
+                    section.invalid_with_hint(key, message, "such as `- {question: 1 + 1?, answer: \"2\"}`");
+                }
+                let rows = nodes.iter().enumerate();
+                let rows = rows.filter_map(|(index, node)| {
+                    example(section, node, &format!("{}.{index}", section.at(key)))
+                });
+                Some(ExamplesConfig::Inline(rows.collect()))
+            }
+            _ => {
+                section.reader.wrong_type(node, &section.at(key), "a path or a list of examples");
+                None
+            }
+        }
+    })
+}
+
+fn example(section: &Section<'_>, node: &Node, path: &str) -> Option<Map<String, Json>> {
+    let example = section.reader.mapping(node, path)?;
+    if example.entry("prompt").is_none() && example.entry("question").is_none() {
+        example.missing("question", "an example has a `question:`, or a `prompt:` of messages");
+    }
+    Some(example.json_map())
+}
+
+fn examples_file(section: &Section<'_>, key: &str) -> Option<ExamplesConfig> {
+    let path = directory(section).join(section.filled_string(key)?);
+    let sha256 = sha256_of_file(&path).map_err(|error| {
+        let message = format!("`{}`: cannot read this file: {error}", section.at(key));
+        let hint = "write the path of a file of JSON lines, relative to the file that it is written in";
+        section.invalid_with_hint(key, message, hint);
+    });
+    let sha256 = sha256.ok()?;
+    if section.string("dataset_sha256").is_some_and(|expected| expected != sha256) {
+        section.invalid("dataset_sha256", format!("`{}` has changed: its hash is another", section.at(key)));
+    }
+    Some(ExamplesConfig::File { path, sha256 })
+}
+
+fn messages_schema() -> Json {
+    json!({ "type": "array", "items": {
+        "description": "A message.",
+        "type": "object",
+        "properties": {
+            "role": { "description": "Who speaks.", "enum": ["system", "user", "assistant", "tool", "text"] },
+        },
+        "required": ["role"],
+    } })
+}
+
+fn few_shot(section: &Section<'_>, key: &str) -> Messages {
+    let mut messages = Messages::new();
+    for (index, node) in section.list(key).unwrap_or_default().iter().enumerate() {
+        let path = format!("{}.{index}", section.at(key));
+        let Some(entry) = section.reader.mapping(node, &path) else { continue };
+        match entry.string("role").map(Role::from) {
+            Some(Role::Other(role)) => {
+                let message = format!("`{}` cannot be {}", entry.at("role"), quoted(&role));
+                let hint = "it can be one of `system`, `user`, `assistant`, `tool`";
+                entry.invalid_with_hint("role", message, hint);
+            }
+            Some(_) => match serde_json::from_value::<Message>(section.json(node, &path)) {
+                Ok(message) => messages.push(Arc::new(message)),
+                Err(error) => {
+                    let message = format!("`{path}` is not a message: {error}");
+                    section.reader.error(node.span, Code::InvalidValue, message);
+                }
+            },
+            None if entry.entry("role").is_none() => {
+                entry.missing("role", "a message has a `role:` and a `content:`");
+            }
+            None => {}
+        }
+    }
+    messages
+}
+
+fn check_kind(section: &Section<'_>, config: &InteractionConfig) {
+    let has_tools = !config.tools.is_empty();
+    let refuse = |message: &str, hint: &str| section.invalid_with_hint("type", message, hint);
+    match config.kind {
+        // What is wrong with the word has been noted.
+        _ if section.node("type").is_some_and(|node| section.reader.reported(node.span)) => {}
+        InteractionKind::SingleTurn if has_tools => {
+            refuse("a single turn leaves no room for tools", "write `type: tool_use`, or leave `tools` out");
+        }
+        InteractionKind::SingleTurn if config.limits.max_turns.is_some_and(|turns| turns > 1) => {
+            let hint = "write `type: multi_turn`, or `tools:`, or leave `max_turns` out";
+            section.invalid_with_hint("max_turns", "a single turn is never more than one", hint);
+        }
+        InteractionKind::MultiTurn if has_tools => {
+            refuse("only `tool_use` calls tools", "write `type: tool_use`, or leave `tools` out");
+        }
+        // A server may tell neither tokens nor costs, so only these are sure to end it.
+        InteractionKind::MultiTurn
+            if config.limits.max_turns.is_none() && config.limits.timeout.is_none() =>
+        {
+            let hint = "write `max_turns:`, or `timeout_sec:` under `limits:`";
+            refuse("nothing would surely end this conversation", hint);
+        }
+        InteractionKind::ToolUse if !has_tools && no_tools(section) => {
+            refuse("there are no tools to use", "write what the model may call under `tools:`");
+        }
+        _ => {}
+    }
+}
+
+fn no_tools(section: &Section<'_>) -> bool {
+    section.node("tools").is_none_or(|node| node.items().is_empty())
+}
+
+fn check_container(section: &Section<'_>, config: &InteractionConfig) {
+    let wanted = config.tools.iter().any(|tool| matches!(tool, ToolConfig::Container(_)));
+    if section.node("environment").is_none() {
+        if wanted {
+            let hint = "tools of a container need one: write its `docker_image:` or `path:`";
+            section.missing("environment", hint);
+        }
+    } else if !wanted && no_tools(section) {
+        let message = "nothing works in this environment";
+        let hint = "write `tools: [{container: [bash]}]`, or leave `environment` out";
+        section.reader.error_with_hint(section.value_span("environment"), Code::Conflict, message, hint);
+    }
+}
+
+fn container() -> Form<ContainerConfig> {
+    let record = |config: &ContainerConfig| ContainerKeys {
+        docker_image: None,
+        path: None,
+        cpus: config.cpus,
+        memory: config.memory,
+    };
+    some_section::<ContainerKeys>().refine(|schema| one_of(&["docker_image", "path"], schema)).read_into(
+        |section, key| {
+            let environment = section.inside(key);
+            let keys = section.settings::<ContainerKeys>(key)?;
+            let hint = "write an image, or the `path:` of a directory with a Dockerfile";
+            let image = match environment.one_of(&["docker_image", "path"], hint)? {
+                "path" => {
+                    ContainerImage::Build(build_directory(&environment, &directory(section), &keys.path?)?)
+                }
+                _ => ContainerImage::Name(keys.docker_image?),
+            };
+            Some(ContainerConfig { image, cpus: keys.cpus, memory: keys.memory })
+        },
+        move |config, written| ContainerKeys::record(&record(config), written).into(),
+    )
+}
+
+fn build_directory(environment: &Section<'_>, directory: &Path, path: &str) -> Option<PathBuf> {
+    let path = directory.join(path);
+    if !path.join("Dockerfile").is_file() {
+        let message = format!("there is no Dockerfile in {}", quoted(&path.display().to_string()));
+        let hint = "write a directory that has one, relative to the file that it is written in";
+        environment.invalid_with_hint("path", message, hint);
+        return None;
+    }
+    Some(path)
+}
+
+/// The hash of a file's content, however large it is.
+fn sha256_of_file(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("this is not a regular file"));
+    }
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hexadecimal(&hash.finalize())),
+            Ok(count) => hash.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -1,66 +1,101 @@
-//! What a job file says, after validation: the plain data that the rest of Rollout works from.
+//! The settings of a job file, but for those of agents and datasets, which have modules of their own.
 
 use std::{num::NonZeroU32, path::PathBuf};
 
-use indexmap::IndexMap;
+use serde_json::{Value as Json, json};
 
-use super::{InteractionConfig, ModelAgentConfig};
-use rollout_core::name::{AgentName, DatasetName, JobName};
-use rollout_core::result::JobMetric;
-use rollout_env::EnvironmentConfig;
+use super::{AgentConfig, DatasetConfig, DatasetSource, agent, dataset};
+use rollout_core::{name::JobName, result::JobMetric};
+use rollout_env::{EnvironmentConfig, EnvironmentKeys};
+use rollout_settings::{
+    Env, Form, Section, Settings as _,
+    declare::entry,
+    diagnostic::{Code, quoted},
+    forms::{count, env, filled, filled_list, flag, list, number, section, timeout, whole, word},
+    section::above_zero,
+};
 
-/// A validated job. Its numbers are in range and its names are unique.
-#[derive(Debug, Clone)]
-pub struct JobConfig {
-    /// The directory name under `jobs_dir`; a timestamp is chosen when the job starts if it is absent.
-    pub name: Option<JobName>,
-    /// Where job directories are made, relative to the working directory.
-    pub jobs_dir: PathBuf,
-    /// Attempts for each pair of agent and task.
-    pub n_attempts: NonZeroU32,
-    /// How many trials run at the same time.
-    pub n_concurrent_trials: NonZeroU32,
-    /// Scales every timeout; finite and positive.
-    pub timeout_multiplier: f64,
-    /// How infrastructure failures are retried.
-    pub retry: RetryConfig,
-    /// What goes to `rollout.log`.
-    pub log_level: LogLevel,
-    /// Writes records of the experiments and of each episode into `eval-log` of the job's directory.
-    pub eval_log: bool,
-    /// Where the instruction is put inside the environment; absolute.
-    pub instruction_path: String,
-    /// Where trials run.
-    pub environment: EnvironmentConfig,
-    /// How attempts are graded.
-    pub verifier: VerifierConfig,
-    /// What is computed over rewards while the job runs.
-    pub metrics: Vec<JobMetric>,
-    /// Who attempts the tasks; never empty.
-    pub agents: Vec<AgentConfig>,
-    /// What is attempted; never empty.
-    pub datasets: Vec<DatasetConfig>,
+/// Growth beyond this is a slip of the pen, and could overflow the clocks.
+const MAX_MULTIPLIER: f64 = 1e6;
+
+/// A day between two tries.
+const MAX_DELAY_MS: u64 = 86_400_000;
+
+rollout_settings::settings! {
+    /// A job: agents that attempt the tasks of datasets.
+    ///
+    /// Its numbers are in range and its names are unique.
+    #[derive(Debug, Clone)]
+    pub struct JobConfig {
+        /// The directory of the results in `jobs_dir`. A timestamp when absent.
+        ///
+        /// If it exists, the job is refused.
+        pub name: Option<JobName> = job_name().optional().unset("time of the start").unhashed(),
+        /// Where job directories are made, relative to the working directory.
+        pub jobs_dir: PathBuf = filled()
+            .kind("path")
+            .refine(|schema| schema["minLength"] = json!(1))
+            .default("jobs".to_owned())
+            .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+            .unhashed(),
+        /// Attempts for each pair of agent and task.
+        pub n_attempts: NonZeroU32 = count(1),
+        /// How many trials run at the same time.
+        pub n_concurrent_trials: NonZeroU32 = count(4).unhashed(),
+        /// Scales every timeout, those of this file too.
+        pub timeout_multiplier: f64 = number(above_zero(MAX_MULTIPLIER)).default(1.0),
+        /// How failures of the infrastructure are retried; those of agents and verifiers never are.
+        pub retry: RetryConfig = section::<RetryConfig>().check(delays_in_order).unset("see below"),
+        /// What goes to rollout.log.
+        ///
+        /// It goes to standard error too where no live display is shown. The variable `ROLLOUT_LOG` replaces it, as in
+        /// `rollout=debug`.
+        pub log_level: LogLevel = word(&LOG_LEVELS).default(LogLevel::Error).unhashed(),
+        /// Writes a record of each episode into `eval-log` of the job's directory as it ends.
+        ///
+        /// See [eval logs](eval-log.md).
+        pub eval_log: bool = flag(false).unhashed(),
+        /// Where the instruction is put in the environment.
+        pub instruction_path: String = filled()
+            .kind("absolute path")
+            .refine(|schema| schema["pattern"] = json!("^/"))
+            .check(|path, section, key| check_instruction_path(path, section, key))
+            .default("/tmp/instruction.md".to_owned()),
+        /// Whose rules of grading are followed: `harbor` grades after a failed agent and ignores the exit code of test.sh,
+        /// unless `verifier` says otherwise.
+        ///
+        /// See [task sets made for Harbor](#task-sets-made-for-harbor).
+        pub compat: Option<Compat> = word(&COMPAT).optional(),
+        /// Where trials run.
+        pub environment: EnvironmentConfig = section::<EnvironmentKeys>().unset("see below"),
+        /// How attempts are graded.
+        pub verifier: VerifierConfig = section::<VerifierConfig>().unset("see below"),
+        /// What is computed over rewards while the job runs.
+        ///
+        /// By agent: in the display and in the job's `result.json`.
+        pub metrics: Vec<JobMetric> = list(entry::<MetricKeys>, |section, key| Some(metrics(section, key)))
+            .recorded(|metrics, _| metrics.iter().map(|metric| json!({ "type": metric })).collect())
+            .kind("list of `type: sum|min|max|mean`")
+            .unset("none"),
+        /// Who attempts the tasks.
+        pub agents: Vec<AgentConfig> = filled_list(agent::schema, |section, key| Some(agent::read(section, key)))
+            .recorded(|agents, written| {
+                agents.iter().zip(written.items()).map(|(config, written)| agent::record(config, written)).collect()
+            })
+            .required(agent::REQUIRED),
+        /// What is attempted.
+        pub datasets: Vec<DatasetConfig> = filled_list(dataset::schema, |section, key| Some(dataset::read(section, key)))
+            .recorded(|datasets, written| {
+                datasets.iter().zip(written.items()).map(|(config, written)| dataset::record(config, written)).collect()
+            })
+            .required(dataset::REQUIRED),
+    }
 }
 
 impl Default for JobConfig {
     /// A job without a file: every setting has its default, and there is nobody and nothing yet.
     fn default() -> Self {
-        Self {
-            name: None,
-            jobs_dir: PathBuf::from("jobs"),
-            n_attempts: NonZeroU32::MIN,
-            n_concurrent_trials: NonZeroU32::new(4).expect("4 is not zero"),
-            timeout_multiplier: 1.0,
-            retry: RetryConfig::default(),
-            log_level: LogLevel::default(),
-            eval_log: false,
-            instruction_path: "/tmp/instruction.md".to_owned(),
-            environment: EnvironmentConfig::default(),
-            verifier: VerifierConfig::default(),
-            metrics: Vec::new(),
-            agents: Vec::new(),
-            datasets: Vec::new(),
-        }
+        Self::defaults().expect("every setting of a job has a default")
     }
 }
 
@@ -74,27 +109,64 @@ impl JobConfig {
     }
 }
 
-/// Backoff for failures of the infrastructure, never of agents or verifiers.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RetryConfig {
-    /// Tries in all, the first one included.
-    pub max_attempts: NonZeroU32,
-    /// Milliseconds before the second try.
-    pub initial_delay_ms: u64,
-    /// The longest wait between two tries, in milliseconds.
-    pub max_delay_ms: u64,
-    /// Growth of the wait from one try to the next; at least 1.
-    pub multiplier: f64,
+fn job_name() -> Form<JobName> {
+    Form::new(
+        "name",
+        || json!({ "type": "string" }),
+        |section, key| {
+            let name = section.string(key)?;
+            JobName::new(name)
+                .map_err(|error| {
+                    let message = format!("{} cannot be the name of a job: {error}", quoted(name));
+                    section.reader.error(section.value_span(key), Code::InvalidName, message);
+                })
+                .ok()
+        },
+    )
+}
+
+fn check_instruction_path(path: &str, section: &Section<'_>, key: &str) {
+    let plain = path.starts_with('/')
+        && path.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."))
+        && !path.contains(char::is_control);
+    if !plain {
+        let message = format!("{} cannot hold the instruction", quoted(path));
+        let hint = "write the absolute path of a file in the environment, such as `/tmp/instruction.md`";
+        section.invalid_with_hint(key, message, hint);
+    }
+}
+
+rollout_settings::settings! {
+    /// Backoff for failures of the infrastructure, never of agents or verifiers.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct RetryConfig {
+        /// Tries in all, the first one included.
+        ///
+        /// 1 means no retry.
+        pub max_attempts: NonZeroU32 = count(3),
+        /// Milliseconds before the second try.
+        pub initial_delay_ms: u64 = whole(0..=MAX_DELAY_MS).default(1000),
+        /// The longest wait between two tries.
+        pub max_delay_ms: u64 = whole(0..=MAX_DELAY_MS).default(30_000),
+        /// Growth of the wait from one try to the next.
+        pub multiplier: f64 = number(1.0..=MAX_MULTIPLIER).default(2.0),
+    }
 }
 
 impl Default for RetryConfig {
     fn default() -> Self {
-        Self {
-            max_attempts: NonZeroU32::new(3).expect("3 is not zero"),
-            initial_delay_ms: 1000,
-            max_delay_ms: 30_000,
-            multiplier: 2.0,
-        }
+        Self::defaults().expect("every setting of retries has a default")
+    }
+}
+
+fn delays_in_order(retry: &mut RetryConfig, section: &Section<'_>, key: &str) {
+    let RetryConfig { initial_delay_ms, max_delay_ms, .. } = *retry;
+    if max_delay_ms < initial_delay_ms {
+        let inside = section.inside(key);
+        let key = if inside.node("max_delay_ms").is_some() { "max_delay_ms" } else { "initial_delay_ms" };
+        let message =
+            format!("`max_delay_ms` ({max_delay_ms}) is less than `initial_delay_ms` ({initial_delay_ms})");
+        inside.invalid(key, message);
     }
 }
 
@@ -114,24 +186,74 @@ pub enum LogLevel {
     Trace,
 }
 
-/// How attempts are graded: the `verifier` section, with `compat` applied.
-#[derive(Debug, Clone, Default)]
-pub struct VerifierConfig {
-    /// Replaces the task's verifier timeout, in seconds; positive.
-    pub override_timeout_sec: Option<f64>,
-    /// The ceiling of verifier timeouts, in seconds; positive.
-    pub max_timeout_sec: Option<f64>,
-    /// Ends trials after the agent, without a reward.
-    pub disable: bool,
-    /// Grades also when the agent's execute script failed or timed out.
-    pub after_agent_error: AfterAgentError,
-    /// Reads the reward also when test.sh exits non-zero.
-    pub ignore_exit_code: bool,
-    /// What happens to processes the agent left behind when verification starts.
-    pub agent_processes: AgentProcesses,
-    /// Variables for test.sh; they win over the task's.
-    pub env: Env,
+const LOG_LEVELS: [(&str, LogLevel); 6] = [
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("warning", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+];
+
+/// Whose rules of grading a job follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compat {
+    /// Those of Harbor.
+    Harbor,
 }
+
+const COMPAT: [(&str, Compat); 1] = [("harbor", Compat::Harbor)];
+
+rollout_settings::settings! {
+    /// How attempts are graded: the `verifier` section, with `compat` applied.
+    #[derive(Debug, Clone)]
+    pub struct VerifierConfig {
+        /// Replaces the verifier timeout of every task; 0 means unset.
+        pub override_timeout_sec: Option<f64> = timeout().optional().shown_default(0.0).unset("the task's"),
+        /// The ceiling of verifier timeouts; 0 means unset.
+        pub max_timeout_sec: Option<f64> = timeout().optional().shown_default(0.0).unset("none"),
+        /// Ends trials after the agent, without a reward.
+        pub disable: bool = flag(false),
+        /// Whether an attempt is graded when the agent failed or timed out.
+        ///
+        /// With `run`, error and reward are both recorded.
+        pub after_agent_error: AfterAgentError = word(&AFTER_AGENT_ERROR).default(AfterAgentError::Skip),
+        /// Reads the reward also when test.sh exits non-zero.
+        ///
+        /// A timeout remains an error.
+        pub ignore_exit_code: bool = flag(false),
+        /// What happens to processes that the agent left running.
+        ///
+        /// When verification starts.
+        pub agent_processes: AgentProcesses = word(&AGENT_PROCESSES).default(AgentProcesses::Keep),
+        /// Variables for test.sh; they win over the task's.
+        pub env: Env = env(),
+    }
+}
+
+impl Default for VerifierConfig {
+    fn default() -> Self {
+        Self::defaults().expect("every setting of the verifier has a default")
+    }
+}
+
+impl VerifierConfig {
+    /// Gives what the file does not say the defaults of Harbor.
+    pub(super) fn follow_harbor(&mut self, written: &Section<'_>) {
+        if written.node("after_agent_error").is_none() {
+            self.after_agent_error = AfterAgentError::Run;
+        }
+        if written.node("ignore_exit_code").is_none() {
+            self.ignore_exit_code = true;
+        }
+    }
+}
+
+const AFTER_AGENT_ERROR: [(&str, AfterAgentError); 2] =
+    [("skip", AfterAgentError::Skip), ("run", AfterAgentError::Run)];
+
+const AGENT_PROCESSES: [(&str, AgentProcesses); 2] =
+    [("keep", AgentProcesses::Keep), ("kill", AgentProcesses::Kill)];
 
 /// Whether a failed agent is graded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,87 +275,28 @@ pub enum AgentProcesses {
     Kill,
 }
 
-/// One entry of `agents`.
-#[derive(Debug, Clone)]
-pub struct AgentConfig {
-    /// Names the agent in results and directories.
-    pub name: AgentName,
-    /// For readers.
-    pub description: Option<String>,
-    /// Variables of its scripts, and of nothing else.
-    pub env: Env,
-    /// What it does.
-    pub kind: AgentKind,
-}
+const METRICS: [(&str, JobMetric); 4] =
+    [("sum", JobMetric::Sum), ("min", JobMetric::Min), ("max", JobMetric::Max), ("mean", JobMetric::Mean)];
 
-/// What an agent does.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AgentKind {
-    /// Runs the task's own solution.
-    Oracle,
-    /// Does nothing, so a task that rewards it is broken.
-    Nop,
-    /// Runs shell scripts.
-    Script {
-        /// Installs the agent; the phase is left out when absent.
-        install: Option<String>,
-        /// Attempts the task.
-        execute: String,
-    },
-    /// Asks a model.
-    Model(Box<ModelAgentConfig>),
-}
-
-/// Variables in the order they were written.
-pub type Env = IndexMap<String, EnvValue>;
-
-/// The value of a variable after `${VAR}` expansion.
-#[derive(Clone, PartialEq, Eq)]
-pub struct EnvValue {
-    /// What scripts get.
-    pub value: String,
-    /// Whether the value must not appear in any output.
-    pub secret: bool,
-}
-
-impl std::fmt::Debug for EnvValue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.secret { "<secret>" } else { &self.value })
+rollout_settings::settings! {
+    /// A statistic over the rewards of completed trials.
+    struct MetricKeys {
+        /// Which statistic.
+        kind as "type": JobMetric = word(&METRICS).required("write `type: mean`, or `sum`, `min`, `max`"),
     }
 }
 
-/// One entry of `datasets`.
-#[derive(Debug, Clone)]
-pub struct DatasetConfig {
-    /// Names the dataset in results and directories. For a path: its `name:`, else the directory's base name.
-    pub name: DatasetName,
-    /// Where its tasks come from.
-    pub source: DatasetSource,
+fn metrics(section: &Section<'_>, key: &str) -> Vec<JobMetric> {
+    let mut metrics = Vec::new();
+    for MetricKeys { kind } in section.sections::<MetricKeys>(key).iter().filter_map(MetricKeys::read) {
+        if !metrics.contains(&kind) {
+            metrics.push(kind);
+        }
+    }
+    metrics
 }
 
-/// Where the tasks of a dataset come from.
-#[derive(Debug, Clone, PartialEq)]
-pub enum DatasetSource {
-    /// A directory of tasks, or a single task.
-    Path(PathBuf),
-    /// An entry of a registry file.
-    Registry {
-        /// Where the registry lies.
-        registry: RegistryLocation,
-        /// The name of the dataset in the registry.
-        dataset: String,
-        /// The version to take; the first entry of that name when absent.
-        version: Option<String>,
-    },
-    /// Examples that a model is led through.
-    Interaction(Box<InteractionConfig>),
-}
-
-/// Where a registry file lies.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum RegistryLocation {
-    /// On this machine.
-    Path(PathBuf),
-    /// Behind an `http` or `https` URL.
-    Url(String),
+/// The JSON Schema of job.yaml and job.json.
+pub fn job_schema() -> Json {
+    rollout_settings::titled::<JobConfig>("Rollout job")
 }

@@ -2,71 +2,25 @@
 
 use rollout_record::identity::PROMPT_HASH;
 use std::{
-    cell::RefCell,
-    collections::BTreeSet,
     num::NonZeroU32,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use indexmap::IndexMap;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
-    AgentConfig, AgentKind, Env, EnvValue, JobConfig, LoadedJob, ModelAgentConfig, Override, RetryConfig,
-    RolloutConfig,
-    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
-    expand::{Expanded, expand, has_password, names_a_secret},
-    load_job::{COPY, Loader, read_text},
-    load_model::{MOST_RETRIES, is_secret_header},
-    overrides,
-    reader::{MAX_TIMEOUT_SEC, Reader, Section, above_zero, scalar_text},
-    record::{self, sha256},
-    record_benchmark,
-    tree::{Entry, Node, Sources, Span, Value},
-    yaml,
+    AgentConfig, AgentKind, JobConfig, LoadedJob, ModelAgentConfig, RetryConfig, RolloutConfig,
+    benchmark::secrets, benchmark_forms::masked, load_job::COPY,
 };
 use rollout_core::{name::JobName, redact::Redactor};
-use rollout_model::{Limits, metric::Metric};
-
-pub(super) const KEYS: [&str; 36] = [
-    "data_path",
-    "output_dir",
-    "model_name",
-    "api_key",
-    "base_url",
-    "max_turns",
-    "max_retries",
-    "max_workers",
-    "available_tools",
-    "system_prompt",
-    "system_prompt_file",
-    PROMPT_HASH,
-    "evaluate_results",
-    "evaluation_metric",
-    "evaluator_model_name",
-    "evaluator_api_key",
-    "evaluator_base_url",
-    "evaluator_temperature",
-    "evaluator_max_retries",
-    "evaluator_extra_params",
-    "evaluator_include_question",
-    "resource_types",
-    "resource_init_configs",
-    "sandbox_server_url",
-    "sandbox_token",
-    "sandbox_auto_start",
-    "sandbox_config_path",
-    "sandbox_timeout",
-    "benchmark_name",
-    "number_of_tasks",
-    "task_ids",
-    "parallel",
-    "save_results",
-    "save_trajectories",
-    "trajectory_only",
-    "save_summary",
-];
+use rollout_model::Limits;
+use rollout_settings::{
+    Entry, Env, Node, Override, Reader, Section, Settings as _, Sources, Value, Written,
+    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
+    read_text,
+    record::{self, leave_out_unhashed, sha256},
+    yaml,
+};
 
 /// The configuration of a benchmark that can be run.
 #[derive(Clone)]
@@ -108,9 +62,9 @@ impl LoadedBenchmark {
             return Err(Problems::new(broken.into_iter().map(problem).collect()));
         }
         let secrets = secrets(&config);
-        let record = record_benchmark::clean(&config);
+        let record = config.record_without_secrets();
         Ok(Self {
-            hash: record_benchmark::hash(&record),
+            hash: hash(&record),
             record,
             config,
             path: PathBuf::new(),
@@ -197,7 +151,8 @@ pub fn is_benchmark(path: &Path) -> bool {
     let tree = read_text(path).ok().and_then(|text| yaml::parse(text.trim_start_matches('\u{feff}'), 0).ok());
     let Some(Node { value: Value::Map(entries), .. }) = tree else { return false };
     let has = |keys: &[&str]| entries.iter().any(|entry| keys.contains(&entry.key.as_str()));
-    has(&KEYS) && !has(&["agents", "datasets"])
+    has(&RolloutConfig::keys().iter().map(|key| key.name).collect::<Vec<_>>())
+        && !has(&["agents", "datasets"])
 }
 
 /// Reads and checks a configuration from text, as if it were the content of the file at `path`.
@@ -230,44 +185,28 @@ fn load(
     let text = text.trim_start_matches('\u{feff}');
     let mut sources = Sources::default();
     let shown = path.display().to_string();
-    let source = sources.add(if is_record { COPY } else { &shown }, text);
-    let mut tree = yaml::parse(text, source).map_err(|error| {
-        let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-        let yaml = path.extension().is_some_and(|extension| extension != "json");
-        let message = format!("this is not {}: {}", if yaml { "YAML" } else { "JSON" }, error.message);
-        Problems::new(vec![Diagnostic::error(&sources, span, Code::Syntax, message)])
-    })?;
+    let mut tree = yaml::parse_file(&mut sources, if is_record { COPY } else { &shown }, path, text)?;
     if let Value::Map(entries) = &mut tree.value {
         // Comments, in a format that has none, and what editors look for.
         entries.retain(|entry| !entry.key.starts_with('_') && entry.key != "$schema");
     }
-    let mut refused = Vec::new();
-    for over in overrides {
-        if let Err(problem) = overrides::apply(&mut tree, over, &mut sources) {
-            refused.push(*problem);
-        }
-    }
-    let reader = Reader::new(&sources);
-    refused.into_iter().for_each(|problem| reader.report(problem));
+    let refused: Vec<_> =
+        overrides.iter().filter_map(|over| over.apply(&mut tree, &mut sources).err()).collect();
+    let reader = Reader::new(&sources, path.parent().unwrap_or(Path::new("")), vars);
+    refused.into_iter().for_each(|problem| reader.report(*problem));
     reader.check_duplicates(&tree);
     if is_record {
         reader.check_masks(&tree);
     }
-    let dir = path.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let loader = Benchmark {
-        loader: Loader { reader: &reader, vars, dir, secrets: RefCell::default() },
-        file: source,
-        noted: RefCell::default(),
-    };
-    let read = loader.read(&tree);
-    let mut secrets = loader.loader.secrets.into_inner();
+    let read = read(&reader, &tree, vars);
+    let mut secrets = reader.take_secrets();
     let (found, failed) = reader.finish();
     let Some(config) = read.filter(|_| !failed) else { return Err(Problems::new(found)) };
     secrets.extend(self::secrets(&config));
-    let mut record = record_benchmark::written(&config, &tree);
+    let mut record = written(&config, &tree);
     record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
     Ok(LoadedBenchmark {
-        hash: record_benchmark::hash(&record),
+        hash: hash(&record),
         record,
         config,
         path: path.to_owned(),
@@ -276,265 +215,98 @@ fn load(
     })
 }
 
-/// What must not be shown of a configuration.
-pub(super) fn secrets(config: &RolloutConfig) -> BTreeSet<String> {
-    let keys = [&config.api_key, &config.evaluator_api_key, &config.sandbox_token];
-    let mut secrets: BTreeSet<_> = keys.into_iter().flatten().map(|key| key.value.clone()).collect();
-    let urls = [Some(&config.base_url), config.evaluator_base_url.as_ref(), Some(&config.sandbox_server_url)];
-    secrets.extend(urls.into_iter().flatten().filter(|url| has_password(url)).cloned());
-    for values in config.resource_init_configs.values().chain([&config.evaluator_extra_params]) {
-        values.iter().for_each(|(key, value)| literal_secrets(key, value, &mut secrets));
+fn read(reader: &Reader<'_>, tree: &Node, vars: &dyn Fn(&str) -> Option<String>) -> Option<RolloutConfig> {
+    let root = reader.mapping(tree, "")?;
+    warn_of_unknown(&root);
+    let mut config = RolloutConfig::read(&root)?;
+    read_system_prompt(&root, &mut config);
+    config.complete(vars);
+    for broken in config.broken() {
+        // What is wrong with the value has been told.
+        if !root.node(broken.key).is_some_and(|node| reader.reported(node.span)) {
+            let span = root.value_span(broken.key);
+            reader.error_with_hint(span, broken.code, broken.message, broken.hint);
+        }
     }
-    secrets
+    warn(&root, &config);
+    Some(config)
 }
 
-/// The texts under keys that name a secret.
-fn literal_secrets(key: &str, value: &Json, found: &mut BTreeSet<String>) {
-    match value {
-        Json::String(text) if is_secret_header(key) || has_password(text) => _ = found.insert(text.clone()),
-        Json::Array(items) => items.iter().for_each(|item| literal_secrets(key, item, found)),
-        Json::Object(entries) => {
-            entries.iter().for_each(|(key, value)| literal_secrets(key, value, found));
-        }
-        _ => {}
-    }
-}
-
-/// What reading a configuration needs besides its tree.
-struct Benchmark<'a> {
-    loader: Loader<'a>,
-    /// The text that is the file; other texts came from the command line.
-    file: usize,
-    /// Keys of which something wrong has been told already.
-    noted: RefCell<BTreeSet<String>>,
-}
-
-impl Benchmark<'_> {
-    fn read(&self, tree: &Node) -> Option<RolloutConfig> {
-        let reader = self.loader.reader;
-        let root = reader.mapping(tree, "")?;
-        root.entries.iter().for_each(|entry| self.warn_of_unknown(entry));
-        let default = RolloutConfig::default();
-        let count = |key: &str, range, default: u32| {
-            root.integer(key, range).and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
-        };
-        let positive = |key: &str, default: NonZeroU32| {
-            NonZeroU32::new(count(key, 1..=u32::MAX.into(), default.get())).unwrap_or(default)
-        };
-        let flag = |key: &str, default: bool| root.bool(key).unwrap_or(default);
-        let retries = |key: &str, default| count(key, 0..=MOST_RETRIES, default);
-        let (system_prompt, system_prompt_file) = self.system_prompt(&root);
-        let sandbox_auto_start = flag("sandbox_auto_start", default.sandbox_auto_start);
-        let mut config = RolloutConfig {
-            data_path: self.input(&root, "data_path", true),
-            output_dir: self.filled(&root, "output_dir").map(PathBuf::from),
-            model_name: self.text(&root, "model_name").unwrap_or(default.model_name),
-            api_key: self.secret(&root, "api_key"),
-            base_url: self.text(&root, "base_url").unwrap_or_default(),
-            max_turns: positive("max_turns", default.max_turns),
-            max_retries: retries("max_retries", default.max_retries),
-            max_workers: positive("max_workers", default.max_workers),
-            available_tools: self.texts(&root, "available_tools").unwrap_or_default(),
-            system_prompt,
-            system_prompt_file,
-            evaluate_results: flag("evaluate_results", default.evaluate_results),
-            evaluation_metric: self.metric(&root).unwrap_or(default.evaluation_metric),
-            evaluator_model_name: self.filled(&root, "evaluator_model_name"),
-            evaluator_api_key: self.secret(&root, "evaluator_api_key"),
-            evaluator_base_url: self.filled(&root, "evaluator_base_url"),
-            evaluator_temperature: root.number("evaluator_temperature", ..).unwrap_or_default(),
-            evaluator_max_retries: retries("evaluator_max_retries", default.evaluator_max_retries),
-            evaluator_extra_params: self.map(&root, "evaluator_extra_params"),
-            evaluator_include_question: flag(
-                "evaluator_include_question",
-                default.evaluator_include_question,
-            ),
-            resource_types: self.texts(&root, "resource_types").unwrap_or_default(),
-            resource_init_configs: self.resources(&root),
-            sandbox_server_url: self
-                .filled(&root, "sandbox_server_url")
-                .unwrap_or(default.sandbox_server_url),
-            sandbox_token: self.secret(&root, "sandbox_token"),
-            sandbox_auto_start,
-            sandbox_config_path: self.input(&root, "sandbox_config_path", sandbox_auto_start),
-            sandbox_timeout: root
-                .number("sandbox_timeout", above_zero(MAX_TIMEOUT_SEC))
-                .map_or(default.sandbox_timeout, Duration::from_secs_f64),
-            benchmark_name: self.filled(&root, "benchmark_name"),
-            number_of_tasks: root
-                .integer("number_of_tasks", 1..=u64::MAX)
-                .map(|number| usize::try_from(number).unwrap_or(usize::MAX)),
-            task_ids: self.texts(&root, "task_ids").filter(|ids| !ids.is_empty()),
-            parallel: flag("parallel", default.parallel),
-            save_results: flag("save_results", default.save_results),
-            save_trajectories: flag("save_trajectories", default.save_trajectories),
-            trajectory_only: flag("trajectory_only", default.trajectory_only),
-            save_summary: flag("save_summary", default.save_summary),
-        };
-        config.complete(self.loader.vars);
-        for broken in config.broken() {
-            if !self.noted.borrow().contains(broken.key) {
-                let span = root.value_span(broken.key);
-                reader.error_with_hint(span, broken.code, broken.message, broken.hint);
-            }
-        }
-        self.warn(&root, &config);
-        Some(config)
-    }
-
-    fn warn_of_unknown(&self, entry: &Entry) {
-        if KEYS.contains(&entry.key.as_str()) {
-            return;
-        }
-        let reader = self.loader.reader;
+fn warn_of_unknown(root: &Section<'_>) {
+    let known: Vec<&str> = RolloutConfig::keys().iter().map(|key| key.name).collect();
+    let guesses: Vec<&str> = known.iter().copied().filter(|key| *key != PROMPT_HASH).collect();
+    let unknown = |entry: &&Entry| !known.contains(&entry.key.as_str());
+    for entry in root.entries.iter().filter(unknown) {
         let message = format!("{} is not known here, and has no effect", quoted(&entry.key));
-        let warning = Diagnostic::warning(reader.sources, entry.key_span, Code::UnknownKey, message);
-        let known: Vec<&str> = KEYS.into_iter().filter(|key| *key != PROMPT_HASH).collect();
-        reader.report(warning.hint(match nearest(&entry.key, &known) {
+        let warning = Diagnostic::warning(root.reader.sources, entry.key_span, Code::UnknownKey, message);
+        root.reader.report(warning.hint(match nearest(&entry.key, &guesses) {
             Some(key) => format!("did you mean `{key}`?"),
             None => "keys that begin with `_` are taken as comments".to_owned(),
         }));
     }
+}
 
-    fn warn(&self, root: &Section<'_>, config: &RolloutConfig) {
-        let reader = self.loader.reader;
-        let warn = |key: &str, message: &str, hint: &str| {
-            let span = root.value_span(key);
-            reader.report(Diagnostic::warning(reader.sources, span, Code::Conflict, message).hint(hint));
-        };
-        if !config.parallel && config.max_workers.get() > 1 {
-            let message = "`max_workers` has no effect: questions are asked one after the other";
-            warn("max_workers", message, "write `\"parallel\": true`");
-        }
-        if config.shares_key() {
-            let message = "the judge's server gets the key of the model that answers";
-            warn("evaluator_base_url", message, "write `evaluator_api_key`");
-        }
+fn warn(root: &Section<'_>, config: &RolloutConfig) {
+    let warn = |key: &str, message: &str, hint: &str| {
+        let span = root.value_span(key);
+        root.reader
+            .report(Diagnostic::warning(root.reader.sources, span, Code::Conflict, message).hint(hint));
+    };
+    if !config.parallel && config.max_workers.get() > 1 {
+        let message = "`max_workers` has no effect: questions are asked one after the other";
+        warn("max_workers", message, "write `\"parallel\": true`");
     }
+    if config.shares_key() {
+        let message = "the judge's server gets the key of the model that answers";
+        warn("evaluator_base_url", message, "write `evaluator_api_key`");
+    }
+}
 
-    /// Expands a text. None if that is not possible, which is noted.
-    fn expand(&self, key: &str, written: &str, node: &Node) -> Option<Expanded> {
-        if let Ok(expanded) = expand(written, self.loader.vars) {
-            let named = std::iter::once(key).chain(expanded.names()).any(names_a_secret);
-            if named || is_secret_header(key) || has_password(&expanded.text) {
-                self.loader.secrets.borrow_mut().extend(expanded.secrets());
+/// Takes what the model is told first from its file, if there is one.
+fn read_system_prompt(root: &Section<'_>, config: &mut RolloutConfig) {
+    let Some(path) = config.system_prompt_file.take() else { return };
+    let reader = root.reader;
+    let span = root.value_span("system_prompt_file");
+    if !path.exists() {
+        let message = "`system_prompt_file`: there is no such file, so `system_prompt` is used";
+        reader.report(Diagnostic::warning(reader.sources, span, Code::Unreadable, message));
+        return;
+    }
+    match read_text(&path) {
+        Ok(text) => {
+            if root.string(PROMPT_HASH).is_some_and(|expected| expected != sha256(text.as_bytes())) {
+                let message = "`system_prompt_file` has changed since this was recorded";
+                reader.error(span, Code::InvalidValue, message);
             }
-            return Some(expanded);
+            (config.system_prompt, config.system_prompt_file) = (text, Some(path));
         }
-        self.loader.expand(written, node);
-        None
+        Err(message) => reader.error(span, Code::Unreadable, format!("`system_prompt_file`: {message}")),
     }
+}
 
-    fn text(&self, root: &Section<'_>, key: &str) -> Option<String> {
-        let node = root.node(key)?;
-        let expanded = root.string(key).and_then(|written| self.expand(key, written, node));
-        if expanded.is_none() {
-            self.noted.borrow_mut().insert(key.to_owned());
-        }
-        expanded.map(|expanded| expanded.text)
-    }
-
-    /// A text; an empty one is none.
-    fn filled(&self, root: &Section<'_>, key: &str) -> Option<String> {
-        self.text(root, key).filter(|text| !text.trim().is_empty())
-    }
-
-    fn metric(&self, root: &Section<'_>) -> Option<Metric> {
-        let text = self.filled(root, "evaluation_metric")?;
-        let found = Metric::ALL.into_iter().find(|metric| metric.as_str() == text);
-        if found.is_none() {
-            let names = Metric::ALL.map(Metric::as_str);
-            let list = names.map(|name| format!("`{name}`")).join(", ");
-            let hint = match nearest(&text, &names) {
-                Some(name) => format!("did you mean `{name}`? it can be one of {list}"),
-                None => format!("it can be one of {list}"),
-            };
-            let message = format!("`evaluation_metric` cannot be {}", quoted(&text));
-            root.invalid_with_hint("evaluation_metric", message, hint);
-        }
-        found
-    }
-
-    fn secret(&self, root: &Section<'_>, key: &str) -> Option<EnvValue> {
-        self.filled(root, key).map(|value| EnvValue { value, secret: true })
-    }
-
-    /// A list of texts. A number is the text that it was written as.
-    fn texts(&self, root: &Section<'_>, key: &str) -> Option<Vec<String>> {
-        let mut texts = Vec::new();
-        for (index, node) in root.list(key)?.iter().enumerate() {
-            match scalar_text(self.loader.reader.sources, node) {
-                Some(written) => texts.extend(self.expand(key, &written, node).map(|text| text.text)),
-                None => self.loader.reader.wrong_type(node, &format!("{key}.{index}"), "a string"),
-            }
-        }
-        Some(texts)
-    }
-
-    fn map(&self, root: &Section<'_>, key: &str) -> Map<String, Json> {
-        root.mapping(key).map(|section| self.json(&section)).unwrap_or_default()
-    }
-
-    fn resources(&self, root: &Section<'_>) -> IndexMap<String, Map<String, Json>> {
-        let Some(kinds) = root.mapping("resource_init_configs") else { return IndexMap::new() };
-        let kind = |entry: &Entry| (entry.key.clone(), self.map(&kinds, &entry.key));
-        kinds.entries.iter().map(kind).collect()
-    }
-
-    /// A mapping as JSON, its texts expanded.
-    fn json(&self, section: &Section<'_>) -> Map<String, Json> {
-        let mut text = |key: &str, written: &str, node: &Node| {
-            self.expand(key, written, node).map_or(Json::Null, |expanded| Json::String(expanded.text))
+/// The settings as they were written, defaults filled in. What came from the environment is not in it, so that it comes
+/// from there again.
+fn written(config: &RolloutConfig, tree: &Node) -> Json {
+    let mut defaults = RolloutConfig::record(&RolloutConfig::default(), Written::NOWHERE);
+    let mut record = Map::new();
+    for key in RolloutConfig::keys() {
+        let value = match tree.get(key.name).filter(|node| !node.is_null()) {
+            Some(node) => node.to_json(key.name, &mut |key, text, _| Json::String(masked(key, text))),
+            None => defaults.remove(key.name).unwrap_or_default(),
         };
-        let entries = section.entries.iter();
-        entries.map(|entry| (entry.key.clone(), entry.node.to_json(&entry.key, &mut text))).collect()
+        record.insert(key.name.to_owned(), value);
     }
+    if config.system_prompt_file.is_some() {
+        record.insert(PROMPT_HASH.to_owned(), json!(sha256(config.system_prompt.as_bytes())));
+    } else {
+        record.shift_remove(PROMPT_HASH);
+    }
+    Json::Object(record)
+}
 
-    /// The path of an input: beside the file, else where the command works.
-    fn input(&self, root: &Section<'_>, key: &str, needed: bool) -> Option<PathBuf> {
-        let path = PathBuf::from(self.filled(root, key)?);
-        let beside = self.loader.dir.join(&path);
-        let from_file = root.node(key).is_some_and(|node| node.span.source == self.file);
-        if from_file && beside.exists() {
-            return Some(beside);
-        }
-        if needed && !path.exists() {
-            let hint = match from_file && path.is_relative() {
-                true => "the path is relative to this file, else to the working directory",
-                false => "the path is relative to the working directory",
-            };
-            let message = format!("`{key}`: there is no such file");
-            self.loader.reader.error_with_hint(root.value_span(key), Code::Unreadable, message, hint);
-        }
-        Some(path)
-    }
-
-    /// What the model is told first, and the file that it was read from.
-    fn system_prompt(&self, root: &Section<'_>) -> (String, Option<PathBuf>) {
-        let reader = self.loader.reader;
-        let written = match root.node("system_prompt").map(|node| &node.value) {
-            Some(Value::List(_)) => self.texts(root, "system_prompt").map(|lines| lines.join("\n")),
-            _ => self.text(root, "system_prompt"),
-        };
-        let own = (written.unwrap_or_default(), None);
-        let Some(path) = self.input(root, "system_prompt_file", false) else { return own };
-        let span = root.value_span("system_prompt_file");
-        if !path.exists() {
-            let message = "`system_prompt_file`: there is no such file, so `system_prompt` is used";
-            reader.report(Diagnostic::warning(reader.sources, span, Code::Unreadable, message));
-            return own;
-        }
-        let text = match read_text(&path) {
-            Ok(text) => text,
-            Err(message) => {
-                reader.error(span, Code::Unreadable, format!("`system_prompt_file`: {message}"));
-                return own;
-            }
-        };
-        if root.string(PROMPT_HASH).is_some_and(|expected| expected != sha256(text.as_bytes())) {
-            let message = "`system_prompt_file` has changed since this was recorded";
-            reader.error(span, Code::InvalidValue, message);
-        }
-        (text, Some(path))
-    }
+/// The hash of what a record says about answers and scores.
+fn hash(record: &Json) -> String {
+    let mut record = record.clone();
+    leave_out_unhashed::<RolloutConfig>(&mut record);
+    record::hash(record)
 }

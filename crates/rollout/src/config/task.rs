@@ -1,6 +1,23 @@
-//! What a task.toml says, after validation.
+//! task.toml.
+
+use std::path::Path;
+
+use serde_json::{Map, Value as Json, json};
 
 use rollout_core::quantity::{Bytes, Cpus};
+use rollout_settings::{
+    Entry, Form, Key, Node, Reader, Section, Settings as _, Sources, Span, Value,
+    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
+    forms::{bytes_or_mebibytes, cpus, env, mapping, number_or_text, open_section, text, timeout},
+    toml_file,
+};
+
+/// The largest task.toml that is read.
+const MAX_BYTES: usize = 1 << 20;
+
+/// What an environment has unless its task says otherwise.
+pub(super) const MEMORY: Bytes = Bytes(2_000_000_000);
+const STORAGE: Bytes = Bytes(10_000_000_000);
 
 /// A validated task.toml.
 #[derive(Debug, Clone)]
@@ -32,4 +49,293 @@ pub struct TaskConfig {
     pub storage: Bytes,
     /// Keys that Rollout does not know, by their dotted path.
     pub unknown: serde_json::Map<String, serde_json::Value>,
+}
+
+rollout_settings::settings! {
+    /// The configuration of a task.
+    pub(super) struct TaskKeys {
+        /// The version of the task format.
+        ///
+        /// `schema_version` is read in its place. Anything but 1 or 1.x gives a warning, and is read as 1.0.
+        version: String = number_or_text()
+            .alias("schema_version", "Another spelling of `version`.", number_or_text().shown_default("1.0"))
+            .read_by(|root, _| version(root))
+            .kind("string or number")
+            .default("1.0".to_owned()),
+        /// Where the task came from.
+        source: Option<String> = text().optional(),
+        /// Whatever the author wants to say.
+        metadata: Map<String, Json> = mapping()
+            .read_by(|section, key| Some(section.mapping(key)?.entries.iter().map(plain_entry).collect())),
+        /// How an attempt is graded.
+        verifier: TaskVerifier = open_section::<TaskVerifier>(),
+        /// Limits of the agent.
+        agent: TaskAgent = open_section::<TaskAgent>(),
+        /// Where the task is attempted.
+        environment: TaskEnvironment = open_section::<TaskEnvironment>(),
+    }
+}
+
+rollout_settings::settings! {
+    /// How an attempt is graded.
+    pub(super) struct TaskVerifier {
+        /// Seconds that test.sh may take.
+        timeout_sec: f64 = timeout().default(600.0),
+        /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
+        ///
+        /// See [variables](jobs.md#variables-and-secrets).
+        env: Vec<(String, String)> = variables(),
+    }
+}
+
+rollout_settings::settings! {
+    /// Limits of the agent.
+    pub(super) struct TaskAgent {
+        /// Seconds that installing the agent may take.
+        install_timeout_sec: f64 = timeout().default(300.0),
+        /// Seconds that the agent may take.
+        ///
+        /// For the oracle, that its solution may take.
+        timeout_sec: f64 = timeout().default(600.0),
+    }
+}
+
+rollout_settings::settings! {
+    /// Where the task is attempted.
+    pub(super) struct TaskEnvironment {
+        /// Seconds that building the image may take.
+        ///
+        /// Waiting is included.
+        build_timeout_sec: f64 = timeout().default(600.0),
+        /// A prebuilt image, used instead of environment/Dockerfile.
+        docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(check_image).optional(),
+        /// CPUs of the environment.
+        cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
+        /// Memory of the environment.
+        memory: Bytes = bytes_or_mebibytes("memory_mb", "Memory of the environment, in MiB.", amount).default(MEMORY),
+        /// Storage of the environment.
+        storage: Bytes = bytes_or_mebibytes("storage_mb", "Storage of the environment, in MiB.", amount).default(STORAGE),
+    }
+}
+
+/// The JSON Schema of task.toml.
+pub fn task_schema() -> Json {
+    let mut schema = rollout_settings::titled::<TaskKeys>("Rollout task");
+    schema["additionalProperties"] = json!(true);
+    schema
+}
+
+/// Reads the text of a task.toml, whose path is for messages only.
+///
+/// Keys without a meaning here are kept; those that mean something to other tools give warnings.
+pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diagnostic>), Problems> {
+    let file = path.display().to_string();
+    if text.len() > MAX_BYTES {
+        let message = format!("the file has {} bytes, more than the {MAX_BYTES} that are read", text.len());
+        return Err(Problems::new(vec![Diagnostic::about_file(file, Code::Unreadable, message)]));
+    }
+    let mut sources = Sources::default();
+    let source = sources.add(&file, text);
+    let tree = toml_file::parse(text, source).map_err(|errors| {
+        let error = |error: toml_file::TomlError| {
+            let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
+            let message = format!("this is not TOML: {}", error.message);
+            let problem = Diagnostic::error(&sources, span, Code::Syntax, message);
+            match error.first {
+                Some(first) => problem.related(&sources, first, "first written here"),
+                None => problem,
+            }
+        };
+        Problems::new(errors.into_iter().map(error).collect())
+    })?;
+    let reader = Reader::new(&sources, "", &|_| None);
+    let config = read(&reader, &tree);
+    let (found, failed) = reader.finish();
+    match config {
+        Some(config) if !failed => Ok((config, found)),
+        _ => Err(Problems::new(found)),
+    }
+}
+
+fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
+    let root = reader.mapping(tree, "")?;
+    let keys = TaskKeys::read(&root)?;
+    let mut unknown = Map::new();
+    let (verifier, agent, environment) =
+        (root.inside("verifier"), root.inside("agent"), root.inside("environment"));
+    note_unknown(&root, &TaskKeys::keys(), &mut unknown);
+    note_unknown(&verifier, &TaskVerifier::keys(), &mut unknown);
+    note_unknown(&agent, &TaskAgent::keys(), &mut unknown);
+    note_unknown(&environment, &TaskEnvironment::keys(), &mut unknown);
+    let TaskKeys { version, source, metadata, verifier, agent, environment } = keys;
+    Some(TaskConfig {
+        version,
+        source,
+        metadata,
+        verifier_timeout_sec: verifier.timeout_sec,
+        verifier_env: verifier.env,
+        agent_install_timeout_sec: agent.install_timeout_sec,
+        agent_timeout_sec: agent.timeout_sec,
+        build_timeout_sec: environment.build_timeout_sec,
+        docker_image: environment.docker_image,
+        cpus: environment.cpus,
+        memory: environment.memory,
+        storage: environment.storage,
+        unknown,
+    })
+}
+
+/// Keeps keys that are not declared, and warns of those that may matter.
+fn note_unknown(section: &Section<'_>, keys: &[Key], unknown: &mut Map<String, Json>) {
+    let keys: Vec<&str> = keys.iter().map(|key| key.name).collect();
+    for entry in section.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
+        let path = section.at(&entry.key);
+        warn_of_changed_meaning(section.reader, &path, entry.key_span, &entry.node);
+        warn_of_slip(section, entry, &keys);
+        unknown.insert(path, plain_json(&entry.node));
+    }
+}
+
+fn version(root: &Section<'_>) -> Option<String> {
+    let key = if root.node("version").is_some() { "version" } else { "schema_version" };
+    let version = root.text(key)?;
+    if version != "1" && !version.starts_with("1.") {
+        let message = format!("version {} of the task format is not known here", quoted(&version));
+        root.reader.report(
+            Diagnostic::warning(root.reader.sources, root.value_span(key), Code::Unsupported, message)
+                .hint("the task is read as version 1.0"),
+        );
+    }
+    Some(version)
+}
+
+/// Variables as they are written: a task can be loaded and validated where they are not set.
+fn variables() -> Form<Vec<(String, String)>> {
+    let read = |section: &Section<'_>, key: &str| {
+        let variables = section.variables(key).into_iter();
+        Some(variables.map(|(entry, text)| (entry.key.clone(), text)).collect())
+    };
+    env().read_into(read, |_, written| written.plain()).or_empty()
+}
+
+fn check_image(image: &mut String, section: &Section<'_>, key: &str) {
+    // A leading dash would be an option to a command that is given the image.
+    if image.starts_with('-') || image.chars().any(|char| char.is_whitespace() || char.is_control()) {
+        let message = format!("{} cannot be the name of an image", quoted(image));
+        section.invalid_with_hint(key, message, "write it as `registry/name:tag` or `name@sha256:…`");
+    }
+}
+
+/// An amount that can be given in two ways. The spec's own key wins, and a warning tells so.
+fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<Bytes> {
+    let (exact, mebibytes) = (environment.bytes(key), environment.mebibytes(mebibytes_key));
+    if let (Some(exact), Some(mebibytes)) = (exact, mebibytes)
+        && exact != mebibytes
+    {
+        let message = format!("`{mebibytes_key}` is {mebibytes} and `{key}` is {exact}: `{key}` is used");
+        let span = environment.value_span(mebibytes_key);
+        environment.reader.report(
+            Diagnostic::warning(environment.reader.sources, span, Code::Conflict, message)
+                .hint("keep one of them"),
+        );
+    }
+    exact.or(mebibytes)
+}
+
+/// What other tools do with a key, for those keys that a task may depend on.
+const CHANGED_MEANING: [(&str, &str); 28] = [
+    ("steps", "its steps are not attempted, only the task's own instruction.md"),
+    ("multi_step_reward_strategy", "rewards of several steps are not combined"),
+    ("artifacts", "only /logs is collected"),
+    ("environment.gpus", "no GPU is given to the environment"),
+    ("environment.gpu_types", "no GPU is given to the environment"),
+    ("environment.tpu", "no TPU is given to the environment"),
+    ("environment.os", "only Linux environments exist"),
+    ("environment.healthcheck", "the agent starts without waiting for a health check"),
+    ("environment.network_mode", "the network is the provider's, whatever the task asks for"),
+    ("environment.allowed_hosts", "the network is the provider's, whatever the task asks for"),
+    ("environment.allow_internet", "the network is the provider's, whatever the task asks for"),
+    ("environment.mcp_servers", "no MCP server is offered to the agent"),
+    ("environment.skills_dir", "no skills are offered to the agent"),
+    ("environment.env", "these variables are not set in the environment"),
+    ("environment.workdir", "the working directory is the image's"),
+    ("environment.docker_compose", "only a single container is started"),
+    ("environment.extra_docker_compose", "only a single container is started"),
+    ("agent.user", "the agent runs as the image's user"),
+    ("agent.network_mode", "the network is the provider's, whatever the task asks for"),
+    ("agent.allowed_hosts", "the network is the provider's, whatever the task asks for"),
+    ("verifier.user", "the tests run as the image's user"),
+    ("verifier.environment_mode", "the tests run where the agent worked"),
+    ("verifier.environment", "the tests run where the agent worked"),
+    ("verifier.collect", "only /logs is collected"),
+    ("verifier.network_mode", "the network is the provider's, whatever the task asks for"),
+    ("verifier.allowed_hosts", "the network is the provider's, whatever the task asks for"),
+    ("solution.env", "the solution runs without these variables"),
+    ("solution.user", "the solution runs as the image's user"),
+];
+
+fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node: &Node) {
+    if path == "solution"
+        && let Value::Map(entries) = &node.value
+    {
+        for entry in entries {
+            let path = format!("solution.{}", entry.key);
+            warn_of_changed_meaning(reader, &path, entry.key_span, &entry.node);
+        }
+        return;
+    }
+    let Some((_, effect)) = CHANGED_MEANING.iter().find(|(key, _)| *key == path) else { return };
+    if asks_for_nothing(path, &node.value) {
+        return;
+    }
+    reader.report(Diagnostic::warning(
+        reader.sources,
+        key_span,
+        Code::Unsupported,
+        format!("`{path}` is not supported: {effect}"),
+    ));
+}
+
+/// Warns of an unknown key that is almost a known one: unknown keys are kept and ignored, so a slip of the pen
+/// would silently give the default.
+fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
+    let path = section.at(&entry.key);
+    let Some(meant) = nearest(&entry.key, keys).filter(|meant| section.node(meant).is_none()) else { return };
+    if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
+        return;
+    }
+    let message = format!("unknown key {}, which is ignored", quoted(&path));
+    section.reader.report(
+        Diagnostic::warning(section.reader.sources, entry.key_span, Code::UnknownKey, message)
+            .hint(format!("did you mean `{meant}`?")),
+    );
+}
+
+/// Whether a value says what is the case anyway.
+fn asks_for_nothing(path: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => *value == path.ends_with("allow_internet"),
+        Value::Int(value) => *value == 0,
+        Value::Float(value) => *value == 0.0,
+        Value::String(text) => {
+            let usual = match path.rsplit_once('.').map_or(path, |(_, key)| key) {
+                "os" => "linux",
+                "network_mode" => "public",
+                "environment_mode" => "shared",
+                _ => "",
+            };
+            text.is_empty() || text.eq_ignore_ascii_case(usual)
+        }
+        Value::List(items) => items.is_empty(),
+        Value::Map(entries) => entries.is_empty(),
+    }
+}
+
+fn plain_json(node: &Node) -> Json {
+    node.to_json("", &mut |_, text, _| Json::String(text.to_owned()))
+}
+
+fn plain_entry(entry: &Entry) -> (String, Json) {
+    (entry.key.clone(), plain_json(&entry.node))
 }

@@ -70,7 +70,7 @@ fn a_wrong_configuration_is_told_with_all_of_its_problems() {
       |
       = help: known keys in `server`: `session_ttl_sec`, `max_sessions`, `max_sessions_per_worker`, `max_calls`, `max_connections`, `max_body_bytes`, `timeout_sec`, `max_timeout_sec`, `config_dir`
 
-    error: `server.max_sessions` cannot be used: \"none\" is not a whole number between 1 and 1073741824
+    error: `server.max_sessions` must be a whole number, not a string
      --> wrong.yaml:3:17
       |
     3 |   max_sessions: none

@@ -6,75 +6,95 @@ use super::diagnostic::printable;
 
 /// A place in one of the [`Sources`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) source: usize,
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub struct Span {
+    /// Which of the sources.
+    pub source: usize,
+    /// Its first byte.
+    pub start: usize,
+    /// The byte after its last.
+    pub end: usize,
 }
 
 impl Span {
-    pub(super) fn range(self) -> Range<usize> {
+    /// The bytes.
+    pub fn range(self) -> Range<usize> {
         self.start..self.end
     }
 }
 
 /// A text that values were read from: a file, or an argument of the command.
 #[derive(Debug, Clone)]
-pub(super) struct Source {
-    pub(super) name: String,
-    pub(super) text: Arc<str>,
+pub struct Source {
+    /// What it is called in messages.
+    pub name: String,
+    /// The text.
+    pub text: Arc<str>,
 }
 
 /// Every text that took part in one configuration.
 #[derive(Debug, Default)]
-pub(super) struct Sources(Vec<Source>);
+pub struct Sources(Vec<Source>);
 
 impl Sources {
-    pub(super) fn add(&mut self, name: &str, text: &str) -> usize {
+    /// Adds a text and returns its id.
+    pub fn add(&mut self, name: &str, text: &str) -> usize {
         self.0.push(Source { name: printable(name), text: text.into() });
         self.0.len() - 1
     }
 
-    pub(super) fn get(&self, id: usize) -> &Source {
+    /// A text by its id.
+    pub fn get(&self, id: usize) -> &Source {
         &self.0[id]
     }
 
     /// The text at a span, as it was written.
-    pub(super) fn slice(&self, span: Span) -> &str {
+    pub fn slice(&self, span: Span) -> &str {
         self.get(span.source).text.get(span.range()).unwrap_or_default()
     }
 }
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) value: Value,
-    pub(super) span: Span,
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Where it was written.
+    pub span: Span,
 }
 
 /// What a node holds.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub enum Value {
+    /// Nothing.
     Null,
+    /// True or false.
     Bool(bool),
+    /// A whole number.
     Int(i128),
+    /// Another number.
     Float(f64),
+    /// A text.
     String(String),
+    /// Values in order.
     List(Vec<Node>),
+    /// Keys and values in the order of the file.
     Map(Vec<Entry>),
 }
 
 /// One key of a mapping, in the order of the file.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_span: Span,
-    pub(super) node: Node,
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key was written.
+    pub key_span: Span,
+    /// The value.
+    pub node: Node,
 }
 
 impl Node {
     /// What the value is, as a reader would call it.
-    pub(super) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",
@@ -86,18 +106,21 @@ impl Node {
         }
     }
 
-    pub(super) fn is_null(&self) -> bool {
+    /// Whether it is nothing.
+    pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+    /// The value of a key, if this is a mapping.
+    pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
             _ => None,
         }
     }
 
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match &mut self.value {
             Value::Map(entries) => {
                 entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node)
@@ -106,7 +129,8 @@ impl Node {
         }
     }
 
-    pub(super) fn items(&self) -> &[Node] {
+    /// The values of a list; none if this is something else.
+    pub fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
             _ => &[],
@@ -116,7 +140,7 @@ impl Node {
     /// The value as JSON, each string passed through `text` with the key that it stands under.
     ///
     /// A number that JSON cannot hold becomes the string it was written as.
-    pub(super) fn to_json(
+    pub fn to_json(
         &self,
         key: &str,
         text: &mut dyn FnMut(&str, &str, &Node) -> serde_json::Value,

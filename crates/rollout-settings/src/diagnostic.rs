@@ -78,12 +78,12 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// Makes an error about a place.
-    pub(super) fn error(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+    pub fn error(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, sources, span, code, message.into())
     }
 
     /// Makes a warning about a place.
-    pub(super) fn warning(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+    pub fn warning(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, sources, span, code, message.into())
     }
 
@@ -107,7 +107,7 @@ impl Diagnostic {
     }
 
     /// Makes an error about a whole file.
-    pub(super) fn about_file(file: impl Into<String>, code: Code, message: impl Into<String>) -> Self {
+    pub fn about_file(file: impl Into<String>, code: Code, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
             code,
@@ -123,18 +123,24 @@ impl Diagnostic {
         }
     }
 
-    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// Adds what to do about it.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// Shows a second place, if it is in the same file.
-    pub(super) fn related(mut self, sources: &Sources, span: Span, label: &'static str) -> Self {
+    pub fn related(mut self, sources: &Sources, span: Span, label: &'static str) -> Self {
         let source = sources.get(span.source);
         if Arc::ptr_eq(&source.text, &self.text) {
             self.related = Some((first_line(&source.text, span.range()), label));
         }
         self
+    }
+
+    pub(super) fn is_at(&self, span: Span) -> bool {
+        let inside = |own: &Range<usize>| span.range().contains(&own.start);
+        self.source == span.source && self.span.as_ref().is_some_and(inside)
     }
 
     /// The diagnostic with its source line underlined, as a compiler shows it.
@@ -189,7 +195,7 @@ fn lines_around(text: &str, range: Range<usize>) -> Range<usize> {
 }
 
 /// Puts diagnostics into the order of the file, those about other texts last.
-pub(super) fn sort(diagnostics: &mut [Diagnostic]) {
+pub fn sort(diagnostics: &mut [Diagnostic]) {
     diagnostics.sort_by_key(|diagnostic| (diagnostic.source, diagnostic.line, diagnostic.column));
 }
 
@@ -200,7 +206,7 @@ pub struct Problems(Vec<Diagnostic>);
 
 impl Problems {
     /// Takes a list with at least one error in it.
-    pub(super) fn new(diagnostics: Vec<Diagnostic>) -> Self {
+    pub fn new(diagnostics: Vec<Diagnostic>) -> Self {
         debug_assert!(diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error));
         Self(diagnostics)
     }
@@ -225,7 +231,7 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// A text from a file, fit for a message: in backquotes, not too long, printable.
-pub(super) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 120;
     match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("`{}…`", printable(&text[..end])),
@@ -234,7 +240,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// The text with everything escaped that a terminal would obey.
-pub(super) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let bidi = |char| matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -244,7 +250,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// The nearest of the words, if one is near enough to be what was meant.
-pub(super) fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
+pub fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     let text = text.to_lowercase();
     words
         .iter()

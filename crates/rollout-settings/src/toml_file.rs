@@ -14,15 +14,17 @@ use super::{
 
 /// Why a text is not TOML.
 #[derive(Debug)]
-pub(super) struct TomlError {
-    pub(super) message: String,
-    pub(super) span: Option<Span>,
+pub struct TomlError {
+    /// What is wrong.
+    pub message: String,
+    /// Where, if that is known.
+    pub span: Option<Span>,
     /// Where a key was written first that is written again.
-    pub(super) first: Option<Span>,
+    pub first: Option<Span>,
 }
 
 /// Parses a document, or tells everything that is wrong with its syntax.
-pub(super) fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
+pub fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
     let (tree, errors) = DeTable::parse_recoverable(text);
     let at = span(tree.span(), source);
     let root = Node { value: table(tree.into_inner(), source), span: at };

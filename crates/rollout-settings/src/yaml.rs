@@ -1,6 +1,6 @@
 //! Reads YAML, and JSON with it, into a tree with positions. Nothing else here knows the YAML library.
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use serde::{
     Deserialize, Deserializer,
@@ -9,15 +9,17 @@ use serde::{
 use serde_saphyr::{Location, Spanned};
 
 use super::{
-    diagnostic::printable,
-    tree::{Entry, Node, Span, Value},
+    diagnostic::{Code, Diagnostic, Problems, printable},
+    tree::{Entry, Node, Sources, Span, Value},
 };
 
 /// Why a text is not YAML.
 #[derive(Debug)]
-pub(super) struct YamlError {
-    pub(super) message: String,
-    pub(super) span: Option<Span>,
+pub struct YamlError {
+    /// What is wrong.
+    pub message: String,
+    /// Where, if that is known.
+    pub span: Option<Span>,
 }
 
 impl YamlError {
@@ -40,8 +42,19 @@ impl YamlError {
     }
 }
 
+/// Parses the content of the file at `path`, which is `name` in messages.
+pub fn parse_file(sources: &mut Sources, name: &str, path: &Path, text: &str) -> Result<Node, Problems> {
+    let source = sources.add(name, text);
+    parse(text, source).map_err(|error| {
+        let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
+        let json = path.extension().is_some_and(|extension| extension == "json");
+        let message = format!("this is not {}: {}", if json { "JSON" } else { "YAML" }, error.message);
+        Problems::new(vec![Diagnostic::error(sources, span, Code::Syntax, message)])
+    })
+}
+
 /// Parses one document. Keys that are written twice are in the tree twice.
-pub(super) fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
+pub fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
     let options = serde_saphyr::options! {
         // Repeated keys reach the visitor under this policy, so that both places can be named.
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,

@@ -1,6 +1,7 @@
 //! Expands `${VAR}` and decides which values are secret.
 
-use super::EnvValue;
+use indexmap::IndexMap;
+
 use rollout_core::redact::{MASK, MIN_SECRET_BYTES};
 
 /// Why a text cannot be expanded.
@@ -39,12 +40,12 @@ pub struct Expanded {
 
 impl Expanded {
     /// The names of the variables that went into it.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().map(|(name, _)| name.as_str())
     }
 
     /// Whether the text must not appear in any output when it is the value of this key.
-    pub(crate) fn is_secret(&self, key: &str) -> bool {
+    pub fn is_secret(&self, key: &str) -> bool {
         let names = || std::iter::once(key).chain(self.names());
         if self.text.is_empty() {
             return false;
@@ -61,6 +62,24 @@ impl Expanded {
         let public = |name: &str| names_something_public(name) && !names_a_secret(name);
         let variables = self.variables.iter().filter(move |(name, _)| !public(name)).map(|(_, value)| value);
         variables.chain([&self.text]).filter(|value| !value.is_empty()).cloned()
+    }
+}
+
+/// Variables in the order they were written.
+pub type Env = IndexMap<String, EnvValue>;
+
+/// The value of a variable after `${VAR}` expansion.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnvValue {
+    /// What scripts get.
+    pub value: String,
+    /// Whether the value must not appear in any output.
+    pub secret: bool,
+}
+
+impl std::fmt::Debug for EnvValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.secret { "<secret>" } else { &self.value })
     }
 }
 
@@ -139,7 +158,7 @@ pub fn env_value(
 
 /// The text as a record may keep it: `${VAR}` as written, and what is literal masked where the key
 /// names a secret or a URL carries one.
-pub(super) fn recorded(key: &str, written: &str) -> String {
+pub fn recorded(key: &str, written: &str) -> String {
     if written.is_empty() || !names_a_secret(key) {
         return mask_users(written);
     }
@@ -183,7 +202,7 @@ fn words(name: &str) -> impl Iterator<Item = String> {
 }
 
 /// Whether a key or variable of this name holds a secret, whatever its value looks like.
-pub(super) fn names_a_secret(name: &str) -> bool {
+pub fn names_a_secret(name: &str) -> bool {
     const SECRET: [&str; 11] = [
         "KEY",
         "APIKEY",
@@ -206,6 +225,12 @@ pub(super) fn names_a_secret(name: &str) -> bool {
         })
 }
 
+/// Whether the value of a header must not appear in any output, whatever it looks like.
+pub fn is_secret_header(name: &str) -> bool {
+    ["authorization", "proxy-authorization", "cookie"].iter().any(|secret| name.eq_ignore_ascii_case(secret))
+        || names_a_secret(name)
+}
+
 /// Whether a key or variable of this name is worth reading in logs.
 fn names_something_public(name: &str) -> bool {
     const PUBLIC: [&str; 26] = [
@@ -217,7 +242,7 @@ fn names_something_public(name: &str) -> bool {
 }
 
 /// Whether a URL in the text carries a password.
-pub(super) fn has_password(text: &str) -> bool {
+pub fn has_password(text: &str) -> bool {
     text.split("://").skip(1).any(|rest| user_of(rest).is_some_and(|user| user.contains(':')))
 }
 

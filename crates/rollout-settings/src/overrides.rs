@@ -18,9 +18,9 @@ pub struct Override {
 }
 
 impl Override {
-    /// Whether the value may stand in a file that the job names.
-    pub(super) fn reaches_into_files(&self) -> bool {
-        [".interaction.", ".prices."].iter().any(|part| self.key.contains(part))
+    /// Puts the value into the tree of the file.
+    pub fn apply(&self, tree: &mut Node, sources: &mut Sources) -> Result<(), Box<Diagnostic>> {
+        apply(tree, self, sources)
     }
 }
 
@@ -42,8 +42,7 @@ impl FromStr for Override {
     }
 }
 
-/// Puts the override into the tree of the job file.
-pub(super) fn apply(tree: &mut Node, over: &Override, sources: &mut Sources) -> Result<(), Box<Diagnostic>> {
+fn apply(tree: &mut Node, over: &Override, sources: &mut Sources) -> Result<(), Box<Diagnostic>> {
     let prefix = over.key.len() + 1;
     let source = sources.add("--set", &format!("{}={}", over.key, over.value));
     let whole = |start, end| Span { source, start, end };

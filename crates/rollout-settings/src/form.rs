@@ -1,0 +1,382 @@
+//! One setting: how its value is read, checked, recorded and described.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
+
+use super::{
+    declare::Key,
+    record::plain,
+    section::Section,
+    tree::{Node, Sources},
+};
+
+/// How a value was written, for the record.
+#[derive(Clone, Copy)]
+pub struct Written<'a> {
+    /// The value in the tree, if it is there and not null.
+    pub node: Option<&'a Node>,
+    /// Its key.
+    pub key: &'a str,
+    /// What the tree was read from; none for a configuration that was made in code.
+    pub sources: Option<&'a Sources>,
+}
+
+impl<'a> Written<'a> {
+    /// Of a configuration that was made in code.
+    pub const NOWHERE: Self = Self { node: None, key: "", sources: None };
+
+    /// The root of a tree.
+    pub fn root(node: &'a Node, sources: &'a Sources) -> Self {
+        Self { node: Some(node), key: "", sources: Some(sources) }
+    }
+
+    /// A key of this mapping.
+    pub fn key(self, key: &'a str) -> Self {
+        let node = self.node.and_then(|node| node.get(key)).filter(|node| !node.is_null());
+        Self { node, key, ..self }
+    }
+
+    /// The values of this list.
+    pub fn items(self) -> impl Iterator<Item = Self> {
+        let items = self.node.map(Node::items).unwrap_or_default();
+        items.iter().map(move |node| Self { node: Some(node), ..self })
+    }
+
+    /// The value as it was written, secrets masked; null if it was not written.
+    pub fn plain(self) -> Json {
+        self.node.map_or(Json::Null, |node| plain(node, self.key))
+    }
+}
+
+type Read<T> = Box<dyn Fn(&Section<'_>, &str) -> Option<T>>;
+type Record<T> = Box<dyn Fn(&T, Written<'_>) -> Json>;
+
+/// What a setting can hold, apart from its name and its documentation.
+pub struct Form<T> {
+    read: Read<T>,
+    record: Option<Record<T>>,
+    schema: Box<dyn Fn() -> Json>,
+    /// The value when the key is absent; without one, nothing can be made of the section.
+    absent: Option<Box<dyn Fn() -> T>>,
+    default: Shown,
+    missing: Option<&'static str>,
+    hashed: bool,
+    kind: Cow<'static, str>,
+    note: &'static str,
+    unset: Option<&'static str>,
+    others: Vec<Other<T>>,
+    always: bool,
+}
+
+/// Another key that is read with the value.
+struct Other<T> {
+    key: Key,
+    record: Option<Record<T>>,
+}
+
+/// The default as the schema and the documentation have it.
+enum Shown {
+    None,
+    /// The value when the key is absent, as it is recorded.
+    Absent,
+    Json(Json),
+}
+
+impl<T: 'static> Form<T> {
+    /// A value that is recorded as it is. `kind` is for people, the schema for editors.
+    pub fn new(
+        kind: impl Into<Cow<'static, str>>,
+        schema: impl Fn() -> Json + 'static,
+        read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static,
+    ) -> Self
+    where
+        T: Serialize,
+    {
+        Self::written(kind, schema, read).recorded(|value, _| json!(value))
+    }
+
+    /// A value that is recorded as it was written, with secrets masked.
+    pub fn written(
+        kind: impl Into<Cow<'static, str>>,
+        schema: impl Fn() -> Json + 'static,
+        read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static,
+    ) -> Self {
+        Self {
+            read: Box::new(read),
+            record: Some(Box::new(|_, written| written.plain())),
+            schema: Box::new(schema),
+            absent: None,
+            default: Shown::None,
+            missing: None,
+            hashed: true,
+            kind: kind.into(),
+            note: "",
+            unset: None,
+            others: Vec::new(),
+            always: false,
+        }
+    }
+
+    /// Records the value in another way.
+    pub fn recorded(mut self, record: impl Fn(&T, Written<'_>) -> Json + 'static) -> Self {
+        self.record = Some(Box::new(record));
+        self
+    }
+
+    /// Leaves the value out of the record.
+    pub fn unrecorded(mut self) -> Self {
+        self.record = None;
+        self
+    }
+
+    /// Leaves the value out of the hash: it cannot change a result.
+    pub fn unhashed(mut self) -> Self {
+        self.hashed = false;
+        self
+    }
+
+    /// The value when the key is absent or its value is refused.
+    pub fn default(mut self, value: T) -> Self
+    where
+        T: Clone,
+    {
+        self.default = Shown::Absent;
+        self.or(value)
+    }
+
+    /// As [`default`](Self::default), but the schema does not show it.
+    pub fn or(self, value: T) -> Self
+    where
+        T: Clone,
+    {
+        self.or_with(move || value.clone())
+    }
+
+    /// An empty value when the key is absent.
+    pub fn or_empty(mut self) -> Self
+    where
+        T: Default,
+    {
+        self.absent = Some(Box::new(T::default));
+        self.unset.get_or_insert("empty");
+        self
+    }
+
+    /// The default that the schema shows, where it is not the value when the key is absent.
+    pub fn shown_default(mut self, default: impl Into<Json>) -> Self {
+        self.default = Shown::Json(default.into());
+        self
+    }
+
+    /// What the documentation shows as default.
+    pub fn unset(mut self, text: &'static str) -> Self {
+        self.unset = Some(text);
+        self
+    }
+
+    /// Notes with this hint when the key is absent.
+    pub fn required(mut self, hint: &'static str) -> Self {
+        self.missing = Some(hint);
+        self
+    }
+
+    /// As [`default`](Self::default), from a function, and the schema does not show it.
+    pub fn or_with(mut self, value: impl Fn() -> T + 'static) -> Self {
+        self.absent = Some(Box::new(value));
+        self
+    }
+
+    /// Reads the value in another way.
+    pub fn read_by(mut self, read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static) -> Self {
+        self.read = Box::new(read);
+        self
+    }
+
+    /// Takes other values as absent.
+    pub fn filter(mut self, keep: impl Fn(&T) -> bool + 'static) -> Self {
+        let read = self.read;
+        self.read = Box::new(move |section, key| read(section, key).filter(&keep));
+        self
+    }
+
+    /// Looks at each value that was read, and may change it.
+    pub fn check(mut self, check: impl Fn(&mut T, &Section<'_>, &str) + 'static) -> Self {
+        let read = self.read;
+        self.read = Box::new(move |section, key| {
+            let mut value = read(section, key)?;
+            check(&mut value, section, key);
+            Some(value)
+        });
+        self
+    }
+
+    /// Changes the schema.
+    pub fn refine(mut self, refine: impl Fn(&mut Json) + 'static) -> Self {
+        let schema = self.schema;
+        self.schema = Box::new(move || {
+            let mut schema = schema();
+            refine(&mut schema);
+            schema
+        });
+        self
+    }
+
+    /// What the documentation shows as type.
+    pub fn kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
+    /// A sentence that follows the description in the schema.
+    pub fn note(mut self, note: &'static str) -> Self {
+        self.note = note;
+        self
+    }
+
+    /// Another way to write the same value, which is read by the same function.
+    pub fn alias<U: 'static>(self, name: &'static str, doc: &'static str, form: Form<U>) -> Self {
+        self.other(name, doc, form, true, None)
+    }
+
+    /// Another key that is read by the same function. Call this last.
+    pub fn beside<U: 'static>(self, name: &'static str, doc: &'static str, form: Form<U>) -> Self {
+        self.other(name, doc, form, false, None)
+    }
+
+    /// The same, and what is recorded under that key.
+    pub fn beside_recorded<U: 'static>(
+        self,
+        name: &'static str,
+        doc: &'static str,
+        form: Form<U>,
+        record: impl Fn(&T, Written<'_>) -> Json + 'static,
+    ) -> Self {
+        self.other(name, doc, form, false, Some(Box::new(record)))
+    }
+
+    fn other<U: 'static>(
+        mut self,
+        name: &'static str,
+        doc: &'static str,
+        form: Form<U>,
+        alias: bool,
+        record: Option<Record<T>>,
+    ) -> Self {
+        let key = Key { alias, ..form.describe(name, doc).swap_remove(0) };
+        self.others.push(Other { key, record });
+        self
+    }
+
+    /// Reads also when the key is absent.
+    pub fn always(mut self) -> Self {
+        self.always = true;
+        self
+    }
+
+    /// Records what was written, whatever became of it.
+    pub fn as_written(self) -> Self {
+        self.recorded(|_, written| written.plain())
+    }
+
+    /// A value that may be absent.
+    pub fn optional(mut self) -> Form<Option<T>> {
+        let record = self.record.take().map(|record| -> Record<Option<T>> {
+            Box::new(move |value, written| value.as_ref().map_or(Json::Null, |value| record(value, written)))
+        });
+        self.absent = None;
+        let form = self.with_record(record, Some);
+        Form { absent: Some(Box::new(|| None)), ..form }
+    }
+
+    /// Another type for the same value.
+    pub fn map<U: 'static>(mut self, into: fn(T) -> U, from: fn(&U) -> T) -> Form<U> {
+        let record = self
+            .record
+            .take()
+            .map(|record| -> Record<U> { Box::new(move |value, written| record(&from(value), written)) });
+        self.with_record(record, into)
+    }
+
+    /// A value of another type that is made of the same keys.
+    pub fn read_into<U: 'static>(
+        self,
+        read: impl Fn(&Section<'_>, &str) -> Option<U> + 'static,
+        record: impl Fn(&U, Written<'_>) -> Json + 'static,
+    ) -> Form<U> {
+        Form { schema: self.schema, ..Form::written(self.kind, || Json::Null, read) }.recorded(record)
+    }
+
+    fn with_record<U: 'static>(self, record: Option<Record<U>>, into: fn(T) -> U) -> Form<U> {
+        let (read, absent) = (self.read, self.absent);
+        Form {
+            read: Box::new(move |section, key| read(section, key).map(into)),
+            record,
+            schema: self.schema,
+            absent: absent.map(|absent| -> Box<dyn Fn() -> U> { Box::new(move || into(absent())) }),
+            default: self.default,
+            missing: self.missing,
+            hashed: self.hashed,
+            kind: self.kind,
+            note: self.note,
+            unset: self.unset,
+            others: self.others.into_iter().map(|other| Other { key: other.key, record: None }).collect(),
+            always: self.always,
+        }
+    }
+
+    /// The value of a key. None if there is none to go on with, which has been noted.
+    pub fn read(&self, section: &Section<'_>, key: &str) -> Option<T> {
+        let given = |key: &str| section.node(key).is_some();
+        let here = given(key) || self.others.iter().any(|other| given(other.key.name));
+        if let (false, Some(hint)) = (here, self.missing) {
+            section.missing(key, hint);
+        }
+        let value = if here || self.always { (self.read)(section, key) } else { None };
+        value.or_else(|| self.absent())
+    }
+
+    /// The value when the key is absent.
+    pub fn absent(&self) -> Option<T> {
+        self.absent.as_ref().map(|absent| absent())
+    }
+
+    /// Puts the value into the record of its section.
+    pub fn record(&self, key: &str, value: &T, written: Written<'_>, out: &mut Map<String, Json>) {
+        let others = self.others.iter().map(|other| (other.key.name, &other.record));
+        for (key, record) in std::iter::once((key, &self.record)).chain(others) {
+            if let Some(record) = record {
+                out.insert(key.to_owned(), record(value, written.key(key)));
+            }
+        }
+    }
+
+    /// The key and those that are read with it, without the type of the value.
+    pub fn describe(mut self, name: &'static str, doc: &'static str) -> Vec<Key> {
+        let others = std::mem::take(&mut self.others);
+        let (required, hashed, kind, unset) =
+            (self.missing.is_some(), self.hashed, self.kind.clone(), self.unset);
+        let schema = Box::new(move || self.full_schema(doc));
+        let key = Key { name, doc, schema, required, hashed, kind, unset, alias: false };
+        std::iter::once(key).chain(others.into_iter().map(|other| other.key)).collect()
+    }
+
+    fn full_schema(&self, doc: &str) -> Json {
+        let mut description = super::docs::summary(doc);
+        if !self.note.is_empty() {
+            description = format!("{description} {}", self.note);
+        }
+        let mut schema = Map::from_iter([("description".to_owned(), json!(description))]);
+        if let Json::Object(own) = (self.schema)() {
+            schema.extend(own);
+        }
+        let default = match (&self.default, &self.record, &self.absent) {
+            (Shown::Json(default), ..) => Some(default.clone()),
+            (Shown::Absent, Some(record), Some(absent)) => Some(record(&absent(), Written::NOWHERE)),
+            _ => None,
+        };
+        schema.extend(default.map(|default| ("default".to_owned(), default)));
+        Json::Object(schema)
+    }
+}

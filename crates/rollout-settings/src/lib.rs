@@ -1,0 +1,36 @@
+//! Settings in files: each is declared once, with its name, type, default, documentation and check.
+//!
+//! A file of any format becomes one [tree] of values with positions. A declaration, made with
+//! [`settings!`](crate::settings!), takes typed values out of the tree, notes what is wrong and goes on, so that all of it
+//! is told at once, as [`Problems`]. The JSON Schema, the recorded form and the tables in docs/ come from the same
+//! declaration.
+//!
+//! The order of reading: [tree], [yaml] and [toml_file] make trees; [reader] and [section] take values out; [form] and
+//! [forms] describe one setting; [declare] makes them into a section; [docs] writes tables.
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
+
+pub mod declare;
+pub mod diagnostic;
+pub mod docs;
+mod document;
+pub mod expand;
+mod expanded;
+pub mod form;
+pub mod forms;
+mod overrides;
+pub mod reader;
+pub mod record;
+pub mod section;
+pub mod toml_file;
+pub mod tree;
+pub mod yaml;
+
+pub use declare::{Key, Settings, object, titled};
+pub use diagnostic::{Code, Diagnostic, Problems, Severity};
+pub use document::Document;
+pub use expand::{Env, EnvValue, ExpandError, Expanded, env_value, expand};
+pub use form::{Form, Written};
+pub use overrides::{Override, OverrideError};
+pub use reader::{Reader, Vars, read_json, read_text};
+pub use section::Section;
+pub use tree::{Entry, Node, Sources, Span, Value};

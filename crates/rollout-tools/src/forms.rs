@@ -1,0 +1,77 @@
+//! The forms that settings of tools have: numbers with bounds that are neither nothing nor absurd.
+
+use std::{path::PathBuf, time::Duration};
+
+use rollout::config::Bytes;
+use rollout_settings::{
+    Form,
+    forms::{self, Whole, number, texts, whole},
+    section::above_zero,
+};
+
+use crate::environments::EnvironmentType;
+
+/// A day: longer than anything here takes.
+pub(crate) const MAX_SECONDS: u64 = 86_400;
+
+/// A time in seconds.
+pub(crate) fn seconds(default: u64) -> Form<Duration> {
+    number(above_zero(MAX_SECONDS as f64))
+        .kind("seconds > 0")
+        .map(Duration::from_secs_f64, |time| time.as_secs_f64())
+        .default(Duration::from_secs(default))
+}
+
+/// A time in whole seconds.
+pub(crate) fn whole_seconds(default: u64) -> Form<u64> {
+    whole(1..=MAX_SECONDS).default(default)
+}
+
+/// How many there may be: more than this no machine has.
+pub(crate) fn how_many(default: usize) -> Form<usize> {
+    whole(1..=1 << 30).default(default)
+}
+
+/// A size in bytes: up to a tebibyte, more than anybody wants to spend on a file.
+pub(crate) fn size<T: Whole>(default: T) -> Form<T> {
+    whole(1..=1 << 40).kind("bytes").default(default)
+}
+
+/// An amount of memory. A number without a unit is a number of bytes.
+pub(crate) fn memory(default: u64) -> Form<Bytes> {
+    forms::bytes().read_by(|section, key| section.quantity(key)).default(Bytes(default))
+}
+
+/// Folders that files may be in.
+pub(crate) fn roots() -> Form<Vec<PathBuf>> {
+    texts()
+        .kind("list of paths")
+        .map(
+            |paths| paths.into_iter().map(PathBuf::from).collect(),
+            |paths: &Vec<PathBuf>| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+        )
+        .default(crate::seed::default_roots())
+        .unset("where the server was started")
+}
+
+/// What makes environments.
+pub(crate) fn environment() -> Form<EnvironmentType> {
+    const TYPES: [(&str, EnvironmentType); 2] =
+        [("native", EnvironmentType::Native), ("docker", EnvironmentType::Docker)];
+    forms::word(&TYPES).default(EnvironmentType::Native)
+}
+
+/// Reads settings from JSON by their declarations.
+macro_rules! deserialize {
+    ($($config:ty),*) => {
+        $(
+            impl<'de> serde::Deserialize<'de> for $config {
+                fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                    let settings = serde::Deserialize::deserialize(from)?;
+                    rollout_settings::read_json::<Self>("", &settings).map_err(serde::de::Error::custom)
+                }
+            }
+        )*
+    };
+}
+pub(crate) use deserialize;

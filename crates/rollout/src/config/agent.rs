@@ -1,0 +1,252 @@
+//! The `agents` of a job file.
+
+use std::collections::HashMap;
+
+use serde_json::{Value as Json, json};
+
+use super::{ModelAgentConfig, ModelConfig, model::LimitKeys};
+use rollout_core::name::AgentName;
+use rollout_model::Limits;
+use rollout_settings::{
+    Env, Section, Settings as _, Value, Written,
+    declare::entry,
+    diagnostic::{Code, quoted},
+    forms::{env, filled, hash, section, some_section, text},
+    read_text,
+    record::sha256,
+};
+
+/// One entry of `agents`.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// Names the agent in results and directories.
+    pub name: AgentName,
+    /// For readers.
+    pub description: Option<String>,
+    /// Variables of its scripts, and of nothing else.
+    pub env: Env,
+    /// What it does.
+    pub kind: AgentKind,
+}
+
+/// What an agent does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentKind {
+    /// Runs the task's own solution.
+    Oracle,
+    /// Does nothing, so a task that rewards it is broken.
+    Nop,
+    /// Runs shell scripts.
+    Script {
+        /// Installs the agent; the phase is left out when absent.
+        install: Option<String>,
+        /// Attempts the task.
+        execute: String,
+    },
+    /// Asks a model.
+    Model(Box<ModelAgentConfig>),
+}
+
+rollout_settings::settings! {
+    /// An agent: shell scripts, a model, or one of the reserved names `oracle` and `nop`.
+    pub(super) struct AgentKeys {
+        /// Names the agent in results. `oracle` runs the task's own solution, `nop` does nothing.
+        name: Option<String> = text().kind("name").required("every agent has a `name:`").optional(),
+        /// For readers.
+        ///
+        /// Kept in `config.json`.
+        description: Option<String> = text().optional(),
+        /// A bash script that installs the agent.
+        install: Option<String> = text().kind("script").optional(),
+        /// The path of the install script, relative to this file.
+        install_file: Option<String> = filled().kind("path").optional(),
+        /// The hash that the install script must have, as config.json records it.
+        install_sha256: Option<String> = hash().optional(),
+        /// A bash script that attempts the task. $ROLLOUT_TASK_INSTRUCTION is the path of the instruction.
+        ///
+        /// Required, or its file, but for models, and for `oracle` and `nop`, which have no scripts.
+        execute: Option<String> = text().kind("script").optional(),
+        /// The path of the execute script, relative to this file.
+        execute_file: Option<String> = filled().kind("path").optional(),
+        /// The hash that the execute script must have, as config.json records it.
+        execute_sha256: Option<String> = hash().optional(),
+        /// A model and how it is reached.
+        ///
+        /// Makes the agent a [model](models.md#model), in place of scripts.
+        model: Option<ModelConfig> = some_section::<ModelConfig>().optional(),
+        /// What the model is told first on tasks with containers, in place of the usual.
+        ///
+        /// See [on tasks with containers](models.md#on-tasks-with-containers).
+        system_prompt: Option<String> = text().optional().unset("a short one"),
+        /// When a model's attempt at a task with a container has to end.
+        ///
+        /// See [on tasks with containers](models.md#on-tasks-with-containers).
+        limits: Limits = section::<LimitKeys>().unset("200 turns"),
+        /// Variables of its scripts, and of nothing else.
+        ///
+        /// They do not exist while tests run.
+        env: Env = env(),
+    }
+}
+
+const SCRIPTS: [&str; 4] = ["install", "install_file", "execute", "execute_file"];
+
+/// What an agent of a reserved name does, so that it has no scripts of its own.
+const RESERVED: [(&str, AgentKind, &str); 2] =
+    [("oracle", AgentKind::Oracle, "runs the task's own solution"), ("nop", AgentKind::Nop, "does nothing")];
+
+pub(super) const REQUIRED: &str = "a job needs at least one agent, such as `- name: oracle`";
+
+pub(super) fn schema() -> Json {
+    let mut schema = entry::<AgentKeys>();
+    let reserved: Vec<_> = RESERVED.iter().map(|(name, ..)| *name).collect();
+    let any_of =
+        |keys: &[&str]| -> Vec<Json> { keys.iter().map(|key| json!({ "required": [key] })).collect() };
+    schema["if"] = json!({ "properties": { "name": { "enum": reserved } } });
+    schema["then"] = json!({ "not": { "anyOf": any_of(&[&SCRIPTS[..], &["model"]].concat()) } });
+    schema["else"] = json!({
+        "oneOf": any_of(&["execute", "execute_file", "model"]),
+        "not": { "anyOf": [
+            { "required": ["install", "install_file"] },
+            { "required": ["model"], "anyOf": any_of(&["install", "install_file"]) },
+        ] },
+    });
+    schema["dependentRequired"] = json!({ "system_prompt": ["model"], "limits": ["model"] });
+    schema
+}
+
+pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<AgentConfig> {
+    root.refuse_empty(key, REQUIRED);
+    let mut agents = Vec::new();
+    let mut seen = HashMap::new();
+    for section in root.sections::<AgentKeys>(key) {
+        let Some(agent) = agent(&section) else { continue };
+        let span = section.value_span("name");
+        if let Some(first) = seen.insert(agent.name.clone(), span) {
+            let hint = "give one of them another `name:`; results are grouped by it";
+            section.same_name("agents", agent.name.as_str(), span, first, hint);
+        }
+        agents.push(agent);
+    }
+    agents
+}
+
+fn agent(section: &Section<'_>) -> Option<AgentConfig> {
+    let keys = AgentKeys::read(section)?;
+    let (name, description, env) = (keys.name.clone(), keys.description.clone(), keys.env.clone());
+    let kind = match RESERVED.iter().find(|(reserved, ..)| name.as_deref() == Some(reserved)) {
+        Some((name, kind, does)) => {
+            refuse_scripts(section, name, does);
+            Some(kind.clone())
+        }
+        None if section.entry("model").is_some() => {
+            SCRIPTS.iter().for_each(|key| section.exclude("model", key));
+            let (system_prompt, limits) = (keys.system_prompt, keys.limits);
+            keys.model
+                .map(|model| AgentKind::Model(Box::new(ModelAgentConfig { model, system_prompt, limits })))
+        }
+        None => script(section, keys),
+    };
+    if section.entry("model").is_none() {
+        for entry in ["system_prompt", "limits"].iter().filter_map(|key| section.entry(key)) {
+            let message = format!("`{}` has a meaning only beside `model`", entry.key);
+            let hint = format!("remove `{}`", entry.key);
+            section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
+        }
+    }
+    let name = name?;
+    let name = AgentName::new(name.as_str()).map_err(|error| {
+        let message = format!("{} cannot be the name of an agent: {error}", quoted(&name));
+        section.reader.error(section.value_span("name"), Code::InvalidName, message);
+    });
+    Some(AgentConfig { name: name.ok()?, description, env, kind: kind? })
+}
+
+fn refuse_scripts(section: &Section<'_>, name: &str, does: &str) {
+    for key in SCRIPTS.into_iter().chain(["model"]) {
+        if let Some(entry) = section.entry(key) {
+            let message = format!("the agent `{name}` {does}, so it cannot have `{key}`");
+            let hint = format!("remove `{key}`, or give the agent another name");
+            section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
+        }
+    }
+}
+
+fn script(section: &Section<'_>, keys: AgentKeys) -> Option<AgentKind> {
+    section.exclude("install", "install_file");
+    section.exclude("execute", "execute_file");
+    let install = phase_script(section, "install", keys.install, keys.install_file, keys.install_sha256);
+    let execute = phase_script(section, "execute", keys.execute, keys.execute_file, keys.execute_sha256);
+    if section.entry("execute").is_none() && section.entry("execute_file").is_none() {
+        let hint = "write the script under `execute:`, or its path under `execute_file:`, or a `model:`; \
+                    agents that need neither are `oracle` and `nop`";
+        section.missing("execute", hint);
+    }
+    let install = install.filter(|script| !script.trim().is_empty());
+    Some(AgentKind::Script { install, execute: execute? })
+}
+
+fn phase_script(
+    section: &Section<'_>,
+    key: &str,
+    script: Option<String>,
+    file: Option<String>,
+    hash: Option<String>,
+) -> Option<String> {
+    let file_key = format!("{key}_file");
+    let (script, key) = if section.entry(key).is_some() {
+        (script?, key)
+    } else {
+        let read = read_text(&section.reader.dir.join(file?)).map_err(|message| {
+            let message = format!("`{}`: {message}", section.at(&file_key));
+            section.invalid_with_hint(&file_key, message, "the path is relative to the job file");
+        });
+        (read.ok()?, file_key.as_str())
+    };
+    if key.starts_with("execute") && script.trim().is_empty() {
+        section.invalid(key, format!("the script of `{}` is empty", section.at(key)));
+        return None;
+    }
+    if script.contains('\0') {
+        section.invalid(key, format!("the script of `{}` holds a NUL character", section.at(key)));
+    }
+    if hash.is_some_and(|hash| hash != sha256(script.as_bytes())) {
+        let hash_key = file_key.replace("_file", "_sha256");
+        section.invalid(&hash_key, format!("`{}` has changed: its hash is another", section.at(&file_key)));
+    }
+    Some(script)
+}
+
+/// An agent as config.json keeps it: of a script that is in a file, the path and the hash.
+pub(super) fn record(config: &AgentConfig, written: Written<'_>) -> Json {
+    let mut keys = AgentKeys::defaults().expect("no key of an agent is without a default");
+    keys.name = Some(config.name.to_string());
+    keys.description.clone_from(&config.description);
+    let mut recorded = vec!["name", "description", "env"];
+    let mut phase = |[key, file_key, hash_key]: [&'static str; 3], script: Option<&String>| {
+        let file = match written.key(file_key).node.map(|node| &node.value) {
+            Some(Value::String(file)) => script.map(|script| (file.clone(), sha256(script.as_bytes()))),
+            _ => None,
+        };
+        recorded.extend(if file.is_some() { vec![file_key, hash_key] } else { vec![key] });
+        (file.is_none().then(|| script.cloned()).flatten(), file.unzip())
+    };
+    match &config.kind {
+        AgentKind::Oracle | AgentKind::Nop => {}
+        AgentKind::Script { install, execute } => {
+            (keys.install, (keys.install_file, keys.install_sha256)) =
+                phase(["install", "install_file", "install_sha256"], install.as_ref());
+            (keys.execute, (keys.execute_file, keys.execute_sha256)) =
+                phase(["execute", "execute_file", "execute_sha256"], Some(execute));
+        }
+        AgentKind::Model(agent) => {
+            recorded.extend(["model", "system_prompt", "limits"]);
+            keys.model = Some(agent.model.clone());
+            keys.system_prompt.clone_from(&agent.system_prompt);
+            keys.limits = agent.limits;
+        }
+    }
+    let mut record = AgentKeys::record(&keys, written);
+    record.retain(|key, _| recorded.contains(&key.as_str()));
+    record.into()
+}

@@ -1,0 +1,244 @@
+//! The `datasets` of a job file.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value as Json, json};
+
+use super::{InteractionConfig, interaction};
+use rollout_core::name::DatasetName;
+use rollout_settings::{
+    Form, Section, Settings as _, Value, Written,
+    declare::{entry, one_of},
+    diagnostic::{Code, quoted},
+    forms::{number_or_text, path, some_section, text},
+};
+
+/// One entry of `datasets`.
+#[derive(Debug, Clone)]
+pub struct DatasetConfig {
+    /// Names the dataset in results and directories. For a path: its `name:`, else the directory's base name.
+    pub name: DatasetName,
+    /// Where its tasks come from.
+    pub source: DatasetSource,
+}
+
+/// Where the tasks of a dataset come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DatasetSource {
+    /// A directory of tasks, or a single task.
+    Path(PathBuf),
+    /// An entry of a registry file.
+    Registry {
+        /// Where the registry lies.
+        registry: RegistryLocation,
+        /// The name of the dataset in the registry.
+        dataset: String,
+        /// The version to take; the first entry of that name when absent.
+        version: Option<String>,
+    },
+    /// Examples that a model is led through.
+    Interaction(Box<InteractionConfig>),
+}
+
+/// Where a registry file lies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RegistryLocation {
+    /// On this machine.
+    Path(PathBuf),
+    /// Behind an `http` or `https` URL.
+    Url(String),
+}
+
+rollout_settings::settings! {
+    /// Tasks from a directory or from a registry, or examples for a model.
+    pub(super) struct DatasetKeys {
+        /// The directory of a task, or one that holds tasks, relative to this file.
+        ///
+        /// Files, hidden directories, and directories without any file of a task are passed over; an empty directory is an
+        /// incomplete task. Links to directories are followed.
+        path: Option<String> = path().optional(),
+        /// Where the registry lies. `${VAR}` is expanded.
+        ///
+        /// A `path` may also be a directory that holds `registry.json`.
+        registry: Option<RegistryKeys> = some_section::<RegistryKeys>()
+            .refine(|schema| one_of(&["path", "url"], schema))
+            .kind("`path:` or `url:`")
+            .optional(),
+        /// Examples that a model is led through: the path of an interaction file, relative to this file, or what such a
+        /// file holds.
+        ///
+        /// See [interactions](models.md#interactions). An agent that is no model cannot attempt them; one that can attempt
+        /// nothing in a job is refused.
+        interaction: Option<InteractionConfig> = interaction().optional(),
+        /// With `path` and `interaction`: the name in results, the base name of the directory or file when absent. With
+        /// `registry`: the name that the dataset has there.
+        name: Option<String> = text().kind("name").optional(),
+        /// The version in the registry; the first entry of that name when absent.
+        ///
+        /// Then with a warning if there are several.
+        version: Option<String> = number_or_text().optional(),
+        /// With `registry`: the name in results, `name` when absent.
+        rename: Option<String> = text().kind("name").optional(),
+    }
+}
+
+rollout_settings::settings! {
+    /// Where a registry lies.
+    pub(super) struct RegistryKeys {
+        /// The path of a registry file, relative to this file.
+        path: Option<String> = path().optional().as_written(),
+        /// The http or https URL of a registry file.
+        url: Option<String> = path().kind("URL").optional().as_written(),
+    }
+}
+
+fn interaction() -> Form<InteractionConfig> {
+    let schema = || json!({ "anyOf": [{ "type": "string" }, entry::<InteractionConfig>()] });
+    Form::written("path, or mapping", schema, |section, key| match section.node(key)?.value {
+        // Its file could not be read, which has been noted.
+        Value::String(_) => None,
+        _ => interaction::read(&section.section::<InteractionConfig>(key)?),
+    })
+    .recorded(|config, written| InteractionConfig::record(config, written).into())
+}
+
+pub(super) const REQUIRED: &str = "a job needs at least one dataset, such as `- path: ./tasks`";
+
+pub(super) fn schema() -> Json {
+    let mut schema = entry::<DatasetKeys>();
+    one_of(&["path", "registry", "interaction"], &mut schema);
+    schema["dependentRequired"] =
+        json!({ "registry": ["name"], "version": ["registry"], "rename": ["registry"] });
+    schema
+}
+
+pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
+    root.refuse_empty(key, REQUIRED);
+    let mut datasets = Vec::new();
+    let mut seen = HashMap::new();
+    for section in root.sections::<DatasetKeys>(key) {
+        let Some(dataset) = dataset(&section) else { continue };
+        let named =
+            ["rename", "name", "path", "interaction"].into_iter().find(|key| section.entry(key).is_some());
+        let span = section.value_span(named.unwrap_or("path"));
+        if let Some(first) = seen.insert(dataset.name.clone(), span) {
+            let rename = if section.entry("registry").is_some() { "rename" } else { "name" };
+            let hint = format!("give this one another name with `{rename}:`; results are grouped by it");
+            section.same_name("datasets", dataset.name.as_str(), span, first, &hint);
+        }
+        datasets.push(dataset);
+    }
+    datasets
+}
+
+fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
+    let keys = DatasetKeys::read(section)?;
+    let hint = "a dataset has a `path:`, a `registry:` with a `name:`, or an `interaction:`";
+    let kind = section.one_of(&["path", "registry", "interaction"], hint)?;
+    if kind != "registry" {
+        section.refuse(&["version", "rename"], kind, |key| match key {
+            "version" => "versions exist only in a registry".to_owned(),
+            _ => "a dataset that is not in a registry is renamed with `name:`".to_owned(),
+        });
+    }
+    match kind {
+        "path" => path_dataset(section, keys),
+        "registry" => registry_dataset(section, keys),
+        _ => interaction_dataset(section, keys),
+    }
+}
+
+fn interaction_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    if section.entry("name").is_none() && keys.interaction.is_some() {
+        section.missing("name", "an interaction that has no file of its own has a `name:`");
+    }
+    let name = dataset_name(section, "name", &keys.name?, "name")?;
+    Some(DatasetConfig { name, source: DatasetSource::Interaction(Box::new(keys.interaction?)) })
+}
+
+fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    let path = section.reader.dir.join(keys.path?);
+    if !path.is_dir() {
+        let message = format!("{} is not a directory", quoted(&path.display().to_string()));
+        let hint = "write the directory of a task, or one that holds tasks, relative to the job file";
+        section.invalid_with_hint("path", message, hint);
+        return None;
+    }
+    let name = match section.node("name") {
+        Some(_) => dataset_name(section, "name", &keys.name?, "name")?,
+        None => dataset_name(section, "path", &base_name(&path), "name")?,
+    };
+    Some(DatasetConfig { name, source: DatasetSource::Path(path) })
+}
+
+fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    let registry = keys.registry.and_then(|keys| registry(&section.inside("registry"), keys));
+    let dataset = keys.name.filter(|_| section.filled_string("name").is_some());
+    if section.entry("name").is_none() {
+        section.missing("name", "write the `name:` that the dataset has in the registry");
+    }
+    let name = match section.node("rename") {
+        Some(_) => dataset_name(section, "rename", &keys.rename?, "rename")?,
+        None => dataset_name(section, "name", dataset.as_ref()?, "rename")?,
+    };
+    let source = DatasetSource::Registry { registry: registry?, dataset: dataset?, version: keys.version };
+    Some(DatasetConfig { name, source })
+}
+
+fn registry(section: &Section<'_>, keys: RegistryKeys) -> Option<RegistryLocation> {
+    section.one_of(&["path", "url"], "a registry has a `path:` or a `url:`")?;
+    if section.entry("url").is_some() {
+        let hint = "a file on this machine goes under `path:`";
+        keys.url?;
+        let named = Section { path: "registry".to_owned(), ..section.empty("") };
+        return named.url("url", section.node("url")?, hint).map(RegistryLocation::Url);
+    }
+    // A variable that is missing has been noted.
+    let path = section.expanded_text(&keys.path?, section.node("path")?).text;
+    let path = Some(path).filter(|path| !path.is_empty()).map(|path| section.reader.dir.join(path))?;
+    if !path.exists() {
+        let message = format!("{} does not exist", quoted(&path.display().to_string()));
+        section.invalid_with_hint("path", message, "the path is relative to the job file");
+        return None;
+    }
+    Some(RegistryLocation::Path(path))
+}
+
+fn dataset_name(section: &Section<'_>, key: &str, name: &str, rename: &str) -> Option<DatasetName> {
+    DatasetName::new(name)
+        .map_err(|error| {
+            let message = format!("{} cannot be the name of a dataset: {error}", quoted(name));
+            let hint = format!("name its directory in the results with `{rename}:`");
+            section.reader.error_with_hint(section.value_span(key), Code::InvalidName, message, hint);
+        })
+        .ok()
+}
+
+/// The last part of a path, also where it is written as `.` or ends in `..`.
+fn base_name(path: &Path) -> String {
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    name(path).or_else(|| name(&path.canonicalize().ok()?)).unwrap_or_default()
+}
+
+/// A dataset as config.json keeps it.
+pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
+    match &config.source {
+        DatasetSource::Path(_) => json!({ "path": written.key("path").plain(), "name": config.name }),
+        DatasetSource::Interaction(interaction) => {
+            let interaction = InteractionConfig::record(interaction, written.key("interaction"));
+            json!({ "interaction": interaction, "name": config.name })
+        }
+        DatasetSource::Registry { registry, dataset, version } => {
+            let key = if matches!(registry, RegistryLocation::Path(_)) { "path" } else { "url" };
+            json!({
+                "registry": { key: written.key("registry").key(key).plain() },
+                "name": dataset,
+                "version": version,
+                "rename": written.key("rename").plain(),
+            })
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The `rubric` of an interaction, and parsers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use serde_json::{Value as Json, json};
+
+use super::ModelConfig;
+use rollout_model::rubric::{Command, Match};
+use rollout_settings::{
+    Code, Form, Node, Section, Settings as _, Value, Written,
+    declare::{entry, one_of},
+    diagnostic::{nearest, quoted},
+    forms::{command, filled, finite, flag, seconds, some_section, word},
+};
+
+/// One function of a rubric.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RubricEntry {
+    /// The name of its metric.
+    pub name: String,
+    /// How much its score counts; finite.
+    pub weight: f64,
+    /// How it scores.
+    pub score: ScoreConfig,
+}
+
+/// How a function of a rubric scores.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ScoreConfig {
+    /// By comparing the answer of the model with that of the example.
+    Match {
+        /// What counts as the same.
+        how: Match,
+        /// Finds the model's answer; the interaction's parser when absent.
+        parser: Option<ParserConfig>,
+    },
+    /// By asking a model.
+    Judge {
+        /// The judge.
+        model: Box<ModelConfig>,
+        /// What it is asked; the usual question when absent.
+        prompt: Option<String>,
+        /// Finds the model's answer; the interaction's parser when absent.
+        parser: Option<ParserConfig>,
+    },
+    /// By a command of this machine.
+    Command {
+        /// The program and its arguments; never empty.
+        command: Vec<String>,
+        /// Whether it scores all rollouts of an example together.
+        group: bool,
+        /// How long it may take.
+        timeout: Duration,
+    },
+}
+
+/// How the answer is found in what a model said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParserConfig {
+    /// It is all of the last message.
+    Plain,
+    /// It is what comes after the thoughts.
+    Think,
+    /// It is what comes after the thoughts, if there are any.
+    MaybeThink,
+    /// It is in the last `\boxed{}`.
+    Boxed,
+    /// It is in a tag.
+    Xml {
+        /// The tags that are expected, in order, each with the names that it may have; never empty.
+        fields: Vec<Vec<String>>,
+        /// The tag with the answer; one of the fields.
+        answer_field: String,
+    },
+}
+
+rollout_settings::settings! {
+    /// A function that scores rollouts.
+    pub(super) struct RubricKeys {
+        /// The name of its metric; its kind when absent.
+        name: Option<String> = filled().optional(),
+        /// How much its score counts; with 0 it is a metric only.
+        weight: f64 = finite().default(1.0),
+        /// Compares the answer with that of the example.
+        ///
+        /// It gives 1 if the answer that the parser finds is right, else 0. `exact`: the same text. `contains`: the right
+        /// answer is in it. `numeric`: the last number of each is the same. `math`: they are the same mathematics.
+        how as "match": Option<Match> = word(&MATCHES).optional(),
+        /// A model that is asked whether the answer is right.
+        ///
+        /// It gives 1 if the model says yes, else 0: `model` as [above](#model), and perhaps `prompt`, in which
+        /// `{question}`, `{answer}` and `{response}` are filled in.
+        judge: Option<JudgeKeys> = some_section::<JudgeKeys>().optional(),
+        /// A program that scores, and its arguments.
+        ///
+        /// It gets the rollout as JSON on its standard input, and prints the number.
+        command: Option<Vec<String>> = command().optional(),
+        /// The command scores all rollouts of an example together.
+        ///
+        /// It gets a list of all rollouts of the example and prints a list of numbers.
+        group: bool = flag(false),
+        /// Seconds that the command may take.
+        timeout as "timeout_sec": Duration = seconds().default(Command::TIMEOUT),
+        /// How the answer is found; as the interaction says when absent.
+        parser: Option<ParserConfig> = parser().optional(),
+    }
+}
+
+rollout_settings::settings! {
+    /// A model that is asked whether the answer is right.
+    pub(super) struct JudgeKeys {
+        /// A model and how it is reached.
+        model: ModelConfig = some_section::<ModelConfig>()
+            .required("write who judges, as the `model:` of an agent is written"),
+        /// What it is asked. `{question}`, `{answer}` and `{response}` are filled in.
+        prompt: Option<String> = filled().optional(),
+    }
+}
+
+rollout_settings::settings! {
+    /// The answer is in a tag.
+    struct XmlKeys {
+        /// The tags that are expected, in order; a list stands for one tag of several names.
+        xml: Vec<Vec<String>> = Form::new("list", xml_schema, fields).required(TAGS).or_empty(),
+        /// The tag with the answer.
+        answer_field: String = filled().default("answer".to_owned()),
+    }
+}
+
+const MATCHES: [(&str, Match); 4] = [
+    ("exact", Match::Exact),
+    ("contains", Match::Contains),
+    ("numeric", Match::Numeric),
+    ("math", Match::Math),
+];
+
+const TAGS: &str = "write the tags that are expected, such as `xml: [think, answer]`";
+
+const PARSERS: [&str; 4] = ["plain", "think", "maybe_think", "boxed"];
+
+/// Columns that every row of the results has. A metric of the same name would hide one.
+const COLUMNS: [&str; 24] = [
+    "example_id",
+    "task",
+    "prompt",
+    "completion",
+    "answer",
+    "info",
+    "reward",
+    "advantage",
+    "error",
+    "error_chain",
+    "long_error_chain",
+    "timing",
+    "is_completed",
+    "is_truncated",
+    "stop_condition",
+    "metrics",
+    "tool_defs",
+    "token_usage",
+    "trajectory",
+    "trajectory_id",
+    "attempt",
+    "cost",
+    "usage",
+    "model",
+];
+
+pub(super) const EXAMPLE: &str =
+    "such as `- match: exact`, which compares the answer with that of the example";
+
+pub(super) fn schema() -> Json {
+    let mut schema = entry::<RubricKeys>();
+    one_of(&["match", "judge", "command"], &mut schema);
+    schema
+}
+
+pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
+    section.filled_list(key, EXAMPLE);
+    let independent =
+        section.node("independent_scoring").is_some_and(|node| matches!(node.value, Value::Bool(true)));
+    let mut entries = Vec::new();
+    let mut seen = HashMap::new();
+    for entry in section.sections::<RubricKeys>(key) {
+        let Some(keys) = RubricKeys::read(&entry) else { continue };
+        let (name, weight) = (keys.name.clone(), keys.weight);
+        let Some((default, score)) = score(&entry, keys, independent) else { continue };
+        let name = name.unwrap_or_else(|| default.to_owned());
+        let span = entry.value_span("name");
+        if COLUMNS.contains(&name.as_str()) {
+            let message = format!("{} cannot be the name of a metric", quoted(&name));
+            entry.reader.error_with_hint(
+                span,
+                Code::InvalidName,
+                message,
+                "results have a column of that name",
+            );
+        }
+        if let Some(first) = seen.insert(name.clone(), span) {
+            let hint = "give one of them another `name:`; metrics are found by it";
+            entry.same_name("entries of the rubric", &name, span, first, hint);
+        }
+        entries.push(RubricEntry { name, weight, score });
+    }
+    entries
+}
+
+/// How an entry scores, and what it is named unless it says so.
+fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(&'static str, ScoreConfig)> {
+    let hint = "an entry has a `match:`, a `judge:` or a `command:`";
+    let kind = entry.one_of(&["match", "judge", "command"], hint)?;
+    let foreign: &[&str] = if kind == "command" { &["parser"] } else { &["group", "timeout_sec"] };
+    entry.refuse(foreign, kind, |key| format!("leave `{key}` out"));
+    let RubricKeys { how, judge, command, group, timeout, parser, .. } = keys;
+    match kind {
+        "match" => {
+            let how = how?;
+            let word = MATCHES.iter().find(|(_, known)| *known == how).map_or("match", |(word, _)| word);
+            Some((word, ScoreConfig::Match { how, parser }))
+        }
+        "judge" => {
+            let JudgeKeys { model, prompt } = judge?;
+            Some(("judge", ScoreConfig::Judge { model: Box::new(model), prompt, parser }))
+        }
+        _ => {
+            if group && independent {
+                let message = "a command over groups cannot score each rollout by itself";
+                entry.invalid_with_hint("group", message, "leave `independent_scoring` or `group` out");
+            }
+            Some(("command", ScoreConfig::Command { command: command?, group, timeout }))
+        }
+    }
+}
+
+/// An entry as config.json keeps it.
+pub(super) fn record(entry: &RubricEntry, written: Written<'_>) -> Json {
+    let mut record = written.plain();
+    record["name"] = json!(entry.name);
+    record["weight"] = json!(entry.weight);
+    if let ScoreConfig::Judge { model, .. } = &entry.score {
+        record["judge"]["model"] = ModelConfig::record(model, written.key("judge").key("model")).into();
+    }
+    record
+}
+
+/// How the answer is found in what a model said.
+pub(super) fn parser() -> Form<ParserConfig> {
+    let schema = || json!({ "anyOf": [{ "enum": PARSERS }, entry::<XmlKeys>()] });
+    Form::written("word, or mapping", schema, |section, key| {
+        let node = section.node(key)?;
+        let choices = "it can be one of `plain`, `think`, `maybe_think`, `boxed`, or `{xml: [fields]}`";
+        match &node.value {
+            Value::String(word) => match word.as_str() {
+                "plain" => Some(ParserConfig::Plain),
+                "think" => Some(ParserConfig::Think),
+                "maybe_think" => Some(ParserConfig::MaybeThink),
+                "boxed" => Some(ParserConfig::Boxed),
+                other => {
+                    let hint = match nearest(other, &PARSERS) {
+                        Some(name) => format!("did you mean `{name}`? {choices}"),
+                        None => choices.to_owned(),
+                    };
+                    section.invalid_with_hint(key, format!("there is no parser {}", quoted(other)), hint);
+                    None
+                }
+            },
+            Value::Map(_) => xml(&section.section::<XmlKeys>(key)?),
+            _ => {
+                let message =
+                    format!("`{}` must be a word or a mapping, not {}", section.at(key), node.kind());
+                section.reader.error_with_hint(node.span, Code::WrongType, message, choices);
+                None
+            }
+        }
+    })
+}
+
+fn xml_schema() -> Json {
+    let tag = json!({ "type": "string", "pattern": "^[\\w-]+$" });
+    json!({ "type": "array", "minItems": 1, "items": {
+        "anyOf": [tag.clone(), { "type": "array", "minItems": 1, "items": tag }],
+    } })
+}
+
+fn xml(section: &Section<'_>) -> Option<ParserConfig> {
+    let XmlKeys { xml: fields, answer_field } = XmlKeys::read(section)?;
+    let names = || fields.iter().flatten().map(String::as_str);
+    if !fields.is_empty() && !names().any(|name| name == answer_field) {
+        let listed: Vec<String> = names().map(quoted).collect();
+        let message = format!("the answer is looked for in {}, which is not a field", quoted(&answer_field));
+        let hint = format!("write `answer_field:` with one of {}", listed.join(", "));
+        let key = if section.node("answer_field").is_some() { "answer_field" } else { "xml" };
+        section.invalid_with_hint(key, message, hint);
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = names().find(|name| !seen.insert(*name)) {
+        let message = format!("the tag {} is given twice", quoted(twice));
+        section.invalid_with_hint("xml", message, "each name belongs to one field");
+    }
+    Some(ParserConfig::Xml { answer_field, fields })
+}
+
+fn fields(section: &Section<'_>, key: &str) -> Option<Vec<Vec<String>>> {
+    let nodes = section.filled_list(key, TAGS)?.iter();
+    let alternatives = nodes.map(|node| match &node.value {
+        Value::List(items) if !items.is_empty() => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    });
+    Some(alternatives.filter_map(|nodes| nodes.iter().map(|node| tag(section, node)).collect()).collect())
+}
+
+fn tag(section: &Section<'_>, node: &Node) -> Option<String> {
+    let fits = |char: char| char.is_alphanumeric() || matches!(char, '_' | '-');
+    match &node.value {
+        Value::String(name) if !name.is_empty() && name.chars().all(fits) => Some(name.clone()),
+        Value::String(name) => {
+            let message = format!("{} cannot be a tag", quoted(name));
+            section.reader.error_with_hint(
+                node.span,
+                Code::InvalidValue,
+                message,
+                "write letters, digits, `_` and `-`, without brackets",
+            );
+            None
+        }
+        _ => {
+            section.reader.wrong_type(node, "xml", "a list of tags");
+            None
+        }
+    }
+}

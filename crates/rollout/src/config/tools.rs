@@ -1,0 +1,260 @@
+//! The `tools` of an interaction.
+
+use rollout_model::tool::container::ContainerTool;
+use std::{collections::HashMap, time::Duration};
+
+use indexmap::IndexMap;
+use serde_json::{Map, Value, json};
+
+use rollout_settings::{
+    Code, Env, EnvValue, Form, Node, Section, Settings as _, Span, Written,
+    declare::{entry, one_of},
+    diagnostic::quoted,
+    forms::{command, env, filled, headers, mapping, path, seconds, some_section},
+    record, tree,
+};
+
+/// What a model may call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolConfig {
+    /// A command of this machine.
+    Command(CommandToolConfig),
+    /// The tools of an MCP server.
+    Mcp(McpConfig),
+    /// Tools that work in a container; never empty, and no tool twice.
+    Container(Vec<ContainerTool>),
+}
+
+/// A command that gets the arguments of a call as JSON, and whose output is the result.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommandToolConfig {
+    /// The model's name for it.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub parameters: Map<String, Value>,
+    /// The program and its arguments; never empty.
+    pub command: Vec<String>,
+    /// How long a call may take.
+    pub timeout: Duration,
+}
+
+/// How an MCP server is reached.
+#[derive(Debug, Clone, PartialEq)]
+pub enum McpConfig {
+    /// A process that is started.
+    Command {
+        /// The program and its arguments; never empty.
+        command: Vec<String>,
+        /// Variables of the process.
+        env: Env,
+    },
+    /// A server that is there.
+    Url {
+        /// Its `http` or `https` URL.
+        url: EnvValue,
+        /// Headers of each request.
+        headers: IndexMap<String, EnvValue>,
+    },
+}
+
+rollout_settings::settings! {
+    /// A command of this machine, the tools of an MCP server, or tools that work in a container.
+    pub(super) struct ToolKeys {
+        /// A program and its arguments. It gets the arguments of a call as JSON on its standard input, and what it prints is
+        /// the result.
+        ///
+        /// There is no shell in between.
+        command: Option<Vec<String>> = command().optional(),
+        /// The model's name for it.
+        name: Option<String> = filled()
+            .refine(|schema| schema["pattern"] = json!("^[A-Za-z0-9_-]{1,64}$"))
+            .kind("name")
+            .optional(),
+        /// What it does, for the model.
+        description: Option<String> = filled().optional(),
+        /// The JSON Schema of its arguments.
+        parameters: Map<String, Value> = mapping()
+            .check(|_, section, key| check_parameters(section, key))
+            .or_with(|| Map::from_iter([("type".to_owned(), json!("object")), ("properties".to_owned(), json!({}))])),
+        /// Seconds that a call may take.
+        timeout as "timeout_sec": Duration = seconds().default(Duration::from_secs(60)),
+        /// An MCP server, with all of its tools.
+        ///
+        /// A server of the Model Context Protocol: `command` (a list) and perhaps `env`, or `url` and perhaps `headers`. It is
+        /// started once for the whole job.
+        mcp: Option<McpKeys> = some_section::<McpKeys>()
+            .refine(|schema| one_of(&["command", "url"], schema))
+            .optional(),
+        /// Tools that work in the container of the rollout.
+        container: Vec<(ContainerTool, Span)> = container_tools(),
+    }
+}
+
+rollout_settings::settings! {
+    /// An MCP server.
+    pub(super) struct McpKeys {
+        /// The program that is the server, and its arguments.
+        command: Option<Vec<String>> = command().optional(),
+        /// Variables of that program. `${VAR}` is expanded.
+        env: Env = env(),
+        /// Where the server answers. `${VAR}` is expanded.
+        url: Option<String> = path()
+            .kind("URL")
+            .read_by(|section, key| section.url(key, section.node(key)?, "such as `http://127.0.0.1:8000/v1`"))
+            .optional(),
+        /// Headers of each request to it. `${VAR}` is expanded.
+        headers: IndexMap<String, EnvValue> = headers(),
+    }
+}
+
+const CONTAINER_TOOLS: [(&str, ContainerTool); 4] = [
+    ("bash", ContainerTool::Bash),
+    ("read_file", ContainerTool::ReadFile),
+    ("write_file", ContainerTool::WriteFile),
+    ("apply_patch", ContainerTool::ApplyPatch),
+];
+
+/// What servers take as the name of a tool.
+const MAX_NAME: usize = 64;
+
+pub(super) fn schema() -> Value {
+    let mut schema = entry::<ToolKeys>();
+    one_of(&["command", "mcp", "container"], &mut schema);
+    schema["dependentRequired"] = json!({ "command": ["name", "description"] });
+    schema
+}
+
+pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<ToolConfig> {
+    let mut names = HashMap::new();
+    let entries = section.sections::<ToolKeys>(key);
+    entries.iter().filter_map(|entry| tool(entry, ToolKeys::read(entry)?, &mut names)).collect()
+}
+
+fn tool(entry: &Section<'_>, keys: ToolKeys, names: &mut HashMap<String, Span>) -> Option<ToolConfig> {
+    let hint = "a tool has a `command:`, an `mcp:` server, or is of a `container:`";
+    let kind = entry.one_of(&["command", "mcp", "container"], hint)?;
+    if kind != "command" {
+        let foreign = ["name", "description", "parameters", "timeout_sec"];
+        entry.refuse(&foreign, kind, |_| "these tools describe themselves".to_owned());
+    }
+    match kind {
+        "command" => command_tool(entry, keys, names).map(ToolConfig::Command),
+        "mcp" => mcp(&entry.inside("mcp"), keys.mcp?).map(ToolConfig::Mcp),
+        _ => {
+            for (tool, span) in &keys.container {
+                let name =
+                    CONTAINER_TOOLS.iter().find(|(_, known)| known == tool).map_or("", |(name, _)| name);
+                once(entry, name, *span, names);
+            }
+            Some(ToolConfig::Container(keys.container.into_iter().map(|(tool, _)| tool).collect()))
+        }
+    }
+}
+
+fn command_tool(
+    entry: &Section<'_>,
+    keys: ToolKeys,
+    names: &mut HashMap<String, Span>,
+) -> Option<CommandToolConfig> {
+    for (key, hint) in [
+        ("name", "write what the model calls it by, such as `name: add`"),
+        ("description", "write what it does, so that the model knows when to call it"),
+    ] {
+        if entry.entry(key).is_none() {
+            entry.missing(key, hint);
+        }
+    }
+    if let Some(name) = &keys.name {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if name.len() > MAX_NAME || !name.bytes().all(fits) {
+            let message = format!("{} cannot be the name of a tool", quoted(name));
+            let hint = format!("write at most {MAX_NAME} letters, digits, `_` and `-`");
+            entry.reader.error_with_hint(entry.value_span("name"), Code::InvalidName, message, hint);
+        }
+        once(entry, name, entry.value_span("name"), names);
+    }
+    Some(CommandToolConfig {
+        command: keys.command?,
+        name: keys.name?,
+        description: keys.description?,
+        parameters: keys.parameters,
+        timeout: keys.timeout,
+    })
+}
+
+fn check_parameters(section: &Section<'_>, key: &str) {
+    let kind = section.node(key).and_then(|node| node.get("type")).map(|node| &node.value);
+    if !matches!(kind, Some(tree::Value::String(kind)) if kind == "object") {
+        let message = format!("`{}` must be the JSON Schema of an object", section.at(key));
+        let hint = "write `type: object` and the arguments under `properties:`";
+        section.invalid_with_hint(key, message, hint);
+    }
+}
+
+fn mcp(section: &Section<'_>, keys: McpKeys) -> Option<McpConfig> {
+    let hint = "an MCP server has a `command:` that starts it, or a `url:`";
+    let kind = section.one_of(&["command", "url"], hint)?;
+    section.exclude(kind, if kind == "command" { "headers" } else { "env" });
+    if kind == "command" {
+        return Some(McpConfig::Command { command: keys.command?, env: keys.env });
+    }
+    let url = keys.url?;
+    // A query may hold a key.
+    let secret = section.reader.hides(&url);
+    Some(McpConfig::Url { url: EnvValue { value: url, secret }, headers: keys.headers })
+}
+
+fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
+    let schema = || {
+        let names: Vec<&str> = CONTAINER_TOOLS.iter().map(|(name, _)| *name).collect();
+        json!({ "type": "array", "minItems": 1, "items": { "enum": names } })
+    };
+    Form::written("list of names", schema, |section, key| {
+        let all: Vec<String> = CONTAINER_TOOLS.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let hint = format!("it can be any of {}", all.join(", "));
+        let mut tools = Vec::new();
+        for Node { value, span } in section.filled_list(key, &hint)? {
+            let tree::Value::String(name) = value else {
+                let message = format!("`{}` must be a list of names", section.at(key));
+                section.reader.error_with_hint(*span, Code::WrongType, message, &hint);
+                continue;
+            };
+            match CONTAINER_TOOLS.iter().find(|(known, _)| known == name) {
+                Some((_, tool)) => tools.push((*tool, *span)),
+                None => {
+                    let message = format!("there is no tool {} for containers", quoted(name));
+                    section.reader.error_with_hint(*span, Code::InvalidValue, message, &hint);
+                }
+            }
+        }
+        Some(tools)
+    })
+    .or_empty()
+}
+
+/// Notes a second tool of one name.
+fn once(section: &Section<'_>, name: &str, span: Span, names: &mut HashMap<String, Span>) {
+    if let Some(first) = names.insert(name.to_owned(), span) {
+        section.same_name(
+            "tools",
+            name,
+            span,
+            first,
+            "a model calls tools by their names, so each has its own",
+        );
+    }
+}
+
+/// A tool as config.json keeps it.
+pub(super) fn record(written: Written<'_>) -> Value {
+    let mut tool = written.plain();
+    let mcp = written.key("mcp");
+    for (key, record) in [("env", record::env as fn(Written<'_>) -> Value), ("headers", record::headers)] {
+        if tool["mcp"].get(key).is_some() {
+            tool["mcp"][key] = record(mcp.key(key));
+        }
+    }
+    tool
+}
