@@ -509,6 +509,12 @@ mod tests {
             read(json!({"network": "bridge", "pids": 0})),
             read(json!({"images": {"a": "host", "b": "guest"}})),
         ];
-        insta::assert_snapshot!(errors.join("\n"), @"");
+        insta::assert_snapshot!(errors.join("\n"), @"
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `pids`
+        2 settings are wrong
+          `provider_config.network` cannot be `bridge`; it can be one of `host`, `none`
+          `provider_config.pids` must be at least 1, not 0
+        `provider_config.images.b` cannot be `guest`; it can be one of `host`
+        ");
     }
 }

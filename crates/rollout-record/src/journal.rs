@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 /// One line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
-pub enum Entry {
+pub enum JournalEntry {
     /// What the job is; always the first line. A later one takes its place: the job has grown.
     Job(Box<Header>),
     /// A run or a resume began.
@@ -178,7 +178,7 @@ impl Journal {
             .map_err(|source| io_error("create", path, source))?;
         let mut journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
         journal.lock()?;
-        journal.push(&Entry::Job(Box::new(header)));
+        journal.push(&JournalEntry::Job(Box::new(header)));
         journal.sync()?;
         if let Some(parent) = path.parent() {
             // Without this the new directory entry itself may be lost with the power.
@@ -191,7 +191,7 @@ impl Journal {
 
     /// Opens a journal to continue it: reads every entry after the header into `each`, and cuts off
     /// a torn tail.
-    pub fn open(path: &Path, each: impl FnMut(Entry)) -> Result<(Self, Header), JournalError> {
+    pub fn open(path: &Path, each: impl FnMut(JournalEntry)) -> Result<(Self, Header), JournalError> {
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -213,7 +213,7 @@ impl Journal {
     }
 
     /// Puts an entry into the next group.
-    pub fn push(&mut self, entry: &Entry) {
+    pub fn push(&mut self, entry: &JournalEntry) {
         serde_json::to_writer(&mut self.buffer, entry).expect("entries are plain data with string keys");
         self.buffer.push(b'\n');
     }
@@ -233,14 +233,14 @@ impl Journal {
 }
 
 /// Reads a journal without taking part in its job. Returns the header and the length of whole lines.
-pub fn read(path: &Path, mut each: impl FnMut(Entry)) -> Result<(Header, u64), JournalError> {
+pub fn read(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<(Header, u64), JournalError> {
     read_places(path, |_, entry| each(entry))
 }
 
 /// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
 pub(super) fn read_places(
     path: &Path,
-    mut each: impl FnMut(u64, Entry),
+    mut each: impl FnMut(u64, JournalEntry),
 ) -> Result<(Header, u64), JournalError> {
     let file = File::open(path).map_err(|source| io_error("open", path, source))?;
     let mut reader = BufReader::with_capacity(1 << 18, file);
@@ -264,10 +264,10 @@ pub(super) fn read_places(
         let place = whole;
         whole += line.len() as u64;
         match (entry, &header) {
-            (Entry::Job(found), _) if found.version > VERSION => {
+            (JournalEntry::Job(found), _) if found.version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
             }
-            (Entry::Job(found), _) => header = Some(*found),
+            (JournalEntry::Job(found), _) => header = Some(*found),
             (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
             (entry, Some(_)) => each(place, entry),
         }
@@ -310,8 +310,8 @@ mod tests {
         Ok((journal, count))
     }
 
-    fn started() -> Entry {
-        Entry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None }
+    fn started() -> JournalEntry {
+        JournalEntry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{fmt, ops::Range, sync::Arc};
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
-use super::tree::{Sources, Span};
+use super::tree::{SourceFiles, Span, printable};
 
 /// How much a [`Diagnostic`] matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -78,16 +78,16 @@ pub struct Diagnostic {
 
 impl Diagnostic {
     /// Makes an error about a place.
-    pub fn error(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+    pub fn error(sources: &SourceFiles, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, sources, span, code, message.into())
     }
 
     /// Makes a warning about a place.
-    pub fn warning(sources: &Sources, span: Span, code: Code, message: impl Into<String>) -> Self {
+    pub fn warning(sources: &SourceFiles, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, sources, span, code, message.into())
     }
 
-    fn new(severity: Severity, sources: &Sources, span: Span, code: Code, message: String) -> Self {
+    fn new(severity: Severity, sources: &SourceFiles, span: Span, code: Code, message: String) -> Self {
         let source = sources.get(span.source);
         let before = source.text.get(..span.start).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -130,7 +130,7 @@ impl Diagnostic {
     }
 
     /// Shows a second place, if it is in the same file.
-    pub fn related(mut self, sources: &Sources, span: Span, label: &'static str) -> Self {
+    pub fn related(mut self, sources: &SourceFiles, span: Span, label: &'static str) -> Self {
         let source = sources.get(span.source);
         if Arc::ptr_eq(&source.text, &self.text) {
             self.related = Some((first_line(&source.text, span.range()), label));
@@ -237,16 +237,6 @@ pub fn quoted(text: &str) -> String {
         Some((end, _)) => format!("`{}…`", printable(&text[..end])),
         None => format!("`{}`", printable(text)),
     }
-}
-
-/// The text with everything escaped that a terminal would obey.
-pub fn printable(text: &str) -> String {
-    let bidi = |char| matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        if char.is_control() || bidi(char) { out.extend(char.escape_default()) } else { out.push(char) }
-    }
-    out
 }
 
 /// The nearest of the words, if one is near enough to be what was meant.

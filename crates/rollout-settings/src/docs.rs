@@ -4,16 +4,7 @@ use std::{borrow::Cow, fmt::Write as _, path::Path};
 
 use serde_json::Value as Json;
 
-use super::declare::Key;
-
-/// The first paragraph of a documentation, on one line.
-pub fn summary(doc: &str) -> String {
-    paragraph(doc.split("\n\n").next().unwrap_or_default())
-}
-
-fn paragraph(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
+use super::{declare::Key, form::paragraph};
 
 /// Writes the tables of a page anew, each between `<!-- settings: name -->` and `<!-- end -->`. After the name, `first..last`
 /// chooses some of the keys.
@@ -117,7 +108,21 @@ mod tests {
         let tables = [("some", Some::keys())];
         let page = "a\n<!-- settings: some -->\nold\n<!-- end -->\nb\n<!-- settings: some flag..flag --><!-- end -->\n";
         let filled = fill(page, &tables).unwrap();
-        insta::assert_snapshot!(filled, @"");
+        insta::assert_snapshot!(filled, @"
+        a
+        <!-- settings: some -->
+        | key | type | default | meaning |
+        | --- | --- | --- | --- |
+        | `number` | integer ≥ 1 | 3 | How many. More is slower. |
+        | `flag` | boolean | `false` | Whether. |
+        <!-- end -->
+        b
+        <!-- settings: some flag..flag -->
+        | key | type | default | meaning |
+        | --- | --- | --- | --- |
+        | `flag` | boolean | `false` | Whether. |
+        <!-- end -->
+        ");
         assert_eq!(fill(&filled, &tables).unwrap(), filled);
         assert!(fill("<!-- settings: other --><!-- end -->", &tables).is_err());
         assert!(fill("<!-- settings: some a..b --><!-- end -->", &tables).is_err());

@@ -9,13 +9,13 @@ use super::{
     diagnostic::{Code, Diagnostic, Problems},
     expand::expand,
     reader::{Reader, Vars, read_text},
-    tree::{Node, Sources, Span, Value},
+    tree::{Node, SourceFiles, Span, Value},
     yaml,
 };
 
 /// A file, YAML or JSON, that is not a job's or a task's.
 pub struct Document {
-    sources: Sources,
+    sources: SourceFiles,
     root: Node,
     secrets: Vec<String>,
 }
@@ -34,7 +34,7 @@ impl Document {
     /// Reads a text as if it were the content of the file at `path`, and expands each `${VAR}` in it if there are
     /// variables.
     pub fn parse(path: &Path, text: &str, vars: Option<&Vars<'_>>) -> Result<Self, Problems> {
-        let mut sources = Sources::default();
+        let mut sources = SourceFiles::default();
         let mut root = yaml::parse_file(&mut sources, &path.display().to_string(), path, text)?;
         let reader = Reader::new(&sources, "", &|_| None);
         reader.check_duplicates(&root);

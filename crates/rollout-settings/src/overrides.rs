@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::{
     diagnostic::{Code, Diagnostic, quoted},
-    tree::{Entry, Node, Sources, Span, Value},
+    tree::{Entry, Node, SourceFiles, Span, Value},
     yaml,
 };
 
@@ -19,7 +19,7 @@ pub struct Override {
 
 impl Override {
     /// Puts the value into the tree of the file.
-    pub fn apply(&self, tree: &mut Node, sources: &mut Sources) -> Result<(), Box<Diagnostic>> {
+    pub fn apply(&self, tree: &mut Node, sources: &mut SourceFiles) -> Result<(), Box<Diagnostic>> {
         apply(tree, self, sources)
     }
 }
@@ -42,7 +42,7 @@ impl FromStr for Override {
     }
 }
 
-fn apply(tree: &mut Node, over: &Override, sources: &mut Sources) -> Result<(), Box<Diagnostic>> {
+fn apply(tree: &mut Node, over: &Override, sources: &mut SourceFiles) -> Result<(), Box<Diagnostic>> {
     let prefix = over.key.len() + 1;
     let source = sources.add("--set", &format!("{}={}", over.key, over.value));
     let whole = |start, end| Span { source, start, end };

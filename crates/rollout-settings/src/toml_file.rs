@@ -8,7 +8,7 @@ use toml::{
 };
 
 use super::{
-    diagnostic::printable,
+    tree::printable,
     tree::{Entry, Node, Span, Value},
 };
 

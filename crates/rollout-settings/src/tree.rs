@@ -2,9 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::diagnostic::printable;
-
-/// A place in one of the [`Sources`].
+/// A place in one of the [`SourceFiles`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Which of the sources.
@@ -33,9 +31,9 @@ pub struct Source {
 
 /// Every text that took part in one configuration.
 #[derive(Debug, Default)]
-pub struct Sources(Vec<Source>);
+pub struct SourceFiles(Vec<Source>);
 
-impl Sources {
+impl SourceFiles {
     /// Adds a text and returns its id.
     pub fn add(&mut self, name: &str, text: &str) -> usize {
         self.0.push(Source { name: printable(name), text: text.into() });
@@ -166,4 +164,14 @@ impl Node {
             ),
         }
     }
+}
+
+/// The text with everything escaped that a terminal would obey.
+pub fn printable(text: &str) -> String {
+    let bidi = |char| matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        if char.is_control() || bidi(char) { out.extend(char.escape_default()) } else { out.push(char) }
+    }
+    out
 }

@@ -9,8 +9,9 @@ use serde::{
 use serde_saphyr::{Location, Spanned};
 
 use super::{
-    diagnostic::{Code, Diagnostic, Problems, printable},
-    tree::{Entry, Node, Sources, Span, Value},
+    diagnostic::{Code, Diagnostic, Problems},
+    tree::printable,
+    tree::{Entry, Node, SourceFiles, Span, Value},
 };
 
 /// Why a text is not YAML.
@@ -43,7 +44,7 @@ impl YamlError {
 }
 
 /// Parses the content of the file at `path`, which is `name` in messages.
-pub fn parse_file(sources: &mut Sources, name: &str, path: &Path, text: &str) -> Result<Node, Problems> {
+pub fn parse_file(sources: &mut SourceFiles, name: &str, path: &Path, text: &str) -> Result<Node, Problems> {
     let source = sources.add(name, text);
     parse(text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });

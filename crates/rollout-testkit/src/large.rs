@@ -15,7 +15,7 @@ use rollout::{
     name::TaskName,
     name::TrialIndex,
     record::{
-        journal::{Entry, Header, Journal, PlannedTask, VERSION},
+        journal::{Header, Journal, JournalEntry, PlannedTask, VERSION},
         layout::JobDir,
         rows,
     },
@@ -158,8 +158,10 @@ impl LargeJob {
             example.task_name = TaskName::new(name(number / ATTEMPTS)).expect("it is a name");
             example.attempt = number % ATTEMPTS + 1;
             example.reward = Some(f64::from(number % 2));
-            journal
-                .push(&Entry::Trial { index: TrialIndex(number.into()), result: Arc::new(example.clone()) });
+            journal.push(&JournalEntry::Trial {
+                index: TrialIndex(number.into()),
+                result: Arc::new(example.clone()),
+            });
             if number % 10_000 == 0 {
                 journal.sync().expect("write the journal");
             }
@@ -169,7 +171,7 @@ impl LargeJob {
 }
 
 /// The entry that says where the results of the run come from.
-fn started() -> Entry {
+fn started() -> JournalEntry {
     let provenance = json!({
         "rollout_version": "0.1.0", "config_hash": "sha256:0", "provider": "native", "seeds": null,
         "git": {"commit": "0".repeat(40), "is_dirty": false, "remote_url": "https://example.com/jobs"},

@@ -173,7 +173,8 @@ fn servers() -> Form<Vec<(String, McpTransport)>> {
                     );
                     section.reader.error(span, Code::InvalidName, message);
                 }
-                let transport = servers.settings::<McpServerConfig>(name)?.transport();
+                let server = servers.section_or_empty::<McpServerConfig>(name);
+                let transport = McpServerConfig::read(&server)?.transport();
                 let note = |message: &str| {
                     if !section.reader.reported(span) {
                         section.reader.error(span, Code::InvalidValue, message);

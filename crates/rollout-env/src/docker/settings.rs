@@ -271,20 +271,24 @@ mod tests {
         .into_iter()
         .map(|value| read(value).unwrap_err())
         .collect();
-        insta::assert_snapshot!(errors.join("\n"), @r#"
-        unknown key "netwrok"; the docker environment knows network, runtime, platform, extra_hosts, mounts, gpus, dns, user, pids and builder
+        insta::assert_snapshot!(errors.join("\n"), @"
+        unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `builder`
         images is for `type: native`; docker takes the image that FROM names
-        pids is 0; expected a whole number above 0
+        `provider_config.pids` must be at least 1, not 0
         2 settings are wrong
-          dns is "1.1.1.1"; expected a list of texts
-          gpus is 0; expected all, a number, or a list of identifiers
-        platform is "arm64"; expected a text such as "linux/amd64"
-        builder is "kaniko"; there are classic and buildkit
-        extra_hosts is ["db"]; expected {name: address} or a list of "name:address"
-        the source of the mount on /data is "data"; expected an absolute path
-        a mount's type is "nfs"; there are bind, volume and tmpfs
-        a mount's target is ""; expected an absolute path inside
-        a mount has the unknown key "readonly"; it knows type, source, target and read_only
-        "#);
+          `provider_config.dns` must be a list, not a string
+          `provider_config.gpus` must be `all`, a number, or a list of identifiers
+        `provider_config.platform` cannot be `arm64`; write it as `linux/amd64`
+        `provider_config.builder` cannot be `kaniko`; it can be one of `classic`, `buildkit`
+        `provider_config.extra_hosts` cannot have `db`; write `{name: address}`, or a list of `name:address`
+        `provider_config.mounts.0.source` is `data`; expected an absolute path
+        2 settings are wrong
+          `provider_config.mounts.0.source` is ``; expected an absolute path
+          `provider_config.mounts.0.type` cannot be `nfs`; it can be one of `bind`, `volume`, `tmpfs`
+        `target` is missing in `provider_config.mounts.0`; write an absolute path inside
+        2 settings are wrong
+          `provider_config.mounts.0.source` is ``; expected an absolute path
+          unknown key `readonly` in `provider_config.mounts.0`; did you mean `read_only`? known keys in `provider_config.mounts.0`: `type`, `source`, `target`, `read_only`
+        ");
     }
 }

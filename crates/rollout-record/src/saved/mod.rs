@@ -38,7 +38,7 @@ pub use conversation::{Conversation, Turn};
 
 use self::{lines::LineIndex, rows::RowIndex};
 use super::{
-    journal::{self, Entry, Header, JournalError, PlannedTask},
+    journal::{self, Header, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, open_below},
     tasks::TaskAbout,
 };
@@ -151,15 +151,15 @@ impl SavedJob {
         let mut runs: Vec<SavedRun> = Vec::new();
         let mut places: HashMap<TrialIndex, Place> = HashMap::new();
         let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
-            Entry::Job(_) => {}
-            Entry::RunStarted { at, provenance } => {
+            JournalEntry::Job(_) => {}
+            JournalEntry::RunStarted { at, provenance } => {
                 runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
             }
-            Entry::Trial { index, .. } => {
+            JournalEntry::Trial { index, .. } => {
                 let run = runs.len().saturating_sub(1) as u32;
                 places.insert(index, Place { index, offset, run });
             }
-            Entry::RunEnded { at, cancelled } => {
+            JournalEntry::RunEnded { at, cancelled } => {
                 if let Some(run) = runs.last_mut() {
                     (run.ended_at, run.cancelled) = (Some(at), cancelled);
                 }
@@ -328,7 +328,7 @@ impl Trials<'_> {
         self.at = place.offset + length as u64;
         let entry = serde_json::from_slice(&self.line)
             .map_err(|source| SavedError::Damaged { path: path(), source })?;
-        let Entry::Trial { index, result } = entry else {
+        let JournalEntry::Trial { index, result } = entry else {
             return Err(failed(io::Error::other("it changed while it was read")));
         };
         let result = Arc::unwrap_or_clone(result);

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::bm25::Index;
 use super::cache::Cache;
-use super::extract::{DocumentFormat, Section};
+use super::extract::{DocumentFormat, DocumentSection};
 use super::reader::Reader;
 use crate::resource::{ErrorCode, ToolError};
 use crate::seed::{self, SeedFile, Stamp};
@@ -26,7 +26,7 @@ const INDEXING: usize = 2;
 /// A document that was read.
 #[derive(Debug)]
 pub(super) struct Document {
-    pub(super) sections: Vec<Section>,
+    pub(super) sections: Vec<DocumentSection>,
     pub(super) index: Index,
     /// About what it takes of memory.
     bytes: usize,
@@ -115,8 +115,10 @@ fn too_large(file: &SeedFile) -> ToolError {
 
 impl Document {
     /// Indexes a document, unless that takes too much memory.
-    fn of(sections: Vec<Section>, most: usize) -> Option<Self> {
-        let size = |section: &Section| size_of::<Section>() + section.title.len() + section.text.len();
+    fn of(sections: Vec<DocumentSection>, most: usize) -> Option<Self> {
+        let size = |section: &DocumentSection| {
+            size_of::<DocumentSection>() + section.title.len() + section.text.len()
+        };
         let text_bytes: usize = sections.iter().map(size).sum();
         let mut index = Index::default();
         for section in &sections {
@@ -138,7 +140,7 @@ mod tests {
     fn a_document_of_nothing_but_different_words_is_refused() {
         let words = |each: &dyn Fn(usize) -> String| {
             let text = (0..1000).map(each).collect::<Vec<_>>().join(" ");
-            vec![Section { title: String::new(), text }]
+            vec![DocumentSection { title: String::new(), text }]
         };
         let same = words(&|_| "word".to_owned());
         assert!(Document::of(same, 20_000).is_some_and(|document| document.bytes > 5000));

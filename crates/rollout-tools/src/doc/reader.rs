@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::extract::{DocumentFormat, ExtractError, ExtractLimits, Extraction, Section, extract};
+use super::extract::{DocumentFormat, DocumentSection, ExtractError, ExtractLimits, Extraction, extract};
 use crate::helper::Helper;
 use crate::helper::{Bounds, Failure, HelperError};
 use crate::resource::{ErrorCode, ToolError};
@@ -38,7 +38,7 @@ impl Reader {
     }
 
     /// The sections of a document.
-    pub(crate) async fn sections(&self, file: &SeedFile) -> Result<Vec<Section>, Unread> {
+    pub(crate) async fn sections(&self, file: &SeedFile) -> Result<Vec<DocumentSection>, Unread> {
         if file.stamp.size > self.limits.file_bytes {
             let refused = Failure::from(ExtractError::File(self.limits.file_bytes));
             return Err(Unread::of(file, HelperError::from(refused)));

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::doc::bm25;
 use crate::doc::cache::Cache;
-use crate::doc::extract::{DocumentFormat, Section, pieces};
+use crate::doc::extract::{DocumentFormat, DocumentSection, pieces};
 use crate::doc::reader::Reader;
 use crate::resource::{ErrorCode, Params, ToolError};
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
@@ -148,7 +148,7 @@ impl Builder {
 
 impl Index {
     /// Adds a document, or as much of it as fits and a little more.
-    fn add(&mut self, path: &str, sections: &[Section], chunk: usize, overlap: usize, most: usize) {
+    fn add(&mut self, path: &str, sections: &[DocumentSection], chunk: usize, overlap: usize, most: usize) {
         let path: Arc<str> = path.into();
         for section in sections {
             if self.bytes() > most {

@@ -26,7 +26,7 @@ rollout_settings::settings! {
         pub ports: Vec<u16> = ports(),
         /// The proxy that pages are fetched through: `http://proxy.example.com:3128`. It resolves names, so it has to refuse
         /// names of private addresses itself. Proxies that the environment names are not used.
-        pub proxy: Option<Key> = key(),
+        pub proxy: Option<SecretKey> = key(),
         /// What pages are told about who reads them.
         pub user_agent: String = text().default(USER_AGENT.to_owned()).unset("`Mozilla/5.0 (compatible; rollout/…)`"),
         /// How long fetching a page may take in all, redirects included.
@@ -55,14 +55,14 @@ rollout_settings::settings! {
         /// The key for it; has to be given for `brave` and `serper`.
         ///
         /// Write `${BRAVE_API_KEY}` to take it from the environment.
-        pub api_key: Option<Key> = key(),
+        pub api_key: Option<SecretKey> = key(),
         /// More parameters of each request, as the service names them: `language`, `country`, `gl`.
         pub params: Map<String, Value> = mapping(),
         /// How long one answer may take.
         pub timeout_seconds: u64 = whole(0..=u64::MAX).default(20),
         /// How often a request is repeated that met a busy or failing service.
         ///
-        /// After 408, 429, 5xx and lost connections; after `Retry-After` seconds (15 at most), else after 0.5 s, 1 s, 2 s …
+        /// It is repeated after 408, 429, 5xx and lost connections: after `Retry-After` seconds (15 at most), else after 0.5 s, 1 s, 2 s …
         pub max_retries: u32 = whole(0..=u32::MAX.into()).default(3),
     }
 }
@@ -75,11 +75,11 @@ impl Default for WebConfig {
     }
 }
 
-fn key() -> Form<Option<Key>> {
+fn key() -> Form<Option<SecretKey>> {
     Form::written(
         "string",
         || json!({ "type": "string" }),
-        |section, key| section.string(key).map(|key| Key(key.to_owned())),
+        |section, key| section.string(key).map(|key| SecretKey(key.to_owned())),
     )
     .optional()
 }
@@ -129,17 +129,17 @@ impl Backend {
 
 /// A key, or an address with a password, which is not shown where the configuration is printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(String);
+pub struct SecretKey(String);
 
-impl Key {
+impl SecretKey {
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(…)")
+        f.write_str("SecretKey(…)")
     }
 }
 

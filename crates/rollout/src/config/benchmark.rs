@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ModelConfig,
-    benchmark_forms::{input, key, maps, metric, prompt, text, texts, url, values},
+    benchmark_forms::{filled, input, is_filled, key, maps, metric, prompt, text, texts, url, values},
     model::MOST_RETRIES,
 };
 use rollout_core::{
@@ -43,9 +43,8 @@ rollout_settings::settings! {
         /// Where results go, relative to the working directory.
         ///
         /// A directory that has [results](#results) already is refused.
-        pub output_dir: Option<PathBuf> = text()
+        pub output_dir: Option<PathBuf> = filled()
             .kind("path")
-            .filter(|text| !text.trim().is_empty())
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .optional()
             .shown_default(RESULTS)
@@ -60,7 +59,7 @@ rollout_settings::settings! {
         pub max_turns: NonZeroU32 = count(100),
         /// How often a request to the model is tried again.
         ///
-        /// After 0.5 s, 1 s, 2 s and so on.
+        /// The waits are 0.5 s, 1 s, 2 s and so on.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
         /// With `parallel`: how many questions are worked on at the same time.
         pub max_workers: NonZeroU32 = count(1).unhashed(),
@@ -83,18 +82,11 @@ rollout_settings::settings! {
         /// How answers are scored.
         pub evaluation_metric: Metric = metric().default(Metric::ExactMatch),
         /// The model that judges for `llm_judgement`; `model_name` when absent.
-        pub evaluator_model_name: Option<String> = text()
-            .filter(|text| !text.trim().is_empty())
-            .optional()
-            .unset("`model_name`"),
+        pub evaluator_model_name: Option<String> = filled().optional().unset("`model_name`"),
         /// The judge's key; `api_key` when absent.
         pub evaluator_api_key: Option<EnvValue> = key().unset("`api_key`").unhashed(),
         /// The address of the judge's server; `base_url` when absent.
-        pub evaluator_base_url: Option<String> = url()
-            .filter(|text| !text.trim().is_empty())
-            .optional()
-            .unset("`base_url`")
-            .unhashed(),
+        pub evaluator_base_url: Option<String> = url().filter(|text| is_filled(text)).optional().unset("`base_url`").unhashed(),
         /// The judge's temperature.
         pub evaluator_temperature: f64 = number(..)
             .refine(|schema| (schema["minimum"], schema["maximum"]) = (json!(0), json!(2)))
@@ -104,7 +96,7 @@ rollout_settings::settings! {
         pub evaluator_max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
         /// What else is sent to the judge.
         ///
-        /// Such as `max_tokens`.
+        /// For example `max_tokens`.
         pub evaluator_extra_params: Map<String, Value> = values(),
         /// Whether the judge is shown the question beside the answers.
         pub evaluator_include_question: bool = flag(false),
@@ -113,10 +105,7 @@ rollout_settings::settings! {
         /// What these sessions are opened with, by kind, under `content`.
         pub resource_init_configs: IndexMap<String, Map<String, Value>> = maps(),
         /// The address of the tool server.
-        pub sandbox_server_url: String = url()
-            .filter(|text| !text.trim().is_empty())
-            .default("http://127.0.0.1:18890".to_owned())
-            .unhashed(),
+        pub sandbox_server_url: String = url().filter(|text| is_filled(text)).default("http://127.0.0.1:18890".to_owned()).unhashed(),
         /// The token of the tool server, if it wants one.
         pub sandbox_token: Option<EnvValue> = key().unhashed(),
         /// Whether the tool server is started if it does not answer.
@@ -131,10 +120,7 @@ rollout_settings::settings! {
         /// Seconds that one call of a tool may take.
         pub sandbox_timeout: Duration = seconds().default(Duration::from_secs(120)).shown_default(120),
         /// Names the benchmark in results; the name of the file of questions when absent.
-        pub benchmark_name: Option<String> = text()
-            .filter(|text| !text.trim().is_empty())
-            .optional()
-            .unset("the name of the file of questions"),
+        pub benchmark_name: Option<String> = filled().optional().unset("the name of the file of questions"),
         /// At most this many questions.
         ///
         /// Of those that `task_ids` leaves, from the first on.

@@ -47,6 +47,15 @@ pub(super) fn text() -> Form<String> {
     Form::new("text", string, read_text)
 }
 
+/// A text that is not blank; a blank one is none.
+pub(super) fn filled() -> Form<String> {
+    text().filter(|text| is_filled(text))
+}
+
+pub(super) fn is_filled(text: &str) -> bool {
+    !text.trim().is_empty()
+}
+
 /// An address, which may have a password in it.
 pub(super) fn url() -> Form<String> {
     text().kind("URL").recorded(|url, _| recorded("", url).into())
@@ -54,9 +63,8 @@ pub(super) fn url() -> Form<String> {
 
 /// A key of a server.
 pub(super) fn key() -> Form<Option<EnvValue>> {
-    text()
+    filled()
         .note("Write it as `${VAR}`: keys are written to no output.")
-        .filter(|text| !text.trim().is_empty())
         .recorded(|key, _| recorded("key", key).into())
         .map(|value| EnvValue { value, secret: true }, |key| key.value.clone())
         .optional()
@@ -80,7 +88,7 @@ pub(super) fn prompt() -> Form<String> {
 /// The path of an input: beside the file, else where the command works. Some have to be there.
 pub(super) fn input(needed: fn(&Section<'_>) -> bool) -> Form<Option<PathBuf>> {
     Form::written("path", string, move |section, key| {
-        let path = PathBuf::from(read_text(section, key).filter(|text| !text.trim().is_empty())?);
+        let path = PathBuf::from(read_text(section, key).filter(|text| is_filled(text))?);
         let beside = section.reader.dir.join(&path);
         // The first text is the file; others came from the command line.
         let from_file = section.node(key).is_some_and(|node| node.span.source == 0);
@@ -106,7 +114,7 @@ pub(super) fn input(needed: fn(&Section<'_>) -> bool) -> Form<Option<PathBuf>> {
 pub(super) fn metric() -> Form<Metric> {
     let schema = || json!({ "enum": Metric::ALL.map(Metric::as_str) });
     Form::written("a [metric](scoring.md)", schema, |section, key| {
-        let text = read_text(section, key).filter(|text| !text.trim().is_empty())?;
+        let text = read_text(section, key).filter(|text| is_filled(text))?;
         let found = Metric::ALL.into_iter().find(|metric| metric.as_str() == text);
         if found.is_none() {
             let names = Metric::ALL.map(Metric::as_str);

@@ -78,7 +78,7 @@ rollout_settings::settings! {
         name: Option<String> = text().kind("name").optional(),
         /// The version in the registry; the first entry of that name when absent.
         ///
-        /// Then with a warning if there are several.
+        /// There is a warning if there are several.
         version: Option<String> = number_or_text().optional(),
         /// With `registry`: the name in results, `name` when absent.
         rename: Option<String> = text().kind("name").optional(),

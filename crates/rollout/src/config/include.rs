@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_settings::{Code, Diagnostic, Entry, Node, Override, Sources, Span, Value, read_text, yaml};
+use rollout_settings::{Code, Diagnostic, Entry, Node, Override, SourceFiles, Span, Value, read_text, yaml};
 
 /// Whether the value may stand in a file that the job names.
 pub(super) fn reaches_into_files(over: &Override) -> bool {
@@ -11,7 +11,7 @@ pub(super) fn reaches_into_files(over: &Override) -> bool {
 
 /// Replaces the names of interaction files and price lists by what is in them. What cannot be read stays a name, and
 /// is among the problems that are returned.
-pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut Sources) -> Vec<Diagnostic> {
+pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut SourceFiles) -> Vec<Diagnostic> {
     let mut files = Files { sources, problems: Vec::new() };
     for (index, agent) in list(tree, "agents").iter_mut().enumerate() {
         if let Some(model) = agent.get_mut("model") {
@@ -25,7 +25,7 @@ pub(super) fn include(tree: &mut Node, dir: &Path, sources: &mut Sources) -> Vec
 }
 
 struct Files<'a> {
-    sources: &'a mut Sources,
+    sources: &'a mut SourceFiles,
     problems: Vec<Diagnostic>,
 }
 

@@ -113,7 +113,7 @@ rollout_settings::settings! {
         pub state_columns: Vec<String> = texts(),
         /// Scores each rollout by itself, not together with the others of its example.
         ///
-        /// As soon as it is over.
+        /// It is scored as soon as it is over.
         pub independent_scoring: bool = flag(false),
         /// The least reward that counts as passed.
         pub pass_threshold: f64 = finite().default(0.5),

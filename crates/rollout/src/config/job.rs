@@ -72,7 +72,7 @@ rollout_settings::settings! {
         pub verifier: VerifierConfig = section::<VerifierConfig>().unset("see below"),
         /// What is computed over rewards while the job runs.
         ///
-        /// By agent: in the display and in the job's `result.json`.
+        /// They are shown by agent, in the display and in the job's `result.json`.
         pub metrics: Vec<JobMetric> = list(entry::<MetricKeys>, |section, key| Some(metrics(section, key)))
             .recorded(|metrics, _| metrics.iter().map(|metric| json!({ "type": metric })).collect())
             .kind("list of `type: sum|min|max|mean`")
@@ -224,7 +224,7 @@ rollout_settings::settings! {
         pub ignore_exit_code: bool = flag(false),
         /// What happens to processes that the agent left running.
         ///
-        /// When verification starts.
+        /// That happens when verification starts.
         pub agent_processes: AgentProcesses = word(&AGENT_PROCESSES).default(AgentProcesses::Keep),
         /// Variables for test.sh; they win over the task's.
         pub env: Env = env(),

@@ -15,7 +15,7 @@ use super::{
 use rollout_core::{name::JobName, redact::Redactor};
 use rollout_model::Limits;
 use rollout_settings::{
-    Entry, Env, Node, Override, Reader, Section, Settings as _, Sources, Value, Written,
+    Entry, Env, Node, Override, Reader, Section, Settings as _, SourceFiles, Value, Written,
     diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
     read_text,
     record::{self, leave_out_unhashed, sha256},
@@ -183,7 +183,7 @@ fn load(
     is_record: bool,
 ) -> Result<LoadedBenchmark, Problems> {
     let text = text.trim_start_matches('\u{feff}');
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     let shown = path.display().to_string();
     let mut tree = yaml::parse_file(&mut sources, if is_record { COPY } else { &shown }, path, text)?;
     if let Value::Map(entries) = &mut tree.value {

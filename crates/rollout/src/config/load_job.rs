@@ -10,7 +10,7 @@ use super::{
 };
 use rollout_core::redact::Redactor;
 use rollout_settings::{
-    Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, Sources, Value, Written,
+    Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, SourceFiles, Value, Written,
     read_text,
     record::{self, leave_out_unhashed, redact},
     yaml,
@@ -92,7 +92,7 @@ fn load(
     vars: &dyn Fn(&str) -> Option<String>,
     origin: Origin,
 ) -> Result<LoadedJob, Problems> {
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     let name = match origin {
         Origin::Author => path.display().to_string(),
         // The lines are those of the copy, which may be all that is left.

@@ -179,7 +179,9 @@ pub(super) fn schema() -> Json {
 }
 
 pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
-    section.filled_list(key, EXAMPLE);
+    if section.filled_list(key, EXAMPLE).is_none() {
+        return Vec::new();
+    }
     let independent =
         section.node("independent_scoring").is_some_and(|node| matches!(node.value, Value::Bool(true)));
     let mut entries = Vec::new();

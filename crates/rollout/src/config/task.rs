@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
-    Entry, Form, Key, Node, Reader, Section, Settings as _, Sources, Span, Value,
+    Entry, Form, Key, Node, Reader, Section, Settings as _, SourceFiles, Span, Value,
     diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
     forms::{bytes_or_mebibytes, cpus, env, mapping, number_or_text, open_section, text, timeout},
     toml_file,
@@ -134,7 +134,7 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
         let message = format!("the file has {} bytes, more than the {MAX_BYTES} that are read", text.len());
         return Err(Problems::new(vec![Diagnostic::about_file(file, Code::Unreadable, message)]));
     }
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     let source = sources.add(&file, text);
     let tree = toml_file::parse(text, source).map_err(|errors| {
         let error = |error: toml_file::TomlError| {

@@ -211,7 +211,7 @@ fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
         let names: Vec<&str> = CONTAINER_TOOLS.iter().map(|(name, _)| *name).collect();
         json!({ "type": "array", "minItems": 1, "items": { "enum": names } })
     };
-    Form::written("list of names", schema, |section, key| {
+    Form::written("list of `bash`, `read_file`, `write_file`, `apply_patch`", schema, |section, key| {
         let all: Vec<String> = CONTAINER_TOOLS.iter().map(|(name, _)| format!("`{name}`")).collect();
         let hint = format!("it can be any of {}", all.join(", "));
         let mut tools = Vec::new();

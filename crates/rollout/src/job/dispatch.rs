@@ -34,7 +34,7 @@ use rollout_env::Provider;
 use rollout_model as model;
 use rollout_record::{
     atomic,
-    journal::{Entry, JournalError},
+    journal::{JournalEntry, JournalError},
     layout::JobDir,
 };
 
@@ -72,7 +72,7 @@ impl Job {
                 (None, recorder, recorded)
             }
             Some(Store { dir, mut journal, task_hashes }) => {
-                let started = Entry::RunStarted { at: run_started_at, provenance: provenance.clone() };
+                let started = JournalEntry::RunStarted { at: run_started_at, provenance: provenance.clone() };
                 let journal = tokio::task::spawn_blocking(move || {
                     journal.push(&started);
                     journal.sync().map(|()| journal)
@@ -170,7 +170,7 @@ impl Job {
             let report = summary::report(&plan, &rows);
             let result = summary::aggregate(&plan, &rows, &report, &name, cancelled, times);
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
-                journal.push(&Entry::RunEnded { at: ended_at, cancelled });
+                journal.push(&JournalEntry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
                 let file = ResultFile::new(&plan, &rows, &report, &result, provenance.as_deref());
                 atomic::write_json(&dir.result(), &file)?;
@@ -525,19 +525,19 @@ fn panicked_recorder(dir: Option<&JobDir>) -> JobError {
 
 impl History {
     /// Takes note of an entry of an earlier run.
-    pub(super) fn hear(&mut self, entry: &Entry, run: &mut Option<Timestamp>) {
+    pub(super) fn hear(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
         match entry {
-            Entry::RunStarted { at, .. } => {
+            JournalEntry::RunStarted { at, .. } => {
                 self.first_start.get_or_insert(*at);
                 *run = Some(*at);
             }
             // A run that was killed lasted at least until its last trial ended.
-            Entry::Trial { result, .. } => self.advance(run, result.timestamps.ended_at),
-            Entry::RunEnded { at, .. } => {
+            JournalEntry::Trial { result, .. } => self.advance(run, result.timestamps.ended_at),
+            JournalEntry::RunEnded { at, .. } => {
                 self.advance(run, *at);
                 *run = None;
             }
-            Entry::Job(_) => {}
+            JournalEntry::Job(_) => {}
         }
     }
 

@@ -17,7 +17,7 @@ use crate::trial::error_text;
 use rollout_core::{name::TrialIndex, provenance::TrialProvenance, result::TrialResult};
 use rollout_record::{
     atomic,
-    journal::{Entry, Journal},
+    journal::{Journal, JournalEntry},
     layout::{JobDir, TrialDir},
     metadata::GenerateMetadata,
     rows::RowFile,
@@ -182,7 +182,7 @@ impl Disk<'_> {
             file.append(&lines)?;
         }
         for (_, trial) in groups.iter().flatten() {
-            self.journal.push(&Entry::Trial { index: trial.index, result: Arc::clone(&trial.result) });
+            self.journal.push(&JournalEntry::Trial { index: trial.index, result: Arc::clone(&trial.result) });
         }
         Ok(self.journal.sync()?)
     }

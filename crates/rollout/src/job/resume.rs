@@ -21,7 +21,7 @@ use crate::config::LoadedJob;
 use rollout_core::{event::JobKind, name::TrialIndex, redact, result::TrialSummary};
 use rollout_env::Provider;
 use rollout_record::{
-    journal::{self, Entry, Header, Journal, JournalError, PlannedTask},
+    journal::{self, Header, Journal, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, TrialDir},
 };
 
@@ -192,12 +192,12 @@ impl Resumable {
             let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
                 let (index, result) = match entry {
-                    Entry::Trial { index, result } => (index, result),
-                    Entry::RunStarted { provenance, .. } => {
+                    JournalEntry::Trial { index, result } => (index, result),
+                    JournalEntry::RunStarted { provenance, .. } => {
                         origin.run = provenance;
                         return;
                     }
-                    Entry::Job(_) | Entry::RunEnded { .. } => return,
+                    JournalEntry::Job(_) | JournalEntry::RunEnded { .. } => return,
                 };
                 if index.0 >= plan.len() {
                     return;
@@ -218,7 +218,7 @@ impl Resumable {
             }
             if tasks.len() > before.tasks.len() {
                 let grown = header(&plan, &before.job_name, before.directory, before.provider, tasks);
-                journal.push(&Entry::Job(Box::new(grown)));
+                journal.push(&JournalEntry::Job(Box::new(grown)));
             }
             saved.remove_old(&sections)?;
             sections.prepare_directories()?;
@@ -227,7 +227,7 @@ impl Resumable {
                 rows.set(index, &result);
                 sections.set(&plan, index, &result);
                 if !in_journal {
-                    journal.push(&Entry::Trial { index, result });
+                    journal.push(&JournalEntry::Trial { index, result });
                 }
             }
             journal.sync().map_err(JobError::from)?;

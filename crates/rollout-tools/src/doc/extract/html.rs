@@ -15,7 +15,7 @@ pub(super) fn read(page: &str, sections: &mut Sections<'_>) -> Result<(), Extrac
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{DocumentFormat, ExtractLimits, Section, extract};
+    use super::super::{DocumentFormat, DocumentSection, ExtractLimits, extract};
 
     #[test]
     fn what_is_not_said_on_a_page_is_left_out() {
@@ -23,7 +23,8 @@ mod tests {
             <h1>Paris</h1><p>The <b>capital</b> of France.</p><script>alert(1)</script>
             <h2>River</h2><p>Seine &amp; more.</p></body></html>";
         let found = extract(DocumentFormat::Html, Cursor::new(page), &ExtractLimits::default()).unwrap();
-        let section = |title: &str, text: &str| Section { title: title.to_owned(), text: text.to_owned() };
+        let section =
+            |title: &str, text: &str| DocumentSection { title: title.to_owned(), text: text.to_owned() };
         assert_eq!(
             found,
             [section("Paris", "The **capital** of France."), section("Paris > River", "Seine & more.")]

@@ -157,7 +157,7 @@ impl Work for Extraction {
 
 /// A part of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Section {
+pub struct DocumentSection {
     /// What it is called, with the titles of the sections that it is in.
     pub title: String,
     /// Its text.
@@ -207,7 +207,7 @@ pub fn extract(
     format: DocumentFormat,
     input: impl Read + Seek,
     limits: &ExtractLimits,
-) -> Result<Vec<Section>, ExtractError> {
+) -> Result<Vec<DocumentSection>, ExtractError> {
     let mut sections = Sections { limits, found: Vec::new(), bytes: 0 };
     match format {
         DocumentFormat::Text => plain::read(&text(input, limits)?, &mut sections)?,
@@ -224,7 +224,7 @@ pub fn extract(
 /// Sections as they are found, within the limits.
 struct Sections<'a> {
     limits: &'a ExtractLimits,
-    found: Vec<Section>,
+    found: Vec<DocumentSection>,
     bytes: usize,
 }
 
@@ -250,7 +250,7 @@ impl Sections<'_> {
         if self.found.len() == self.limits.sections {
             return Err(ExtractError::Sections(self.limits.sections));
         }
-        self.found.push(Section { title, text });
+        self.found.push(DocumentSection { title, text });
         Ok(())
     }
 }

@@ -111,9 +111,9 @@ impl<'a, 'b> Blocks<'a, 'b> {
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{DocumentFormat, ExtractLimits, Section, extract};
+    use super::super::{DocumentFormat, DocumentSection, ExtractLimits, extract};
 
-    fn read(text: &str) -> Vec<Section> {
+    fn read(text: &str) -> Vec<DocumentSection> {
         extract(DocumentFormat::Csv, Cursor::new(text), &ExtractLimits::default()).unwrap()
     }
 

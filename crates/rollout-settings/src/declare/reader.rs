@@ -9,11 +9,11 @@ use std::{
 
 use serde_json::{Map, Value as Json};
 
-use super::{
+use crate::{
     declare::Settings,
     diagnostic::{Code, Diagnostic, Severity, nearest, quoted, sort},
     section::Section,
-    tree::{Entry, Node, Sources, Span, Value},
+    tree::{Entry, Node, SourceFiles, Span, Value},
     yaml,
 };
 use rollout_core::redact::MASK;
@@ -24,10 +24,10 @@ pub type Vars<'a> = dyn Fn(&str) -> Option<String> + 'a;
 /// Collects what is found while a tree is read.
 pub struct Reader<'a> {
     /// The texts that the tree was read from.
-    pub sources: &'a Sources,
+    pub sources: &'a SourceFiles,
     /// Where relative inputs are found.
     pub dir: PathBuf,
-    pub(super) vars: &'a Vars<'a>,
+    pub(crate) vars: &'a Vars<'a>,
     secrets: RefCell<BTreeSet<String>>,
     found: RefCell<Vec<Diagnostic>>,
     failed: Cell<bool>,
@@ -42,7 +42,7 @@ const MAX_DIAGNOSTICS: usize = 100;
 
 impl<'a> Reader<'a> {
     /// Starts to read. Relative inputs are found in `dir`, and the values of `${VAR}` come from `vars`.
-    pub fn new(sources: &'a Sources, dir: impl Into<PathBuf>, vars: &'a Vars<'a>) -> Self {
+    pub fn new(sources: &'a SourceFiles, dir: impl Into<PathBuf>, vars: &'a Vars<'a>) -> Self {
         Self {
             sources,
             dir: dir.into(),
@@ -241,7 +241,7 @@ pub fn read_text(path: &Path) -> Result<String, String> {
 /// line for each problem.
 pub fn read_json<S: Settings>(path: &str, settings: &Map<String, Json>) -> Result<S::Value, String> {
     let text = Json::Object(settings.clone()).to_string();
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     let source = sources.add(path, &text);
     let tree = yaml::parse(&text, source).map_err(|error| error.message)?;
     let reader = Reader::new(&sources, "", &|_| None);

@@ -5,11 +5,11 @@ use std::{
     str::FromStr,
 };
 
-use super::{
+use crate::{
     declare::Settings,
     diagnostic::{Code, Diagnostic, nearest, quoted},
     reader::Reader,
-    tree::{Entry, Node, Sources, Span, Value},
+    tree::{Entry, Node, SourceFiles, Span, Value},
 };
 use rollout_core::quantity::{Bytes, Cpus, QuantityError};
 
@@ -406,7 +406,7 @@ pub fn above_zero(most: f64) -> (Bound<f64>, Bound<f64>) {
 }
 
 /// A scalar as text: a string's content, a number or boolean as it was written.
-pub fn scalar_text(sources: &Sources, node: &Node) -> Option<String> {
+pub fn scalar_text(sources: &SourceFiles, node: &Node) -> Option<String> {
     match &node.value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(_) | Value::Int(_) | Value::Float(_) => Some(sources.slice(node.span).to_owned()),

@@ -1,10 +1,15 @@
 //! Sections of settings: what a declaration makes of the forms of its keys.
 
+pub mod form;
+pub mod reader;
+pub mod record;
+pub mod section;
+
 use std::borrow::Cow;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{form::Written, section::Section};
+use self::{form::Written, section::Section};
 
 /// A key of a section, without the type of its value.
 pub struct Key {
@@ -47,7 +52,7 @@ pub trait Settings: Sized + 'static {
 
 /// Declares the settings of a section: a struct of its own, or the keys for one that is elsewhere.
 ///
-/// Each field has its documentation, its key if that is not its name, and its [form](super::form::Form):
+/// Each field has its documentation, its key if that is not its name, and its [form](form::Form):
 ///
 /// ```
 /// use rollout::settings::{Settings as _, forms::{count, flag}, object};
@@ -158,7 +163,7 @@ macro_rules! settings {
 pub type JsonMap = Map<String, Json>;
 
 /// The form of a field, of the type that the field has.
-pub fn of<S, T>(_: fn(&S) -> &T, form: super::form::Form<T>) -> super::form::Form<T> {
+pub fn of<S, T>(_: fn(&S) -> &T, form: form::Form<T>) -> form::Form<T> {
     form
 }
 
@@ -177,7 +182,7 @@ pub fn object<S: Settings>() -> Json {
 
 /// The JSON Schema of an entry of a list, with its description.
 pub fn entry<S: Settings>() -> Json {
-    described(&super::docs::summary(S::DOC), object::<S>())
+    described(&form::summary(S::DOC), object::<S>())
 }
 
 /// The JSON Schema of a file.

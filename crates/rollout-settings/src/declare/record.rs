@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{
+use crate::{
     declare::Settings,
     expand::{is_secret_header, recorded},
     form::Written,

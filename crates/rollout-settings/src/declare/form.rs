@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::{
+use crate::{
     declare::Key,
     record::plain,
     section::Section,
-    tree::{Node, Sources},
+    tree::{Node, SourceFiles},
 };
 
 /// How a value was written, for the record.
@@ -20,7 +20,7 @@ pub struct Written<'a> {
     /// Its key.
     pub key: &'a str,
     /// What the tree was read from; none for a configuration that was made in code.
-    pub sources: Option<&'a Sources>,
+    pub sources: Option<&'a SourceFiles>,
 }
 
 impl<'a> Written<'a> {
@@ -28,7 +28,7 @@ impl<'a> Written<'a> {
     pub const NOWHERE: Self = Self { node: None, key: "", sources: None };
 
     /// The root of a tree.
-    pub fn root(node: &'a Node, sources: &'a Sources) -> Self {
+    pub fn root(node: &'a Node, sources: &'a SourceFiles) -> Self {
         Self { node: Some(node), key: "", sources: Some(sources) }
     }
 
@@ -363,7 +363,7 @@ impl<T: 'static> Form<T> {
     }
 
     fn full_schema(&self, doc: &str) -> Json {
-        let mut description = super::docs::summary(doc);
+        let mut description = summary(doc);
         if !self.note.is_empty() {
             description = format!("{description} {}", self.note);
         }
@@ -379,4 +379,14 @@ impl<T: 'static> Form<T> {
         schema.extend(default.map(|default| ("default".to_owned(), default)));
         Json::Object(schema)
     }
+}
+
+/// The first paragraph of a documentation, on one line.
+pub fn summary(doc: &str) -> String {
+    paragraph(doc.split("\n\n").next().unwrap_or_default())
+}
+
+/// A paragraph of a documentation, on one line.
+pub(crate) fn paragraph(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
