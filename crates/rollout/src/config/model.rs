@@ -234,3 +234,19 @@ fn prices() -> Form<Price> {
         price
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    #[test]
+    fn an_agent_id_leaves_out_the_settings_that_a_config_hash_leaves_out() {
+        let all: Json = ModelConfig::keys().iter().map(|key| (key.name.to_owned(), json!(1))).collect();
+        let (mut hashed, mut identity) = (all.clone(), all);
+        rollout_settings::record::leave_out_unhashed::<ModelConfig>(&mut hashed);
+        rollout_record::identity::strip_model(&mut identity);
+        assert_eq!(hashed, identity);
+    }
+}
