@@ -27,36 +27,31 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// Wildcard matching by remembering the last wildcard only: linear in memory, and never exponential in time.
 fn path_matches(pattern: &[&[u8]], path: &[&[u8]]) -> bool {
-    let (mut p, mut s) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while s < path.len() {
-        if p < pattern.len() && pattern[p] == b"**" {
-            retry = Some((p + 1, s));
-            p += 1;
-        } else if p < pattern.len() && component_matches(pattern[p], path[s]) {
-            p += 1;
-            s += 1;
-        } else if let Some((after, from)) = retry {
-            retry = Some((after, from + 1));
-            p = after;
-            s = from + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|part| *part == b"**")
+    let one = |pattern: &[&[u8]], name: &&[u8]| component_matches(pattern.first()?, name).then_some(1);
+    wildcard_matches(pattern, path, |part| *part == b"**", one)
 }
 
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
+    wildcard_matches(pattern, name, |byte| *byte == b'*', |pattern, byte| one_matches(pattern, *byte))
+}
+
+/// Wildcard matching by remembering the last wildcard only: linear in memory, and never exponential in time.
+///
+/// `one` matches the first of a text without a wildcard, and returns how much of the pattern that used.
+fn wildcard_matches<P, T>(
+    pattern: &[P],
+    text: &[T],
+    is_wildcard: impl Fn(&P) -> bool,
+    one: impl Fn(&[P], &T) -> Option<usize>,
+) -> bool {
     let (mut p, mut s) = (0, 0);
     let mut retry: Option<(usize, usize)> = None;
-    while s < name.len() {
-        if pattern.get(p) == Some(&b'*') {
+    while s < text.len() {
+        if pattern.get(p).is_some_and(&is_wildcard) {
             retry = Some((p + 1, s));
             p += 1;
-        } else if let Some(used) = one_matches(&pattern[p..], name[s]) {
+        } else if let Some(used) = one(&pattern[p..], &text[s]) {
             p += used;
             s += 1;
         } else if let Some((after, from)) = retry {
@@ -67,7 +62,7 @@ fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
             return false;
         }
     }
-    pattern[p..].iter().all(|b| *b == b'*')
+    pattern[p..].iter().all(is_wildcard)
 }
 
 /// Matches one byte, and returns how much of the pattern that used.
