@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
-    io::{self, BufRead, BufReader, Seek, SeekFrom, Write},
+    io::{self, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,6 +15,7 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::lines::{Line, Lines};
 use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
 
 /// The version of the format that this build writes.
@@ -242,34 +243,29 @@ pub(super) fn read_places(
     path: &Path,
     mut each: impl FnMut(u64, JournalEntry),
 ) -> Result<(Header, u64), JournalError> {
-    let file = File::open(path).map_err(|source| io_error("open", path, source))?;
-    let mut reader = BufReader::with_capacity(1 << 18, file);
-    let mut line = Vec::new();
-    let mut whole = 0u64;
-    let mut number = 0u64;
+    let mut lines = Lines::open(path).map_err(|source| io_error("open", path, source))?;
+    let mut whole = 0;
     let mut header = None;
-    loop {
-        line.clear();
-        reader.read_until(b'\n', &mut line).map_err(|source| io_error("read", path, source))?;
-        if line.last() != Some(&b'\n') {
+    while let Some(line) = lines.next_line().map_err(|source| io_error("read", path, source))? {
+        let Line { number, offset, bytes } = line;
+        if !bytes.ends_with(b"\n") {
             break;
         }
-        number += 1;
-        let entry = match serde_json::from_slice(&line) {
+        let end = offset + bytes.len() as u64;
+        let entry = match serde_json::from_slice(bytes) {
             Ok(entry) => entry,
             // A crash of the machine can leave a last line of the right length and the wrong bytes.
-            Err(_) if reader.fill_buf().is_ok_and(<[u8]>::is_empty) && number > 1 => break,
+            Err(_) if number > 1 && lines.is_at_end() => break,
             Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
         };
-        let place = whole;
-        whole += line.len() as u64;
+        whole = end;
         match (entry, &header) {
             (JournalEntry::Job(found), _) if found.version > VERSION => {
                 return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
             }
             (JournalEntry::Job(found), _) => header = Some(*found),
             (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
-            (entry, Some(_)) => each(place, entry),
+            (entry, Some(_)) => each(offset, entry),
         }
     }
     let header = header.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;

@@ -16,6 +16,7 @@ pub mod hub;
 pub mod identity;
 pub mod journal;
 pub mod layout;
+pub mod lines;
 pub mod metadata;
 pub mod rows;
 pub mod samples;

@@ -4,11 +4,11 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufRead, BufReader, BufWriter, Read as _, Seek, SeekFrom, Write},
+    io::{self, BufWriter, Read as _, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-use super::atomic::WriteError;
+use super::{atomic::WriteError, lines::Lines};
 use rollout_core::row::RolloutOutput;
 
 /// The name under which rows are written.
@@ -87,28 +87,22 @@ fn last_line(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
     Ok((length - tail.len() as u64, tail))
 }
 
-/// Reads the rows of a file in their order, with the number of their line. What is no row is counted and left out.
+/// Reads the rows of a file in their order, with the number of their line from 1. What is no row is counted and left out.
 pub fn read(path: &Path, mut each: impl FnMut(u64, RolloutOutput)) -> io::Result<u64> {
-    let mut reader = match File::open(path) {
-        Ok(file) => BufReader::with_capacity(1 << 18, file),
+    let mut lines = match Lines::open(path) {
+        Ok(lines) => lines,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
-    let mut line = Vec::new();
-    let mut number = 0;
     let mut foreign = 0;
-    loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line)? == 0 {
-            return Ok(foreign);
-        }
-        match serde_json::from_slice(&line) {
-            Ok(row) => each(number, row),
-            Err(_) if line.trim_ascii().is_empty() => {}
+    while let Some(line) = lines.next_line()? {
+        match serde_json::from_slice(line.bytes) {
+            Ok(row) => each(line.number, row),
+            Err(_) if line.is_blank() => {}
             Err(_) => foreign += 1,
         }
-        number += 1;
     }
+    Ok(foreign)
 }
 
 /// Takes lines out of a file, by their numbers in ascending order. A reader sees the old file or the new one.
@@ -117,17 +111,12 @@ pub fn remove_lines(path: &Path, mut numbers: &[u64]) -> Result<(), WriteError> 
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let mut copy = || -> io::Result<()> {
-        let mut reader = BufReader::with_capacity(1 << 18, File::open(path)?);
+        let mut lines = Lines::open(path)?;
         let mut writer = BufWriter::with_capacity(1 << 18, File::create(&temporary)?);
-        let mut line = Vec::new();
-        for number in 0.. {
-            line.clear();
-            if reader.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
+        while let Some(line) = lines.next_line()? {
             match numbers {
-                [first, rest @ ..] if *first == number => numbers = rest,
-                _ => writer.write_all(&line)?,
+                [first, rest @ ..] if *first == line.number => numbers = rest,
+                _ => writer.write_all(line.bytes)?,
             }
         }
         writer.into_inner().map_err(io::IntoInnerError::into_error)?.sync_data()?;
@@ -178,7 +167,7 @@ mod tests {
         let path = dir.path().join(OUTPUTS);
         fs::write(&path, format!("# by hand\n\n{ROWS}[1]\n")).unwrap();
         assert_eq!(ids(&path), (vec![0, 1, 2], 2));
-        remove_lines(&path, &[2, 4]).unwrap();
+        remove_lines(&path, &[3, 5]).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "# by hand\n\n{\"example_id\":1}\n[1]\n");
     }
 

@@ -8,6 +8,7 @@ use std::{
 
 use serde::Deserialize;
 
+use crate::lines::Lines;
 use rollout_core::row::TaskResult;
 use rollout_core::sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout};
 
@@ -16,9 +17,8 @@ use rollout_core::sample::{self, Sample, SampleError, SampleTokens, SampleTurn, 
 /// A line that gives no samples is an error, after which it goes on with the next line; whoever reads decides.
 #[derive(Debug)]
 pub struct SampleReader<R> {
-    rows: R,
+    rows: Lines<R>,
     line: u64,
-    buffer: Vec<u8>,
     ready: VecDeque<Sample>,
 }
 
@@ -99,19 +99,16 @@ struct StepTokens {
 impl<R: BufRead> SampleReader<R> {
     /// Reads rows of `outputs.jsonl`.
     pub fn new(rows: R) -> Self {
-        Self { rows, line: 0, buffer: Vec::new(), ready: VecDeque::new() }
+        Self { rows: Lines::new(rows), line: 0, ready: VecDeque::new() }
     }
 
     /// Makes the samples of the next row ready. False at the end.
     fn advance(&mut self) -> Result<bool, ReadError> {
-        self.buffer.clear();
-        let read = self.rows.read_until(b'\n', &mut self.buffer);
-        if read.map_err(|source| ReadError::Io { line: self.line, source })? == 0 {
-            return Ok(false);
-        }
-        self.line += 1;
-        if !self.buffer.trim_ascii().is_empty() {
-            self.ready = samples(&self.buffer, self.line)?.into();
+        let read = self.rows.next_line().map_err(|source| ReadError::Io { line: self.line, source })?;
+        let Some(line) = read else { return Ok(false) };
+        self.line = line.number;
+        if !line.is_blank() {
+            self.ready = samples(line.bytes, line.number)?.into();
         }
         Ok(true)
     }
@@ -246,6 +243,6 @@ mod tests {
             SampleReader::new(io::BufReader::with_capacity(64, Rows(io::Cursor::new(row.into()), 9_999)));
         let count = reader.by_ref().map(Result::unwrap).count();
         assert_eq!(count, 10_000);
-        assert!(reader.buffer.capacity() < 4 * length && reader.ready.capacity() <= 8);
+        assert!(reader.rows.bytes.capacity() < 4 * length && reader.ready.capacity() <= 8);
     }
 }

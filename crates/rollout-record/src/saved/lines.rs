@@ -2,9 +2,8 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
     hash::Hash,
-    io::{self, BufRead as _, BufReader, Seek as _},
+    io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -12,62 +11,41 @@ use std::{
 use serde::de::DeserializeOwned;
 
 use super::SavedError;
-use crate::layout::open_below;
+use crate::{layout::open_below, lines::Lines};
 
 /// The lines of a file by what they are about, read when they are asked for.
 #[derive(Debug)]
 pub(super) struct LineIndex<K> {
     path: PathBuf,
     /// None if there is no such file.
-    reader: Option<Mutex<BufReader<File>>>,
-    places: HashMap<K, u64>,
+    lines: Option<Mutex<Lines>>,
+    offsets: HashMap<K, u64>,
 }
 
 impl<K: Eq + Hash> LineIndex<K> {
-    /// Reads a file of a job from the first line to the last, each with the place where it begins. What `each` makes of them is
-    /// `places`.
-    pub(super) fn read<S: Default>(
+    /// Opens a file of a job, in which `find` finds the offsets of lines.
+    pub(super) fn read(
         job: &Path,
         path: PathBuf,
-        mut each: impl FnMut(&mut S, u64, &[u8]),
-        places: impl FnOnce(S) -> HashMap<K, u64>,
+        find: impl FnOnce(&mut Lines) -> io::Result<HashMap<K, u64>>,
     ) -> Result<Self, SavedError> {
-        let mut reader = match open_below(job, &path) {
-            Ok(file) => BufReader::with_capacity(1 << 18, file),
+        let read =
+            open_below(job, &path).map(Lines::from).and_then(|mut lines| Ok((find(&mut lines)?, lines)));
+        match read {
+            Ok((offsets, lines)) => Ok(Self { path, lines: Some(Mutex::new(lines)), offsets }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { path, reader: None, places: HashMap::new() });
+                Ok(Self { path, lines: None, offsets: HashMap::new() })
             }
-            Err(source) => return Err(SavedError::Read { path, source }),
-        };
-        let mut seen = S::default();
-        let (mut line, mut at) = (Vec::new(), 0);
-        loop {
-            line.clear();
-            match reader.read_until(b'\n', &mut line) {
-                Ok(0) => break,
-                Ok(length) => {
-                    each(&mut seen, at, &line);
-                    at += length as u64;
-                }
-                Err(source) => return Err(SavedError::Read { path, source }),
-            }
+            Err(source) => Err(SavedError::Read { path, source }),
         }
-        Ok(Self { path, reader: Some(Mutex::new(reader)), places: places(seen) })
     }
 
     /// Reads the line of a thing, if it has one.
     pub(super) fn get<T: DeserializeOwned>(&self, key: &K) -> Result<Option<T>, SavedError> {
-        let (Some(reader), Some(&at)) = (&self.reader, self.places.get(key)) else { return Ok(None) };
-        let mut line = Vec::new();
-        let mut read = || {
-            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            let here = reader.stream_position()?;
-            // Lines are mostly asked for one after the other: the buffer is kept where it reaches.
-            reader.seek_relative(at as i64 - here as i64)?;
-            reader.read_until(b'\n', &mut line)
-        };
-        read().map_err(|source| SavedError::Read { path: self.path.clone(), source })?;
-        serde_json::from_slice(&line)
+        let (Some(lines), Some(&offset)) = (&self.lines, self.offsets.get(key)) else { return Ok(None) };
+        let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = lines.at(offset).map_err(|source| SavedError::Read { path: self.path.clone(), source })?;
+        serde_json::from_slice(line)
             .map(Some)
             .map_err(|source| SavedError::Damaged { path: self.path.clone(), source })
     }

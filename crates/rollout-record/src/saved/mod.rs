@@ -24,8 +24,7 @@ mod rows;
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{self, BufRead as _, BufReader, Read as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -40,6 +39,7 @@ use self::{lines::LineIndex, rows::RowIndex};
 use super::{
     journal::{self, Header, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, open_below},
+    lines::Lines,
     tasks::TaskAbout,
 };
 use rollout_core::provenance::{Provenance, TrialProvenance};
@@ -235,9 +235,8 @@ impl SavedJob {
     /// Its finished trials, in the order of the plan.
     pub fn trials(&self) -> Result<Trials<'_>, SavedError> {
         let path = self.dir.journal();
-        let file = File::open(&path).map_err(|source| SavedError::Read { path, source })?;
-        let reader = BufReader::with_capacity(1 << 18, file);
-        Ok(Trials { job: self, reader, at: 0, next: 0, line: Vec::new() })
+        let lines = Lines::open(&path).map_err(|source| SavedError::Read { path, source })?;
+        Ok(Trials { job: self, lines, next: 0 })
     }
 
     /// What a model and its tools said in a trial. None if its agent is no model, or nothing was kept.
@@ -258,22 +257,21 @@ impl SavedJob {
 
     /// What the task of that number said when the job was planned. None for examples, and where nothing was kept.
     pub fn about(&self, task: usize) -> Result<Option<TaskAbout>, SavedError> {
-        let read = || {
-            let each = |places: &mut HashMap<usize, u64>, at, line: &[u8]| {
-                #[derive(Deserialize)]
-                struct Named {
-                    dataset: String,
-                    name: String,
-                }
-                let named = serde_json::from_slice(line).ok();
+        #[derive(Deserialize)]
+        struct Named {
+            dataset: String,
+            name: String,
+        }
+        let find = |lines: &mut Lines| {
+            let mut offsets = HashMap::new();
+            while let Some(line) = lines.next_line()? {
+                let named = serde_json::from_slice(line.bytes).ok();
                 let number = named.and_then(|Named { dataset, name }| self.tasks.get(&(dataset, name)));
-                if let Some(number) = number {
-                    places.insert(*number, at);
-                }
-            };
-            LineIndex::read(self.path(), self.dir.tasks(), each, |places| places)
+                offsets.extend(number.map(|number| (*number, line.offset)));
+            }
+            Ok(offsets)
         };
-        once(&self.abouts, read)?.get(&task)
+        once(&self.abouts, || LineIndex::read(self.path(), self.dir.tasks(), find))?.get(&task)
     }
 
     /// Where the rows of an agent on a dataset are.
@@ -311,23 +309,17 @@ fn read_json(dir: &JobDir) -> Result<Value, SavedError> {
 #[derive(Debug)]
 pub struct Trials<'a> {
     job: &'a SavedJob,
-    reader: BufReader<File>,
-    at: u64,
+    lines: Lines,
     next: usize,
-    line: Vec<u8>,
 }
 
 impl Trials<'_> {
     fn read(&mut self, place: Place) -> Result<SavedTrial, SavedError> {
         let path = || self.job.dir.journal();
         let failed = |source| SavedError::Read { path: path(), source };
-        // Trials mostly end in the order of the plan, or near it: the buffer is kept where it reaches.
-        self.reader.seek_relative(place.offset as i64 - self.at as i64).map_err(failed)?;
-        self.line.clear();
-        let length = self.reader.read_until(b'\n', &mut self.line).map_err(failed)?;
-        self.at = place.offset + length as u64;
-        let entry = serde_json::from_slice(&self.line)
-            .map_err(|source| SavedError::Damaged { path: path(), source })?;
+        let line = self.lines.at(place.offset).map_err(failed)?;
+        let entry =
+            serde_json::from_slice(line).map_err(|source| SavedError::Damaged { path: path(), source })?;
         let JournalEntry::Trial { index, result } = entry else {
             return Err(failed(io::Error::other("it changed while it was read")));
         };

@@ -19,25 +19,27 @@ struct Whose {
 
 /// Finds the rows in a directory of a job. Lines that are no rows are passed over.
 pub(super) fn index(job: &Path, dir: &Path) -> Result<RowIndex, SavedError> {
-    let each = |seen: &mut Vec<(Whose, u64)>, at, line: &[u8]| {
-        if let Ok(whose) = serde_json::from_slice(line) {
-            seen.push((whose, at));
+    LineIndex::read(job, rows::file_in(dir), |lines| {
+        let mut offsets = HashMap::new();
+        let mut unnumbered = Vec::new();
+        while let Some(line) = lines.next_line()? {
+            match serde_json::from_slice(line.bytes) {
+                Ok(Whose { example_id, attempt: Some(attempt) }) => {
+                    offsets.insert((example_id, attempt), line.offset);
+                }
+                Ok(Whose { example_id, attempt: None }) => unnumbered.push((example_id, line.offset)),
+                Err(_) => {}
+            }
         }
-    };
-    LineIndex::read(job, rows::file_in(dir), each, places)
-}
-
-fn places(seen: Vec<(Whose, u64)>) -> HashMap<(u64, u32), u64> {
-    let number = |(whose, at): &(Whose, u64)| Some(((whose.example_id, whose.attempt?), *at));
-    let mut places: HashMap<_, _> = seen.iter().filter_map(number).collect();
-    // Rows of programs that do not number the rollouts of an example take the numbers that are free.
-    let mut next: HashMap<u64, u32> = HashMap::new();
-    for (whose, at) in seen.iter().filter(|(whose, _)| whose.attempt.is_none()) {
-        let attempt = next.entry(whose.example_id).or_insert(1);
-        while places.contains_key(&(whose.example_id, *attempt)) {
-            *attempt += 1;
+        // Rows of programs that do not number the rollouts of an example take the numbers that are free.
+        let mut next: HashMap<u64, u32> = HashMap::new();
+        for (example_id, offset) in unnumbered {
+            let attempt = next.entry(example_id).or_insert(1);
+            while offsets.contains_key(&(example_id, *attempt)) {
+                *attempt += 1;
+            }
+            offsets.insert((example_id, *attempt), offset);
         }
-        places.insert((whose.example_id, *attempt), *at);
-    }
-    places
+        Ok(offsets)
+    })
 }

@@ -31,6 +31,7 @@ use rollout_core::{
     text::{excerpt, listed},
 };
 use rollout_model::{RolloutInput, dataset::Problem};
+use rollout_record::lines::Lines;
 
 const ID: &[&str] = &["id", "task_id"];
 const QUESTION: &[&str] = &["question", "query", "input"];
@@ -240,13 +241,10 @@ pub fn load_tasks(path: &Path) -> Result<Vec<BenchmarkItem>, DataError> {
             false => DataError::Json { path: path.to_owned(), source },
         })?;
     } else {
-        let mut line = Vec::new();
-        for number in 1.. {
-            line.clear();
-            if file.read_until(b'\n', &mut line).map_err(failed)? == 0 {
-                break;
-            }
-            match std::str::from_utf8(&line) {
+        let mut lines = Lines::new(file);
+        while let Some(line) = lines.next_line().map_err(failed)? {
+            let number = line.number as usize;
+            match std::str::from_utf8(line.bytes) {
                 Ok(text) if text.trim().is_empty() => {}
                 Ok(text) => gathered.take(number, BenchmarkItem::parse(text.trim())),
                 Err(error) => {

@@ -1,11 +1,6 @@
 //! What the answers of a benchmark are worth: `evaluation.json`, made of the lines of `results.jsonl`.
 
-use std::{
-    cell::RefCell,
-    fs::File,
-    io::{self, BufRead as _, BufReader, Read as _, Seek as _},
-    path::Path,
-};
+use std::{cell::RefCell, io, path::Path};
 
 use serde::{
     Deserialize, Serialize, Serializer,
@@ -15,7 +10,10 @@ use serde_json::{Map, Value};
 
 use super::score::{PERFECT, TaskEvaluation};
 use rollout_model::metric::Metric;
-use rollout_record::atomic::{self, WriteError};
+use rollout_record::{
+    atomic::{self, WriteError},
+    lines::Lines,
+};
 
 /// What is needed of a line. Its conversation is left out while it is read.
 #[derive(Deserialize)]
@@ -38,7 +36,6 @@ struct Line {
 struct Place {
     example_id: u64,
     offset: u64,
-    length: u64,
     score: Option<f64>,
     judge_failed: bool,
 }
@@ -54,9 +51,8 @@ pub(crate) fn write(
     target: &Path,
 ) -> Result<u64, WriteError> {
     let failed = |source| WriteError { path: target.to_owned(), source };
-    let mut reader = BufReader::with_capacity(1 << 18, File::open(results).map_err(failed)?);
-    let places = places(&mut reader).map_err(failed)?;
-    reader.rewind().map_err(failed)?;
+    let mut lines = Lines::open(results).map_err(failed)?;
+    let places = places(&mut lines).map_err(failed)?;
     let scores: Vec<f64> = places.iter().filter_map(|place| place.score).collect();
     let mean = |sum: f64, count: usize| if count == 0 { 0.0 } else { sum / count as f64 };
     let file = EvaluationFile {
@@ -66,28 +62,20 @@ pub(crate) fn write(
         average_score: mean(scores.iter().sum(), scores.len()),
         perfect_matches: scores.iter().filter(|score| **score >= PERFECT).count(),
         success_rate: mean(scores.len() as f64, total_tasks as usize),
-        evaluations: Evaluations { metric, places: &places, reader: RefCell::new((reader, 0)) },
+        evaluations: Evaluations { metric, places: &places, lines: RefCell::new(lines) },
     };
     atomic::write_json(target, &file)?;
     Ok(places.iter().filter(|place| place.judge_failed).count() as u64)
 }
 
 /// The lines of a file by the number of their question. A line that is no answer is left out.
-fn places(reader: &mut BufReader<File>) -> io::Result<Vec<Place>> {
+fn places(lines: &mut Lines) -> io::Result<Vec<Place>> {
     let mut places = Vec::new();
-    let mut line = Vec::new();
-    let mut offset = 0;
-    loop {
-        line.clear();
-        let length = reader.read_until(b'\n', &mut line)? as u64;
-        if length == 0 {
-            break;
-        }
-        if let Ok(Line { example_id, score, details, .. }) = serde_json::from_slice(&line) {
+    while let Some(line) = lines.next_line()? {
+        if let Ok(Line { example_id, score, details, .. }) = serde_json::from_slice(line.bytes) {
             let judge_failed = score.is_some() && details.contains_key("error");
-            places.push(Place { example_id, offset, length, score, judge_failed });
+            places.push(Place { example_id, offset: line.offset, score, judge_failed });
         }
-        offset += length;
     }
     // Stable: of two lines for one question the later one stays last, and counts.
     places.sort_by_key(|place| place.example_id);
@@ -111,28 +99,16 @@ struct EvaluationFile<'a> {
 struct Evaluations<'a> {
     metric: Metric,
     places: &'a [Place],
-    /// The file, and where in it the next byte is read.
-    reader: RefCell<(BufReader<File>, u64)>,
-}
-
-impl Evaluations<'_> {
-    fn read(&self, place: &Place, line: &mut Vec<u8>) -> io::Result<Line> {
-        let (reader, position) = &mut *self.reader.borrow_mut();
-        // Most lines follow each other, and then nothing is read twice.
-        reader.seek_relative(place.offset as i64 - *position as i64)?;
-        line.clear();
-        reader.take(place.length).read_to_end(line)?;
-        *position = place.offset + place.length;
-        Ok(serde_json::from_slice(line)?)
-    }
+    lines: RefCell<Lines>,
 }
 
 impl Serialize for Evaluations<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut all = serializer.serialize_seq(Some(self.places.len()))?;
-        let mut bytes = Vec::new();
+        let mut lines = self.lines.borrow_mut();
         for place in self.places {
-            let line = self.read(place, &mut bytes).map_err(S::Error::custom)?;
+            let line = lines.at(place.offset).map_err(S::Error::custom)?;
+            let line: Line = serde_json::from_slice(line).map_err(S::Error::custom)?;
             let lacking = |error: &str| Map::from_iter([("error".to_owned(), error.into())]);
             let details = match (line.error, line.score) {
                 (Some(error), _) => lacking(&error),

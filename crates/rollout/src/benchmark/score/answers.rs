@@ -1,11 +1,6 @@
 //! The answers of a file, one line at a time.
 
-use std::{
-    fs::File,
-    io::{self, BufRead as _, BufReader},
-    path::Path,
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
 use futures_util::{Stream, stream};
 use serde::Deserialize;
@@ -17,6 +12,7 @@ use rollout_model::{
     metric::extract_final_answer,
     parser::{Parser as _, Plain},
 };
+use rollout_record::lines::Lines;
 
 /// Lines that are read ahead of those that are being scored.
 const AHEAD: usize = 64;
@@ -50,16 +46,15 @@ pub(super) fn read(path: &Path) -> impl Stream<Item = io::Result<Line>> + use<> 
     let (sender, mut receiver) = mpsc::channel(AHEAD);
     tokio::task::spawn_blocking(move || {
         let read = || -> io::Result<()> {
-            let mut reader = BufReader::with_capacity(1 << 18, File::open(&path)?);
-            let mut line = Vec::new();
-            while reader.read_until(b'\n', &mut line)? > 0 {
-                if !line.trim_ascii().is_empty() {
-                    let found = Answer::read(&line).map_or(Line::Foreign, Line::Answer);
-                    if sender.blocking_send(Ok(found)).is_err() {
-                        break;
-                    }
+            let mut lines = Lines::open(&path)?;
+            while let Some(line) = lines.next_line()? {
+                if line.is_blank() {
+                    continue;
                 }
-                line.clear();
+                let found = Answer::read(line.bytes).map_or(Line::Foreign, Line::Answer);
+                if sender.blocking_send(Ok(found)).is_err() {
+                    break;
+                }
             }
             Ok(())
         };

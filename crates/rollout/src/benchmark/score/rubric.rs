@@ -1,13 +1,6 @@
 //! Scores of saved conversations by a rubric.
 
-use std::{
-    fs::File,
-    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
-    num::NonZeroUsize,
-    path::Path,
-    pin::pin,
-    sync::Arc,
-};
+use std::{io, num::NonZeroUsize, path::Path, pin::pin, sync::Arc};
 
 use futures_util::{StreamExt as _, stream};
 use indexmap::IndexMap;
@@ -30,7 +23,7 @@ use rollout_model::{
     Client, Error, ErrorKind, Model, RolloutInput, Rubric, RubricError, State, TrajectoryStep, Usage,
     client::ClientConfig, metric::PREDICTED_ANSWER,
 };
-use rollout_record::rows::METADATA;
+use rollout_record::{lines::Lines, rows::METADATA};
 
 /// A rubric that came from a file.
 #[derive(Debug)]
@@ -168,7 +161,10 @@ pub async fn score_with_rubric(
         let (path, model) = (rows.to_owned(), Arc::clone(&model));
         let read = &read;
         async move {
-            let saved = blocking(move || places.iter().map(|place| place.read(&path, &model)).collect());
+            let saved = blocking(move || {
+                let mut lines = Lines::open(&path)?;
+                places.iter().map(|place| place.read(&mut lines, &model)).collect()
+            });
             let saved: Vec<Saved> = saved.await.map_err(read)?;
             scored(saved, loaded).await
         }
@@ -268,7 +264,6 @@ struct Index {
 struct Place {
     line: u64,
     offset: u64,
-    length: u64,
     attempt: Option<u64>,
 }
 
@@ -282,20 +277,14 @@ struct Key {
 
 impl Index {
     fn of(path: &Path) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(1 << 18, File::open(path)?);
+        let mut lines = Lines::open(path)?;
         let mut groups: IndexMap<(Option<u64>, Option<String>), Vec<Place>> = IndexMap::new();
-        let (mut total, mut foreign, mut offset) = (0, 0, 0);
-        let mut bytes = Vec::new();
-        for line in 0.. {
-            bytes.clear();
-            let length = reader.read_until(b'\n', &mut bytes)? as u64;
-            if length == 0 {
-                break;
-            }
-            match serde_json::from_slice(&bytes) {
+        let (mut total, mut foreign) = (0, 0);
+        while let Some(line) = lines.next_line()? {
+            match serde_json::from_slice(line.bytes) {
                 Ok(Key { example_id: None, task_id: None, .. }) => foreign += 1,
                 Ok(Key { example_id, task_id, attempt }) => {
-                    let place = Place { line, offset, length, attempt };
+                    let place = Place { line: line.number, offset: line.offset, attempt };
                     let group = groups.entry((example_id, task_id)).or_default();
                     // Of two lines of the same attempt the later one counts.
                     match group.iter_mut().find(|other| attempt.is_some() && other.attempt == attempt) {
@@ -306,10 +295,9 @@ impl Index {
                         }
                     }
                 }
-                Err(_) if bytes.trim_ascii().is_empty() => {}
+                Err(_) if line.is_blank() => {}
                 Err(_) => foreign += 1,
             }
-            offset += length;
         }
         Ok(Self { groups: groups.into_values().collect(), total, foreign })
     }
@@ -346,14 +334,11 @@ struct Conversation {
 }
 
 impl Place {
-    fn read(&self, path: &Path, model: &Arc<Model>) -> io::Result<Saved> {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(self.offset))?;
-        let mut bytes = Vec::new();
-        file.take(self.length).read_to_end(&mut bytes)?;
-        let (evaluation, state) = match serde_json::from_slice::<Answered>(&bytes) {
+    fn read(&self, lines: &mut Lines, model: &Arc<Model>) -> io::Result<Saved> {
+        let bytes = lines.at(self.offset)?;
+        let (evaluation, state) = match serde_json::from_slice::<Answered>(bytes) {
             Ok(answered) => answered.state(model),
-            Err(_) => match serde_json::from_slice::<RolloutOutput>(&bytes) {
+            Err(_) => match serde_json::from_slice::<RolloutOutput>(bytes) {
                 Ok(output) => state(output, model),
                 Err(_) => (RolloutEvaluation::of(None, None, None), None),
             },
