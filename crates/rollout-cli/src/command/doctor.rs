@@ -1,6 +1,6 @@
 //! `rollout doctor`: what this machine can run and, for what it cannot, why and what to change.
 
-use std::{error::Error, fs::File, path::Path, process::Stdio as ChildStdio};
+use std::{error::Error, fs::File, path::Path};
 
 use rollout::environment::docker::{EngineError, EngineFacts};
 use rollout_sandbox::{
@@ -159,9 +159,7 @@ fn disk(state_dir: &Path) -> Finding {
 }
 
 async fn git() -> Finding {
-    let output =
-        tokio::process::Command::new("git").arg("--version").stdin(ChildStdio::null()).output().await;
-    let (standing, text, notes) = match output {
+    let (standing, text, notes) = match rollout::task::git_version(Path::new("git")).await {
         Ok(output) if output.status.success() => {
             (Standing::Good, String::from_utf8_lossy(&output.stdout).trim().to_owned(), Vec::new())
         }

@@ -5,10 +5,10 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
 };
 
-use super::git::own_filters;
+use super::git::{LIST_FILTERS, filters_off, isolated};
 
 /// Remembers which repository holds a directory and where its `HEAD` is.
 #[derive(Debug, Default)]
@@ -70,32 +70,18 @@ fn head(root: &Path) -> Option<Head> {
 
 /// What git says of files that differ. None if that cannot be found out without running what the repository asks for.
 fn status(root: &Path) -> Option<Vec<u8>> {
-    let list = git(root, &[], &["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."]);
-    let list = String::from_utf8(list.unwrap_or_default()).ok()?;
-    let settings = |name: &str| {
-        ["clean=", "smudge=", "process=", "required=false"].map(|setting| format!("filter.{name}.{setting}"))
-    };
-    let off: Vec<String> = own_filters(&list)?.into_iter().flat_map(settings).collect();
+    let list = String::from_utf8(git(root, &[], &LIST_FILTERS).unwrap_or_default()).ok()?;
+    let off = filters_off(&list)?;
     let asked = ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all"];
     git(root, &off, &[&asked[..], &["--ignored=matching", "--ignore-submodules=dirty"]].concat())
 }
 
 fn git(root: &Path, settings: &[String], arguments: &[&str]) -> Option<Vec<u8>> {
-    let mut git = Command::new("git");
-    // Variables such as GIT_DIR, set while a hook runs, would point git at another repository.
-    for (name, _) in std::env::vars_os() {
-        if name.as_encoded_bytes().starts_with(b"GIT_") {
-            git.env_remove(name);
-        }
-    }
+    let mut git = isolated(Path::new("git"));
     git.env("GIT_OPTIONAL_LOCKS", "0").arg("-C").arg(root);
-    // A stranger's repository can name programs for these.
-    for setting in ["core.fsmonitor=false", "core.hooksPath=/dev/null"] {
-        git.args(["-c", setting]);
-    }
     for setting in settings {
         git.args(["-c", setting]);
     }
-    let output = git.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    let output = git.args(arguments).stderr(Stdio::null()).output().ok()?;
     output.status.success().then_some(output.stdout)
 }

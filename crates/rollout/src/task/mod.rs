@@ -30,7 +30,7 @@ pub use commits::GitCommits;
 pub use dir::load_task;
 pub use download::DownloadError;
 pub(crate) use git::git_state;
-pub use git::{Checkout, GitError, checkouts, remove_unused_checkouts};
+pub use git::{Checkout, GitError, checkouts, git_version, remove_unused_checkouts};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use registry::RegistryError;
 pub use sources::{DatasetError, DatasetProblem, Sources};

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     io,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{self, Output, Stdio},
 };
 
 use tokio::{
@@ -95,13 +95,27 @@ pub(in crate::task) struct Git {
     program: PathBuf,
 }
 
+/// Runs `git --version`.
+pub async fn git_version(program: &Path) -> io::Result<Output> {
+    Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output().await
+}
+
+/// A git that runs no hooks or monitors, and that variables such as `GIT_DIR`, set while a hook runs, do not point at
+/// another repository.
+pub(in crate::task) fn isolated(program: &Path) -> process::Command {
+    let mut command = process::Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"GIT_") && !KEPT.iter().any(|kept| name == OsStr::new(kept)) {
+            command.env_remove(name);
+        }
+    }
+    command.args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]).stdin(Stdio::null());
+    command
+}
+
 impl Git {
     pub(in crate::task) async fn find(program: &Path) -> Result<Self, GitError> {
-        let output = Command::new(program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
+        let output = git_version(program)
             .await
             .map_err(|source| GitError::Missing { program: program.to_owned(), source })?;
         let found = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -113,14 +127,7 @@ impl Git {
 
     /// A git that works for one repository, or for none when it only looks at files here.
     pub(super) fn command(&self, url: &GitUrl) -> Command {
-        let mut command = Command::new(&self.program);
-        for (name, _) in std::env::vars_os() {
-            if name.as_encoded_bytes().starts_with(b"GIT_")
-                && !KEPT.iter().any(|kept| name == OsStr::new(kept))
-            {
-                command.env_remove(name);
-            }
-        }
+        let mut command = Command::from(isolated(&self.program));
         if std::env::var_os("GIT_SSH_COMMAND").is_none() && std::env::var_os("GIT_SSH").is_none() {
             // Nobody is there to answer a question, and a silent server must not hold the job for ever.
             command
@@ -134,11 +141,9 @@ impl Git {
             .env("GIT_LFS_SKIP_SMUDGE", "1")
             .env("GIT_NO_LAZY_FETCH", "1")
             .env("GIT_ALLOW_PROTOCOL", if url.is_local() { "file" } else { "https:http:ssh:git" })
-            .args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"])
             .args(["-c", "gc.auto=0", "-c", "maintenance.auto=false"])
             .args(["-c", "submodule.recurse=false", "-c", "fetch.recurseSubmodules=false"])
             .args(["-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60"])
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);

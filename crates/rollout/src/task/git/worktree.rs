@@ -51,15 +51,10 @@ impl Here<'_> {
     }
 
     async fn is_dirty(&self) -> Option<bool> {
-        let filters =
-            self.ask(&["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."]);
-        let filters = filters.await.unwrap_or_default();
-        let own = own_filters(&filters)?;
+        let filters = self.ask(&LIST_FILTERS).await.unwrap_or_default();
         let mut command = self.command();
-        for name in own {
-            for setting in ["clean=", "smudge=", "process=", "required=false"] {
-                command.arg("-c").arg(format!("filter.{name}.{setting}"));
-            }
+        for setting in filters_off(&filters)? {
+            command.arg("-c").arg(setting);
         }
         command.args([
             "diff",
@@ -78,9 +73,22 @@ impl Here<'_> {
     }
 }
 
+/// Lists the settings of filters, each with its scope.
+pub(in crate::task) const LIST_FILTERS: [&str; 6] =
+    ["config", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\."];
+
+/// The settings that turn off the filters that a repository defines itself, from the output of [`LIST_FILTERS`]. None
+/// if one of them cannot be turned off.
+pub(in crate::task) fn filters_off(list: &str) -> Option<Vec<String>> {
+    let settings = |name: &str| {
+        ["clean=", "smudge=", "process=", "required=false"].map(|setting| format!("filter.{name}.{setting}"))
+    };
+    Some(own_filters(list)?.into_iter().flat_map(settings).collect())
+}
+
 /// The filters that a repository defines itself, by name, of a list of scopes and keys. None if one of them has a name
 /// that cannot be written on a command line, and so cannot be turned off.
-pub(in crate::task) fn own_filters(list: &str) -> Option<Vec<&str>> {
+fn own_filters(list: &str) -> Option<Vec<&str>> {
     let mut words = list.split('\0');
     let mut names = Vec::new();
     while let (Some(scope), Some(key)) = (words.next(), words.next()) {
