@@ -60,19 +60,30 @@ impl LlmJudge {
         session: &str,
     ) -> Result<Judgement, Error> {
         let question = self.include_question.then_some(question);
-        let messages = [Arc::new(Message::user(prompt(question, predicted, truth)))];
-        let mut tries = 0;
-        loop {
-            match self.model.client.respond(&self.model, &messages, &[], session).await {
-                Ok(response) => return Ok(Judgement::read(&response.message.text())),
-                Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < self.max_retries => {
-                    tracing::debug!(%error, tries, "asking the judge again");
-                    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));
-                    tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
-                    tries += 1;
-                }
-                Err(error) => return Err(error),
+        let prompt = prompt(question, predicted, truth);
+        ask(&self.model, &prompt, session, self.max_retries).await.map(|reply| Judgement::read(&reply))
+    }
+}
+
+/// What a judge replies to a prompt. A malformed response is retried.
+pub(crate) async fn ask(
+    model: &Model,
+    prompt: &str,
+    session: &str,
+    max_retries: u32,
+) -> Result<String, Error> {
+    let messages = [Arc::new(Message::user(prompt))];
+    let mut tries = 0;
+    loop {
+        match model.client.respond(model, &messages, &[], session).await {
+            Ok(response) => return Ok(response.message.text().into_owned()),
+            Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < max_retries => {
+                tracing::debug!(%error, tries, "asking the judge again");
+                let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));
+                tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+                tries += 1;
             }
+            Err(error) => return Err(error),
         }
     }
 }

@@ -17,7 +17,7 @@
 
 mod choice;
 mod extract;
-mod judge;
+pub(crate) mod judge;
 mod normal;
 mod numeric;
 mod overlap;
