@@ -1,8 +1,15 @@
 //! A model behind a client.
 
+use std::{sync::Arc, time::Duration};
+
+use rollout_core::message::Message;
 use serde_json::{Map, Value};
 
 use super::Client;
+use crate::error::{Error, ErrorKind};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How a model is to be sampled: `temperature`, `max_tokens`, and whatever else its server takes.
 pub type SamplingArgs = Map<String, Value>;
@@ -18,4 +25,24 @@ pub struct Model {
     pub sampling: SamplingArgs,
     /// The longest sequence that training takes, in tokens. Longer ones are cut.
     pub max_seq_len: Option<usize>,
+}
+
+impl Model {
+    /// What the model replies to a prompt, without tools. A malformed response is retried this often.
+    pub(crate) async fn ask(&self, prompt: &str, session: &str, max_retries: u32) -> Result<String, Error> {
+        let messages = [Arc::new(Message::user(prompt))];
+        let mut tries = 0;
+        loop {
+            match self.client.respond(self, &messages, &[], session).await {
+                Ok(response) => return Ok(response.message.text().into_owned()),
+                Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < max_retries => {
+                    tracing::debug!(%error, tries, "asking again");
+                    let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));
+                    tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
 }

@@ -1,14 +1,11 @@
 //! A model that says whether an answer means the same as the right one.
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, sync::Arc};
 
 use serde_json::Value;
 
-use crate::{Error, ErrorKind, Model};
-use rollout_core::{message::Message, text::fence};
-
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+use crate::{Error, Model};
+use rollout_core::text::fence;
 
 /// A model that compares answers with the right ones.
 ///
@@ -61,30 +58,7 @@ impl LlmJudge {
     ) -> Result<Judgement, Error> {
         let question = self.include_question.then_some(question);
         let prompt = prompt(question, predicted, truth);
-        ask(&self.model, &prompt, session, self.max_retries).await.map(|reply| Judgement::read(&reply))
-    }
-}
-
-/// What a judge replies to a prompt. A malformed response is retried.
-pub(crate) async fn ask(
-    model: &Model,
-    prompt: &str,
-    session: &str,
-    max_retries: u32,
-) -> Result<String, Error> {
-    let messages = [Arc::new(Message::user(prompt))];
-    let mut tries = 0;
-    loop {
-        match model.client.respond(model, &messages, &[], session).await {
-            Ok(response) => return Ok(response.message.text().into_owned()),
-            Err(error) if error.is(ErrorKind::InvalidModelResponse) && tries < max_retries => {
-                tracing::debug!(%error, tries, "asking the judge again");
-                let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(tries));
-                tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
-                tries += 1;
-            }
-            Err(error) => return Err(error),
-        }
+        self.model.ask(&prompt, session, self.max_retries).await.map(|reply| Judgement::read(&reply))
     }
 }
 

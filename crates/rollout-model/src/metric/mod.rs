@@ -17,7 +17,7 @@
 
 mod choice;
 mod extract;
-pub(crate) mod judge;
+mod judge;
 mod normal;
 mod numeric;
 mod overlap;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Rubric, Scene};
-use crate::{Error, Model, metric::judge::ask, parser::MaybeThink};
+use crate::{Error, Model, parser::MaybeThink};
 
 /// Where a state keeps what judges said: an object by model, then by prompt.
 const REPLIES: &str = "judge_response";
@@ -67,7 +67,7 @@ impl Judge {
         if let Some(reply) = known_of_model.and_then(|known| known.get(&prompt)).and_then(Value::as_str) {
             return Ok(reply.to_owned());
         }
-        let reply = ask(&self.model, &prompt, &scene.state.trajectory_id, 0).await;
+        let reply = self.model.ask(&prompt, &scene.state.trajectory_id, 0).await;
         let reply = reply.inspect_err(|error| scene.note(FAILURE, error.to_string()))?;
         let mut of_model = known_of_model.cloned().unwrap_or_default();
         of_model.insert(prompt, reply.as_str().into());

@@ -8,8 +8,8 @@ mod worktree;
 
 pub(super) use address::{CommitId, GitUrl, RepoPath};
 pub(super) use cache::GitCache;
-pub use command::{GitError, git_version};
 pub(super) use command::{Git, isolated};
+pub use command::{GitError, git_version};
 pub use held::{Checkout, checkouts, remove_unused_checkouts};
 pub(crate) use worktree::git_state;
 pub(super) use worktree::{LIST_FILTERS, filters_off};
