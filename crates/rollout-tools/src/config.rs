@@ -173,10 +173,11 @@ fn servers() -> Form<Vec<(String, McpTransport)>> {
                     );
                     section.reader.error(span, Code::InvalidName, message);
                 }
+                let before = section.reader.count();
                 let server = servers.section_or_empty::<McpServerConfig>(name);
                 let transport = McpServerConfig::read(&server)?.transport();
                 let note = |message: &str| {
-                    if !section.reader.reported(span) {
+                    if section.reader.count() == before {
                         section.reader.error(span, Code::InvalidValue, message);
                     }
                 };

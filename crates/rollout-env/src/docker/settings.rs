@@ -38,7 +38,7 @@ rollout_settings::settings! {
         /// The platform of images, for pulls and builds.
         pub(super) platform: Option<String> = filled()
             .kind("`os/arch`")
-            .check(check_platform)
+            .check(|platform, section, key| check_platform(platform, section, key))
             .optional()
             .unset("the engine's"),
         /// Lines for `/etc/hosts`.
@@ -128,7 +128,7 @@ fn refuse_blank(text: &str, section: &Section<'_>, key: &str) {
     }
 }
 
-fn check_platform(platform: &mut String, section: &Section<'_>, key: &str) {
+fn check_platform(platform: &str, section: &Section<'_>, key: &str) {
     let parts = platform.split_once('/');
     if !parts.is_some_and(|(os, arch)| !os.is_empty() && !arch.is_empty()) {
         let message = format!("`{}` cannot be {}", section.at(key), quoted(platform));

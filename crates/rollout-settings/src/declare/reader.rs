@@ -74,6 +74,11 @@ impl<'a> Reader<'a> {
         self.found.borrow().iter().any(|found| found.is_at(span))
     }
 
+    /// How many problems were noted.
+    pub fn count(&self) -> usize {
+        self.found.borrow().len() + self.left_out.get()
+    }
+
     /// Notes a problem.
     pub fn report(&self, diagnostic: Diagnostic) {
         if diagnostic.severity == Severity::Error {

@@ -224,7 +224,7 @@ fn examples() -> Form<ExamplesConfig> {
         json!({ "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "items": example }] })
     };
     Form::written("path, or list", schema, |section, key| {
-        let Some(node) = section.node(key) else { return None };
+        let node = section.node(key)?;
         match &node.value {
             Value::String(_) => examples_file(section, key),
             Value::List(nodes) => {

@@ -108,7 +108,7 @@ rollout_settings::settings! {
         /// Waiting is included.
         build_timeout_sec: f64 = timeout().default(600.0),
         /// A prebuilt image, used instead of environment/Dockerfile.
-        docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(check_image).optional(),
+        docker_image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional(),
         /// CPUs of the environment.
         cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
         /// Memory of the environment.
@@ -218,7 +218,7 @@ fn variables() -> Form<Vec<(String, String)>> {
     env().read_into(read, |_, written| written.plain()).or_empty()
 }
 
-fn check_image(image: &mut String, section: &Section<'_>, key: &str) {
+fn check_image(image: &str, section: &Section<'_>, key: &str) {
     // A leading dash would be an option to a command that is given the image.
     if image.starts_with('-') || image.chars().any(|char| char.is_whitespace() || char.is_control()) {
         let message = format!("{} cannot be the name of an image", quoted(image));
