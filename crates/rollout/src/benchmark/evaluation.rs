@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-use super::score::{PERFECT, TaskEvaluation};
+use super::score::{Evaluation, PERFECT, TaskEvaluation, mean};
 use rollout_model::metric::Metric;
 use rollout_record::{
     atomic::{self, WriteError},
@@ -54,14 +54,14 @@ pub(crate) fn write(
     let mut lines = Lines::open(results).map_err(failed)?;
     let places = places(&mut lines).map_err(failed)?;
     let scores: Vec<f64> = places.iter().filter_map(|place| place.score).collect();
-    let mean = |sum: f64, count: usize| if count == 0 { 0.0 } else { sum / count as f64 };
-    let file = EvaluationFile {
+    let evaluated_tasks = scores.len() as u64;
+    let file = Evaluation {
         metric,
         total_tasks,
-        evaluated_tasks: scores.len(),
-        average_score: mean(scores.iter().sum(), scores.len()),
-        perfect_matches: scores.iter().filter(|score| **score >= PERFECT).count(),
-        success_rate: mean(scores.len() as f64, total_tasks as usize),
+        evaluated_tasks,
+        average_score: mean(scores.iter().sum(), evaluated_tasks),
+        perfect_matches: scores.iter().filter(|score| **score >= PERFECT).count() as u64,
+        success_rate: mean(evaluated_tasks as f64, total_tasks),
         evaluations: Evaluations { metric, places: &places, lines: RefCell::new(lines) },
     };
     atomic::write_json(target, &file)?;
@@ -85,17 +85,7 @@ fn places(lines: &mut Lines) -> io::Result<Vec<Place>> {
     Ok(places)
 }
 
-#[derive(Serialize)]
-struct EvaluationFile<'a> {
-    metric: Metric,
-    total_tasks: u64,
-    evaluated_tasks: usize,
-    average_score: f64,
-    perfect_matches: usize,
-    success_rate: f64,
-    evaluations: Evaluations<'a>,
-}
-
+/// The answers, read as they are written.
 struct Evaluations<'a> {
     metric: Metric,
     places: &'a [Place],

@@ -55,7 +55,7 @@ pub(super) const PERFECT: f64 = 0.99;
 
 /// What the answers of a benchmark are worth: the content of `evaluation.json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Evaluation {
+pub struct Evaluation<E = Vec<TaskEvaluation>> {
     /// How answers were scored.
     pub metric: Metric,
     /// All questions.
@@ -69,7 +69,7 @@ pub struct Evaluation {
     /// The share of those with a score among all.
     pub success_rate: f64,
     /// Every question, in the order of their numbers, or of the file if it has none.
-    pub evaluations: Vec<TaskEvaluation>,
+    pub evaluations: E,
 }
 
 /// What one answer is worth.
@@ -370,7 +370,7 @@ impl Tally {
     }
 }
 
-fn mean(sum: f64, count: u64) -> f64 {
+pub(super) fn mean(sum: f64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum / count as f64 }
 }
 
