@@ -2,11 +2,11 @@
 //!
 //! Times are microseconds in UTC, and the version of the columns is in the files' metadata as `rollout.schema_version`.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, mem::take, path::PathBuf, sync::Arc};
 
 use parquet::{
     basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel},
-    data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type},
+    data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type},
     errors::ParquetError,
     file::{
         metadata::KeyValue,
@@ -20,6 +20,7 @@ use super::{
     Export, ExportError, Exported, NewFile,
     table::{self, Cell, Column, Kind, SCHEMA_VERSION, StepRow, Table, TrialRow},
 };
+use crate::samples::write_column;
 
 /// What is held in memory before it is written as a row group.
 const MAX_ROWS: usize = 16 << 10;
@@ -163,29 +164,15 @@ impl Held {
     }
 
     fn write(&mut self, group: &mut SerializedRowGroupWriter<'_, NewFile>) -> Result<(), ParquetError> {
-        let is_there = self.is_there.as_deref();
+        let is_there = self.is_there.as_mut().map(take);
+        let is_there = is_there.as_deref();
         match &mut self.values {
-            Values::Text(values) => write_column::<ByteArrayType>(group, values, is_there),
-            Values::Integer(values) => write_column::<Int64Type>(group, values, is_there),
-            Values::Real(values) => write_column::<DoubleType>(group, values, is_there),
-            Values::Boolean(values) => write_column::<BoolType>(group, values, is_there),
-        }?;
-        self.is_there.iter_mut().for_each(Vec::clear);
-        Ok(())
+            Values::Text(held) => write_column::<ByteArrayType, _>(group, &take(held), is_there, None),
+            Values::Integer(held) => write_column::<Int64Type, _>(group, &take(held), is_there, None),
+            Values::Real(held) => write_column::<DoubleType, _>(group, &take(held), is_there, None),
+            Values::Boolean(held) => write_column::<BoolType, _>(group, &take(held), is_there, None),
+        }
     }
-}
-
-fn write_column<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, NewFile>,
-    values: &mut Vec<T::T>,
-    is_there: Option<&[i16]>,
-) -> Result<(), ParquetError> {
-    let column = group.next_column()?;
-    let mut column =
-        column.ok_or_else(|| ParquetError::General("the schema has fewer columns".to_owned()))?;
-    column.typed::<T>().write_batch(values, is_there, None)?;
-    values.clear();
-    column.close()
 }
 
 #[cfg(test)]

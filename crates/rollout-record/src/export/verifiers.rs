@@ -27,8 +27,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let examples = export.examples();
     let mut made = Exported::default();
     let mut open: Option<Section> = None;
-    // The trials of an agent on a dataset follow each other, and so do the attempts at a task.
-    let mut about: Option<(usize, Option<TaskAbout>)> = None;
+    // The trials of an agent on a dataset follow each other.
     for trial in export.trials()? {
         let trial = trial?;
         if let Some(section) = open.take_if(|section| !section.is_of(&trial)) {
@@ -38,11 +37,8 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
             Some(section) => section,
             None => open.insert(Section::new(export, &trial)?),
         };
-        if about.as_ref().is_none_or(|(task, _)| *task != trial.task) {
-            about = Some((trial.task, job.about(trial.task)?));
-        }
-        let about = about.as_ref().and_then(|(_, about)| about.as_ref());
-        let row = row(&trial, examples[trial.task], job.conversation(&trial)?, about);
+        let about = job.about(trial.task)?;
+        let row = row(&trial, examples[trial.task], job.conversation(&trial)?, about.as_ref());
         section.add(&trial, &row)?;
         made.rows += 1;
     }

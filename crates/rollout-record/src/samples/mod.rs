@@ -33,6 +33,8 @@ mod read;
 mod saved;
 
 #[cfg(feature = "parquet")]
+pub(crate) use self::parquet::write_column;
+#[cfg(feature = "parquet")]
 pub use self::parquet::{ParquetWriteError, ParquetWriter};
 pub use self::{
     read::{ReadError, SampleReader},

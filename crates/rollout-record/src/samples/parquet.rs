@@ -113,7 +113,7 @@ impl<W: Write + Send> ParquetWriter<W> {
         flat::<DoubleType, _>(&mut group, &samples, |s| s.reward)?;
         let known: Vec<f64> = samples.iter().filter_map(|sample| sample.advantage).collect();
         let is_known: Vec<i16> = samples.iter().map(|sample| i16::from(sample.advantage.is_some())).collect();
-        column::<DoubleType, _>(&mut group, &known, Some(&is_known), None)?;
+        write_column::<DoubleType, _>(&mut group, &known, Some(&is_known), None)?;
         flat::<BoolType, _>(&mut group, &samples, |s| s.is_truncated)?;
         list::<Int32Type, _, _>(&mut group, &samples, |s| &s.token_ids, |id| id.cast_signed())?;
         list::<Int32Type, _, _>(&mut group, &samples, |s| &s.loss_mask, i32::from)?;
@@ -132,7 +132,7 @@ fn flat<T: DataType, W: Write + Send>(
     value: impl Fn(&Sample) -> T::T,
 ) -> Result<(), ParquetError> {
     let values: Vec<T::T> = samples.iter().map(value).collect();
-    column::<T, W>(group, &values, None, None)
+    write_column::<T, W>(group, &values, None, None)
 }
 
 fn list<T: DataType, W: Write + Send, V: Copy>(
@@ -149,10 +149,10 @@ fn list<T: DataType, W: Write + Send, V: Copy>(
         definitions.extend(std::iter::repeat_n(i16::from(length > 0), length.max(1)));
         repetitions.extend((0..length.max(1)).map(|place| i16::from(place > 0)));
     }
-    column::<T, W>(group, &all, Some(&definitions), Some(&repetitions))
+    write_column::<T, W>(group, &all, Some(&definitions), Some(&repetitions))
 }
 
-fn column<T: DataType, W: Write + Send>(
+pub(crate) fn write_column<T: DataType, W: Write + Send>(
     group: &mut Group<'_, W>,
     values: &[T::T],
     definitions: Option<&[i16]>,

@@ -52,7 +52,7 @@ fn of_container(
     said: &Conversation,
 ) -> Result<Vec<Sample>, TrialSampleError> {
     let reward = trial.result.reward.ok_or(TrialSampleError::NoReward)?;
-    let trajectory_id: Arc<str> = format!("{}__{}", trial.id.task, trial.id.attempt).into();
+    let trajectory_id: Arc<str> = trial.name().into();
     let rollout = SampledRollout { example_id, task: trial.id.task.as_str().into(), reward, advantage: None };
     let turns = said.turns.iter().map(|turn| SampleTurn {
         tokens: turn.tokens.as_ref().map(|tokens| SampleTokens {

@@ -101,6 +101,13 @@ pub struct SavedTrial {
     pub result: TrialResult,
 }
 
+impl SavedTrial {
+    /// Names the trial among those of its agent and dataset.
+    pub fn name(&self) -> String {
+        format!("{}__{}", self.id.task, self.id.attempt)
+    }
+}
+
 /// A job directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {

@@ -199,7 +199,7 @@ fn gather(
             break;
         }
         let experiment = log.join(trial.id.agent.as_str()).join(trial.id.dataset.as_str());
-        let trajectory_id = format!("{}__{}", trial.id.task, trial.id.attempt);
+        let trajectory_id = trial.name();
         let record = EpisodeRecord::load(&experiment, &trajectory_id)?;
         let is_solved = trial.result.reward.is_some_and(|reward| reward >= 1.0);
         if is_solved && options.which == Which::Unsolved {

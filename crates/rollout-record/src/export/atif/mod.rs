@@ -28,7 +28,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
             continue;
         };
         let id = &trial.id;
-        let name = format!("{}__{}", id.task, id.attempt);
+        let name = trial.name();
         let (steps, images) = steps::steps(&conversation, &format!("{name}.images"));
         let folder = std::path::Path::new(id.agent.as_str()).join(id.dataset.as_str());
         for image in images {

@@ -145,7 +145,7 @@ impl<'a> Records<'a> {
             n_env_steps: steps.n_env_steps(),
             wall_time_s: Some(result.durations.total_sec),
             usage: usage(result, said),
-            trajectory_id: self.trajectory_id(trial),
+            trajectory_id: trial.name(),
             timestamp: self.timestamp(trial),
             verifier: (about.test.is_some() || about.tests_url.is_some()).then(|| Verifier {
                 reference: about.tests_url,
@@ -155,11 +155,6 @@ impl<'a> Records<'a> {
             findings: None,
             unknown: Map::new(),
         })
-    }
-
-    /// What the directory of its record is named by.
-    pub(super) fn trajectory_id(self, trial: &SavedTrial) -> String {
-        format!("{}__{}", trial.id.task, trial.id.attempt)
     }
 
     /// When it started, by which its record tells one run of it from another.

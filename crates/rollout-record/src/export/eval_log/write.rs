@@ -158,7 +158,7 @@ impl<'a> Log<'a> {
     /// The record of a trial in an eval log, if it has one that can be read.
     fn episode_at(&self, log: &Path, trial: &SavedTrial) -> Option<EpisodeRecord> {
         let dir = place(log, trial.id.agent.as_str(), trial.id.dataset.as_str());
-        EpisodeRecord::load(&dir, &Records(self.job).trajectory_id(trial)).ok()
+        EpisodeRecord::load(&dir, &trial.name()).ok()
     }
 }
 

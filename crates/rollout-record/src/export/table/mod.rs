@@ -12,7 +12,6 @@ use jiff::Timestamp;
 
 pub use self::{steps::StepRow, trials::TrialRow};
 use super::{Export, ExportError, Exported, chat};
-use crate::tasks::TaskAbout;
 
 /// The version of the columns. A column that is added leaves it as it is; one that is gone or means something else
 /// does not.
@@ -200,19 +199,15 @@ pub(super) fn write<T: Table>(
 ) -> Result<Exported, ExportError> {
     let job = export.job;
     let (mut rows, mut silent) = (0, 0);
-    // The attempts at a task follow each other.
-    let mut about: Option<(usize, Option<TaskAbout>)> = None;
     for trial in export.trials()? {
         let trial = trial?;
         let conversation = job.conversation(&trial)?;
         let said = conversation.as_ref();
-        if about.as_ref().is_none_or(|(task, _)| *task != trial.task) {
-            about = Some((trial.task, job.about(trial.task)?));
-        }
+        let about = job.about(trial.task)?;
         let row = TrialRow {
             job,
             trial: &trial,
-            about: about.as_ref().and_then(|(_, about)| about.as_ref()),
+            about: about.as_ref(),
             conversation: said,
             model: said
                 .and_then(|said| said.model.as_deref())
