@@ -55,9 +55,9 @@ pub trait Settings: Sized + 'static {
 /// Each field has its documentation, its key if that is not its name, and its [form](form::Form):
 ///
 /// ```
-/// use rollout::settings::{Settings as _, forms::{count, flag}, object};
+/// use rollout_settings::{Settings as _, forms::{count, flag}, object};
 ///
-/// rollout::settings! {
+/// rollout_settings::settings! {
 ///     /// How something is tried again.
 ///     #[derive(Debug, Clone)]
 ///     pub struct RetryConfig {
