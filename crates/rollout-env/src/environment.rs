@@ -41,6 +41,9 @@ pub trait Provider: Send + Sync {
 
     /// Opens an environment that [`Environment::preserve`] left, by the place it named.
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
+
+    /// Waits until everything is gone that it removes in the background, so that a job does not end before.
+    async fn settle(&self) {}
 }
 
 /// Who asks for an image or an environment, for the labels of what is made.

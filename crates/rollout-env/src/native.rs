@@ -239,6 +239,10 @@ impl Provider for Native {
             .map_err(|error| EnvironmentError::Start(chain(&error)))?;
         Ok(Box::new(NativeEnvironment::new(sandbox)))
     }
+
+    async fn settle(&self) {
+        self.engine.settle().await;
+    }
 }
 
 /// A running native environment.

@@ -41,6 +41,11 @@ impl SandboxEngine {
         &self.core.support
     }
 
+    /// Waits until the files of destroyed sandboxes are gone: they are removed in the background.
+    pub async fn settle(&self) {
+        self.core.settle().await;
+    }
+
     /// Where images, layers and running sandboxes lie.
     pub fn state_dir(&self) -> &Path {
         self.core.state_dir()

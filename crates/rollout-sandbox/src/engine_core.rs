@@ -146,6 +146,12 @@ impl EngineCore {
         out_of_sight.await.map_err(io::Error::other)?
     }
 
+    /// Waits until the files of all discarded sandboxes are gone.
+    pub(crate) async fn settle(&self) {
+        // All permits are free when no removal is under way. The semaphore is never closed.
+        let _ = self.removals.acquire_many(MAX_REMOVALS as u32).await;
+    }
+
     /// A name for a sandbox or its cgroups that no other has.
     pub(crate) fn next_id(&self) -> String {
         format!("{}-{}", self.id, self.counter.fetch_add(1, Ordering::Relaxed))

@@ -81,6 +81,10 @@ impl Provider for TimedProvider {
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError> {
         self.times.of("reopen", self.inner.reopen(place)).await
     }
+
+    async fn settle(&self) {
+        self.inner.settle().await;
+    }
 }
 
 #[async_trait]

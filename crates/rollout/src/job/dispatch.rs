@@ -60,6 +60,7 @@ impl Job {
         let Self {
             plan, provider, name, store, mut sections, rows, todo, history, warnings, collector, ..
         } = self;
+        let settling = Arc::clone(&provider);
         if let Some(provenance) = &provenance {
             sections.iter_mut().for_each(|section| section.provenance = Some(Arc::clone(provenance)));
         }
@@ -180,6 +181,7 @@ impl Job {
         .await
         .map_err(panicked)??;
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
+        settling.settle().await;
         Ok(result)
     }
 }
