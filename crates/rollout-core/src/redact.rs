@@ -1,13 +1,6 @@
 //! Keeps secret values out of everything that is written.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeSet,
-    ffi::OsStr,
-    fs,
-    io::{self, Read as _},
-    path::Path,
-};
+use std::{borrow::Cow, collections::BTreeSet};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value;
@@ -88,82 +81,14 @@ impl Redactor {
         }
     }
 
-    /// Moves a tree of copied logs to its place, with the secrets in its files masked. What is there already stays.
-    /// Entries with a secret in their name, links with one in their target, and files that cannot be read are left
-    /// out: returns how many.
-    pub fn move_tree(&self, from: &Path, to: &Path) -> io::Result<u64> {
-        let mut left_out = 0;
-        let mut pending = vec![(from.to_owned(), to.to_owned())];
-        while let Some((from, to)) = pending.pop() {
-            match fs::create_dir(&to) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            for entry in fs::read_dir(&from)? {
-                let entry = entry?;
-                let (source, target) = (entry.path(), to.join(entry.file_name()));
-                let kind = entry.file_type()?;
-                let link = if kind.is_symlink() { Some(fs::read_link(&source)?) } else { None };
-                let shown = |text: &OsStr| text.to_string_lossy().into_owned();
-                let words = link.as_ref().map(|link| shown(link.as_os_str())).unwrap_or_default();
-                if self.finds(shown(&entry.file_name())) || self.finds(&words) {
-                    left_out += 1;
-                } else if kind.is_dir() {
-                    pending.push((source, target));
-                } else if fs::symlink_metadata(&target).is_err() {
-                    match if kind.is_file() { self.mask(&source) } else { Ok(()) } {
-                        Ok(()) => fs::rename(source, target)?,
-                        // One that its owner made unreadable must not cost the others.
-                        Err(_) => left_out += 1,
-                    }
-                }
-            }
-        }
-        fs::remove_dir_all(from)?;
-        Ok(left_out)
-    }
-
     /// Whether a secret is in it.
     pub fn finds(&self, text: impl AsRef<[u8]>) -> bool {
         self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(text.as_ref()))
     }
 
-    /// Masks the secrets of one file.
-    fn mask(&self, path: &Path) -> io::Result<()> {
-        // Most logs hold no secret and are read once instead of written again.
-        if self.pour(path, &mut io::sink())? == 0 {
-            return Ok(());
-        }
-        // A name that nobody could foresee: the directory is full of an agent's own files and links.
-        let mut target = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(path))?;
-        target.as_file().set_permissions(fs::metadata(path)?.permissions())?;
-        self.pour(path, target.as_file_mut())?;
-        target.persist(path)?;
-        Ok(())
-    }
-
-    /// Copies a file with every secret masked. Returns how many there were.
-    fn pour(&self, path: &Path, target: &mut impl io::Write) -> io::Result<u64> {
-        let mut source = fs::File::open(path)?;
-        let mut stream = self.stream();
-        let mut clean = Vec::new();
-        let mut chunk = vec![0; 64 << 10];
-        loop {
-            let count = source.read(&mut chunk)?;
-            clean.clear();
-            if count == 0 {
-                stream.flush(&mut clean);
-                target.write_all(&clean)?;
-                return Ok(stream.masked);
-            }
-            stream.push(&chunk[..count], &mut clean);
-            target.write_all(&clean)?;
-        }
-    }
-
     /// A redactor for one stream, which finds secrets that are split between two reads.
     pub fn stream(&self) -> StreamRedactor {
-        StreamRedactor { redactor: self.clone(), held: Vec::new(), masked: 0 }
+        StreamRedactor { redactor: self.clone(), held: Vec::new() }
     }
 }
 
@@ -172,7 +97,6 @@ impl Redactor {
 pub struct StreamRedactor {
     redactor: Redactor,
     held: Vec<u8>,
-    masked: u64,
 }
 
 impl StreamRedactor {
@@ -192,7 +116,6 @@ impl StreamRedactor {
             }
             out.extend_from_slice(&self.held[done..found.start()]);
             out.extend_from_slice(MASK.as_bytes());
-            self.masked += 1;
             done = found.end();
         }
         if done < settled {
@@ -209,7 +132,6 @@ impl StreamRedactor {
             for found in matcher.find_iter(&self.held) {
                 out.extend_from_slice(&self.held[done..found.start()]);
                 out.extend_from_slice(MASK.as_bytes());
-                self.masked += 1;
                 done = found.end();
             }
             out.extend_from_slice(&self.held[done..]);

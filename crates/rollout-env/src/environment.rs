@@ -7,7 +7,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use rollout_core::quantity::{Bytes, Cpus};
+use rollout_core::{
+    quantity::{Bytes, Cpus},
+    redact::Redactor,
+};
 
 use crate::{log::LogWriter, trouble};
 
@@ -132,8 +135,9 @@ pub trait Environment: Send + Sync {
 
     /// Copies the content of a directory inside into a host directory.
     ///
-    /// What exists on the host already is kept. What cannot be copied safely is left out and named.
-    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError>;
+    /// What exists on the host already is kept. What cannot be copied safely is left out and named, and of a file that
+    /// is too long the middle is. Secrets are masked before anything is written.
+    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError>;
 
     /// Reads a regular file inside, without following a link at its end.
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError>;
@@ -189,6 +193,20 @@ pub enum CopyMode {
     Merge,
     /// Removes what is there first.
     Replace,
+}
+
+/// A copy out of an environment.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyOut<'a> {
+    /// The directory inside.
+    pub source: &'a str,
+    /// The directory of the host.
+    pub target: &'a Path,
+    /// A directory right below `source` that is copied before the rest, with limits of its own, so that nothing
+    /// beside it can use them up.
+    pub first: Option<&'a str>,
+    /// Masks secrets, in names too.
+    pub redactor: &'a Redactor,
 }
 
 /// What a copy out of an environment left out.

@@ -7,7 +7,6 @@
 
 mod connection;
 mod output;
-mod receive;
 mod send;
 
 use std::{
@@ -16,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rollout_guest::{CopyLimits, FileLookup, GuestReply, GuestRequest, Item, MAX_DATA};
+use rollout_guest::{FileLookup, GuestReply, GuestRequest, Item, MAX_DATA};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
@@ -26,10 +25,12 @@ use tokio::{
 use self::{
     connection::{Call, Connection},
     output::{End, Pumps},
-    receive::{Receive, ReceiveError},
     send::{SendError, Source},
 };
-use crate::environment::{CopyMode, CopyReport, EnvironmentError, Exec, Exit, FileRead};
+use crate::{
+    environment::{CopyMode, CopyOut, CopyReport, EnvironmentError, Exec, Exit, FileRead},
+    receive::{LOG_LIMITS, Receive, ReceiveError, Received, start_of},
+};
 
 /// The guest's executable: static, so that it runs in any image of this architecture.
 pub static PROGRAM: &[u8] = include_bytes!(env!("ROLLOUT_GUEST"));
@@ -45,9 +46,6 @@ const CONTROL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the stream of a container that is gone may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-
-/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
-const LOG_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
 /// The mode of scripts.
 const EXECUTABLE_MODE: u32 = 0o755;
@@ -136,23 +134,15 @@ impl Guest {
     }
 
     /// Copies the content of a directory inside into a host directory, in which nothing is overwritten.
-    pub async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        let request = GuestRequest::Get { source: source.to_owned(), limits: LOG_LIMITS };
+    pub async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
+        let request = GuestRequest::Get {
+            source: copy.source.to_owned(),
+            first: copy.first.map(str::to_owned),
+            limits: LOG_LIMITS,
+        };
         let Call { ticket, mut replies } = self.connection.call(&request)?;
-        let target = target.to_owned();
-        let received = file_work(move || {
-            let mut receive = Receive::start(&target, LOG_LIMITS)?;
-            loop {
-                match replies.blocking_recv() {
-                    Some(GuestReply::Item(item)) => receive.step(item)?,
-                    Some(GuestReply::Skipped { path, reason }) => receive.skip(path, reason),
-                    Some(GuestReply::Done) => return receive.finish().map(Received::Whole),
-                    Some(GuestReply::Failed(reason)) => return Ok(Received::Failed(reason)),
-                    Some(_) => return Err(ReceiveError::Nonsense),
-                    None => return Ok(Received::Lost),
-                }
-            }
-        });
+        let receive = Receive::new(&copy, LOG_LIMITS);
+        let received = file_work(move || receive.all(|| replies.blocking_recv()));
         match received.await? {
             Ok(Received::Whole(skipped)) => {
                 ticket.done();
@@ -298,22 +288,6 @@ async fn in_time<T>(
     timeout(CONTROL_PATIENCE, answer)
         .await
         .unwrap_or_else(|_| Err(EnvironmentError::Lost("the environment does not answer in time".into())))
-}
-
-/// What came of a copy out of a container.
-enum Received {
-    /// All of it, but for what these sentences name.
-    Whole(Vec<String>),
-    /// Nothing, for a reason of the guest's.
-    Failed(String),
-    /// A part, until the stream ended.
-    Lost,
-}
-
-/// The start of a text that may be as long as a frame, in memory of its own.
-fn start_of(text: &str, most: usize) -> String {
-    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    text[..end].to_owned()
 }
 
 async fn file_work<T: Send + 'static>(

@@ -22,12 +22,14 @@ pub mod log;
 mod native;
 #[cfg(any(feature = "docker", feature = "native"))]
 mod preparations;
+#[cfg(any(feature = "docker", feature = "native"))]
+mod receive;
 mod trouble;
 
 pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};
 pub use connect::{ConnectError, check, connect};
 pub use environment::{
-    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec, Exit,
-    Facts, FileRead, ImageRequest, Origin, Outcome, PreparedImage, Provider,
+    CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec,
+    Exit, Facts, FileRead, ImageRequest, Origin, Outcome, PreparedImage, Provider,
 };
 pub use host::{DockerAccess, HostPaths};

@@ -12,12 +12,14 @@ use std::{
 };
 
 use async_trait::async_trait;
+use rollout_guest::{GuestReply, MAX_REPLY, decode_reply, read_frame};
 use rollout_sandbox::{
-    CommandExit, CopyError, CopyIn, CopyLimits, CreateError, EngineOptions, ExecError, ExitStatus,
-    FileLookup, Image, ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine,
-    SandboxEngineError, SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
+    CommandExit, CopyError, CopyIn, CreateError, EngineOptions, ExecError, ExitStatus, FileLookup, Image,
+    ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine, SandboxEngineError, SandboxLimits,
+    SandboxProcess, SandboxSpec, Stdio,
     build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build},
 };
+use rustix::pipe::PipeFlags;
 use serde_json::json;
 use tokio::sync::{RwLock, RwLockReadGuard};
 
@@ -26,11 +28,12 @@ use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
     environment::{
-        CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
-        ImageRequest, Outcome, PreparedImage, Provider,
+        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
+        FileRead, ImageRequest, Outcome, PreparedImage, Provider,
     },
     host::HostPaths,
     preparations::Preparations,
+    receive::{LOG_LIMITS, Receive, ReceiveError, Received},
     trouble::is_network_trouble,
 };
 use rollout_core::text::chain;
@@ -42,9 +45,6 @@ use rollout_settings::{
 
 /// A command that was killed has ended long before this; what became of it matters less than going on.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
-const LOG_LIMITS: CopyLimits = CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
 /// Scripts of any user inside write their logs there.
 const SHARED_DIR_MODE: u32 = 0o777;
@@ -308,15 +308,34 @@ impl Environment for NativeEnvironment {
         self.sandbox().await.write_file(path, content, 0o755).await.map_err(copy_error)
     }
 
-    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        let report = self.sandbox().await.copy_out(source, target, LOG_LIMITS).await.map_err(copy_error)?;
-        let target = target.to_owned();
-        let skipped = blocking(move || {
-            // What the host has already is no loss: it was put there to take the place of the other.
-            let missing = report.skipped.into_iter().filter(|skipped| !target.join(&skipped.path).exists());
-            Ok(missing.map(|skipped| format!("{}: {}", skipped.path, skipped.reason)).collect())
+    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
+        let lost = |error: io::Error| EnvironmentError::Lost(error.to_string());
+        let (stream, sent) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| lost(error.into()))?;
+        let receive = Receive::new(&copy, LOG_LIMITS);
+        let received = tokio::task::spawn_blocking(move || {
+            let mut stream = io::BufReader::new(fs::File::from(stream));
+            // What cut the stream off is told by the sandbox.
+            receive.all(|| {
+                let frame = read_frame(&mut stream, MAX_REPLY).ok().flatten();
+                let reply = frame.map(|frame| decode_reply(&frame).map(|(_, reply)| reply));
+                reply.unwrap_or(Ok(GuestReply::Done)).ok()
+            })
         });
-        Ok(CopyReport { skipped: skipped.await.unwrap_or_default() })
+        let sandbox = self.sandbox().await;
+        let copied = sandbox.copy_out(copy.source, copy.first, LOG_LIMITS, sent).await;
+        let received = received.await.map_err(|error| lost(io::Error::other(error)))?;
+        match received {
+            Err(error @ ReceiveError::Host { .. }) => Err(EnvironmentError::Lost(chain(&error))),
+            Ok(Received::Whole(skipped)) => {
+                copied.map_err(copy_error)?;
+                Ok(CopyReport { skipped })
+            }
+            Err(ReceiveError::Nonsense) | Ok(Received::Failed(_) | Received::Lost) => {
+                copied.map_err(copy_error)?;
+                Err(EnvironmentError::Lost("the sandbox sent files in a way that none does".to_owned()))
+            }
+        }
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {

@@ -100,6 +100,8 @@ pub enum GuestRequest {
     Get {
         /// The directory or file.
         source: String,
+        /// A directory in there that is copied before the rest, with limits of its own.
+        first: Option<String>,
         /// What is copied at most.
         limits: CopyLimits,
     },
@@ -245,9 +247,10 @@ pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
             write_item(&mut to, item);
         }
         GuestRequest::PutEnd => to.byte(5),
-        GuestRequest::Get { source, limits } => {
+        GuestRequest::Get { source, first, limits } => {
             to.byte(6);
             to.bytes(source.as_bytes());
+            to.option(first.as_ref(), |to, first| to.bytes(first.as_bytes()));
             to.long(limits.bytes);
             to.long(limits.entries);
             to.long(limits.file_bytes);
@@ -291,6 +294,7 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
         5 => GuestRequest::PutEnd,
         6 => GuestRequest::Get {
             source: from.string()?,
+            first: from.option(Reader::string)?,
             limits: CopyLimits { bytes: from.long()?, entries: from.long()?, file_bytes: from.long()? },
         },
         7 => GuestRequest::Read { path: from.string()?, max_bytes: from.long()? },

@@ -184,11 +184,6 @@ impl TrialDir {
         fs::remove_dir(self.earlier())
     }
 
-    /// Where `/logs` waits for its secrets to be masked.
-    pub fn unredacted_logs(&self) -> PathBuf {
-        self.0.join("logs.unredacted")
-    }
-
     /// What is left of a try that the infrastructure failed.
     pub fn failed_try(&self, number: u32) -> PathBuf {
         self.0.join(format!("tries/{number}"))

@@ -21,7 +21,7 @@ use crate::{
     blocking::blocking_io,
     process::call,
     sandbox::RunningSandbox,
-    wire::{CopyOutReport, FileRequest, Request},
+    wire::{FileRequest, Request},
 };
 
 /// How files are copied into a sandbox.
@@ -102,7 +102,7 @@ impl RunningSandbox {
     /// A link as `source` is refused; links inside a directory are copied as links. Files belong to root
     /// inside and keep their modes.
     pub async fn copy_in(&self, source: &Path, target: &str, options: CopyIn) -> Result<(), CopyError> {
-        let opened = open_host(source, open_source).await?;
+        let opened = open_host(source).await?;
         let request = FileRequest::CopyIn { target: target.to_owned(), replace: options.replace };
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }
@@ -115,19 +115,22 @@ impl RunningSandbox {
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }
 
-    /// Copies what the directory `source` holds, or the one file that it is, into the host's directory `target`.
+    /// Sends what the directory `source` holds, or the one file that it is, as the replies of a guest to `stream`, the
+    /// write end of a pipe that the caller reads meanwhile. The directory `first` in there comes before the rest, with
+    /// limits of its own.
     ///
-    /// What is already on the host is kept. Links that lead out of the copied directory, FIFOs, sockets
-    /// and devices, and what exceeds the limits are left out and reported.
+    /// Links that lead out of the copied directory, FIFOs, sockets and devices, and what exceeds the limits are
+    /// left out and reported. Nothing of it is to be trusted: the files are those of the commands inside.
     pub async fn copy_out(
         &self,
         source: &str,
-        target: &Path,
+        first: Option<&str>,
         limits: CopyLimits,
-    ) -> Result<CopyOutReport, CopyError> {
-        let opened = open_host(target, open_target).await?;
-        let request = FileRequest::CopyOut { source: source.to_owned(), limits };
-        self.file_request(request, Some(opened)).await.map(|(report, _)| report)
+        stream: OwnedFd,
+    ) -> Result<(), CopyError> {
+        let request =
+            FileRequest::CopyOut { source: source.to_owned(), first: first.map(str::to_owned), limits };
+        self.file_request(request, Some(stream)).await.map(|((), _)| ())
     }
 
     /// Reads a whole regular file of at most `max_bytes`; a link as the last component is not followed.
@@ -189,13 +192,8 @@ fn open_source(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-fn open_target(path: &Path) -> io::Result<fs::File> {
-    fs::create_dir_all(path)?;
-    fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
-}
-
-async fn open_host(path: &Path, open: fn(&Path) -> io::Result<fs::File>) -> Result<OwnedFd, CopyError> {
+async fn open_host(path: &Path) -> Result<OwnedFd, CopyError> {
     let owned = path.to_owned();
-    let opened = blocking_io(move || open(&owned)).await;
+    let opened = blocking_io(move || open_source(&owned)).await;
     opened.map(OwnedFd::from).map_err(|source| CopyError::Host { path: path.to_owned(), source })
 }

@@ -45,4 +45,3 @@ pub use spec::{Network, SandboxSpec};
 pub use store::{Stored, StoredKind, User, remove_unused, stored};
 pub use support::{Mode, Support};
 pub use sweep::{SweepReport, sweep};
-pub use wire::{CopyOutReport, Skipped};

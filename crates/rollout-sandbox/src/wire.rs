@@ -172,9 +172,10 @@ pub(crate) enum FileRequest {
         target: String,
         replace: bool,
     },
-    /// Brings the host's target directory. Answered by `FileResult<CopyOutReport>`.
+    /// Brings the write end of a pipe, on which the walk comes as replies of a guest. Answered by `FileResult<()>`.
     CopyOut {
         source: String,
+        first: Option<String>,
         limits: CopyLimits,
     },
     /// Answered by `FileResult<FileLookup<u64>>` and then that many bytes.
@@ -195,26 +196,6 @@ pub(crate) enum FileRequest {
     Remove {
         path: String,
     },
-}
-
-/// What was copied out of a sandbox.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyOutReport {
-    /// How many files, directories and links were made.
-    pub files: u64,
-    /// How many bytes the files hold.
-    pub bytes: u64,
-    /// What was left out, and why.
-    pub skipped: Vec<Skipped>,
-}
-
-/// An entry that was not copied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    /// Its path, relative to the copied directory; bytes that are not UTF-8 are replaced.
-    pub path: String,
-    /// Why it was left out.
-    pub reason: String,
 }
 
 /// Encodes one frame.

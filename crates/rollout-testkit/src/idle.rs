@@ -4,8 +4,8 @@ use std::{os::fd::OwnedFd, path::Path};
 
 use async_trait::async_trait;
 use rollout::environment::{
-    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
-    ImageRequest, Outcome, PreparedImage, Provider,
+    CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
+    FileRead, ImageRequest, Outcome, PreparedImage, Provider,
 };
 
 /// Makes environments in which every command succeeds at once and every reward is 1.
@@ -84,7 +84,7 @@ impl Environment for Idle {
         Ok(())
     }
 
-    async fn copy_from(&self, _source: &str, _target: &Path) -> Result<CopyReport, EnvironmentError> {
+    async fn copy_from(&self, _copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
         Ok(CopyReport::default())
     }
 

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::environment::{
-    CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
-    ImageRequest, PreparedImage, Provider,
+    CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
+    FileRead, ImageRequest, PreparedImage, Provider,
 };
 
 /// A kind of call, with the times it took.
@@ -105,8 +105,8 @@ impl Environment for TimedEnvironment {
         self.times.of("write_file", self.inner.write_file(path, content)).await
     }
 
-    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        self.times.of("copy_from", self.inner.copy_from(source, target)).await
+    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
+        self.times.of("copy_from", self.inner.copy_from(copy)).await
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {

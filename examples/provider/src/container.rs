@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use rollout::{
     environment::{
-        CopyMode, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts, FileRead, Outcome,
+        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts, FileRead, Outcome,
         guest::Guest,
     },
     record::log::LogWriter,
@@ -112,8 +112,8 @@ impl Environment for Container {
         self.guest()?.write_file(path, content).await
     }
 
-    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        self.guest()?.copy_from(source, target).await
+    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
+        self.guest()?.copy_from(copy).await
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{TestJob, TestTask, files_holding};
+use rollout_testkit::{TestJob, TestTask, files_holding, until};
 use serde_json::json;
 
 const SECRET: &str = "sk-test-0123456789abcdef";
@@ -88,7 +88,23 @@ fn names_and_links_with_secrets_stay_inside_and_planted_links_are_not_followed()
     assert_eq!(finished.file("agent/set/task__1/logs/verifier/reward.txt"), "1\n");
     let result = finished.trial("agent/set/task__1");
     assert!(result["notes"].to_string().contains("2 entries"), "{result:#}");
-    assert!(!job.dir().join("agent/set/task__1/logs.unredacted").exists());
+}
+
+#[test]
+fn a_kill_while_logs_are_collected_leaves_no_secret_on_the_disk() {
+    let script =
+        "mkdir /logs/agent/many; cd /logs/agent/many; yes key=$API_KEY | head -c 60000000 | split -b 3000";
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "agent", "execute": script, "env": {"API_KEY": "${THE_KEY}"}}))
+        .env("THE_KEY", SECRET);
+    let running = job.start();
+    let many = job.dir().join("agent/set/task__1/logs/agent/many");
+    until("files are copied", || fs::read_dir(&many).is_ok_and(|entries| entries.count() > 10));
+    running.signal("-KILL");
+    running.finish();
+    assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
+    assert_eq!(files_holding(&job.state_dir(), SECRET), Vec::<String>::new());
 }
 
 #[test]

@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{
     environment::{
-        CopyMode, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts, FileRead,
-        Origin,
+        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
+        FileRead, Origin,
     },
     guest::{self, Guest},
 };
@@ -306,8 +306,8 @@ impl Environment for DockerEnvironment {
         self.told(self.guest()?.write_file(path, content).await).await
     }
 
-    async fn copy_from(&self, source: &str, target: &Path) -> Result<CopyReport, EnvironmentError> {
-        self.told(self.guest()?.copy_from(source, target).await).await
+    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
+        self.told(self.guest()?.copy_from(copy).await).await
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {

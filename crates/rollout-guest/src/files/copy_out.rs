@@ -2,94 +2,53 @@
 
 use std::{
     ffi::{CStr, CString},
-    fs::File,
-    io::{Read as _, Take},
+    io::{Read, Seek as _, SeekFrom},
     os::fd::{AsFd as _, BorrowedFd},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, Stat, fstat, openat, readlinkat, statat},
+    fs::{AtFlags, CWD, Dir, FileType, Mode, fstat, openat, readlinkat, statat},
     io::Errno,
 };
 
 use super::{
-    DIRECTORY, EnvironmentFiles, FileFailure, FileResult, components, is_dots, open_regular, os, shown, size,
+    DIRECTORY, EnvironmentFiles, FileResult, chunk, components, is_dots, open_regular, os, shown, size,
 };
 use crate::{
     names::stays_inside,
-    protocol::{CopyLimits, MAX_DEPTH},
+    protocol::{CopyLimits, Item, MAX_DEPTH},
 };
 
 /// How many skipped entries are named one by one.
-const MAX_NAMED: usize = 1000;
+const MAX_NAMED: u64 = 1000;
 
 /// Where a copy goes.
 pub trait CopySink {
     /// Whether nobody wants the copy any more.
-    fn is_cancelled(&self) -> bool {
-        false
-    }
+    fn is_cancelled(&self) -> bool;
 
-    /// Steps into a directory with these permissions.
-    fn enter(&mut self, entry: &CopyEntry<'_>, mode: u32) -> Result<(), NotCopied>;
+    /// Takes the next step of the walk.
+    fn step(&mut self, item: Item);
 
-    /// Steps back out.
-    fn leave(&mut self);
-
-    /// Takes a regular file, and counts its bytes as it does.
-    fn file(
-        &mut self,
-        entry: &CopyEntry<'_>,
-        content: &mut Take<File>,
-        stat: &Stat,
-        copied: &mut u64,
-    ) -> Result<(), NotCopied>;
-
-    /// Takes a link that does not lead out of the copy.
-    fn link(&mut self, entry: &CopyEntry<'_>, target: CString) -> Result<(), NotCopied>;
-
-    /// Hears of an entry that was left out.
+    /// Hears of an entry that was left out, or of the part of one.
     fn skipped(&mut self, path: String, reason: String);
 }
 
-/// A file, directory or link that is copied.
-pub struct CopyEntry<'a> {
-    /// Its name in the directory around it.
-    pub name: &'a CStr,
-    parents: &'a [CString],
-}
+/// Why an entry is left out.
+struct Skipped(String);
 
-impl CopyEntry<'_> {
-    /// Its path below what is copied, for people to read.
-    pub fn shown(&self) -> String {
-        shown(self.parents, self.name)
-    }
-}
-
-/// Why an entry was not copied.
-pub enum NotCopied {
-    /// It is left out, for this reason.
-    Skipped(String),
-    /// Nothing more can be copied.
-    Failed(FileFailure),
-}
-
-impl From<&str> for NotCopied {
+impl From<&str> for Skipped {
     fn from(reason: &str) -> Self {
-        Self::Skipped(reason.to_owned())
+        Self(reason.to_owned())
     }
 }
 
-impl From<FileFailure> for NotCopied {
-    fn from(failure: FileFailure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-/// Copies what `source` holds or, of a file, the file itself.
+/// Copies what `source` holds or, of a file, the file itself. The directory `first` in there is copied before the rest,
+/// with limits of its own, so that nothing beside it can use them up.
 pub fn copy_out(
     files: EnvironmentFiles,
     source: &str,
+    first: Option<&str>,
     limits: CopyLimits,
     sink: &mut impl CopySink,
 ) -> FileResult<()> {
@@ -101,12 +60,24 @@ pub fn copy_out(
         match files.open_dir(parent.as_fd(), &name, source) {
             Err(failure) if failure.errno() == Some(Errno::NOTDIR) => {
                 let copied = walk.file(parent.as_fd(), &name);
-                return walk.settle(&name, copied);
+                walk.settle(&name, copied);
+                return Ok(());
             }
             opened => opened?,
         }
     };
-    walk.tree(Dir::new(top).map_err(os("reading", source))?)
+    let first = first.map(|first| CString::new(first).map_err(|_| os("naming", source)(Errno::INVAL)));
+    let first = first.transpose()?;
+    if let Some(first) = &first
+        && let Ok(below) = walk.enter(top.as_fd(), first)
+    {
+        walk.path.push(first.clone());
+        walk.tree(below, None);
+        (walk.bytes, walk.entries) = (0, 0);
+    }
+    walk.tree(Dir::new(top).map_err(os("reading", source))?, first.as_deref());
+    walk.end();
+    Ok(())
 }
 
 struct Walk<'a, S> {
@@ -115,16 +86,17 @@ struct Walk<'a, S> {
     sink: &'a mut S,
     bytes: u64,
     entries: u64,
-    skipped: usize,
+    skipped: u64,
     path: Vec<CString>,
 }
 
 impl<S: CopySink> Walk<'_, S> {
-    fn tree(&mut self, top: Dir) -> FileResult<()> {
+    /// Copies a directory, up to the one around it, but for one entry that was copied before.
+    fn tree(&mut self, top: Dir, but: Option<&CStr>) {
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
             if self.sink.is_cancelled() {
-                return Ok(());
+                return;
             }
             let entry = match level.read() {
                 Some(Ok(entry)) => entry,
@@ -132,20 +104,23 @@ impl<S: CopySink> Walk<'_, S> {
                 Some(Err(_)) | None => {
                     levels.pop();
                     if self.path.pop().is_some() {
-                        self.sink.leave();
+                        self.sink.step(Item::Leave);
                     }
                     continue;
                 }
             };
             let name = entry.file_name().to_owned();
-            if is_dots(&name) {
+            if is_dots(&name) || (self.path.is_empty() && but == Some(name.as_c_str())) {
                 continue;
             }
             self.entries += 1;
             let most = self.limits.entries;
             if self.entries > most {
                 self.skip(&name, format!("there are more than {most} entries; the rest was left out"));
-                return Ok(());
+                while self.path.pop().is_some() {
+                    self.sink.step(Item::Leave);
+                }
+                return;
             }
             let Ok(parent) = level.fd() else { continue };
             let Some(kind) = kind(parent, &name, entry.file_type()) else { continue };
@@ -156,7 +131,7 @@ impl<S: CopySink> Walk<'_, S> {
                         self.path.push(name);
                         continue;
                     }
-                    Err(not_copied) => Err(not_copied),
+                    Err(skipped) => Err(skipped),
                 },
                 FileType::RegularFile => self.file(parent, &name),
                 FileType::Symlink => self.link(parent, &name),
@@ -164,32 +139,32 @@ impl<S: CopySink> Walk<'_, S> {
                 FileType::Socket => Err("it is a socket".into()),
                 _ => Err("it is a device".into()),
             };
-            self.settle(&name, copied)?;
+            self.settle(&name, copied);
         }
-        Ok(())
     }
 
-    fn settle(&mut self, name: &CStr, copied: Result<(), NotCopied>) -> FileResult<()> {
-        match copied {
-            Ok(()) => {}
-            Err(NotCopied::Skipped(reason)) => self.skip(name, reason),
-            Err(NotCopied::Failed(failure)) => return Err(failure),
+    fn settle(&mut self, name: &CStr, copied: Result<(), Skipped>) {
+        if let Err(Skipped(reason)) = copied {
+            self.skip(name, reason);
         }
-        Ok(())
     }
 
     fn skip(&mut self, name: &CStr, reason: String) {
         self.skipped += 1;
-        match self.skipped {
-            count if count <= MAX_NAMED => self.sink.skipped(shown(&self.path, name), reason),
-            count if count == MAX_NAMED + 1 => {
-                self.sink.skipped(String::new(), "more was left out".to_owned())
-            }
-            _ => {}
+        if self.skipped <= MAX_NAMED {
+            self.sink.skipped(shown(&self.path, name), reason);
         }
     }
 
-    fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Dir, NotCopied> {
+    /// Counts what was left out without being named.
+    fn end(&mut self) {
+        let unnamed = self.skipped.saturating_sub(MAX_NAMED);
+        if unnamed > 0 {
+            self.sink.skipped(String::new(), format!("and {unnamed} more entries were left out"));
+        }
+    }
+
+    fn enter(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<Dir, Skipped> {
         if self.path.len() >= MAX_DEPTH {
             return Err("it is nested too deeply".into());
         }
@@ -201,32 +176,58 @@ impl<S: CopySink> Walk<'_, S> {
             return Err("it belongs to the kernel".into());
         }
         let entries = Dir::new(fd).map_err(|_| "it cannot be read")?;
-        self.sink.enter(&CopyEntry { name, parents: &self.path }, stat.st_mode & 0o777)?;
+        self.sink.step(Item::Enter { name: name.to_bytes().to_vec(), mode: stat.st_mode & 0o777 });
         Ok(entries)
     }
 
-    fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), NotCopied> {
+    fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Skipped> {
         let opened = open_regular(parent, name).map_err(|_| "it cannot be opened")?;
-        let (file, stat) = opened.ok_or("it is no regular file")?;
-        let (size, most) = (size(&stat), self.limits.file_bytes);
-        if size > most {
-            return Err(NotCopied::Skipped(format!("it has {size} bytes, more than {most}")));
-        }
+        let (mut file, stat) = opened.ok_or("it is no regular file")?;
+        let size = size(&stat);
+        let kept = size.min(self.limits.file_bytes);
         let most = self.limits.bytes;
-        if size > most.saturating_sub(self.bytes) {
-            return Err(NotCopied::Skipped(format!("the copy would have more than {most} bytes")));
+        if kept > most.saturating_sub(self.bytes) {
+            return Err(Skipped(format!("the copy would have more than {most} bytes")));
         }
-        // A file that grows meanwhile is copied as long as it was.
-        let entry = CopyEntry { name, parents: &self.path };
-        self.sink.file(&entry, &mut file.take(size), &stat, &mut self.bytes)
+        self.bytes += kept;
+        self.sink.step(Item::File {
+            name: name.to_bytes().to_vec(),
+            mode: stat.st_mode & 0o777,
+            seconds: stat.st_mtime,
+            nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+        });
+        if kept == size {
+            // A file that grows meanwhile is copied as long as it was.
+            return self.content(file.take(size));
+        }
+        // How a log starts and how it ends says most of what it says.
+        let mark = format!("\n[{} bytes were left out here]\n", size - kept);
+        let end = kept / 2;
+        let start = (kept - end).saturating_sub(mark.len() as u64);
+        self.content((&file).take(start))?;
+        self.sink.step(Item::Data(mark.into_bytes()));
+        file.seek(SeekFrom::Start(size - end)).map_err(|_| "the rest of it cannot be read")?;
+        self.content(file.take(end))?;
+        Err(Skipped(format!("it has {size} bytes; {kept} are kept, of its start and its end")))
     }
 
-    fn link(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), NotCopied> {
+    fn content(&mut self, mut content: impl Read) -> Result<(), Skipped> {
+        while let Some(bytes) = chunk(&mut content).map_err(|_| "the rest of it cannot be read")? {
+            if self.sink.is_cancelled() {
+                break;
+            }
+            self.sink.step(Item::Data(bytes));
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Skipped> {
         let target = readlinkat(parent, name, Vec::new()).map_err(|_| "it changed while it was copied")?;
         if !stays_inside(target.to_bytes(), self.path.len()) {
             return Err("it is a link that leads out of the copied directory".into());
         }
-        self.sink.link(&CopyEntry { name, parents: &self.path }, target)
+        self.sink.step(Item::Link { name: name.to_bytes().to_vec(), target: target.into_bytes() });
+        Ok(())
     }
 }
 

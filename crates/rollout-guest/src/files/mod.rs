@@ -11,7 +11,7 @@ mod failure;
 use std::{
     ffi::{CStr, CString},
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read},
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
@@ -25,10 +25,10 @@ use rustix::{
 
 pub use self::{
     copy_in::{CopiedFile, CopyInto},
-    copy_out::{CopyEntry, CopySink, NotCopied, copy_out},
+    copy_out::{CopySink, copy_out},
     failure::{FileCause, FileFailure, os},
 };
-use crate::{protocol::FileLookup, remove::remove_at};
+use crate::{protocol::FileLookup, remove::remove_at, wire::MAX_DATA};
 
 /// What a step on the files returns.
 pub type FileResult<T> = Result<T, FileFailure>;
@@ -270,6 +270,22 @@ fn is_regular(stat: &Stat) -> bool {
 
 fn size(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// The next bytes of a file; `None` at its end.
+pub fn chunk(file: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; MAX_DATA];
+    loop {
+        match file.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => return Ok(None),
+            Ok(count) => {
+                bytes.truncate(count);
+                return Ok(Some(bytes));
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Whether an entry is the directory itself, or the one around it.

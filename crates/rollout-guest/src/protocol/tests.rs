@@ -39,10 +39,13 @@ fn request() -> impl Strategy<Value = GuestRequest> {
         }),
         item().prop_map(GuestRequest::Item),
         Just(GuestRequest::PutEnd),
-        any::<(String, u64, u64, u64)>().prop_map(|(source, bytes, entries, file_bytes)| GuestRequest::Get {
-            source,
-            limits: CopyLimits { bytes, entries, file_bytes }
-        }),
+        any::<(String, Option<String>, u64, u64, u64)>().prop_map(
+            |(source, first, bytes, entries, file_bytes)| GuestRequest::Get {
+                source,
+                first,
+                limits: CopyLimits { bytes, entries, file_bytes }
+            }
+        ),
         any::<(String, u64)>().prop_map(|(path, max_bytes)| GuestRequest::Read { path, max_bytes }),
         (prop::collection::vec(any::<String>(), 0..4), any::<bool>())
             .prop_map(|(paths, empty)| GuestRequest::MakeDirs { paths, empty }),

@@ -2,9 +2,10 @@
 
 use std::{fs::File, io::Read, path::Path};
 
+use rollout_guest::{GuestReply, Item, MAX_REPLY, decode_reply, read_frame};
 use rollout_sandbox::{
-    CommandExit, EngineOptions, ExitStatus, Network, RunningSandbox, SandboxCommand, SandboxEngine,
-    SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
+    CommandExit, CopyError, CopyLimits, EngineOptions, ExitStatus, Network, RunningSandbox, SandboxCommand,
+    SandboxEngine, SandboxLimits, SandboxProcess, SandboxSpec, Stdio,
 };
 
 pub(crate) struct Host {
@@ -96,4 +97,56 @@ pub(crate) async fn out(sandbox: &RunningSandbox, script: &str) -> String {
     let output = sh(sandbox, script).await;
     assert_eq!(output.exit.status, ExitStatus::Code(0), "{script}: {}{}", output.stdout, output.stderr);
     output.stdout
+}
+
+/// What came out of a sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    /// Files, directories and links, each with its path and its permissions or target.
+    pub(crate) entries: Vec<String>,
+    /// The content of all files, one after the other.
+    pub(crate) bytes: Vec<u8>,
+    /// What was left out, and why.
+    pub(crate) skipped: Vec<String>,
+}
+
+pub(crate) async fn copy_out(
+    sandbox: &RunningSandbox,
+    source: &str,
+    limits: CopyLimits,
+) -> Result<Copied, CopyError> {
+    let (stream, sent) = std::io::pipe().unwrap();
+    let copied = tokio::task::spawn_blocking(move || {
+        let mut stream = std::io::BufReader::new(stream);
+        let mut copied = Copied::default();
+        let mut parents = Vec::new();
+        while let Ok(Some(frame)) = read_frame(&mut stream, MAX_REPLY) {
+            let (_, reply) = decode_reply(&frame).unwrap();
+            let path = |parents: &[String], name: Vec<u8>| {
+                [parents, &[String::from_utf8_lossy(&name).into_owned()]].concat().join("/")
+            };
+            match reply {
+                GuestReply::Item(Item::Enter { name, mode }) => {
+                    copied.entries.push(format!("{}/ {mode:o}", path(&parents, name.clone())));
+                    parents.push(String::from_utf8_lossy(&name).into_owned());
+                }
+                GuestReply::Item(Item::Leave) => drop(parents.pop()),
+                GuestReply::Item(Item::File { name, mode, .. }) => {
+                    copied.entries.push(format!("{} {mode:o}", path(&parents, name)));
+                }
+                GuestReply::Item(Item::Data(bytes)) => copied.bytes.extend(bytes),
+                GuestReply::Item(Item::Link { name, target }) => {
+                    let target = String::from_utf8_lossy(&target).into_owned();
+                    copied.entries.push(format!("{} -> {target}", path(&parents, name)));
+                }
+                GuestReply::Skipped { path, reason } => copied.skipped.push(format!("{path}: {reason}")),
+                other => panic!("{other:?}"),
+            }
+        }
+        copied.entries.sort();
+        copied.skipped.sort();
+        copied
+    });
+    sandbox.copy_out(source, None, limits, sent.into()).await?;
+    Ok(copied.await.unwrap())
 }

@@ -1,6 +1,6 @@
 //! Ending what commands started: however deep, detached or re-parented.
 
-use crate::common::{Host, command, out, sh, start};
+use crate::common::{Host, command, copy_out, out, sh, start};
 use rollout_sandbox::{CopyError, CopyLimits, ExitStatus, FileLookup, RunningSandbox};
 
 /// Waits until exactly these commands run: a fork takes a moment to become what it executes.
@@ -180,7 +180,6 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
     while sandbox.read_file("/ready", 1).await.unwrap() == FileLookup::Missing {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let target = tempfile::tempdir().unwrap();
     let limits = CopyLimits { bytes: 64 << 20, entries: 100, file_bytes: 64 << 20 };
     for _ in 0..10 {
         let (command, _stdout, _stderr) = command(&["true"]);
@@ -189,7 +188,7 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
         in_time(process.kill_tree()).await.unwrap();
         in_time(process.wait()).await;
         // Long enough for a process of its own, which the stopper may get killed.
-        let _ = in_time(sandbox.copy_out("/usr/bin", target.path(), limits)).await;
+        let _ = in_time(copy_out(&sandbox, "/usr/bin", limits)).await;
     }
     stopper.kill_tree().await.unwrap();
     assert_eq!(in_time(stopper.wait()).await.status, ExitStatus::Signal(9));
@@ -207,8 +206,7 @@ async fn a_copy_whose_process_was_killed_from_inside_does_not_pass_for_a_lost_sa
     }
     let limits = CopyLimits { bytes: 1 << 30, entries: 10_000, file_bytes: 1 << 30 };
     let error = loop {
-        let target = tempfile::tempdir().unwrap();
-        if let Err(error) = in_time(sandbox.copy_out("/usr/bin", target.path(), limits)).await {
+        if let Err(error) = in_time(copy_out(&sandbox, "/usr/bin", limits)).await {
             break error;
         }
     };

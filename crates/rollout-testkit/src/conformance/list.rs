@@ -189,6 +189,9 @@ macro_rules! conformance_module {
             what_comes_out_keeps_its_content_and_belongs_to_whoever_asked
             what_the_host_has_already_is_kept
             what_cannot_come_out_safely_is_left_out_and_named
+            a_file_that_is_too_long_comes_out_without_its_middle_and_holes_stay_holes
+            what_comes_first_is_copied_whatever_lies_beside_it
+            secrets_are_masked_before_they_are_written
             a_missing_directory_to_copy_from_is_an_error_of_its_path
         }
     };

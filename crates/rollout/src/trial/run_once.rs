@@ -64,18 +64,18 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
     match until_cancelled(context, inside).await {
         Ok(Ok(())) => {}
         Ok(Err(refused)) => {
-            abandon(context, environment).await;
+            abandon(environment).await;
             return TryEnd::Unauthorized(refused);
         }
         Err(Cut) => {
             // The trial has no result that could note a failure of this.
             let _ = save_trajectory(context, &turns).await;
-            abandon(context, environment).await;
+            abandon(environment).await;
             return TryEnd::Cancelled;
         }
     }
     if until_cancelled(context, collect(context, &*environment, &mut record.notes)).await.is_err() {
-        abandon(context, environment).await;
+        abandon(environment).await;
         return TryEnd::Cancelled;
     }
 

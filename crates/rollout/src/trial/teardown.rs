@@ -1,11 +1,11 @@
 //! The teardown phase: the environment goes away, or is preserved.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use super::{context::TrialContext, failure::Failure, install_cache::InstallPlan, reward::Reward};
 use crate::config::PreservePolicy;
 use rollout_core::{event::Phase, result::EnvironmentRecord};
-use rollout_env::{Environment, PreparedImage, blocking::blocking};
+use rollout_env::{Environment, PreparedImage};
 
 /// Removing a broken environment must not hold up the job.
 const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) async fn tear_down(
     let cost = environment.cost();
     let facts = environment.facts();
     let id = environment.id().to_owned();
-    let (preserved, problem) = match end(context, environment, preserve).await {
+    let (preserved, problem) = match end(environment, preserve).await {
         Ok(preserved) => (preserved, None),
         Err(problem) => (None, Some(problem)),
     };
@@ -51,16 +51,12 @@ pub(super) async fn tear_down(
 }
 
 /// Ends the environment of a try that has no result, in which a problem could be noted.
-pub(super) async fn abandon(context: &TrialContext<'_>, environment: Box<dyn Environment>) {
-    let _ = end(context, environment, false).await;
+pub(super) async fn abandon(environment: Box<dyn Environment>) {
+    let _ = end(environment, false).await;
 }
 
 /// Ends an environment under a deadline of its own. Returns where it was preserved.
-async fn end(
-    context: &TrialContext<'_>,
-    environment: Box<dyn Environment>,
-    preserve: bool,
-) -> Result<Option<String>, String> {
+async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option<String>, String> {
     let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {
         if preserve {
             environment.preserve().await.map(Some)
@@ -68,30 +64,12 @@ async fn end(
             environment.destroy().await.map(|()| None)
         }
     });
-    let ended = ended.await;
-    drop_unredacted(context).await;
-    let problem = match ended {
+    let problem = match ended.await {
         Ok(Ok(place)) => return Ok(place),
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("the environment did not go away within {} seconds", TEARDOWN_TIMEOUT.as_secs()),
     };
     Err(format!("{problem}. `rollout clean` removes what is left"))
-}
-
-/// Removes logs that were not redacted. Called when nothing inside can write there any more.
-async fn drop_unredacted(context: &TrialContext<'_>) {
-    let trial = context.trial;
-    if trial.redactor.is_empty() {
-        return;
-    }
-    let logs = trial.dir.unredacted_logs();
-    let removed = blocking(move || match std::fs::remove_dir_all(&logs) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    });
-    if let Err(error) = removed.await {
-        tracing::error!(trial = %trial.id, %error, "logs that may hold secrets could not be removed");
-    }
 }
 
 /// Whether the environment of a try that came out so is kept.

@@ -202,7 +202,9 @@ fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
             continue;
         }
         let outcome = match request {
-            GuestRequest::Get { source, limits } => files::get(out, id, &cancelled, &source, limits),
+            GuestRequest::Get { source, first, limits } => {
+                files::get(out, id, &cancelled, (&source, first.as_deref()), limits)
+            }
             GuestRequest::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
             GuestRequest::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
             GuestRequest::Link { target, link } => files::link(&target, &link),

@@ -23,8 +23,10 @@ use crate::{
 
 const FILES: EnvironmentFiles = EnvironmentFiles::Sandbox;
 
-/// What is copied or read without a process of its own: at most this many bytes,
+/// What is copied in or read without a process of its own: at most this many bytes,
 const SHORT_BYTES: u64 = 256 << 10;
+/// of a copy out, what a pipe holds beside the steps of the walk,
+const SHORT_BYTES_OUT: u64 = 32 << 10;
 /// in at most this many entries.
 const SHORT_ENTRIES: usize = 64;
 
@@ -46,25 +48,26 @@ pub(super) fn is_short(request: &FileRequest, fds: &[OwnedFd]) -> bool {
         FileRequest::MakeDir { path, empty: true, .. } => is_soon_removed(path),
         FileRequest::Read { max_bytes, .. } => *max_bytes <= SHORT_BYTES,
         FileRequest::CopyIn { target, replace } => {
-            fds.first().is_some_and(|source| is_small(source.as_fd()))
+            fds.first().is_some_and(|source| is_small(source.as_fd(), SHORT_BYTES))
                 && (!replace || is_soon_removed(target))
         }
         FileRequest::CopyOut { source, .. } => {
             let Ok(Some((parent, name))) = FILES.locate(source) else { return true };
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            openat(&parent, &name, flags, Mode::empty()).is_ok_and(|source| is_small(source.as_fd()))
+            openat(&parent, &name, flags, Mode::empty())
+                .is_ok_and(|source| is_small(source.as_fd(), SHORT_BYTES_OUT))
         }
         FileRequest::Remove { .. } => false,
     }
 }
 
 /// Whether a file or tree holds so little that it is copied in a moment.
-fn is_small(source: BorrowedFd<'_>) -> bool {
+fn is_small(source: BorrowedFd<'_>, most: u64) -> bool {
     let (mut bytes, mut entries) = (0, 0);
     let mut count = |size: i64| {
         bytes += u64::try_from(size).unwrap_or(u64::MAX);
         entries += 1;
-        bytes <= SHORT_BYTES && entries <= SHORT_ENTRIES
+        bytes <= most && entries <= SHORT_ENTRIES
     };
     let Ok(stat) = fstat(source) else { return false };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -112,8 +115,8 @@ pub(super) fn perform(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedF
         (FileRequest::CopyIn { target, replace }, Some(source)) => {
             tell(&answer, &copy_in::copy_in(source, &target, replace))
         }
-        (FileRequest::CopyOut { source, limits }, Some(target)) => {
-            tell(&answer, &copy_out::copy_out(&source, target, limits))
+        (FileRequest::CopyOut { source, first, limits }, Some(stream)) => {
+            tell(&answer, &copy_out::copy_out((&source, first.as_deref()), stream, limits))
         }
         (FileRequest::CopyIn { .. } | FileRequest::CopyOut { .. }, None) => Ok(()),
         (FileRequest::Read { path, max_bytes }, _) => read(&answer, &path, max_bytes),

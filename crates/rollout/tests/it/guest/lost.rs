@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::support::copy_out;
 use rollout::{
     environment::{EnvironmentError, Exec, FileRead, Outcome, guest::Guest},
     record::{
@@ -103,7 +104,7 @@ async fn a_file_that_leads_out_of_the_target_is_refused() {
         theirs.write_all(&encode_reply(1, &GuestReply::Done)).await.unwrap();
     };
     let target = dir.path().join("target");
-    let (copied, ()) = tokio::join!(guest.copy_from("/logs", &target), answers);
+    let (copied, ()) = tokio::join!(guest.copy_from(copy_out("/logs", &target)), answers);
     assert!(matches!(copied, Err(EnvironmentError::Lost(_))), "{copied:?}");
     assert!(!dir.path().join("escaped").exists());
 }

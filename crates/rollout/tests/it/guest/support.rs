@@ -4,12 +4,13 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::LazyLock,
     time::Duration,
 };
 
 use rollout::{
     environment::{
-        EnvironmentError, Exec, Exit,
+        CopyOut, EnvironmentError, Exec, Exit,
         guest::{Guest, PROGRAM},
     },
     record::{
@@ -127,4 +128,10 @@ pub(crate) async fn until(mut holds: impl AsyncFnMut() -> bool) {
     while !holds().await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// A copy with nothing to mask.
+pub(crate) fn copy_out<'a>(source: &'a str, target: &'a Path) -> CopyOut<'a> {
+    static NOTHING: LazyLock<Redactor> = LazyLock::new(Redactor::default);
+    CopyOut { source, target, first: None, redactor: &NOTHING }
 }

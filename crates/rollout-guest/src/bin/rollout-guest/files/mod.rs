@@ -3,11 +3,11 @@
 mod get;
 mod put;
 
-use std::io::{self, Read as _};
+use std::io::Read as _;
 
 use rollout_guest::{
-    GuestReply, Item, MAX_DATA,
-    files::{EnvironmentFiles, os},
+    GuestReply, Item,
+    files::{EnvironmentFiles, chunk, os},
 };
 
 pub(crate) use self::{get::get, put::Put};
@@ -19,7 +19,7 @@ const FILES: EnvironmentFiles = EnvironmentFiles::Container;
 const SHARED_DIR_MODE: u32 = 0o777;
 
 /// What went wrong, for people.
-type Result<T, E = String> = std::result::Result<T, E>;
+type Result<T> = std::result::Result<T, String>;
 
 /// Makes directories; with `empty`, whatever was there, a link included, is gone.
 pub(crate) fn make_dirs(paths: &[String], empty: bool) -> Result<()> {
@@ -42,20 +42,4 @@ pub(crate) fn read(out: &Out, id: u32, path: &str, max_bytes: u64) -> Result<()>
         out.send(id, &GuestReply::Item(Item::Data(bytes)));
     }
     Ok(())
-}
-
-/// The next bytes of a file; `None` at its end.
-fn chunk(file: &mut impl io::Read) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = vec![0; MAX_DATA];
-    loop {
-        match file.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(0) => return Ok(None),
-            Ok(count) => {
-                bytes.truncate(count);
-                return Ok(Some(bytes));
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }

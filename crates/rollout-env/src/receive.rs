@@ -1,11 +1,12 @@
-//! Writes what a guest sends into a directory of the host.
+//! Writes what comes out of an environment into a directory of the host, with the secrets in it masked.
 //!
-//! The guest may be anybody's by now, so every step is checked here as if no guest had. On the host nothing is
-//! overwritten, nothing is followed, and no link is made that leads out of the directory.
+//! Whoever sends it may be anybody's by now, so every step is checked here as if nobody had. On the host nothing is
+//! overwritten, nothing is followed, no link is made that leads out of the directory, and no secret is written even
+//! for a moment.
 
 use std::{
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Seek as _, SeekFrom, Write as _},
     os::{
         fd::{AsFd as _, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt as _,
@@ -13,13 +14,19 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use rollout_guest::{CopyLimits, Item, MAX_DEPTH, is_name, stays_inside};
+use rollout_guest::{CopyLimits, GuestReply, Item, MAX_DEPTH, is_name, stays_inside};
 use rustix::{
     fs::{Mode, OFlags, RawMode, Timespec, Timestamps, fchmod, futimens, mkdirat, openat, symlinkat},
     io::Errno,
 };
 
-use super::start_of;
+use rollout_core::redact::{Redactor, StreamRedactor};
+
+use crate::environment::CopyOut;
+
+/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+pub(crate) const LOG_LIMITS: CopyLimits =
+    CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
 /// How many skipped entries are kept, with a last word that there were more.
 const MAX_SKIPPED: usize = 1001;
@@ -27,9 +34,12 @@ const MAX_SKIPPED: usize = 1001;
 /// Bytes of the path and of the reason of each. No guest sends as many.
 const MAX_SKIPPED_BYTES: usize = 2048;
 
+/// Zeros that are worth a hole.
+const MIN_HOLE: usize = 4 << 10;
+
 /// Why a copy cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReceiveError {
+pub(crate) enum ReceiveError {
     /// A step that no guest takes.
     #[error("the guest does not keep to the protocol")]
     Nonsense,
@@ -42,9 +52,21 @@ pub(super) enum ReceiveError {
     },
 }
 
+/// What came of a copy.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// All of it, but for what these sentences name.
+    Whole(Vec<String>),
+    /// Nothing, for a reason from inside.
+    Failed(String),
+    /// A part, until the stream ended.
+    Lost,
+}
+
 /// A copy under way.
-pub(super) struct Receive {
+pub(crate) struct Receive {
     target: PathBuf,
+    redactor: Redactor,
     limits: CopyLimits,
     /// The directories that the walk is in, from the top; `None` for those that are left out.
     levels: Vec<Option<OwnedFd>>,
@@ -53,6 +75,8 @@ pub(super) struct Receive {
     entries: u64,
     bytes: u64,
     skipped: Vec<Skipped>,
+    /// Entries whose names or targets hold secrets.
+    secret: u64,
 }
 
 /// An entry that stays inside, or the rest of one.
@@ -74,29 +98,96 @@ struct Open {
     file: File,
     mode: Mode,
     times: Timestamps,
+    /// Finds secrets that are split between two steps. `None` where there are none to find.
+    masked: Option<StreamRedactor>,
+    /// Whether the last bytes are a hole, which nothing was written for.
+    ends_in_hole: bool,
+}
+
+impl Open {
+    fn take(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(masked) = &mut self.masked else { return self.write(bytes) };
+        let mut clean = Vec::with_capacity(bytes.len());
+        masked.push(bytes, &mut clean);
+        self.write(&clean)
+    }
+
+    /// Writes bytes; those of a hole, which cost the environment nothing, cost the host nothing either.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.ends_in_hole = bytes.len() >= MIN_HOLE && bytes.iter().all(|byte| *byte == 0);
+        if self.ends_in_hole {
+            self.file.seek(SeekFrom::Current(bytes.len().try_into().map_err(io::Error::other)?)).map(drop)
+        } else {
+            self.file.write_all(bytes)
+        }
+    }
+
+    fn end(mut self) -> io::Result<()> {
+        if let Some(masked) = &mut self.masked {
+            let mut rest = Vec::new();
+            masked.flush(&mut rest);
+            self.write(&rest)?;
+        }
+        if self.ends_in_hole {
+            let length = self.file.stream_position()?;
+            self.file.set_len(length)?;
+        }
+        fchmod(&self.file, self.mode)?;
+        Ok(futimens(&self.file, &self.times)?)
+    }
 }
 
 impl Receive {
-    /// Makes the directory, if there is none.
-    pub(super) fn start(target: &Path, limits: CopyLimits) -> Result<Self, ReceiveError> {
-        let failed = |source| ReceiveError::Host { path: target.to_owned(), source };
-        fs::create_dir_all(target).map_err(failed)?;
-        let flags = OFlags::DIRECTORY.bits().cast_signed();
-        let top = fs::OpenOptions::new().read(true).custom_flags(flags).open(target).map_err(failed)?;
-        Ok(Self {
-            target: target.to_owned(),
-            limits,
-            levels: vec![Some(top.into())],
+    /// A copy of which nothing has come yet.
+    pub(crate) fn new(copy: &CopyOut<'_>, limits: CopyLimits) -> Self {
+        let parts = 1 + u64::from(copy.first.is_some());
+        Self {
+            target: copy.target.to_owned(),
+            redactor: copy.redactor.clone(),
+            limits: CopyLimits { bytes: parts * limits.bytes, entries: parts * limits.entries, ..limits },
+            levels: Vec::new(),
             path: PathBuf::new(),
             file: None,
             entries: 0,
             bytes: 0,
             skipped: Vec::new(),
-        })
+            secret: 0,
+        }
     }
 
-    /// Takes the guest's next step.
-    pub(super) fn step(&mut self, item: Item) -> Result<(), ReceiveError> {
+    /// Makes the directory, if there is none.
+    fn open(&mut self) -> Result<(), ReceiveError> {
+        let failed = |source| ReceiveError::Host { path: self.target.clone(), source };
+        fs::create_dir_all(&self.target).map_err(failed)?;
+        let flags = OFlags::DIRECTORY.bits().cast_signed();
+        let top = fs::OpenOptions::new().read(true).custom_flags(flags).open(&self.target).map_err(failed)?;
+        self.levels.push(Some(top.into()));
+        Ok(())
+    }
+
+    /// Takes replies up to the last, which is not asked for again.
+    pub(crate) fn all(
+        mut self,
+        mut next: impl FnMut() -> Option<GuestReply>,
+    ) -> Result<Received, ReceiveError> {
+        self.open()?;
+        loop {
+            match next() {
+                Some(GuestReply::Item(item)) => self.step(item)?,
+                Some(GuestReply::Skipped { path, reason }) => self.skip(path, reason),
+                Some(GuestReply::Done) => return self.finish().map(Received::Whole),
+                Some(GuestReply::Failed(reason)) => return Ok(Received::Failed(reason)),
+                Some(_) => return Err(ReceiveError::Nonsense),
+                None => return Ok(Received::Lost),
+            }
+        }
+    }
+
+    /// Takes the next step.
+    fn step(&mut self, item: Item) -> Result<(), ReceiveError> {
         if let Item::Data(bytes) = item {
             return self.data(&bytes);
         }
@@ -128,8 +219,8 @@ impl Receive {
         }
     }
 
-    /// Notes what the guest has left out.
-    pub(super) fn skip(&mut self, path: String, reason: String) {
+    /// Notes what was left out inside.
+    fn skip(&mut self, path: String, reason: String) {
         if self.skipped.len() < MAX_SKIPPED {
             let is_rest = self.file.as_ref().is_some_and(|file| file.path == Path::new(&path));
             let [path, reason] = [path, reason].map(|text| start_of(&text, MAX_SKIPPED_BYTES));
@@ -138,7 +229,7 @@ impl Receive {
     }
 
     /// Ends the copy; says what was left out, and why.
-    pub(super) fn finish(mut self) -> Result<Vec<String>, ReceiveError> {
+    fn finish(mut self) -> Result<Vec<String>, ReceiveError> {
         self.close()?;
         // What the host has already is no loss: it was put there to take the place of the other.
         let is_there = |path: &str| {
@@ -147,7 +238,16 @@ impl Receive {
             inside && !path.as_os_str().is_empty() && self.target.join(path).symlink_metadata().is_ok()
         };
         let missing = self.skipped.iter().filter(|skipped| skipped.is_rest || !is_there(&skipped.path));
-        Ok(missing.map(|Skipped { path, reason, .. }| format!("{path}: {reason}")).collect())
+        let mut report: Vec<String> = missing
+            .map(|Skipped { path, reason, .. }| match path.as_str() {
+                "" => reason.clone(),
+                path => format!("{}: {reason}", self.redactor.text(path)),
+            })
+            .collect();
+        if self.secret > 0 {
+            report.push(format!("{} entries that have secrets in their names or targets", self.secret));
+        }
+        Ok(report)
     }
 
     /// The directory that the walk is in, and the path of an entry in it.
@@ -165,10 +265,14 @@ impl Receive {
             return Err(ReceiveError::Nonsense);
         }
         let (level, path) = self.locate(name)?;
+        let hidden = self.redactor.finds(name);
         let below = match level {
-            Some(level) => make_directory(level, name, mode).map_err(|error| self.host(&path, error))?,
-            None => None,
+            Some(level) if !hidden => {
+                make_directory(level, name, mode).map_err(|error| self.host(&path, error))?
+            }
+            _ => None,
         };
+        self.secret += u64::from(hidden);
         self.levels.push(below);
         self.path = path;
         Ok(())
@@ -177,13 +281,20 @@ impl Receive {
     fn create(&mut self, name: &[u8], mode: u32, times: Timestamps) -> Result<(), ReceiveError> {
         let (level, path) = self.locate(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let hidden = self.redactor.finds(name);
+        let level = level.filter(|_| !hidden);
         let open = match level.map(|level| openat(level, name, flags, Mode::RUSR | Mode::WUSR)) {
             None | Some(Err(Errno::EXIST)) => None,
             Some(Err(error)) => return Err(self.host(&path, error)),
-            Some(Ok(fd)) => {
-                Some(Open { file: fd.into(), mode: permissions(mode) | Mode::RUSR | Mode::WUSR, times })
-            }
+            Some(Ok(fd)) => Some(Open {
+                file: fd.into(),
+                mode: permissions(mode) | Mode::RUSR | Mode::WUSR,
+                times,
+                masked: (!self.redactor.is_empty()).then(|| self.redactor.stream()),
+                ends_in_hole: false,
+            }),
         };
+        self.secret += u64::from(hidden);
         self.file = Some(Current { path, bytes: 0, open });
         Ok(())
     }
@@ -192,6 +303,10 @@ impl Receive {
         let (level, path) = self.locate(name)?;
         if !stays_inside(target, self.levels.len() - 1) {
             return Err(ReceiveError::Nonsense);
+        }
+        if self.redactor.finds(name) || self.redactor.finds(target) {
+            self.secret += 1;
+            return Ok(());
         }
         match level.map(|level| symlinkat(target, level, name)) {
             None | Some(Ok(()) | Err(Errno::EXIST)) => Ok(()),
@@ -208,15 +323,12 @@ impl Receive {
             return Err(ReceiveError::Nonsense);
         }
         let Some(open) = &mut file.open else { return Ok(()) };
-        open.file
-            .write_all(bytes)
-            .map_err(|source| ReceiveError::Host { path: self.target.join(&file.path), source })
+        open.take(bytes).map_err(|source| ReceiveError::Host { path: self.target.join(&file.path), source })
     }
 
     fn close(&mut self) -> Result<(), ReceiveError> {
         let Some(Current { path, open: Some(open), .. }) = self.file.take() else { return Ok(()) };
-        let closed = fchmod(&open.file, open.mode).and_then(|()| futimens(&open.file, &open.times));
-        closed.map_err(|error| self.host(&path, error))
+        open.end().map_err(|source| ReceiveError::Host { path: self.target.join(path), source })
     }
 
     fn host(&self, path: &Path, error: Errno) -> ReceiveError {
@@ -247,6 +359,12 @@ fn make_directory(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<Opti
 /// The mode of a copy: none of the bits that lend somebody's rights.
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(RawMode::try_from(mode & 0o777).unwrap_or(0))
+}
+
+/// The start of a text that may be as long as a frame, in memory of its own.
+pub(crate) fn start_of(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text[..end].to_owned()
 }
 
 #[cfg(test)]

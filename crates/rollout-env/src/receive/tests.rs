@@ -23,10 +23,21 @@ impl Host {
         self.root.path().join("target")
     }
 
+    fn receive_all(
+        &self,
+        replies: impl IntoIterator<Item = GuestReply>,
+    ) -> Result<Vec<String>, ReceiveError> {
+        let redactor = Redactor::default();
+        let copy = CopyOut { source: "/", target: &self.target(), first: None, redactor: &redactor };
+        let mut replies = replies.into_iter().chain([GuestReply::Done]);
+        match Receive::new(&copy, LIMITS).all(|| replies.next())? {
+            Received::Whole(skipped) => Ok(skipped),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn receive(&self, items: impl IntoIterator<Item = Item>) -> Result<Vec<String>, ReceiveError> {
-        let mut receive = Receive::start(&self.target(), LIMITS)?;
-        items.into_iter().try_for_each(|item| receive.step(item))?;
-        receive.finish()
+        self.receive_all(items.into_iter().map(GuestReply::Item))
     }
 
     fn refuses(&self, items: impl IntoIterator<Item = Item>) {
@@ -55,6 +66,10 @@ fn file(name: &str) -> Item {
 
 fn data(text: &str) -> Item {
     Item::Data(text.into())
+}
+
+fn skipped(path: &str, reason: &str) -> GuestReply {
+    GuestReply::Skipped { path: path.to_owned(), reason: reason.to_owned() }
 }
 
 fn link(name: &str, target: &str) -> Item {
@@ -120,14 +135,9 @@ fn nothing_is_written_through_a_link() {
 fn what_is_there_is_kept_and_no_loss() {
     let host = Host::new();
     fs::write(host.target().join("kept"), "kept").unwrap();
-    let mut receive = Receive::start(&host.target(), LIMITS).unwrap();
-    for item in [file("kept"), data("new"), file("twice"), data("first"), file("twice"), data("second")] {
-        receive.step(item).unwrap();
-    }
-    receive.skip("kept".to_owned(), "it is a FIFO".to_owned());
-    receive.skip("gone".to_owned(), "it is a FIFO".to_owned());
-    receive.skip("../outside/secret".to_owned(), "it is a FIFO".to_owned());
-    let skipped = receive.finish().unwrap();
+    let items = [file("kept"), data("new"), file("twice"), data("first"), file("twice"), data("second")];
+    let skipped = ["kept", "gone", "../outside/secret"].map(|path| skipped(path, "it is a FIFO"));
+    let skipped = host.receive_all(items.map(GuestReply::Item).into_iter().chain(skipped)).unwrap();
     assert_eq!(skipped, ["gone: it is a FIFO", "../outside/secret: it is a FIFO"]);
     assert_eq!(fs::read(host.target().join("kept")).unwrap(), b"kept");
     assert_eq!(fs::read(host.target().join("twice")).unwrap(), b"first");
@@ -160,11 +170,9 @@ fn steps_out_of_order_are_refused() {
 #[test]
 fn what_was_left_out_is_remembered_up_to_a_limit() {
     let host = Host::new();
-    let mut receive = Receive::start(&host.target(), LIMITS).unwrap();
-    for number in 0..100_000 {
-        receive.skip(number.to_string(), "x".repeat(100_000));
-    }
-    let skipped = receive.finish().unwrap();
+    let reason = "x".repeat(100_000);
+    let all = (0..100_000).map(|number| skipped(&number.to_string(), &reason));
+    let skipped = host.receive_all(all).unwrap();
     assert_eq!(skipped.len(), MAX_SKIPPED);
     assert!(skipped.iter().all(|text| text.len() < 3 * MAX_SKIPPED_BYTES));
 }
