@@ -114,6 +114,9 @@ pub struct EnvironmentSpec<'a> {
     pub memory: Bytes,
     /// Storage wanted.
     pub storage: Bytes,
+    /// Directories of which the verifier's commands and the file operations have their own, empty at first, that the
+    /// agent's processes cannot reach, where the provider can do that.
+    pub private_dirs: &'a [&'a str],
 }
 
 /// A running container.
@@ -126,6 +129,11 @@ pub trait Environment: Send + Sync {
 
     /// The network it has, and the limits that really hold.
     fn facts(&self) -> Facts;
+
+    /// Whether the agent's processes can reach neither the private directories nor the verifier's processes.
+    fn isolates_verifier(&self) -> bool {
+        false
+    }
 
     /// Copies a host file, or the content of a host directory, to a path inside.
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError>;
@@ -231,6 +239,8 @@ pub enum FileRead {
 
 /// A command to run inside an environment.
 pub struct Exec<'a> {
+    /// Whose command it is.
+    pub role: Role,
     /// The program and its arguments.
     pub argv: &'a [&'a str],
     /// Variables beside those of the image.
@@ -241,6 +251,15 @@ pub struct Exec<'a> {
     pub stdout: LogWriter,
     /// Where its standard error goes.
     pub stderr: LogWriter,
+}
+
+/// Whose command it is: a provider that nests keeps the agent's processes away from the verifier's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The agent's, or that of a tool it uses.
+    Agent,
+    /// The verifier's.
+    Verifier,
 }
 
 /// How a command ended.

@@ -57,6 +57,20 @@ impl TestJob {
     }
 }
 
+/// Waits until something is so, and fails the test if it never is. A busy machine has all the time it needs.
+///
+/// # Panics
+///
+/// When it is not so after ten minutes.
+#[track_caller]
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(600);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[track_caller]
 pub(crate) fn until_empty(find: impl Fn() -> Vec<String>) {
     let deadline = Instant::now() + PATIENCE;

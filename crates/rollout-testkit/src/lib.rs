@@ -33,7 +33,7 @@ pub use hub::{Fault, HubServer, Trouble};
 pub use idle::{IdleProvider, SilentProvider};
 pub use job::{Binary, Finished, TestJob};
 pub use large::{LargeJob, Measured, READERS};
-pub use leftover::{processes_and_mounts_below, runs_in};
+pub use leftover::{processes_and_mounts_below, runs_in, until};
 pub use library::{Library, Started};
 pub use model::{
     Cut, Hold, ModelReply, ModelRequest, ModelServer, Reasoning, RequestDialect, Script, Split, TokenCounts,

@@ -97,6 +97,10 @@ impl Environment for TimedEnvironment {
         self.inner.facts()
     }
 
+    fn isolates_verifier(&self) -> bool {
+        self.inner.isolates_verifier()
+    }
+
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
         self.times.of("copy_to", self.inner.copy_to(source, target, mode)).await
     }

@@ -1,27 +1,12 @@
 //! Docker jobs that are killed, cancelled, or lose their engine: nothing is lost, and nothing stays.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use rollout_testkit::{Finished, Gate, OwnEngine, TestEngine, TestJob, TestTask};
+use rollout_testkit::{Finished, Gate, OwnEngine, TestEngine, TestJob, TestTask, until};
 use serde_json::{Value, json};
 
 fn job(engine: &TestEngine) -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout")).on(engine)
-}
-
-#[track_caller]
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Starts a job whose four trials wait, and kills the command. Trials that find nobody to wait for do not wait.

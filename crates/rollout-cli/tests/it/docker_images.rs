@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use rollout_testkit::{TestEngine, TestJob, TestRegistry, TestTask};
+use rollout_testkit::{TestEngine, TestJob, TestRegistry, TestTask, until};
 use serde_json::{Value, json};
 
 fn job() -> TestJob {
@@ -237,13 +237,4 @@ fn processes() -> String {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ") + "\n").collect()
-}
-
-#[track_caller]
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while !condition() {
-        assert!(std::time::Instant::now() < deadline, "{what}: not in time");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
 }

@@ -115,6 +115,7 @@ impl Interaction for Sandboxed {
             cpus: self.template.cpus,
             memory: self.template.memory,
             storage: self.template.storage,
+            private_dirs: &[],
         };
         let environment = self.provider.create(spec).await;
         let environment = environment.map_err(|error| failed("the environment does not start", &error))?;

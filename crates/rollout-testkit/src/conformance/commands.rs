@@ -5,7 +5,7 @@
 use std::{fs, time::Duration};
 
 use rollout::{
-    environment::{EnvironmentError, Exec, Outcome},
+    environment::{EnvironmentError, Exec, Outcome, Role},
     record::{log::LogWriter, redact::Redactor},
 };
 
@@ -45,6 +45,7 @@ pub fn arguments_and_variables_arrive_as_they_are(suite: &Suite) {
             let env = [("ODD", odd), ("CHANGED", "command"), ("EMPTY", "")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()));
             let command = Exec {
+                role: Role::Agent,
                 argv: &["bash", "-c", script, odd, ""],
                 env: &env,
                 deadline: None,
@@ -140,7 +141,14 @@ pub fn commands_run_side_by_side(suite: &Suite) {
         let (one, two) = (wait("one", "two"), wait("two", "one"));
         let run = async |script: &str| {
             let (stdout, stderr) = (LogWriter::discard(), LogWriter::discard());
-            let command = Exec { argv: &["bash", "-c", script], env: &[], deadline: None, stdout, stderr };
+            let command = Exec {
+                role: Role::Agent,
+                argv: &["bash", "-c", script],
+                env: &[],
+                deadline: None,
+                stdout,
+                stderr,
+            };
             inside.environment().exec(command).await.unwrap().outcome
         };
         let ends = tokio::join!(run(&one), run(&two));

@@ -8,7 +8,7 @@ use rollout::config::{Bytes, Cpus};
 use rollout::environment::{EnvironmentSpec, Origin};
 use serde_json::{Value, json};
 
-use super::Suite;
+use super::{Suite, suite::PRIVATE_DIRS};
 use crate::{Finished, Library, TestJob, TestTask, library::runtime};
 
 const REWARD: &str = "echo 1 > /logs/verifier/reward.txt\n";
@@ -141,6 +141,7 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
                 cpus: Cpus { millis: 1000 },
                 memory: Bytes(256 << 20),
                 storage: Bytes(1 << 30),
+                private_dirs: PRIVATE_DIRS,
             };
             let environment = provider.create(spec).await.unwrap();
             let read = environment.read_file("/opt/round", 100).await.unwrap();

@@ -10,7 +10,7 @@ use std::{
 
 use rollout::{
     config::{Bytes, Cpus},
-    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Origin},
+    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Origin, Role},
     record::{log::LogWriter, redact::Redactor},
 };
 use rollout_sandbox::Terminal;
@@ -19,6 +19,9 @@ use tempfile::TempDir;
 
 use super::{Ability, Subject};
 use crate::{Finished, Library, TestJob, TestTask, library::runtime};
+
+/// What a trial keeps from its agent.
+pub(crate) const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 
 /// A subject, and the jobs for it.
 pub struct Suite(Arc<dyn Subject>);
@@ -92,6 +95,7 @@ async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
         cpus: Cpus { millis: 1000 },
         memory: Bytes(256 << 20),
         storage: Bytes(1 << 30),
+        private_dirs: PRIVATE_DIRS,
     };
     let environment = provider.create(spec).await.expect("create the environment");
     (environment, scratch)
@@ -130,7 +134,10 @@ impl Inside {
             |name: &str| -> io::Result<LogWriter> { Ok(LogWriter::new(file(name)?, &Redactor::default())) };
         let (stdout, stderr) =
             (writer("stdout").expect("make a file"), writer("stderr").expect("make a file"));
-        let exit = self.environment.exec(Exec { argv, env: &[], deadline, stdout, stderr }).await?;
+        let exit = self
+            .environment
+            .exec(Exec { role: Role::Agent, argv, env: &[], deadline, stdout, stderr })
+            .await?;
         let printed: Vec<u8> = ["stdout", "stderr"]
             .iter()
             .flat_map(|name| fs::read(self.scratch().join(name)).expect("read what was printed"))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout::{
-    environment::{Environment, Exec, FileRead, Outcome},
+    environment::{Environment, Exec, FileRead, Outcome, Role},
     record::log::LogWriter,
 };
 use serde_json::{Value, json};
@@ -120,8 +120,14 @@ impl Desktop {
         let said = stderr.tail();
         let env = [("DISPLAY", DISPLAY), ("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8")];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let command =
-            Exec { argv, env: &env, deadline: Some(deadline), stdout: LogWriter::discard(), stderr };
+        let command = Exec {
+            role: Role::Agent,
+            argv,
+            env: &env,
+            deadline: Some(deadline),
+            stdout: LogWriter::discard(),
+            stderr,
+        };
         let exit = self.environment.exec(command).await.map_err(|error| failed(&error))?;
         Ok((exit.outcome, said.last_lines(5)))
     }

@@ -10,7 +10,7 @@ use super::{
 use crate::agent;
 use rollout_core::{event::Phase, redact::Redactor, result::ErrorType};
 use rollout_env::{
-    Environment, Exec, Exit, Outcome,
+    Environment, Exec, Exit, Outcome, Role,
     blocking::blocking,
     log::{LogTail, LogWriter, create_log_files},
 };
@@ -27,6 +27,7 @@ pub(super) struct Script {
     path: &'static str,
     /// Where its output lies in the trial's directory.
     output: &'static str,
+    role: Role,
     phase: Phase,
     failed: ErrorType,
     timed_out: ErrorType,
@@ -38,6 +39,7 @@ pub(super) const INSTALL: Script = Script {
     name: "the agent's install script",
     path: agent::INSTALL_SCRIPT,
     output: "setup",
+    role: Role::Agent,
     phase: Phase::Install,
     failed: ErrorType::AgentInstallFailed,
     timed_out: ErrorType::AgentInstallTimeout,
@@ -48,6 +50,7 @@ pub(super) const EXECUTE: Script = Script {
     name: "the agent's execute script",
     path: agent::EXECUTE_SCRIPT,
     output: "command",
+    role: Role::Agent,
     phase: Phase::Execute,
     failed: ErrorType::AgentExecutionFailed,
     timed_out: ErrorType::AgentExecutionTimeout,
@@ -60,6 +63,7 @@ pub(super) const TESTS: Script = Script {
     name: "tests/test.sh",
     path: "/tests/test.sh",
     output: "logs/verifier",
+    role: Role::Verifier,
     phase: Phase::Verify,
     failed: ErrorType::VerifierFailed,
     timed_out: ErrorType::VerifierTimeout,
@@ -80,7 +84,8 @@ pub(super) async fn run(
         Failure::new(ErrorType::InternalError, message)
     })?;
     let (stdout_tail, stderr_tail) = (stdout.tail(), stderr.tail());
-    let command = Exec { argv: &["bash", script.path], env, deadline: Some(limit), stdout, stderr };
+    let command =
+        Exec { role: script.role, argv: &["bash", script.path], env, deadline: Some(limit), stdout, stderr };
     // The environment keeps the deadline; this is for one that does not.
     let exit = bounded_after(limit, environment.exec(command))
         .await

@@ -10,6 +10,9 @@ use crate::config::AgentKind;
 use rollout_core::event::Phase;
 use rollout_env::{Environment, EnvironmentSpec, Origin, PreparedImage};
 
+/// What the agent's processes must not reach: the tests, and what they write.
+const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
+
 /// An environment that runs, and in which nothing of the trial is yet.
 pub(super) struct Started {
     pub(super) environment: Box<dyn Environment>,
@@ -45,6 +48,7 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
         cpus: config.override_cpus.unwrap_or(task.config.cpus),
         memory: config.override_memory.unwrap_or(task.config.memory),
         storage: config.override_storage.unwrap_or(task.config.storage),
+        private_dirs: PRIVATE_DIRS,
     };
     let (plan, created) = match plan {
         InstallPlan::Restore { key, snapshot } => {

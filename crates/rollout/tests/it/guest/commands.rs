@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use rollout::{
-    environment::{EnvironmentError, Exec, Exit, Outcome},
+    environment::{EnvironmentError, Exec, Exit, Outcome, Role},
     record::log::MAX_LOG_BYTES,
 };
 
@@ -162,7 +162,14 @@ async fn survivors_keep_writing_into_the_log() {
     let [stdout, stderr] = container.logs(logs.path());
     let script = "(while [ ! -e go ]; do sleep 0.01; done; echo late; sleep 1000) & echo early";
     let argv = ["bash", "-c", script];
-    let exec = Exec { argv: &argv, env: &[], deadline: Some(Duration::from_secs(60)), stdout, stderr };
+    let exec = Exec {
+        role: Role::Agent,
+        argv: &argv,
+        env: &[],
+        deadline: Some(Duration::from_secs(60)),
+        stdout,
+        stderr,
+    };
     assert_eq!(container.guest.exec(exec).await.unwrap().outcome, Outcome::Code(0));
     let log = || fs::read_to_string(logs.path().join("stdout.txt")).unwrap();
     assert_eq!(log(), "early\n");

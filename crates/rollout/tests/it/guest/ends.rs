@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rollout::environment::{Exec, Outcome, guest::PROGRAM};
+use rollout::environment::{Exec, Outcome, Role, guest::PROGRAM};
 
 use super::support::{Container, until};
 
@@ -84,7 +84,14 @@ async fn a_command_whose_future_is_dropped_is_killed_with_all_it_started() {
     let [stdout, stderr] = container.logs(logs.path());
     let script = format!("{DAEMON}; touch started; sleep 4242");
     let argv = ["bash", "-c", &script];
-    let exec = container.guest.exec(Exec { argv: &argv, env: &[], deadline: None, stdout, stderr });
+    let exec = container.guest.exec(Exec {
+        role: Role::Agent,
+        argv: &argv,
+        env: &[],
+        deadline: None,
+        stdout,
+        stderr,
+    });
     tokio::select! {
         exit = exec => panic!("ended by itself: {exit:?}"),
         () = until(async || container.path("started").exists()) => {}
