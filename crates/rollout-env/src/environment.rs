@@ -114,6 +114,8 @@ pub struct EnvironmentSpec<'a> {
     pub memory: Bytes,
     /// Storage wanted.
     pub storage: Bytes,
+    /// Names of other hosts, each with its address, that resolve inside.
+    pub hosts: &'a [(String, String)],
     /// Directories of which the verifier's commands and the file operations have their own, empty at first, that the
     /// agent's processes cannot reach, where the provider can do that.
     pub private_dirs: &'a [&'a str],
@@ -133,6 +135,11 @@ pub trait Environment: Send + Sync {
     /// Whether the agent's processes can reach neither the private directories nor the verifier's processes.
     fn isolates_verifier(&self) -> bool {
         false
+    }
+
+    /// Where other environments of its provider reach it over the network; `None` where they cannot.
+    async fn address(&self) -> Result<Option<String>, EnvironmentError> {
+        Ok(None)
     }
 
     /// Copies a host file, or the content of a host directory, to a path inside.

@@ -46,6 +46,10 @@ use rollout_settings::{
 /// A command that was killed has ended long before this; what became of it matters less than going on.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Where names of hosts are looked up inside, and how much of it is kept.
+const HOSTS: &str = "/etc/hosts";
+const MAX_HOSTS_BYTES: u64 = 64 << 10;
+
 /// Scripts of any user inside write their logs there.
 const SHARED_DIR_MODE: u32 = 0o777;
 
@@ -222,7 +226,11 @@ impl Provider for Native {
             CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
             error => EnvironmentError::Start(chain(&error)),
         })?;
-        Ok(Box::new(NativeEnvironment::new(sandbox)))
+        let environment = NativeEnvironment::new(sandbox);
+        if !spec.hosts.is_empty() {
+            environment.add_hosts(spec.hosts).await?;
+        }
+        Ok(Box::new(environment))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -269,6 +277,17 @@ impl NativeEnvironment {
         }
     }
 
+    async fn add_hosts(&self, hosts: &[(String, String)]) -> Result<(), EnvironmentError> {
+        let mut file = match self.read_file(HOSTS, MAX_HOSTS_BYTES).await? {
+            FileRead::Content(content) => content,
+            FileRead::Missing | FileRead::NotRegular | FileRead::TooLarge(_) => Vec::new(),
+        };
+        for (name, address) in hosts {
+            file.extend(format!("\n{address} {name}\n").into_bytes());
+        }
+        self.sandbox().await.write_file(HOSTS, &file, 0o644).await.map_err(copy_error)
+    }
+
     async fn sandbox(&self) -> RwLockReadGuard<'_, RunningSandbox> {
         self.sandbox.read().await
     }
@@ -297,6 +316,12 @@ impl Environment for NativeEnvironment {
 
     fn facts(&self) -> Facts {
         self.facts.clone()
+    }
+
+    async fn address(&self) -> Result<Option<String>, EnvironmentError> {
+        // On the host's network every environment is at the same address.
+        let sandbox = self.sandbox().await;
+        Ok((sandbox.spec().network == Network::Host).then(|| "127.0.0.1".to_owned()))
     }
 
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {

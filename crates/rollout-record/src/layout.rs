@@ -115,6 +115,11 @@ impl TrialDir {
         self.0.join("logs")
     }
 
+    /// What the agent left for the tests, where these run in an environment of their own.
+    pub fn artifacts(&self) -> PathBuf {
+        self.0.join("artifacts")
+    }
+
     /// What `/logs/verifier` held inside, beside the output of the tests.
     pub fn verifier(&self) -> PathBuf {
         self.0.join("logs/verifier")

@@ -89,6 +89,7 @@ impl Environments {
             cpus: self.settings.cpus,
             memory: self.settings.memory,
             storage: defaults.storage,
+            hosts: &[],
             private_dirs: &[],
         };
         provider.create(spec).await.map_err(|error| failed(&error))

@@ -60,6 +60,7 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
         cpus: task.config.cpus,
         memory: task.config.memory,
         storage: task.config.storage,
+        hosts: &[],
         private_dirs: &[],
     };
     let environment = provider.create(spec).await?;

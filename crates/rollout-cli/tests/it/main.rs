@@ -40,6 +40,7 @@ mod saved;
 mod score;
 mod screen;
 mod secrets;
+mod separate;
 mod serve;
 mod snapshots;
 mod sources;

@@ -104,7 +104,6 @@ fn a_kill_while_logs_are_collected_leaves_no_secret_on_the_disk() {
     running.signal("-KILL");
     running.finish();
     assert_eq!(files_holding(&job.dir(), SECRET), Vec::<String>::new());
-    assert_eq!(files_holding(&job.state_dir(), SECRET), Vec::<String>::new());
 }
 
 #[test]

@@ -68,6 +68,7 @@ impl Plan<'_> {
         let (settings, spec) = (self.settings, &self.spec);
         let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
         let memory = i64::try_from(spec.memory.0).unwrap_or(i64::MAX);
+        let hosts = spec.hosts.iter().map(|(name, address)| format!("{name}:{address}"));
         let host = HostConfig {
             nano_cpus: engine
                 .inner
@@ -81,7 +82,7 @@ impl Plan<'_> {
             storage_opt: self.storage.then(|| [("size".to_owned(), spec.storage.0.to_string())].into()),
             network_mode: settings.network.clone(),
             runtime: settings.runtime.clone(),
-            extra_hosts: some(&settings.extra_hosts),
+            extra_hosts: some(&settings.extra_hosts.iter().cloned().chain(hosts).collect()),
             dns: some(&settings.dns),
             mounts: (!settings.mounts.is_empty()).then(|| settings.mounts.clone()),
             device_requests: settings.gpus.clone().map(|request| vec![request]),
@@ -296,6 +297,17 @@ impl Environment for DockerEnvironment {
 
     fn facts(&self) -> Facts {
         self.facts.clone()
+    }
+
+    async fn address(&self) -> Result<Option<String>, EnvironmentError> {
+        let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
+            EnvironmentError::Lost(failure::away("ask for the address of a container", &error))
+        })?;
+        let networks = found.network_settings.and_then(|settings| settings.networks).unwrap_or_default();
+        Ok(networks
+            .into_values()
+            .filter_map(|network| network.ip_address)
+            .find(|address| !address.is_empty()))
     }
 
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {

@@ -115,6 +115,7 @@ impl Interaction for Sandboxed {
             cpus: self.template.cpus,
             memory: self.template.memory,
             storage: self.template.storage,
+            hosts: &[],
             private_dirs: &[],
         };
         let environment = self.provider.create(spec).await;

@@ -6,7 +6,7 @@
 macro_rules! conformance {
     ($subject:expr) => {
         $crate::conformance! { $subject;
-            phases rewards processes errors images missing limits hostile
+            phases rewards processes separate errors images missing limits hostile
             cancel preserve snapshots files commands models
         }
     };
@@ -60,6 +60,13 @@ macro_rules! conformance_module {
             a_process_that_the_install_script_leaves_serves_the_agent
             a_pipe_that_a_process_of_the_agent_keeps_open_does_not_hold_up_the_trial
             a_timeout_ends_the_agent_after_the_multiplied_time
+        }
+    };
+    (separate $subject:expr) => {
+        $crate::conformance_cases! { separate $subject;
+            separate_tests_see_the_artifacts_and_nothing_else_of_the_agents_work
+            an_agent_that_replaces_programs_or_keeps_processes_gains_nothing_from_separate_tests
+            a_missing_artifact_is_noted_and_the_tests_decide
         }
     };
     (errors $subject:expr) => {

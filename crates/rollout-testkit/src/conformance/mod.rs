@@ -52,6 +52,7 @@ pub mod phases;
 pub mod preserve;
 pub mod processes;
 pub mod rewards;
+pub mod separate;
 pub mod snapshots;
 mod suite;
 

@@ -141,6 +141,7 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
                 cpus: Cpus { millis: 1000 },
                 memory: Bytes(256 << 20),
                 storage: Bytes(1 << 30),
+                hosts: &[],
                 private_dirs: PRIVATE_DIRS,
             };
             let environment = provider.create(spec).await.unwrap();

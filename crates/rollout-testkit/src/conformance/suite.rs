@@ -95,6 +95,7 @@ async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
         cpus: Cpus { millis: 1000 },
         memory: Bytes(256 << 20),
         storage: Bytes(1 << 30),
+        hosts: &[],
         private_dirs: PRIVATE_DIRS,
     };
     let environment = provider.create(spec).await.expect("create the environment");

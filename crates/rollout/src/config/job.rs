@@ -11,7 +11,7 @@ use rollout_settings::{
     Env, Form, Section, Settings as _,
     declare::entry,
     diagnostic::{Code, quoted},
-    forms::{count, env, filled, filled_list, flag, list, number, section, timeout, whole, word},
+    forms::{count, env, filled, filled_list, flag, list, number, section, texts, timeout, whole, word},
     section::above_zero,
 };
 
@@ -226,6 +226,15 @@ rollout_settings::settings! {
         ///
         /// That happens when verification starts.
         pub agent_processes: AgentProcesses = word(&AGENT_PROCESSES).default(AgentProcesses::Keep),
+        /// Where test.sh runs.
+        ///
+        /// `shared`: where the agent worked. `separate`: in a fresh environment, with the artifacts copied in.
+        pub environment: Option<VerifierEnvironment> =
+            word(&VERIFIER_ENVIRONMENTS).optional().unset("the task's, else `shared`"),
+        /// The image that test.sh runs in, in an environment of its own.
+        pub image: Option<String> = filled().optional().unset("the task's"),
+        /// Files and directories that are copied from the agent's environment to a separate one, beside the task's.
+        pub artifacts: Vec<String> = absolute_paths(),
         /// Variables for test.sh; they win over the task's.
         pub env: Env = env(),
     }
@@ -254,6 +263,40 @@ const AFTER_AGENT_ERROR: [(&str, AfterAgentError); 2] =
 
 const AGENT_PROCESSES: [(&str, AgentProcesses); 2] =
     [("keep", AgentProcesses::Keep), ("kill", AgentProcesses::Kill)];
+
+pub(super) const VERIFIER_ENVIRONMENTS: [(&str, VerifierEnvironment); 2] =
+    [("shared", VerifierEnvironment::Shared), ("separate", VerifierEnvironment::Separate)];
+
+/// Absolute paths inside an environment.
+pub(super) fn absolute_paths() -> Form<Vec<String>> {
+    texts().check(|paths, section, key| {
+        for path in paths {
+            check_absolute(path, section, key);
+        }
+    })
+}
+
+/// Refuses a path that is not absolute, or that leads somewhere else than it seems to.
+pub(super) fn check_absolute(path: &str, section: &Section<'_>, key: &str) {
+    let plain = path.split('/').skip(1).all(|name| !matches!(name, "" | "." | ".."));
+    if !path.starts_with('/') || !plain || path.chars().any(char::is_control) {
+        let message = format!("{} is no absolute path inside the environment", quoted(path));
+        section.invalid_with_hint(
+            key,
+            message,
+            "write it as `/app/result.txt`, without `.`, `..` or a `/` at its end",
+        );
+    }
+}
+
+/// Where test.sh runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VerifierEnvironment {
+    /// Where the agent worked.
+    Shared,
+    /// In a fresh environment, with the artifacts copied in.
+    Separate,
+}
 
 /// Whether a failed agent is graded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

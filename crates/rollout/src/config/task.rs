@@ -4,11 +4,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::job::{VERIFIER_ENVIRONMENTS, VerifierEnvironment, check_absolute};
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Entry, Form, Key, Node, Reader, Section, Settings as _, SourceFiles, Span, Value,
     diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
-    forms::{bytes_or_mebibytes, cpus, env, mapping, number_or_text, open_section, text, timeout},
+    forms::{
+        bytes_or_mebibytes, cpus, env, list, mapping, number_or_text, open_section, text, timeout, word,
+    },
     toml_file,
 };
 
@@ -33,6 +36,14 @@ pub struct TaskConfig {
     /// Variables for test.sh, as written: `${VAR}` is expanded when a job is planned, so that a task
     /// can be loaded and validated where the variables are not set.
     pub verifier_env: Vec<(String, String)>,
+    /// Where test.sh runs, if the task says so.
+    pub verifier_environment: Option<VerifierEnvironment>,
+    /// The image that test.sh runs in.
+    pub verifier_image: Option<String>,
+    /// The name by which test.sh reaches the agent's environment.
+    pub verifier_agent_hostname: Option<String>,
+    /// What the agent leaves for tests in an environment of their own.
+    pub artifacts: Vec<String>,
     /// Seconds that installing the agent may take.
     pub agent_install_timeout_sec: f64,
     /// Seconds that the agent may take.
@@ -67,6 +78,10 @@ rollout_settings::settings! {
         /// Whatever the author wants to say.
         metadata: Map<String, Json> = mapping()
             .read_by(|section, key| Some(section.mapping(key)?.entries.iter().map(plain_entry).collect())),
+        /// Files and directories that the agent leaves for tests in an environment of their own.
+        ///
+        /// Absolute paths; `/logs/artifacts` is always one of them.
+        artifacts: Vec<String> = artifacts(),
         /// How an attempt is graded.
         verifier: TaskVerifier = open_section::<TaskVerifier>(),
         /// Limits of the agent.
@@ -81,6 +96,18 @@ rollout_settings::settings! {
     pub(super) struct TaskVerifier {
         /// Seconds that test.sh may take.
         timeout_sec: f64 = timeout().default(600.0),
+        /// Where test.sh runs.
+        ///
+        /// `shared`: where the agent worked. `separate`: in a fresh environment, with the artifacts copied in. A job may
+        /// decide otherwise.
+        environment_mode: Option<VerifierEnvironment> =
+            word(&VERIFIER_ENVIRONMENTS).optional().unset("`separate` where an image is given, else `shared`"),
+        /// The image that test.sh runs in, in an environment of its own.
+        image: Option<String> = text().filter(|image| !image.is_empty()).check(|image, section, key| check_image(image, section, key)).optional().unset("the task's"),
+        /// The name by which test.sh reaches the agent's environment over the network.
+        ///
+        /// Only for an environment of its own; the agent's processes then stay.
+        agent_hostname: Option<String> = text().check(|name, section, key| check_hostname(name, section, key)).optional(),
         /// Variables for test.sh. `${VAR}` and `${VAR:-default}` are expanded when a job is planned.
         ///
         /// See [variables](jobs.md#variables-and-secrets).
@@ -167,13 +194,17 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<TaskConfig> {
     note_unknown(&verifier, &TaskVerifier::keys(), &mut unknown);
     note_unknown(&agent, &TaskAgent::keys(), &mut unknown);
     note_unknown(&environment, &TaskEnvironment::keys(), &mut unknown);
-    let TaskKeys { version, source, metadata, verifier, agent, environment } = keys;
+    let TaskKeys { version, source, metadata, artifacts, verifier, agent, environment } = keys;
     Some(TaskConfig {
         version,
         source,
         metadata,
         verifier_timeout_sec: verifier.timeout_sec,
         verifier_env: verifier.env,
+        verifier_environment: verifier.environment_mode,
+        verifier_image: verifier.image,
+        verifier_agent_hostname: verifier.agent_hostname,
+        artifacts,
         agent_install_timeout_sec: agent.install_timeout_sec,
         agent_timeout_sec: agent.timeout_sec,
         build_timeout_sec: environment.build_timeout_sec,
@@ -218,11 +249,54 @@ fn variables() -> Form<Vec<(String, String)>> {
     env().read_into(read, |_, written| written.plain()).or_empty()
 }
 
+/// Paths, or the tables in which other tools write them as `source`.
+fn artifacts() -> Form<Vec<String>> {
+    let item = || json!({ "anyOf": [{ "type": "string" }, { "type": "object", "required": ["source"] }] });
+    list(item, |section, key| {
+        let Value::List(items) = &section.node(key)?.value else {
+            section.invalid_with_hint(
+                key,
+                "`artifacts` is no list",
+                "write `artifacts = [\"/app/result.txt\"]`",
+            );
+            return None;
+        };
+        let mut paths = Vec::new();
+        for item in items {
+            let source = match &item.value {
+                Value::Map(entries) => {
+                    entries.iter().find(|entry| entry.key == "source").map(|entry| &entry.node)
+                }
+                _ => Some(item),
+            };
+            match source.map(|source| &source.value) {
+                Some(Value::String(path)) => {
+                    check_absolute(path, section, key);
+                    paths.push(path.clone());
+                }
+                _ => section
+                    .invalid(key, "an entry of `artifacts` is neither a path nor a table with `source`"),
+            }
+        }
+        Some(paths)
+    })
+}
+
 fn check_image(image: &str, section: &Section<'_>, key: &str) {
     // A leading dash would be an option to a command that is given the image.
     if image.starts_with('-') || image.chars().any(|char| char.is_whitespace() || char.is_control()) {
         let message = format!("{} cannot be the name of an image", quoted(image));
         section.invalid_with_hint(key, message, "write it as `registry/name:tag` or `name@sha256:…`");
+    }
+}
+
+fn check_hostname(name: &str, section: &Section<'_>, key: &str) {
+    let label = |label: &str| {
+        !label.is_empty() && label.chars().all(|char| char.is_ascii_alphanumeric() || char == '-')
+    };
+    if name.len() > 253 || !name.split('.').all(label) {
+        let message = format!("{} cannot be the name of a host", quoted(name));
+        section.invalid_with_hint(key, message, "use letters, digits, `-` and `.`");
     }
 }
 
@@ -243,10 +317,9 @@ fn amount(environment: &Section<'_>, key: &str, mebibytes_key: &str) -> Option<B
 }
 
 /// What other tools do with a key, for those keys that a task may depend on.
-const CHANGED_MEANING: [(&str, &str); 28] = [
+const CHANGED_MEANING: [(&str, &str); 26] = [
     ("steps", "its steps are not attempted, only the task's own instruction.md"),
     ("multi_step_reward_strategy", "rewards of several steps are not combined"),
-    ("artifacts", "only /logs is collected"),
     ("environment.gpus", "no GPU is given to the environment"),
     ("environment.gpu_types", "no GPU is given to the environment"),
     ("environment.tpu", "no TPU is given to the environment"),
@@ -265,7 +338,6 @@ const CHANGED_MEANING: [(&str, &str); 28] = [
     ("agent.network_mode", "the network is the provider's, whatever the task asks for"),
     ("agent.allowed_hosts", "the network is the provider's, whatever the task asks for"),
     ("verifier.user", "the tests run as the image's user"),
-    ("verifier.environment_mode", "the tests run where the agent worked"),
     ("verifier.environment", "the tests run where the agent worked"),
     ("verifier.collect", "only /logs is collected"),
     ("verifier.network_mode", "the network is the provider's, whatever the task asks for"),

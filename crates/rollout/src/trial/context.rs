@@ -10,7 +10,7 @@ use crate::{
     task::{Task, TaskProblem},
 };
 use rollout_core::{event::Phase, name::TrialId, redact::Redactor, result::TrialError, text::seconds};
-use rollout_env::Provider;
+use rollout_env::{EnvironmentSpec, Origin, PreparedImage, Provider};
 use rollout_model::Model;
 use rollout_record::layout::TrialDir;
 
@@ -44,6 +44,9 @@ pub struct Trial {
     pub cancel: CancellationToken,
 }
 
+/// What the agent's processes must not reach: the tests, and what they write.
+const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
+
 /// What a trial reports while it runs.
 #[derive(Debug, Clone)]
 pub enum Progress {
@@ -76,6 +79,30 @@ impl<'a> TrialContext<'a> {
     /// Reports that a phase starts.
     pub(super) fn enter(&self, phase: Phase) {
         (self.trial.progress)(Progress::Phase(phase));
+    }
+
+    /// What an environment of this trial is called.
+    pub(super) fn environment_name(&self) -> String {
+        format!("{}-{}-{}", self.task.name, self.trial.id.agent, self.trial.id.attempt)
+    }
+
+    /// An environment for the agent, made from `image`; `id` is the trial's, as text. Its name is to be given.
+    pub(super) fn environment_spec<'s>(
+        &'s self,
+        id: &'s str,
+        image: &'s PreparedImage,
+    ) -> EnvironmentSpec<'s> {
+        let (config, task) = (&self.trial.config.environment, &self.task.config);
+        EnvironmentSpec {
+            origin: Origin { job: &self.trial.job_name, trial: id },
+            image,
+            name: "",
+            cpus: config.override_cpus.unwrap_or(task.cpus),
+            memory: config.override_memory.unwrap_or(task.memory),
+            storage: config.override_storage.unwrap_or(task.storage),
+            hosts: &[],
+            private_dirs: PRIVATE_DIRS,
+        }
     }
 
     /// Variables that exist only while the agent's scripts run.

@@ -23,6 +23,7 @@ mod retry;
 mod reward;
 mod run_once;
 mod script;
+mod separate;
 mod setup;
 mod start;
 mod teardown;

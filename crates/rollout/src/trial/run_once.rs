@@ -21,7 +21,7 @@ use super::{
 };
 use crate::agent::trajectory::TurnLog;
 use rollout_core::result::ErrorType;
-use rollout_env::Environment;
+use rollout_env::{Environment, PreparedImage};
 use rollout_model as model;
 
 /// How a try ended.
@@ -49,12 +49,16 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
 
     // A conversation is kept here, so that it is there also when the agent is cut off.
     let turns = TurnLog::default();
+    // So is the environment of the tests, where they have one, so that it goes whatever cuts them off.
+    let mut separate = None;
     let inside = async {
         let ready = make_ready(context, &*environment, &plan, began, &mut record).await;
         // Trials that wait for this install go on, whatever came of it.
         drop(turn);
         match ready {
-            Ok(()) => execute_and_verify(context, &*environment, &turns, &mut record).await,
+            Ok(()) => {
+                execute_and_verify(context, &*environment, &image, &mut separate, &turns, &mut record).await
+            }
             Err(failure) => {
                 record.failure = Some(failure);
                 Ok(())
@@ -68,6 +72,9 @@ pub(super) async fn run_once(context: &TrialContext<'_>) -> TryEnd {
             return TryEnd::Unauthorized(refused);
         }
         Err(Cut) => {
+            if let Some(separate) = separate {
+                abandon(separate).await;
+            }
             // The trial has no result that could note a failure of this.
             let _ = save_trajectory(context, &turns).await;
             abandon(environment).await;
@@ -114,6 +121,8 @@ async fn make_ready(
 async fn execute_and_verify(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
+    image: &PreparedImage,
+    separate: &mut Option<Box<dyn Environment>>,
     turns: &TurnLog,
     record: &mut TryRecord,
 ) -> Result<(), model::Error> {
@@ -124,7 +133,7 @@ async fn execute_and_verify(
     if !is_verified(&context.trial.config.verifier, record.failure.as_ref()) {
         return Ok(());
     }
-    let verified = verify(context, environment).await;
+    let verified = verify(context, environment, image, separate, &mut record.notes).await;
     record.verification = Some(verified.span);
     record.survivors = verified.survivors;
     match verified.reward {

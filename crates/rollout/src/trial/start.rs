@@ -10,9 +10,6 @@ use crate::config::AgentKind;
 use rollout_core::event::Phase;
 use rollout_env::{Environment, EnvironmentSpec, Origin, PreparedImage};
 
-/// What the agent's processes must not reach: the tests, and what they write.
-const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
-
 /// An environment that runs, and in which nothing of the trial is yet.
 pub(super) struct Started {
     pub(super) environment: Box<dyn Environment>,
@@ -40,16 +37,8 @@ pub(super) async fn start(context: &TrialContext<'_>, notes: &mut Vec<String>) -
     let (plan, turn) = plan_install(context, &image, notes).await;
 
     context.enter(Phase::Start);
-    let name = format!("{}-{}-{}", task.name, trial.id.agent, trial.id.attempt);
-    let spec = EnvironmentSpec {
-        origin,
-        image: &image,
-        name: &name,
-        cpus: config.override_cpus.unwrap_or(task.config.cpus),
-        memory: config.override_memory.unwrap_or(task.config.memory),
-        storage: config.override_storage.unwrap_or(task.config.storage),
-        private_dirs: PRIVATE_DIRS,
-    };
+    let name = context.environment_name();
+    let spec = EnvironmentSpec { name: &name, ..context.environment_spec(&id, &image) };
     let (plan, created) = match plan {
         InstallPlan::Restore { key, snapshot } => {
             match trial.provider.create(EnvironmentSpec { image: &snapshot, ..spec }).await {

@@ -55,6 +55,11 @@ pub(super) async fn abandon(environment: Box<dyn Environment>) {
     let _ = end(environment, false).await;
 }
 
+/// Removes an environment that a result says nothing more about.
+pub(super) async fn remove(environment: Box<dyn Environment>) -> Result<(), String> {
+    end(environment, false).await.map(drop)
+}
+
 /// Ends an environment under a deadline of its own. Returns where it was preserved.
 async fn end(environment: Box<dyn Environment>, preserve: bool) -> Result<Option<String>, String> {
     let ended = tokio::time::timeout(TEARDOWN_TIMEOUT, async {

@@ -10,11 +10,11 @@ use super::{
     context::{TrialContext, variables},
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
-    script,
+    script, separate,
 };
 use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};
 use rollout_core::{event::Phase, result::ErrorType};
-use rollout_env::{CopyMode, Environment, FileRead, blocking::blocking};
+use rollout_env::{CopyMode, Environment, FileRead, PreparedImage, blocking::blocking};
 
 /// How many left-over commands a result names.
 const MAX_SURVIVORS: usize = 20;
@@ -36,28 +36,66 @@ pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) ->
     graded && !config.disable
 }
 
-/// Runs the tests and reads their reward.
-pub(super) async fn verify(context: &TrialContext<'_>, environment: &dyn Environment) -> Verified {
+/// Runs the tests and reads their reward: where the agent worked, or in an environment of their own, which is in
+/// `separate` while it is there.
+pub(super) async fn verify(
+    context: &TrialContext<'_>,
+    agent: &dyn Environment,
+    image: &PreparedImage,
+    separate: &mut Option<Box<dyn Environment>>,
+    notes: &mut Vec<String>,
+) -> Verified {
     context.enter(Phase::Verify);
     let began = Instant::now();
     let mut survivors = Vec::new();
-    let reward = grade(context, environment, &mut survivors).await;
+    let reward = if separate::is_separate(context) {
+        let reward = match list(agent, &mut survivors).await {
+            Ok(()) => grade_apart(context, agent, image, separate, notes).await,
+            Err(failure) => Err(failure),
+        };
+        if let Some(environment) = separate.take() {
+            separate::close(context, environment, notes).await;
+        }
+        reward
+    } else {
+        grade_in_place(context, agent, &mut survivors).await
+    };
     Verified { span: PhaseSpan::since(began), survivors, reward }
 }
 
-async fn grade(
+/// Names what the agent left running.
+async fn list(agent: &dyn Environment, survivors: &mut Vec<String>) -> Result<(), Failure> {
+    *survivors = required(Phase::Verify, agent.survivors()).await?;
+    survivors.truncate(MAX_SURVIVORS);
+    Ok(())
+}
+
+async fn grade_apart(
+    context: &TrialContext<'_>,
+    agent: &dyn Environment,
+    image: &PreparedImage,
+    separate: &mut Option<Box<dyn Environment>>,
+    notes: &mut Vec<String>,
+) -> Result<Reward, Failure> {
+    let environment = separate::open(context, agent, image, separate, notes).await?;
+    grade(context, environment).await
+}
+
+async fn grade_in_place(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
     survivors: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
+    list(environment, survivors).await?;
+    if context.trial.config.verifier.agent_processes == AgentProcesses::Kill {
+        required(Phase::Verify, environment.kill_all()).await?;
+    }
+    grade(context, environment).await
+}
+
+async fn grade(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<Reward, Failure> {
     let phase = Phase::Verify;
     let config = &context.trial.config.verifier;
-    *survivors = required(phase, environment.survivors()).await?;
-    if config.agent_processes == AgentProcesses::Kill && !survivors.is_empty() {
-        required(phase, environment.kill_all()).await?;
-    }
-    survivors.truncate(MAX_SURVIVORS);
-
     required(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
     let tests = context.task.dir.join("tests");
     required(phase, environment.copy_to(&tests, "/tests", CopyMode::Replace)).await?;

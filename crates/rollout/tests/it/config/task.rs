@@ -71,6 +71,10 @@ fn an_empty_task_has_the_documented_defaults() {
         metadata: {},
         verifier_timeout_sec: 600.0,
         verifier_env: [],
+        verifier_environment: None,
+        verifier_image: None,
+        verifier_agent_hostname: None,
+        artifacts: [],
         agent_install_timeout_sec: 300.0,
         agent_timeout_sec: 600.0,
         build_timeout_sec: 600.0,
@@ -180,11 +184,6 @@ X = \"1\"
       |                  ^^^^^
       |
       = help: the task is read as version 1.0
-    warning: `artifacts` is not supported: only /logs is collected
-     --> task.toml:2:1
-      |
-    2 | artifacts = ["/out"]
-      | ^^^^^^^^^
     warning: `multi_step_reward_strategy` is not supported: rewards of several steps are not combined
      --> task.toml:3:1
       |
@@ -227,11 +226,6 @@ X = \"1\"
        |
     15 | [environment.healthcheck]
        |              ^^^^^^^^^^^
-    warning: `verifier.environment_mode` is not supported: the tests run where the agent worked
-      --> task.toml:18:1
-       |
-    18 | environment_mode = "separate"
-       | ^^^^^^^^^^^^^^^^
     warning: `solution.env` is not supported: the solution runs without these variables
       --> task.toml:19:11
        |
@@ -268,4 +262,14 @@ fn a_key_that_is_almost_a_known_one_is_warned_of() {
     assert_eq!(hints, ["did you mean `timeout_sec`?"]);
     let (_, warnings) = load_task_config(Path::new("task.toml"), "[enviroment]\ncpus = 3\n").unwrap();
     assert_eq!(warnings[0].hint.as_deref(), Some("did you mean `environment`?"));
+}
+
+#[test]
+fn artifacts_are_absolute_paths_or_tables_that_name_one() {
+    let load = |text: &str| load_task_config(Path::new("task.toml"), text);
+    let (config, _) = load("artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"c\"}]").unwrap();
+    assert_eq!(config.artifacts, ["/app/a", "/app/b"]);
+    for wrong in ["\"app\"", "\"/a/../b\"", "\"/a/\"", "{destination = \"x\"}", "7"] {
+        assert!(load(&format!("artifacts = [{wrong}]")).is_err(), "{wrong}");
+    }
 }
