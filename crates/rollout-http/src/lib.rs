@@ -24,6 +24,7 @@
 
 mod access;
 mod body;
+mod idle;
 mod listen;
 
 pub use access::{AccessError, AccessGuard, AccessToken, InvalidToken};

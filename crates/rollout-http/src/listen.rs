@@ -2,7 +2,12 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    middleware::{self, Next},
+};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -14,15 +19,20 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use crate::idle::{GuardedBody, IdleConnections};
+
 /// A moment for the system to get file descriptors or memory back.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a server allows its clients.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// How many connections are open at a time. Further clients wait.
+    /// How many connections are open at a time. One more takes the place of the one that has been idle for longest; if
+    /// none is, it waits.
     pub max_connections: usize,
-    /// How long a client may take to send the head of a request, and how long a connection stays open without one.
+    /// How long a new connection may take to send the head of its first request.
+    pub first_head_time: Duration,
+    /// How long a client may take to send the head of a later request, and how long a connection stays open without one.
     pub head_time: Duration,
     /// How long responses may take that are under way when the server stops.
     pub grace: Duration,
@@ -32,6 +42,8 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             max_connections: 1024,
+            // Whoever connects has something to say.
+            first_head_time: Duration::from_secs(10),
             // Longer than clients keep idle connections, so that none is closed just when it is used.
             head_time: Duration::from_secs(120),
             grace: Duration::from_secs(10),
@@ -49,10 +61,10 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(limits.max_connections));
+    let idle = Arc::new(IdleConnections::default());
     let connections = TaskTracker::new();
     let accept = async {
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) if is_fatal(&error) => return Err(error),
@@ -61,9 +73,17 @@ pub async fn serve(
                     continue;
                 }
             };
-            let (router, stop) = (router.clone(), stop.clone());
+            let place = match Arc::clone(&places).try_acquire_owned() {
+                Ok(place) => place,
+                Err(_) => {
+                    idle.end_oldest();
+                    let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+                    place
+                }
+            };
+            let (router, idle, stop) = (router.clone(), Arc::clone(&idle), stop.clone());
             connections.spawn(async move {
-                serve_connection(stream, router, limits, stop).await;
+                serve_connection(stream, router, limits, &idle, stop).await;
                 drop(place);
             });
         }
@@ -84,17 +104,32 @@ async fn serve_connection(
     stream: TcpStream,
     router: Router,
     limits: ConnectionLimits,
+    idle: &Arc<IdleConnections>,
     stop: CancellationToken,
 ) {
     // A response that waits for the next one to fill a packet would hold up its client.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
+    let place = idle.enter();
+    let counted = Arc::clone(&place);
+    let router = router.layer(middleware::from_fn(move |request: Request, next: Next| {
+        let busy = counted.begin();
+        async move { next.run(request).await.map(|body| Body::new(GuardedBody::new(body, busy))) }
+    }));
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
+    let said_nothing = async {
+        tokio::time::sleep(limits.first_head_time).await;
+        if place.has_begun() {
+            std::future::pending::<()>().await;
+        }
+    };
     // An error of a client ends its own connection and is nobody else's matter.
     tokio::select! {
         _ = connection.as_mut() => {}
+        () = said_nothing => {}
+        () = place.ended() => {}
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
             let _ = tokio::time::timeout(limits.grace, connection).await;
@@ -159,7 +194,12 @@ mod tests {
     }
 
     fn limits() -> ConnectionLimits {
-        ConnectionLimits { head_time: PATIENCE, grace: PATIENCE, ..ConnectionLimits::default() }
+        ConnectionLimits {
+            first_head_time: PATIENCE,
+            head_time: PATIENCE,
+            grace: PATIENCE,
+            ..ConnectionLimits::default()
+        }
     }
 
     async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
@@ -197,15 +237,52 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_beyond_the_limit_waits_for_another_to_leave() {
-        let server = Running::start(quick(), ConnectionLimits { max_connections: 1, ..limits() }).await;
+    async fn a_new_connection_that_says_nothing_is_closed_long_before_one_that_has_said_something() {
+        let server = Running::start(quick(), ConnectionLimits { first_head_time: SHORT, ..limits() }).await;
+        let mut kept_alive = server.connect(REQUEST).await;
+        assert_ne!(in_time(kept_alive.read(&mut [0; 1024])).await.unwrap(), 0);
+        for sent in [&b""[..], b"GET / HT"] {
+            assert_eq!(rest(&mut server.connect(sent).await).await, "");
+        }
+        kept_alive.write_all(REQUEST).await.unwrap();
+        assert_ne!(in_time(kept_alive.read(&mut [0; 1024])).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn half_sent_heads_beyond_the_limit_do_not_keep_others_out() {
+        let server = Running::start(quick(), ConnectionLimits { max_connections: 4, ..limits() }).await;
+        let mut half_sent = Vec::new();
+        for _ in 0..8 {
+            half_sent.push(server.connect(b"GET / HT").await);
+        }
+        let mut stream = server.connect(REQUEST).await;
+        assert_ne!(in_time(stream.read(&mut [0; 1024])).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_client_beyond_the_limit_waits_while_all_others_are_served() {
+        let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (here, there) = (Arc::clone(&begun), Arc::clone(&go));
+        let slow = async move || {
+            here.notify_one();
+            there.notified().await;
+            "done"
+        };
+        let server = Running::start(
+            Router::new().route("/", get(slow)),
+            ConnectionLimits { max_connections: 1, ..limits() },
+        )
+        .await;
         let mut first = server.connect(REQUEST).await;
-        assert_ne!(in_time(first.read(&mut [0; 1024])).await.unwrap(), 0);
+        in_time(begun.notified()).await;
         let mut second = server.connect(REQUEST).await;
         let mut byte = [0];
         let early = tokio::time::timeout(SHORT, second.read(&mut byte)).await;
         assert!(early.is_err(), "it is served before the first one has left");
+        go.notify_one();
+        assert_ne!(in_time(first.read(&mut [0; 1024])).await.unwrap(), 0);
         drop(first);
+        go.notify_one();
         assert_eq!(in_time(second.read(&mut byte)).await.unwrap(), 1);
     }
 
