@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Seek, SeekFrom, Write},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -153,6 +154,12 @@ pub enum JournalError {
         /// Its version.
         found: u32,
     },
+    /// Somebody removed or replaced the file while the job ran.
+    #[error("the journal {} was removed while the job ran; what was recorded since is lost", path.display())]
+    Removed {
+        /// The journal.
+        path: PathBuf,
+    },
     /// Another process is running this job.
     #[error("another process is writing the journal {}", path.display())]
     Locked {
@@ -229,7 +236,18 @@ impl Journal {
             // If this fails too, the torn tail is cut off when the journal is opened again.
             let _ = self.file.set_len(before);
             io_error("write", &self.path, source)
-        })
+        })?;
+        self.is_in_place()
+    }
+
+    /// Checks that the path still leads to the file: one that was removed takes entries that nobody can read.
+    fn is_in_place(&self) -> Result<(), JournalError> {
+        let id = |found: &fs::Metadata| (found.dev(), found.ino());
+        let ours = self.file.metadata().map_err(|source| io_error("examine", &self.path, source))?;
+        match fs::metadata(&self.path) {
+            Ok(found) if id(&found) == id(&ours) => Ok(()),
+            _ => Err(JournalError::Removed { path: self.path.clone() }),
+        }
     }
 }
 

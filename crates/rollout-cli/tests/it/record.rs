@@ -229,3 +229,20 @@ fn a_job_that_failed_everywhere_has_rates_of_zero_and_a_dash_in_the_table() {
     let row = table.lines().find(|line| line.starts_with("oracle ")).unwrap();
     insta::assert_snapshot!(row.split_whitespace().take(8).collect::<Vec<_>>().join(" "), @"oracle set 1 0 1 — 0.0% —");
 }
+
+#[test]
+fn a_job_directory_that_is_removed_while_the_job_runs_ends_it_with_an_error() {
+    let gate = Gate::new();
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .script(&(gate.wait() + "touch /app/done"))
+        .set("n_attempts", json!(3))
+        .set("n_concurrent_trials", json!(1));
+    let running = job.start();
+    let first = gate.arrival();
+    fs::remove_dir_all(job.dir()).unwrap();
+    first.pass();
+    let ended = running.finish().expect(1);
+    assert!(ended.stderr().contains("was removed while the job ran"), "{}", ended.stderr());
+    assert!(!ended.stdout().contains("3 completed"), "{}", ended.stdout());
+}

@@ -156,6 +156,9 @@ impl JobError {
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it; its results are kept".to_owned())
             }
+            Self::Journal(JournalError::Removed { .. }) => {
+                Some("run the job again, and leave its directory alone until it ends".to_owned())
+            }
             Self::Journal(_) | Self::Record(_) => Some(
                 "make room or fix the file system, then `rollout resume` the job: every trial reported as finished is kept"
                     .to_owned(),
