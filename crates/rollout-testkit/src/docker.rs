@@ -18,7 +18,7 @@ use crate::{job::TestJob, variable::variable};
 const CLIENT: &str = "/usr/bin/docker";
 
 /// How long an engine may take to start or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine that is running.
 #[derive(Debug, Clone)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long anything in a test may take before the test fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Runs jobs by the command.
 pub struct Binary(pub(crate) PathBuf);

@@ -9,7 +9,7 @@ use std::{
 use crate::TestJob;
 
 /// How long the kernel may take to end what it has to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The command lines of processes and the mounts that name a path below a directory.
 pub fn processes_and_mounts_below(dir: &Path) -> Vec<String> {
@@ -64,7 +64,7 @@ impl TestJob {
 /// When it is not so after ten minutes.
 #[track_caller]
 pub fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(600);
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}: not in time");
         std::thread::sleep(Duration::from_millis(20));

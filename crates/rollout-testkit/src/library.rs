@@ -27,7 +27,7 @@ use tokio::runtime::Runtime;
 use crate::{Arrival, Finished, Gate, TestJob, TestTask, leftover::until_empty, subject::Subject};
 
 /// How long a job may take, with its builds, before the test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Runs jobs by the library.
 pub struct Library(Arc<dyn Subject>);

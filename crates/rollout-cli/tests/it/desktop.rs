@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long something may take to appear on the screen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 const WIDTH: u32 = 640;
 const HEIGHT: u32 = 400;

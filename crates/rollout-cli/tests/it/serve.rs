@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::http::{Answer, get, head, post, post_with, send};
 
 /// How long anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A job with one model and the examples `0+1`, `1+1` and so on.
 fn job(server: &ModelServer, examples: usize) -> TestJob {

@@ -23,7 +23,7 @@ async fn nothing_runs(sandbox: &RunningSandbox) {
 
 /// A wait that hangs fails the test instead.
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(std::time::Duration::from_secs(60), future).await.expect("it ends")
+    tokio::time::timeout(std::time::Duration::from_secs(600), future).await.expect("it ends")
 }
 
 /// Stops, as fast as it can, every process that it can reach but its own.

@@ -235,7 +235,7 @@ pub fn output_files_grow_while_the_trial_runs(suite: &Suite) {
     let running = job.start();
     let arrival = running.arrival(&gate);
     let path = job.dir().join("agent/set/task__1/command/stdout.txt");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(600);
     while fs::read_to_string(&path).unwrap_or_default() != "early\n" {
         assert!(std::time::Instant::now() < deadline, "the output never came");
         std::thread::yield_now();

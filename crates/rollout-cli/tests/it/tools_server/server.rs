@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::http::{self, Answer};
 
 /// How long anything may take before a test fails instead of hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A server that runs.
 pub(crate) struct Server {

@@ -185,7 +185,7 @@ async fn output_is_bounded_and_the_end_of_errors_is_kept() {
 /// Waits until a process is gone, or is only waiting to be forgotten.
 async fn is_gone(pid: &str) -> bool {
     let stat = Path::new("/proc").join(pid).join("stat");
-    tokio::time::timeout(Duration::from_secs(30), async {
+    tokio::time::timeout(Duration::from_secs(600), async {
         while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -177,7 +177,7 @@ async fn each_function_goes_over_all_rollouts_at_once() {
             1.0
         })
     });
-    let states = tokio::time::timeout(Duration::from_secs(30), group(&rubric, &["1", "2", "3"])).await;
+    let states = tokio::time::timeout(Duration::from_secs(600), group(&rubric, &["1", "2", "3"])).await;
     assert_eq!(rewards(&states.expect("the functions wait for each other")), [1.0; 3]);
 }
 
