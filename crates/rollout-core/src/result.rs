@@ -154,6 +154,9 @@ pub struct TrialResult {
     /// Commands that the agent left running when verification started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub survivors: Vec<String>,
+    /// Evidence that processes of the agent touched the tests or the reward while the tests ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tampering: Vec<String>,
     /// What a reader of the result should know beside its error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -180,6 +183,7 @@ impl TrialResult {
             environment: None,
             tries: 1,
             survivors: Vec::new(),
+            tampering: Vec::new(),
             notes: Vec::new(),
         }
     }

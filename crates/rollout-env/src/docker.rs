@@ -9,6 +9,7 @@ mod commit;
 mod container;
 mod context;
 mod credentials;
+mod ending;
 mod endpoint;
 mod engine;
 mod failure;

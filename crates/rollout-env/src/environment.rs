@@ -11,6 +11,7 @@ use rollout_core::{
     quantity::{Bytes, Cpus},
     redact::Redactor,
 };
+pub use rollout_guest::FileChangeKind;
 
 use crate::{log::LogWriter, trouble};
 
@@ -182,6 +183,28 @@ pub trait Environment: Send + Sync {
     /// Ends every process inside.
     async fn kill_all(&self) -> Result<(), EnvironmentError>;
 
+    /// Stops every process inside until [`watch`](Self::watch), so that files can be put in place unseen.
+    ///
+    /// `false` where the provider cannot do that.
+    async fn hold(&self) -> Result<bool, EnvironmentError> {
+        Ok(false)
+    }
+
+    /// Watches the files that are in a directory now, and others that may appear, and lets processes that were
+    /// [held](Self::hold) go on.
+    ///
+    /// `false` where the provider cannot do that: then tests are compared with their originals, and nothing is known
+    /// about who wrote a reward.
+    async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
+        let _ = (tree, files);
+        Ok(false)
+    }
+
+    /// What was done to the files that are [watched](Self::watch), whoever did it. Ends the watch.
+    async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        Ok(Vec::new())
+    }
+
     /// What it has cost so far, in US dollars.
     fn cost(&self) -> f64;
 
@@ -242,6 +265,17 @@ pub enum FileRead {
     NotRegular,
     /// A regular file of more bytes than asked for.
     TooLarge(u64),
+}
+
+/// What was done to a file that is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChange {
+    /// The file.
+    pub path: String,
+    /// What was done to it,
+    pub kind: FileChangeKind,
+    /// and how often.
+    pub count: u32,
 }
 
 /// A command to run inside an environment.
@@ -319,6 +353,10 @@ pub enum EnvironmentError {
     /// A transfer or call to a running environment failed, or the environment went away.
     #[error("{0}")]
     Lost(String),
+    /// What ran inside ended the environment, by using up its memory for example. Trying again would give it another
+    /// chance.
+    #[error("{0}")]
+    Ended(String),
     /// It cannot be stopped or removed.
     #[error("{0}")]
     Teardown(String),

@@ -6,6 +6,7 @@
 //! [`Guest::connect`]. Nothing that comes over them is trusted.
 
 mod connection;
+mod ending;
 mod output;
 mod send;
 
@@ -22,13 +23,15 @@ use tokio::{
     time::timeout,
 };
 
+pub use self::ending::ContainerEnd;
+
 use self::{
     connection::{Call, Connection},
     output::{End, Pumps},
     send::{SendError, Source},
 };
 use crate::{
-    environment::{CopyMode, CopyOut, CopyReport, EnvironmentError, Exec, Exit, FileRead},
+    environment::{CopyMode, CopyOut, CopyReport, EnvironmentError, Exec, Exit, FileChange, FileRead},
     receive::{LOG_LIMITS, Receive, ReceiveError, Received, start_of},
 };
 
@@ -55,6 +58,12 @@ const WAITING_ITEMS: usize = 8;
 
 /// Processes that are named. An agent may leave more behind than anybody reads.
 const MAX_SURVIVORS: usize = 1000;
+
+/// Changes of files that are listed. There are seven of each file at most.
+const MAX_CHANGES: usize = 1000;
+
+/// Bytes of the path of a file. No guest sends as many.
+const MAX_PATH: usize = 16 << 10;
 
 /// Bytes of the name of a process. No guest sends as many.
 const MAX_COMMAND_LINE: usize = 16 << 10;
@@ -117,10 +126,15 @@ impl Guest {
     /// Writes an executable file inside, making its directory.
     pub async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
         let request = GuestRequest::Put { target: path.to_owned(), file: true, replace: true };
-        let call = self.connection.call(&request)?;
+        self.put_file(request, "", content).await
+    }
+
+    /// Carries out a copy of one executable file.
+    async fn put_file(&self, put: GuestRequest, name: &str, content: &[u8]) -> Result<(), EnvironmentError> {
+        let call = self.connection.call(&put)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let file = Item::File {
-            name: Vec::new(),
+            name: name.as_bytes().to_vec(),
             mode: EXECUTABLE_MODE,
             seconds: i64::try_from(now.as_secs()).unwrap_or(0),
             nanoseconds: now.subsec_nanos(),
@@ -262,6 +276,51 @@ impl Guest {
     /// Ends every process inside.
     pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
         in_time(self.connection.call(&GuestRequest::KillAll)?.done()).await
+    }
+
+    /// Stops every process inside until [`watch`](Self::watch) lets them go on.
+    pub async fn hold(&self) -> Result<(), EnvironmentError> {
+        in_time(self.connection.call(&GuestRequest::Hold)?.done()).await
+    }
+
+    /// Watches the files that are in a directory now, and others that may appear, and lets processes that were
+    /// [held](Self::hold) go on.
+    pub async fn watch(&self, tree: &str, files: &[&str]) -> Result<(), EnvironmentError> {
+        let files = files.iter().map(|file| (*file).to_owned()).collect();
+        let request = GuestRequest::Watch { tree: tree.to_owned(), files };
+        in_time(self.connection.call(&request)?.done()).await
+    }
+
+    /// What was done to the files that are watched, whoever did it. Ends the watch.
+    pub async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        in_time(self.list_changes()).await
+    }
+
+    async fn list_changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        let mut call = self.connection.call(&GuestRequest::Changes)?;
+        let mut changes = Vec::new();
+        loop {
+            match call.next().await? {
+                GuestReply::Changed { path, kind, count } if changes.len() < MAX_CHANGES => {
+                    changes.push(FileChange { path: start_of(&path, MAX_PATH), kind, count });
+                }
+                GuestReply::Changed { .. } => {}
+                GuestReply::Done => {
+                    call.ticket.done();
+                    return Ok(changes);
+                }
+                _ => return Err(call.ticket.nonsense()),
+            }
+        }
+    }
+
+    /// Puts the guest's program into its place again, and nothing else there, whatever was done to it meanwhile.
+    ///
+    /// To be called before the files of a container are kept as an image, in which the program is started again.
+    pub async fn restore_program(&self) -> Result<(), EnvironmentError> {
+        let (directory, name) = PROGRAM_PATH.rsplit_once('/').unwrap_or(("/", PROGRAM_PATH));
+        let request = GuestRequest::Put { target: directory.to_owned(), file: false, replace: true };
+        self.put_file(request, name, PROGRAM).await
     }
 
     /// Makes the guest outlive its stream, and everything inside with it.

@@ -30,6 +30,7 @@ pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePo
 pub use connect::{ConnectError, check, connect};
 pub use environment::{
     CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec,
-    Exit, Facts, FileRead, ImageRequest, Origin, Outcome, PreparedImage, Provider, Role,
+    Exit, Facts, FileChange, FileChangeKind, FileRead, ImageRequest, Origin, Outcome, PreparedImage,
+    Provider, Role,
 };
 pub use host::{DockerAccess, HostPaths};

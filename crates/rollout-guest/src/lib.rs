@@ -21,7 +21,7 @@ mod wire;
 
 pub use names::{is_name, stays_inside};
 pub use protocol::{
-    CopyLimits, Ending, FileLookup, GuestReply, GuestRequest, Item, MAX_DEPTH, MAX_REPLY, MAX_REQUEST,
-    Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
+    CopyLimits, Ending, FileChangeKind, FileLookup, GuestReply, GuestRequest, Item, MAX_DEPTH, MAX_REPLY,
+    MAX_REQUEST, Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
 };
 pub use wire::{MAX_DATA, Malformed, frame_length, read_frame};

@@ -7,7 +7,7 @@
 use crate::wire::{Malformed, Reader, Writer};
 
 /// The version of everything here. Both sides come from one build, so any difference is an error.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest frame to a guest: a command's arguments and variables fit, which the kernel bounds too.
 pub const MAX_REQUEST: usize = 4 << 20;
@@ -132,6 +132,49 @@ pub enum GuestRequest {
     KillAll,
     /// Keeps the guest running when its streams end. Answered by [`GuestReply::Done`].
     Stay,
+    /// Stops all processes but the guest until [`GuestRequest::Watch`]. Answered by [`GuestReply::Done`].
+    Hold,
+    /// Watches files from now on, and lets the processes go on. Answered by [`GuestReply::Done`].
+    Watch {
+        /// A directory; the files that are in it now are watched.
+        tree: String,
+        /// Files, which may not be there yet.
+        files: Vec<String>,
+    },
+    /// Ends a watch. Answered by [`GuestReply::Changed`] for each kind of change of each file, then
+    /// [`GuestReply::Done`].
+    Changes,
+}
+
+/// What was done to a file that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FileChangeKind {
+    /// It was made.
+    Created,
+    /// It was open for writing, and was closed.
+    Written,
+    /// The same, seen by the file itself and not by its name.
+    WrittenByAnyName,
+    /// Another file took its place.
+    Replaced,
+    /// It was removed or moved away.
+    Removed,
+    /// It has more than one name.
+    Linked,
+    /// There were more changes than could be followed.
+    Missed,
+}
+
+impl FileChangeKind {
+    const ALL: [Self; 7] = [
+        Self::Created,
+        Self::Written,
+        Self::WrittenByAnyName,
+        Self::Replaced,
+        Self::Removed,
+        Self::Linked,
+        Self::Missed,
+    ];
 }
 
 /// A command's output stream.
@@ -215,6 +258,15 @@ pub enum GuestReply {
     Found(FileLookup<()>),
     /// The command line of a process.
     Process(String),
+    /// What was done to a file that is watched.
+    Changed {
+        /// The file.
+        path: String,
+        /// What was done to it,
+        kind: FileChangeKind,
+        /// and how often.
+        count: u32,
+    },
     /// The request is carried out.
     Done,
     /// The request cannot be carried out, for this reason.
@@ -273,6 +325,13 @@ pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
         GuestRequest::Survivors => to.byte(10),
         GuestRequest::KillAll => to.byte(11),
         GuestRequest::Stay => to.byte(12),
+        GuestRequest::Hold => to.byte(13),
+        GuestRequest::Watch { tree, files } => {
+            to.byte(14);
+            to.bytes(tree.as_bytes());
+            to.list(files, |to, file| to.bytes(file.as_bytes()));
+        }
+        GuestRequest::Changes => to.byte(15),
     }
     to.frame()
 }
@@ -303,6 +362,9 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
         10 => GuestRequest::Survivors,
         11 => GuestRequest::KillAll,
         12 => GuestRequest::Stay,
+        13 => GuestRequest::Hold,
+        14 => GuestRequest::Watch { tree: from.string()?, files: from.list(Reader::string)? },
+        15 => GuestRequest::Changes,
         _ => return Err(Malformed),
     };
     from.end()?;
@@ -363,6 +425,12 @@ pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
             to.byte(9);
             to.bytes(reason.as_bytes());
         }
+        GuestReply::Changed { path, kind, count } => {
+            to.byte(10);
+            to.bytes(path.as_bytes());
+            to.byte(*kind as u8);
+            to.int(*count);
+        }
     }
     to.frame()
 }
@@ -404,6 +472,11 @@ pub fn decode_reply(frame: &[u8]) -> Result<(u32, GuestReply), Malformed> {
         7 => GuestReply::Process(from.string()?),
         8 => GuestReply::Done,
         9 => GuestReply::Failed(from.string()?),
+        10 => {
+            let path = from.string()?;
+            let kind = *FileChangeKind::ALL.get(usize::from(from.byte()?)).ok_or(Malformed)?;
+            GuestReply::Changed { path, kind, count: from.int()? }
+        }
         _ => return Err(Malformed),
     };
     from.end()?;

@@ -25,6 +25,12 @@ pub trait Subject: Send + Sync + 'static {
     /// Images and what was preserved are no leftovers.
     fn leftovers(&self, job: &str, state_dir: &Path) -> Vec<String>;
 
+    /// Ends the environments of the jobs whose name starts like this as a failure of the machine would: from outside,
+    /// while they run, without a word to the provider.
+    fn end_environments(&self, job: &str) {
+        panic!("the environments of {job} cannot be ended: the subject does not say how");
+    }
+
     /// Removes a preserved environment, by the place that it named.
     fn forget(&self, place: &str);
 

@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use rollout::environment::{
     CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-    FileRead, ImageRequest, PreparedImage, Provider,
+    FileChange, FileRead, ImageRequest, PreparedImage, Provider,
 };
 
 /// A kind of call, with the times it took.
@@ -143,6 +143,18 @@ impl Environment for TimedEnvironment {
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
         self.times.of("kill_all", self.inner.kill_all()).await
+    }
+
+    async fn hold(&self) -> Result<bool, EnvironmentError> {
+        self.times.of("hold", self.inner.hold()).await
+    }
+
+    async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
+        self.times.of("watch", self.inner.watch(tree, files)).await
+    }
+
+    async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        self.times.of("changes", self.inner.changes()).await
     }
 
     fn cost(&self) -> f64 {

@@ -5,14 +5,15 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     process::Stdio,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
 use rollout::{
     environment::{
-        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts, FileRead, Outcome,
-        guest::Guest,
+        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, Exec, Exit, Facts, FileChange,
+        FileRead, Outcome,
+        guest::{ContainerEnd, Guest},
     },
     record::log::LogWriter,
 };
@@ -35,6 +36,8 @@ pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) user: String,
     pub(crate) facts: Facts,
+    /// Whether the engine always notices that the memory ran out.
+    pub(crate) memory_is_certain: bool,
     /// None in a container that was opened again: it lost its streams when it was left.
     pub(crate) inside: Option<Inside>,
 }
@@ -87,6 +90,31 @@ impl Container {
         let left = || EnvironmentError::Lost("a container that was left has a terminal only".to_owned());
         self.inside.as_ref().map(|inside| &inside.guest).ok_or_else(left)
     }
+
+    /// Tells a container that was ended by what ran in it from one that was lost, so that no agent can gain a second
+    /// try by ending its own.
+    async fn explained<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
+        let Err(EnvironmentError::Lost(text)) = answer else { return answer };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        // What happened at the end may be told a moment later.
+        let until = (now.as_secs() + 2).to_string();
+        let (filter, format) =
+            (format!("container={}", self.name), "{{.Action}} {{.Actor.Attributes.exitCode}}");
+        let arguments =
+            ["events", "--since", "1", "--until", &until, "--filter", &filter, "--format", format];
+        let Ok(told) = self.docker.call(&arguments).await else { return Err(EnvironmentError::Lost(text)) };
+        let events: Vec<(&str, &str)> = told.lines().filter_map(|line| line.split_once(' ')).collect();
+        let Some((_, code)) = events.iter().find(|(action, _)| *action == "die") else {
+            return Err(EnvironmentError::Lost(text));
+        };
+        let end = ContainerEnd {
+            exit_code: code.parse().unwrap_or(0),
+            out_of_memory: false,
+            memory_is_certain: self.memory_is_certain,
+            events: events.iter().map(|(action, _)| (*action).to_owned()).collect(),
+        };
+        Err(end.into_error())
+    }
 }
 
 /// A name that no other container has.
@@ -105,39 +133,39 @@ impl Environment for Container {
     }
 
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
-        self.guest()?.copy_to(source, target, mode).await
+        self.explained(self.guest()?.copy_to(source, target, mode).await).await
     }
 
     async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
-        self.guest()?.write_file(path, content).await
+        self.explained(self.guest()?.write_file(path, content).await).await
     }
 
     async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
-        self.guest()?.copy_from(copy).await
+        self.explained(self.guest()?.copy_from(copy).await).await
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        self.guest()?.read_file(path, max_bytes).await
+        self.explained(self.guest()?.read_file(path, max_bytes).await).await
     }
 
     async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
-        self.guest()?.make_dirs(paths, empty).await
+        self.explained(self.guest()?.make_dirs(paths, empty).await).await
     }
 
     async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
-        self.guest()?.link(target, link).await
+        self.explained(self.guest()?.link(target, link).await).await
     }
 
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
-        self.guest()?.exec(command).await
+        self.explained(self.guest()?.exec(command).await).await
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        self.guest()?.survivors().await
+        self.explained(self.guest()?.survivors().await).await
     }
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        self.guest()?.kill_all().await
+        self.explained(self.guest()?.kill_all().await).await
     }
 
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
@@ -171,6 +199,18 @@ impl Environment for Container {
         let user = format!("USER {}", self.user);
         let committed = self.docker.call(&["commit", "--change", &user, &self.name, &reference]).await;
         committed.map(drop).map_err(EnvironmentError::Lost)
+    }
+
+    async fn hold(&self) -> Result<bool, EnvironmentError> {
+        self.explained(self.guest()?.hold().await).await.map(|()| true)
+    }
+
+    async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
+        self.explained(self.guest()?.watch(tree, files).await).await.map(|()| true)
+    }
+
+    async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        self.explained(self.guest()?.changes().await).await
     }
 
     fn cost(&self) -> f64 {

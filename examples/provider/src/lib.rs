@@ -65,6 +65,8 @@ struct Engine {
     memory_limit: bool,
     cpu_cfs_quota: bool,
     pids_limit: bool,
+    #[serde(default)]
+    cgroup_version: String,
 }
 
 impl DockerCommand {
@@ -218,7 +220,9 @@ impl Provider for DockerCommand {
         let enforced =
             json!({"cpus": cpu_cfs_quota, "memory": memory_limit, "pids": pids_limit, "storage": false});
         let facts = Facts { network: self.settings.network.clone(), enforced };
-        Ok(Box::new(Container { docker: self.docker.clone(), name, user, facts, inside: Some(inside) }))
+        let memory_is_certain = self.engine.cgroup_version == "1";
+        let (docker, inside) = (self.docker.clone(), Some(inside));
+        Ok(Box::new(Container { docker, name, user, facts, memory_is_certain, inside }))
     }
 
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError> {
@@ -233,6 +237,6 @@ impl Provider for DockerCommand {
         let user = user.map_err(EnvironmentError::Start)?;
         let facts = Facts { network: String::new(), enforced: Value::Null };
         let (docker, name) = (self.docker.clone(), place.to_owned());
-        Ok(Box::new(Container { docker, name, user, facts, inside: None }))
+        Ok(Box::new(Container { docker, name, user, facts, memory_is_certain: false, inside: None }))
     }
 }

@@ -29,9 +29,22 @@ impl Subject for Command {
         ours.map(str::to_owned).collect()
     }
 
+    fn end_environments(&self, job: &str) {
+        let format = "{{.Label \"rollout-example.job\"}} {{.Names}}";
+        let running = self.0.docker(&["ps", "--format", format]);
+        for line in running.lines().filter(|line| line.starts_with(job)) {
+            self.0.docker(&["kill", line.rsplit(' ').next().expect("a name")]);
+        }
+    }
+
     fn forget(&self, place: &str) {
         self.0.docker(&["rm", "--force", "--volumes", place]);
     }
 }
 
 rollout_testkit::conformance!(Command(TestEngine::shared()));
+
+mod attacks {
+    use super::*;
+    rollout_testkit::conformance!(Command(TestEngine::shared()); verdict losses);
+}

@@ -52,6 +52,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         environment: None,
         tries: 1,
         survivors: Vec::new(),
+        tampering: Vec::new(),
         notes: Vec::new(),
     }
 }

@@ -40,6 +40,14 @@ impl Subject for Docker {
         ours.map(str::to_owned).collect()
     }
 
+    fn end_environments(&self, job: &str) {
+        let format = "{{.Label \"rollout.job\"}} {{.Names}}";
+        let running = self.engine.docker(&["ps", "--format", format]);
+        for line in running.lines().filter(|line| line.starts_with(job)) {
+            self.engine.docker(&["kill", line.rsplit(' ').next().expect("a name")]);
+        }
+    }
+
     fn forget(&self, place: &str) {
         self.engine.docker(&["rm", "--force", "--volumes", place]);
     }
@@ -50,6 +58,11 @@ mod engine {
     rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: None });
 }
 
+mod attacks {
+    use super::*;
+    rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: None }; verdict losses);
+}
+
 mod classic_builder {
     use super::*;
     rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: Some("classic") }; errors images missing);
@@ -57,5 +70,5 @@ mod classic_builder {
 
 mod podman {
     use super::*;
-    rollout_testkit::conformance!(Docker { engine: TestEngine::podman(), builder: None }; phases processes models);
+    rollout_testkit::conformance!(Docker { engine: TestEngine::podman(), builder: None }; phases processes models verdict losses);
 }

@@ -215,6 +215,26 @@ fn a_container_that_somebody_removes_is_named_and_its_trial_tried_again() {
 }
 
 #[test]
+fn a_container_whose_first_process_is_killed_on_the_machine_is_tried_again() {
+    let engine = TestEngine::shared();
+    let gate = Gate::new();
+    let job = job(&engine).task(TestTask::new("shot")).script(&format!("{}touch /app/done", gate.wait()));
+    let running = job.start();
+    let first = gate.arrival();
+    let name = engine.running().into_iter().find(|name| name.contains("shot")).unwrap();
+    let pid = engine.docker(&["inspect", "--format", "{{.State.Pid}}", &name]);
+    let killed = std::process::Command::new("kill").args(["-9", &pid]).status().unwrap();
+    assert!(killed.success());
+    drop(first);
+    gate.arrival().pass();
+    let finished = running.finish().expect(0);
+    let trial = finished.trial("agent/set/shot__1");
+    assert_eq!((&trial["reward"], &trial["tries"]), (&json!(1.0), &json!(2)));
+    let evidence = finished.file("agent/set/shot__1/tries/1/error.txt");
+    assert!(evidence.contains("stopped from outside"), "{evidence}");
+}
+
+#[test]
 fn an_ordinary_user_gets_files_of_his_own_and_none_of_roots() {
     let engine = TestEngine::shared();
     let job = job(&engine).task(TestTask::new("ordinary")).script(

@@ -16,6 +16,7 @@ use tokio_util::io::StreamReader;
 use super::{
     Engine,
     commit::Commit,
+    ending::why_ended,
     failure,
     images::SNAPSHOTS,
     keeper::{self, Container},
@@ -26,7 +27,7 @@ use super::{
 use crate::{
     environment::{
         CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-        FileRead, Origin,
+        FileChange, FileRead, Origin,
     },
     guest::{self, Guest},
 };
@@ -164,7 +165,7 @@ impl DockerEnvironment {
         let guest = match tokio::time::timeout(HELLO_TIMEOUT, hello).await {
             Ok(Ok(guest)) => guest,
             Ok(Err(error)) => {
-                let why = why_ended(engine, &name).await.unwrap_or_else(|| error.to_string());
+                let why = why_ended(engine, &name).await.unwrap_or(error);
                 return Err(NotMade::Failed(EnvironmentError::Start(format!(
                     "the container does not start: {why}"
                 ))));
@@ -241,14 +242,12 @@ impl DockerEnvironment {
         Ok(paths.find(|path| path != "/logs" && !path.starts_with("/logs/")))
     }
 
-    /// Adds to the loss of a container why it is lost.
+    /// Adds to the loss of a container why it is lost, and who lost it.
     async fn told<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
         match answer {
             Err(EnvironmentError::Lost(text)) => {
-                Err(EnvironmentError::Lost(match why_ended(&self.engine, &self.name).await {
-                    Some(why) => why,
-                    None => text,
-                }))
+                let why = why_ended(&self.engine, &self.name).await;
+                Err(why.unwrap_or(EnvironmentError::Lost(text)))
             }
             answer => answer,
         }
@@ -257,36 +256,6 @@ impl DockerEnvironment {
 
 fn is_hash(name: &str) -> bool {
     name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// Why a container does not run; none if it does.
-async fn why_ended(engine: &Engine, name: &str) -> Option<String> {
-    let state = match engine.api().inspect_container(name, None).await {
-        Ok(found) => found.state?,
-        Err(error) if failure::is_missing(&error) => {
-            return Some("the container was removed by somebody else".to_owned());
-        }
-        Err(error) => return Some(format!("the engine does not answer: {}", failure::words(&error))),
-    };
-    if state.running.unwrap_or(false) {
-        return None;
-    }
-    if state.oom_killed.unwrap_or(false) {
-        return Some(
-            "the container ran out of memory and was killed: raise environment.memory in task.toml or \
-             environment.override_memory in the job"
-                .to_owned(),
-        );
-    }
-    let code = state.exit_code.unwrap_or(0);
-    let error = state.error.filter(|error| !error.is_empty()).map(|error| format!(": {error}"));
-    let error = error.unwrap_or_default();
-    Some(match code {
-        137 | 143 => format!(
-            "the container was stopped from outside, by a person or the engine (exit code {code}){error}"
-        ),
-        code => format!("the container ended with exit code {code}{error}"),
-    })
 }
 
 #[async_trait]
@@ -355,6 +324,8 @@ impl Environment for DockerEnvironment {
                  by VOLUME, or provider_config by a mount"
             )));
         }
+        // An install script can change it, and it is the first process of every container of the snapshot.
+        self.told(self.guest()?.restore_program().await).await?;
         let (repository, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
         let commit = Commit {
             container: &self.name,
@@ -380,6 +351,18 @@ impl Environment for DockerEnvironment {
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
         self.told(self.guest()?.kill_all().await).await
+    }
+
+    async fn hold(&self) -> Result<bool, EnvironmentError> {
+        self.told(self.guest()?.hold().await).await.map(|()| true)
+    }
+
+    async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
+        self.told(self.guest()?.watch(tree, files).await).await.map(|()| true)
+    }
+
+    async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
+        self.told(self.guest()?.changes().await).await
     }
 
     fn cost(&self) -> f64 {

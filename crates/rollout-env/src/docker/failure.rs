@@ -291,6 +291,7 @@ mod tests {
             EnvironmentError::Resources(_) => "resources",
             EnvironmentError::Command(_) => "command",
             EnvironmentError::Lost(_) => "lost",
+            EnvironmentError::Ended(_) => "ended",
             EnvironmentError::Teardown(_) => "teardown",
         }
     }

@@ -53,6 +53,10 @@ fn request() -> impl Strategy<Value = GuestRequest> {
         Just(GuestRequest::Survivors),
         Just(GuestRequest::KillAll),
         Just(GuestRequest::Stay),
+        Just(GuestRequest::Hold),
+        (any::<String>(), prop::collection::vec(any::<String>(), 0..4))
+            .prop_map(|(tree, files)| GuestRequest::Watch { tree, files }),
+        Just(GuestRequest::Changes),
     ]
 }
 
@@ -77,6 +81,8 @@ fn reply() -> impl Strategy<Value = GuestReply> {
         any::<(String, String)>().prop_map(|(path, reason)| GuestReply::Skipped { path, reason }),
         found.prop_map(GuestReply::Found),
         any::<String>().prop_map(GuestReply::Process),
+        (any::<String>(), prop::sample::select(&FileChangeKind::ALL), any::<u32>())
+            .prop_map(|(path, kind, count)| GuestReply::Changed { path, kind, count }),
         Just(GuestReply::Done),
         any::<String>().prop_map(GuestReply::Failed),
     ]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Interaction, Stop};
 use crate::{
     Error, ErrorKind, State,
-    tool::{Tool, ToolFailure},
+    tool::{ENVIRONMENT_ENDED, Tool, ToolFailure},
 };
 use rollout_core::message::{Content, Message, Messages, Role, ToolCall, ToolDef};
 
@@ -58,7 +58,8 @@ type Formatter = dyn Fn(&ToolFailure) -> String + Send + Sync;
 ///
 /// The calls of one turn run one after another, in their order. What fails is told to the model, which may do better
 /// in the next turn, unless it is one of the [stop errors](Self::stop_errors). What breaks around a tool, as an
-/// [`ErrorKind::Infra`], always ends the rollout: the model can do nothing about it.
+/// [`ErrorKind::Infra`], always ends the rollout: the model can do nothing about it. So does a command that ends its
+/// own environment.
 #[derive(Clone)]
 pub struct ToolUse<'t> {
     tools: IndexMap<String, Arc<dyn Tool + 't>>,
@@ -79,7 +80,7 @@ impl<'t> ToolUse<'t> {
         Ok(Self {
             tools: named,
             max_turns: Some(MAX_TURNS),
-            stop_errors: vec![ErrorKind::Infra.into()],
+            stop_errors: vec![ErrorKind::Infra.into(), ENVIRONMENT_ENDED.into()],
             format: Arc::new(|failure| failure.message.clone()),
         })
     }

@@ -58,6 +58,9 @@ pub struct ToolFailure {
     pub message: String,
 }
 
+/// The name of the failure of an environment that the model's own commands ended.
+pub(crate) const ENVIRONMENT_ENDED: &str = "EnvironmentEnded";
+
 impl ToolFailure {
     /// A failure of this name.
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
@@ -67,6 +70,11 @@ impl ToolFailure {
     /// The failure of something around the tool, which the tool can do nothing about.
     pub(crate) fn sandbox(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Sandbox.as_str(), message)
+    }
+
+    /// The failure of an environment that the model's own commands ended.
+    pub(crate) fn ended(message: impl Into<String>) -> Self {
+        Self::new(ENVIRONMENT_ENDED, message)
     }
 
     /// The error of a rollout that this failure ends. What broke around the tool stays an error of that kind, so that
@@ -208,6 +216,8 @@ mod tests {
         let lost = ToolFailure::sandbox("it is gone").into_error(ErrorKind::ToolCall, "bash");
         assert!(lost.kind.is_retried());
         assert_eq!(lost.chain(), "SandboxError");
+        let ended = ToolFailure::ended("it has no memory left").into_error(ErrorKind::ToolCall, "bash");
+        assert!(!ended.kind.is_retried(), "the model's own doing");
         let own = ToolFailure::new("ValueError", "no").into_error(ErrorKind::ToolCall, "add");
         assert_eq!((own.chain().as_str(), own.kind.is_retried()), ("ToolCallError -> ValueError", false));
     }

@@ -217,6 +217,30 @@ macro_rules! conformance_module {
             a_person_has_a_terminal
         }
     };
+    (verdict $subject:expr) => {
+        $crate::conformance_cases! { verdict $subject;
+            a_process_that_edits_the_tests_forges_no_reward
+            a_process_that_edits_the_tests_and_restores_them_forges_no_reward
+            a_process_that_replaces_the_tests_forges_no_reward
+            a_process_that_rewrites_the_reward_forges_none
+            a_process_that_replaces_the_reward_forges_none
+            a_process_that_hides_the_reward_of_the_tests_forges_none
+            a_process_that_writes_the_reward_by_another_name_forges_none
+            a_process_that_keeps_starting_another_forges_no_reward
+            a_process_that_keeps_starting_another_is_ended_before_the_tests
+            a_process_that_keeps_starting_another_does_not_outlive_a_timeout
+            tests_beside_a_service_may_change_modes_and_add_files
+            an_agent_that_has_its_environment_killed_gains_no_second_try
+            a_process_that_has_the_environment_killed_gains_no_second_verification
+            an_install_that_replaces_what_starts_environments_has_no_power_over_later_trials
+        }
+    };
+    (losses $subject:expr) => {
+        $crate::conformance_cases! { losses $subject;
+            an_environment_that_is_ended_from_outside_while_the_agent_works_is_tried_again
+            an_environment_that_is_ended_from_outside_while_the_tests_run_is_tried_again
+        }
+    };
     (models $subject:expr) => {
         $crate::conformance_cases! { models $subject;
             a_model_works_with_its_tools_where_scripts_of_agents_run

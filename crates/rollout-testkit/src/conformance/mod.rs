@@ -46,6 +46,7 @@ pub mod files;
 pub mod hostile;
 pub mod images;
 pub mod limits;
+pub mod losses;
 pub mod missing;
 pub mod models;
 pub mod phases;
@@ -55,6 +56,7 @@ pub mod rewards;
 pub mod separate;
 pub mod snapshots;
 mod suite;
+pub mod verdict;
 
 pub use crate::subject::{Ability, Subject};
 pub use suite::{Inside, Suite};

@@ -25,7 +25,11 @@ impl Failure {
     /// What an environment's failure in a phase comes to.
     pub(super) fn environment(phase: Phase, error: &EnvironmentError) -> Self {
         let (kind, transient) = classify(phase, error);
-        Self { error: TrialError { kind, message: error.to_string() }, transient }
+        let message = match error {
+            EnvironmentError::Ended(reason) => format!("{}: {reason}", ended_by(phase)),
+            error => error.to_string(),
+        };
+        Self { error: TrialError { kind, message }, transient }
     }
 
     /// What an error of a model's conversation comes to. One that may be gone in another conversation is tried
@@ -61,7 +65,7 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
         EnvironmentError::Refused(_) => (ErrorType::EnvironmentStartFailed, false),
         EnvironmentError::Resources(_) => (ErrorType::EnvironmentResourceAllocationFailed, false),
         EnvironmentError::Teardown(_) => (ErrorType::EnvironmentTeardownFailed, false),
-        EnvironmentError::Command(_) => match phase {
+        EnvironmentError::Command(_) | EnvironmentError::Ended(_) => match phase {
             Phase::Image => (ErrorType::EnvironmentBuildFailed, false),
             Phase::Start => (ErrorType::EnvironmentStartFailed, false),
             Phase::Install => (ErrorType::AgentInstallFailed, false),
@@ -73,6 +77,18 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
             Phase::Image | Phase::Start => (ErrorType::EnvironmentStartFailed, true),
             _ => (ErrorType::InternalError, true),
         },
+    }
+}
+
+/// What ended an environment from inside in a phase.
+fn ended_by(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Install => "the agent's install script ended its own environment",
+        Phase::Execute => "the agent's command ended its own environment",
+        Phase::Verify => "a process inside ended the environment during verification",
+        Phase::Image | Phase::Start | Phase::Collect | Phase::Teardown => {
+            "a process inside ended the environment"
+        }
     }
 }
 
@@ -124,6 +140,10 @@ mod tests {
             (Phase::Execute, E::Command(text()), ErrorType::AgentExecutionFailed, false),
             (Phase::Execute, E::Lost(text()), ErrorType::InternalError, true),
             (Phase::Verify, E::Command(text()), ErrorType::VerifierFailed, false),
+            (Phase::Verify, E::Lost(text()), ErrorType::InternalError, true),
+            (Phase::Install, E::Ended(text()), ErrorType::AgentInstallFailed, false),
+            (Phase::Execute, E::Ended(text()), ErrorType::AgentExecutionFailed, false),
+            (Phase::Verify, E::Ended(text()), ErrorType::VerifierFailed, false),
             (Phase::Teardown, E::Teardown(text()), ErrorType::EnvironmentTeardownFailed, false),
         ] {
             assert_eq!(classify(phase, &error), (kind, transient), "{phase:?} {error:?}");

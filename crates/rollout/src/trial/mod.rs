@@ -26,6 +26,7 @@ mod script;
 mod separate;
 mod setup;
 mod start;
+mod tampering;
 mod teardown;
 mod timeouts;
 mod try_record;

@@ -136,6 +136,7 @@ async fn execute_and_verify(
     let verified = verify(context, environment, image, separate, &mut record.notes).await;
     record.verification = Some(verified.span);
     record.survivors = verified.survivors;
+    record.tampering = verified.tampering;
     match verified.reward {
         Ok(reward) => record.reward = Some(reward),
         // The agent's own error came first, and explains more than what the tests made of it.

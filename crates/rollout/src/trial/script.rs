@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use super::{
-    calls::bounded_after,
+    calls::{bounded_after, required},
     context::TrialContext,
     failure::{Failure, in_seconds},
 };
@@ -90,6 +90,10 @@ pub(super) async fn run(
     let exit = bounded_after(limit, environment.exec(command))
         .await
         .map_err(|error| Failure::environment(script.phase, &error))?;
+    if exit.outcome == Outcome::TimedOut && script.role == Role::Agent {
+        // What keeps starting others and ending gets away from the end of its tree, and not from this.
+        required(script.phase, environment.kill_all()).await?;
+    }
     Ok(ScriptEnd { script: *script, limit, exit, stdout: stdout_tail, stderr: stderr_tail })
 }
 

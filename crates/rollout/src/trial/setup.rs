@@ -19,7 +19,9 @@ pub(super) async fn before_install(
     }
     required(Phase::Start, environment.make_dirs(&["/logs/agent", "/logs/verifier"], false)).await?;
     match plan {
-        InstallPlan::Own | InstallPlan::Restore { .. } => copy_instruction(context, environment).await,
+        InstallPlan::Own | InstallPlan::Restore { .. } => {
+            copy_instruction(context, environment, Phase::Start).await
+        }
         InstallPlan::Share { .. } => Ok(()),
     }
 }
@@ -32,17 +34,22 @@ pub(super) async fn after_install(
 ) -> Result<(), Failure> {
     match plan {
         InstallPlan::Own | InstallPlan::Restore { .. } => Ok(()),
-        InstallPlan::Share { .. } => copy_instruction(context, environment).await,
+        // What the install left running may get in the way, and that is no failure to start.
+        InstallPlan::Share { .. } => copy_instruction(context, environment, Phase::Install).await,
     }
 }
 
 /// Puts the instruction where scripts expect it.
-async fn copy_instruction(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<(), Failure> {
+async fn copy_instruction(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    phase: Phase,
+) -> Result<(), Failure> {
     let instruction = context.task.dir.join("instruction.md");
     // A link within the task is as good as a file, and environments follow none.
     let instruction = blocking(move || std::fs::canonicalize(instruction)).await.map_err(|error| {
         Failure::new(ErrorType::TaskInvalid, format!("instruction.md cannot be read: {error}"))
     })?;
     let target = &context.trial.config.instruction_path;
-    required(Phase::Start, environment.copy_to(&instruction, target, CopyMode::Merge)).await
+    required(phase, environment.copy_to(&instruction, target, CopyMode::Merge)).await
 }

@@ -8,10 +8,7 @@ use super::{
     failure::Failure,
     reward::Reward,
 };
-use rollout_core::{
-    result::{AgentUsage, EnvironmentRecord, TrialError, TrialResult},
-    text::excerpt,
-};
+use rollout_core::result::{AgentUsage, EnvironmentRecord, TrialError, TrialResult};
 
 /// What is known of a try so far. Only `run_once` fills it in.
 #[derive(Debug, Default)]
@@ -22,6 +19,7 @@ pub(super) struct TryRecord {
     pub(super) verification: Option<PhaseSpan>,
     pub(super) usage: Option<AgentUsage>,
     pub(super) survivors: Vec<String>,
+    pub(super) tampering: Vec<String>,
     pub(super) reward: Option<Reward>,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) environment_cost: f64,
@@ -64,7 +62,8 @@ impl TryRecord {
         result.timestamps.verifier_ended_at = end(self.verification);
         result.timestamps.ended_at = clock.at(ended);
         result.environment = self.environment;
-        result.survivors = self.survivors.into_iter().map(|command| excerpt(&redact(command))).collect();
+        result.survivors = self.survivors;
+        result.tampering = self.tampering.into_iter().map(redact).collect();
         result.notes = self.notes.into_iter().map(redact).collect();
         result.error = self
             .failure

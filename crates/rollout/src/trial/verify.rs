@@ -11,9 +11,10 @@ use super::{
     failure::Failure,
     reward::{MAX_REWARD_BYTES, Reward, RewardError},
     script, separate,
+    tampering::{TESTS_DIR, VerdictWatch},
 };
 use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};
-use rollout_core::{event::Phase, result::ErrorType};
+use rollout_core::{event::Phase, result::ErrorType, text::excerpt};
 use rollout_env::{CopyMode, Environment, FileRead, PreparedImage, blocking::blocking};
 
 /// How many left-over commands a result names.
@@ -24,6 +25,8 @@ pub(super) struct Verified {
     pub(super) span: PhaseSpan,
     /// Commands that the agent left running.
     pub(super) survivors: Vec<String>,
+    /// What they did to the tests and the reward.
+    pub(super) tampering: Vec<String>,
     pub(super) reward: Result<Reward, Failure>,
 }
 
@@ -47,9 +50,9 @@ pub(super) async fn verify(
 ) -> Verified {
     context.enter(Phase::Verify);
     let began = Instant::now();
-    let mut survivors = Vec::new();
+    let mut watch = VerdictWatch::default();
     let reward = if separate::is_separate(context) {
-        let reward = match list(agent, &mut survivors).await {
+        let reward = match list(context, agent, &mut watch).await {
             Ok(()) => grade_apart(context, agent, image, separate, notes).await,
             Err(failure) => Err(failure),
         };
@@ -58,15 +61,22 @@ pub(super) async fn verify(
         }
         reward
     } else {
-        grade_in_place(context, agent, &mut survivors).await
+        grade_in_place(context, agent, &mut watch).await
     };
-    Verified { span: PhaseSpan::since(began), survivors, reward }
+    let VerdictWatch { survivors, tampering, notes: noted, .. } = watch;
+    notes.extend(noted);
+    Verified { span: PhaseSpan::since(began), survivors, tampering, reward }
 }
 
 /// Names what the agent left running.
-async fn list(agent: &dyn Environment, survivors: &mut Vec<String>) -> Result<(), Failure> {
-    *survivors = required(Phase::Verify, agent.survivors()).await?;
-    survivors.truncate(MAX_SURVIVORS);
+async fn list(
+    context: &TrialContext<'_>,
+    agent: &dyn Environment,
+    watch: &mut VerdictWatch,
+) -> Result<(), Failure> {
+    let survivors = required(Phase::Verify, agent.survivors()).await?;
+    let shown = |command: String| excerpt(&context.trial.redactor.text(&command));
+    watch.survivors = survivors.into_iter().take(MAX_SURVIVORS).map(shown).collect();
     Ok(())
 }
 
@@ -78,29 +88,38 @@ async fn grade_apart(
     notes: &mut Vec<String>,
 ) -> Result<Reward, Failure> {
     let environment = separate::open(context, agent, image, separate, notes).await?;
-    grade(context, environment).await
+    grade(context, environment, &mut VerdictWatch::default()).await
 }
 
 async fn grade_in_place(
     context: &TrialContext<'_>,
     environment: &dyn Environment,
-    survivors: &mut Vec<String>,
+    watch: &mut VerdictWatch,
 ) -> Result<Reward, Failure> {
-    list(environment, survivors).await?;
+    list(context, environment, watch).await?;
     if context.trial.config.verifier.agent_processes == AgentProcesses::Kill {
+        // Also if none was seen: one may hide from a look, and none from the kill.
         required(Phase::Verify, environment.kill_all()).await?;
+    } else {
+        watch.prepare(environment).await?;
     }
-    grade(context, environment).await
+    grade(context, environment, watch).await
 }
 
-async fn grade(context: &TrialContext<'_>, environment: &dyn Environment) -> Result<Reward, Failure> {
+async fn grade(
+    context: &TrialContext<'_>,
+    environment: &dyn Environment,
+    watch: &mut VerdictWatch,
+) -> Result<Reward, Failure> {
     let phase = Phase::Verify;
     let config = &context.trial.config.verifier;
     required(phase, environment.make_dirs(&["/logs/verifier"], true)).await?;
     let tests = context.task.dir.join("tests");
-    required(phase, environment.copy_to(&tests, "/tests", CopyMode::Replace)).await?;
+    required(phase, environment.copy_to(&tests, TESTS_DIR, CopyMode::Replace)).await?;
+    watch.begin(environment).await?;
     let env = variables(&context.trial.verifier_env);
     let ended = script::run(context, environment, &script::TESTS, &env, context.timeouts.verify).await?;
+    watch.end(environment, &tests).await?;
     if !config.ignore_exit_code || ended.timed_out() {
         ended.check()?;
     }

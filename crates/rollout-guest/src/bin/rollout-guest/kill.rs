@@ -7,10 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_guest::{
-    Ending,
-    process::{self, ProcessEntry},
-};
+use rollout_guest::{Ending, process::ProcessEntry};
 use rustix::{
     event::{EventfdFlags, eventfd},
     process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
@@ -226,8 +223,7 @@ impl Reaper {
                 self.kill_tree(&running, Kill::Deadline);
             } else if let Some(id) = work.everything.pop() {
                 drop(work);
-                let all = || process::living().into_iter().map(|found| found.pid).collect();
-                let outcome = processes::kill(all);
+                let outcome = processes::kill_everything();
                 self.out.answer(id, outcome.then_some(()).ok_or_else(unkillable));
             } else if let Some(since) = work.starting.filter(|since| now >= *since + START_PATIENCE) {
                 drop(work);

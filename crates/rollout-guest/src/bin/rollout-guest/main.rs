@@ -22,6 +22,8 @@ mod processes;
 mod serve;
 #[cfg(target_os = "linux")]
 mod users;
+#[cfg(target_os = "linux")]
+mod watch;
 
 #[cfg(target_os = "linux")]
 fn main() {

@@ -27,7 +27,9 @@ use crate::{
     kill::{Reaper, Running},
     memory::OomKills,
     out::Out,
+    processes::{self, Held},
     users,
+    watch::Watcher,
 };
 
 /// Serves the host to the end, in another thread than the first.
@@ -59,6 +61,14 @@ const WORKERS: usize = 3;
 
 /// A request that is worked on beside others, and whether it was taken back.
 type Job = (u32, GuestRequest, Arc<AtomicBool>);
+
+/// What those who work on requests share.
+struct Workshop {
+    out: Out,
+    watcher: Watcher,
+    /// The processes that are held.
+    held: Mutex<Option<Held>>,
+}
 
 struct Server {
     executor: Arc<Executor>,
@@ -97,9 +107,11 @@ impl Server {
         });
         let (jobs, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
+        let watcher = Watcher::start()?;
+        let shop = Arc::new(Workshop { out: executor.out.clone(), watcher, held: Mutex::default() });
         for _ in 0..WORKERS {
-            let (queue, out) = (Arc::clone(&queue), executor.out.clone());
-            std::thread::Builder::new().name("files".to_owned()).spawn(move || work(&queue, &out))?;
+            let (queue, shop) = (Arc::clone(&queue), Arc::clone(&shop));
+            std::thread::Builder::new().name("files".to_owned()).spawn(move || shop.work(&queue))?;
         }
         Ok(Self { executor, jobs, cancels: HashMap::new(), puts: HashMap::new(), running: Arc::default() })
     }
@@ -170,7 +182,10 @@ impl Server {
             | GuestRequest::Read { .. }
             | GuestRequest::MakeDirs { .. }
             | GuestRequest::Link { .. }
-            | GuestRequest::Survivors => {
+            | GuestRequest::Survivors
+            | GuestRequest::Hold
+            | GuestRequest::Watch { .. }
+            | GuestRequest::Changes => {
                 let cancelled = Arc::new(AtomicBool::new(false));
                 self.cancels.retain(|_, cancelled| cancelled.strong_count() > 0);
                 self.cancels.insert(id, Arc::downgrade(&cancelled));
@@ -195,30 +210,59 @@ impl Server {
     }
 }
 
-fn work(queue: &Mutex<Receiver<Job>>, out: &Out) {
-    loop {
-        let Ok((id, request, cancelled)) = lock(queue).recv() else { return };
-        if cancelled.load(Ordering::Relaxed) {
-            continue;
+impl Workshop {
+    fn work(&self, queue: &Mutex<Receiver<Job>>) {
+        loop {
+            let Ok((id, request, cancelled)) = lock(queue).recv() else { return };
+            if cancelled.load(Ordering::Relaxed) {
+                continue;
+            }
+            let outcome = self.carry_out(id, request, &cancelled);
+            self.out.answer(id, outcome);
         }
-        let outcome = match request {
+    }
+
+    fn carry_out(&self, id: u32, request: GuestRequest, cancelled: &AtomicBool) -> Result<(), String> {
+        let out = &self.out;
+        match request {
             GuestRequest::Get { source, first, limits } => {
-                files::get(out, id, &cancelled, (&source, first.as_deref()), limits)
+                files::get(out, id, cancelled, (&source, first.as_deref()), limits)
             }
             GuestRequest::Read { path, max_bytes } => files::read(out, id, &path, max_bytes),
             GuestRequest::MakeDirs { paths, empty } => files::make_dirs(&paths, empty),
             GuestRequest::Link { target, link } => files::link(&target, &link),
+            GuestRequest::Hold => {
+                let mut held = lock(&self.held);
+                if let Some(earlier) = held.take() {
+                    earlier.release();
+                }
+                *held = Some(Held::hold());
+                Ok(())
+            }
+            GuestRequest::Watch { tree, files } => {
+                // After a failure they stay held: nobody would see what they do.
+                self.watcher.watch(&tree, &files)?;
+                if let Some(held) = lock(&self.held).take() {
+                    held.release();
+                }
+                Ok(())
+            }
+            GuestRequest::Changes => {
+                for ((path, kind), count) in self.watcher.changes() {
+                    out.send(id, &GuestReply::Changed { path, kind, count });
+                }
+                Ok(())
+            }
             _ => {
                 survivors(out, id);
                 Ok(())
             }
-        };
-        out.answer(id, outcome);
+        }
     }
 }
 
 fn survivors(out: &Out, id: u32) {
-    for found in process::living() {
+    for found in processes::survivors() {
         let command = process::command_line(found.pid);
         if !command.is_empty() {
             out.send(id, &GuestReply::Process(command));

@@ -244,6 +244,7 @@ async fn bounded<T>(
         Ok(Ok(value)) => Ok(value),
         // What is missing inside, the model can put there.
         Ok(Err(EnvironmentError::Command(text))) => Err(ToolFailure::new("CommandError", text)),
+        Ok(Err(EnvironmentError::Ended(text))) => Err(ToolFailure::ended(text)),
         Ok(Err(error)) => Err(ToolFailure::sandbox(error.to_string())),
         Err(_) => Err(ToolFailure::sandbox(format!(
             "the environment did not answer within {} seconds",

@@ -71,6 +71,18 @@ async fn kill_all_ends_a_fork_bomb_and_leaves_no_zombies() {
 }
 
 #[tokio::test]
+async fn a_process_that_keeps_starting_another_and_ending_is_seen_and_killed() {
+    let container = Container::start().await;
+    let hopper = "perl -e 'setpgrp; while (1) { my $child = fork; exit if $child }' > /dev/null 2>&1 &";
+    for _ in 0..10 {
+        container.bash(hopper).await;
+        assert_eq!(container.guest.survivors().await.unwrap().len(), 1);
+        container.guest.kill_all().await.unwrap();
+        assert_eq!(container.guest.survivors().await.unwrap(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
 async fn orphans_are_reaped() {
     let container = Container::start().await;
     container.bash("for i in $(seq 200); do (true & exec sleep 0.0$((i % 9))) & done").await;

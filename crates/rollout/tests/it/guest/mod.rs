@@ -6,3 +6,4 @@ mod ends;
 mod files;
 mod lost;
 mod support;
+mod watch;

@@ -1,0 +1,77 @@
+//! Why a container does not run any more.
+
+use std::{collections::HashMap, time::Duration};
+
+use bollard::{models::ContainerState, query_parameters::EventsOptions};
+use futures_util::StreamExt as _;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{Engine, failure};
+use crate::{environment::EnvironmentError, guest::ContainerEnd};
+
+/// A container's streams end a moment before the engine knows that it has ended.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often the engine is asked meanwhile.
+const POLL: Duration = Duration::from_millis(50);
+
+/// What has happened is sent at once; after this much silence there is no more.
+const EVENT_SILENCE: Duration = Duration::from_millis(500);
+
+/// How long the engine is listened to at most.
+const EVENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a container does not run; none if it does.
+pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<EnvironmentError> {
+    let lost = |text: String| Some(EnvironmentError::Lost(text));
+    let patience = Instant::now() + END_PATIENCE;
+    let state = loop {
+        let state = match engine.api().inspect_container(name, None).await {
+            Ok(found) => found.state?,
+            Err(error) if failure::is_missing(&error) => {
+                return lost("the container was removed by somebody else".to_owned());
+            }
+            Err(error) => return lost(format!("the engine does not answer: {}", failure::words(&error))),
+        };
+        if !state.running.unwrap_or(false) {
+            break state;
+        }
+        if Instant::now() > patience {
+            return None;
+        }
+        sleep(POLL).await;
+    };
+    Some(match state.error.as_deref() {
+        Some(error) if !error.is_empty() => EnvironmentError::Lost(format!(
+            "the container ended with exit code {}: {error}",
+            state.exit_code.unwrap_or(0)
+        )),
+        _ => end_of(engine, name, &state).await.into_error(),
+    })
+}
+
+async fn end_of(engine: &Engine, name: &str, state: &ContainerState) -> ContainerEnd {
+    ContainerEnd {
+        exit_code: state.exit_code.unwrap_or(0),
+        out_of_memory: state.oom_killed.unwrap_or(false),
+        memory_is_certain: engine.facts().cgroup_version == "1",
+        events: events(engine, name).await,
+    }
+}
+
+/// What happened to a container, as far as the engine remembers it.
+async fn events(engine: &Engine, name: &str) -> Vec<String> {
+    let filters = HashMap::from([
+        ("container".to_owned(), vec![name.to_owned()]),
+        ("type".to_owned(), vec!["container".to_owned()]),
+    ]);
+    // With a time in the past the engine begins with what it remembers.
+    let options = EventsOptions { since: Some("1".to_owned()), until: None, filters: Some(filters) };
+    let mut news = std::pin::pin!(engine.api().events(Some(options)));
+    let end = Instant::now() + EVENT_PATIENCE;
+    let mut events = Vec::new();
+    while let Ok(Ok(Some(Ok(event)))) = timeout_at(end, timeout(EVENT_SILENCE, news.next())).await {
+        events.extend(event.action);
+    }
+    events
+}

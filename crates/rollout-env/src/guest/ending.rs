@@ -1,0 +1,98 @@
+//! Who ended a container: what ran in it, or somebody outside.
+
+use crate::environment::EnvironmentError;
+
+/// The exit code of a first process that was killed.
+const KILLED: i64 = 137;
+
+/// The exit codes of a first process that ended by a signal.
+const SIGNALS: std::ops::RangeInclusive<i64> = 129..=192;
+
+/// How a container ended that its owner did not end, as its engine reports it.
+///
+/// No process of a container can kill the [guest](super::Guest), but each can make it the one that the kernel kills
+/// when the memory runs out. So a container that ends by itself was ended by what ran in it, and a trial must not gain
+/// a second try by it. All other ends are those of the infrastructure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEnd {
+    /// The exit code of its first process: 128 and the number of the signal where one ended it.
+    pub exit_code: i64,
+    /// Whether the engine reports that its memory ran out.
+    pub out_of_memory: bool,
+    /// Whether the engine always notices that. With the second version of cgroups it may miss the kill of the first
+    /// process, which ends the cgroup too.
+    pub memory_is_certain: bool,
+    /// What the engine reports as having happened to it, in its own words: `kill`, `die`, `oom`. An engine that was
+    /// started again has forgotten it.
+    pub events: Vec<String>,
+}
+
+impl ContainerEnd {
+    /// What it means: [`EnvironmentError::Ended`] if the container was ended from inside.
+    pub fn into_error(self) -> EnvironmentError {
+        let Self { exit_code: code, out_of_memory, memory_is_certain, events } = self;
+        let happened = |names: &[&str]| events.iter().any(|event| names.contains(&event.as_str()));
+        let outside = || {
+            EnvironmentError::Lost(format!(
+                "the container was stopped from outside, by a person or the engine (exit code {code})"
+            ))
+        };
+        if happened(&["kill", "stop"]) || !happened(&["die", "died"]) {
+            return outside();
+        }
+        if out_of_memory || happened(&["oom"]) {
+            return EnvironmentError::Ended(
+                "the container ran out of memory, and the kernel killed its first process: raise \
+                 environment.memory in task.toml or environment.override_memory in the job"
+                    .to_owned(),
+            );
+        }
+        match code {
+            KILLED if memory_is_certain => outside(),
+            KILLED => EnvironmentError::Ended(
+                "the kernel killed the container's first process, most likely because the memory ran out: raise \
+                 environment.memory in task.toml or environment.override_memory in the job"
+                    .to_owned(),
+            ),
+            code if SIGNALS.contains(&code) => EnvironmentError::Ended(format!(
+                "the container's first process was ended by signal {}",
+                code - 128
+            )),
+            code => EnvironmentError::Lost(format!("the container ended with exit code {code}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_end_from_inside_is_blamed_on_what_ran_inside() {
+        let end = |exit_code, out_of_memory, memory_is_certain, events: &[&str]| {
+            let events = events.iter().map(|event| (*event).to_owned()).collect();
+            ContainerEnd { exit_code, out_of_memory, memory_is_certain, events }
+        };
+        for (inside, what, end) in [
+            (true, "the memory ran out", end(137, true, true, &["oom", "die"])),
+            (true, "the engine noticed in time for an event only", end(137, false, true, &["die", "oom"])),
+            (true, "it may have missed it", end(137, false, false, &["die"])),
+            (true, "podman's words", end(137, true, false, &["died"])),
+            (true, "the guest gave up", end(134, false, true, &["die"])),
+            (false, "kill -9 on the machine", end(137, false, true, &["die"])),
+            (false, "docker kill", end(137, false, true, &["kill", "die"])),
+            (
+                false,
+                "docker kill after an agent ran out of memory",
+                end(137, true, true, &["oom", "kill", "die"]),
+            ),
+            (false, "docker stop", end(143, false, false, &["kill", "die", "stop"])),
+            (false, "the engine was started again", end(137, true, false, &[])),
+            (false, "the stream broke", end(0, false, true, &["die"])),
+            (false, "the engine lost sight of it", end(255, false, true, &["die"])),
+        ] {
+            let ended = matches!(end.into_error(), EnvironmentError::Ended(_));
+            assert_eq!(ended, inside, "{what}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Whether processes that the agent left running touched the tests or the reward.
+//!
+//! Services are part of many solutions, so processes of the agent run beside the tests. A provider that isolates the
+//! verifier keeps them away. In the others they are held while the tests are copied in, files are watched while the
+//! tests run, and the processes are ended before the reward is read: whatever they did to it is found. Where there are
+//! none, nothing of this happens.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{calls::required, failure::Failure};
+use rollout_core::{event::Phase, redact::Redactor, result::ErrorType, text::listed};
+use rollout_env::{
+    CopyOut, Environment, EnvironmentError, FileChange, FileChangeKind as Kind, blocking::blocking,
+};
+
+/// Where the tests are in an environment.
+pub(super) const TESTS_DIR: &str = "/tests";
+
+/// What tests may leave as their reward.
+const REWARDS: [&str; 2] = ["/logs/verifier/reward.txt", "/logs/verifier/reward.json"];
+
+/// Files that are named. More make no difference.
+const MAX_NAMED: usize = 20;
+
+/// A verification, as far as processes of the agent run beside it.
+#[derive(Debug, Default)]
+pub(super) struct VerdictWatch {
+    /// Commands that the agent left running, without secrets.
+    pub(super) survivors: Vec<String>,
+    /// What they did to the tests and the reward.
+    pub(super) tampering: Vec<String>,
+    pub(super) notes: Vec<String>,
+    step: Step,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// No process of the agent can reach the verdict.
+    #[default]
+    Unneeded,
+    /// The tests are about to be copied in.
+    Prepared,
+    /// The provider watches them.
+    Watched,
+    /// The provider cannot watch them.
+    Unwatched,
+}
+
+impl VerdictWatch {
+    /// Holds what the agent left running, before the tests are copied in.
+    pub(super) async fn prepare(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        if self.survivors.is_empty() || environment.isolates_verifier() {
+            return Ok(());
+        }
+        self.step = Step::Prepared;
+        match required_or_refused(environment.hold().await)? {
+            Ok(_) => Ok(()),
+            Err(reason) => self.give_up(environment, &reason).await,
+        }
+    }
+
+    /// Watches the tests, which are in place, and lets go on what was held.
+    pub(super) async fn begin(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        if self.step != Step::Prepared {
+            return Ok(());
+        }
+        match required_or_refused(environment.watch(TESTS_DIR, &REWARDS).await)? {
+            Ok(watched) => {
+                self.step = if watched { Step::Watched } else { Step::Unwatched };
+                Ok(())
+            }
+            Err(reason) => self.give_up(environment, &reason).await,
+        }
+    }
+
+    /// Grades without the processes of the agent rather than with processes that cannot be watched.
+    async fn give_up(&mut self, environment: &dyn Environment, reason: &str) -> Result<(), Failure> {
+        self.step = Step::Unneeded;
+        self.notes.push(format!(
+            "processes that the agent left running were ended before the tests, because the tests could not be \
+             watched: {reason}"
+        ));
+        required(Phase::Verify, environment.kill_all()).await
+    }
+
+    /// Ends what the agent left running, now that the tests are over, and looks for what it did. `tests` are the
+    /// originals.
+    pub(super) async fn end(&mut self, environment: &dyn Environment, tests: &Path) -> Result<(), Failure> {
+        let phase = Phase::Verify;
+        if !matches!(self.step, Step::Watched | Step::Unwatched) {
+            return Ok(());
+        }
+        required(phase, environment.kill_all()).await?;
+        let mut found = match self.step {
+            Step::Watched => evidence(&required(phase, environment.changes()).await?),
+            _ => compare(environment, tests).await?,
+        };
+        if found.is_empty() {
+            return Ok(());
+        }
+        if found.len() > MAX_NAMED {
+            let more = found.len() - MAX_NAMED;
+            found.truncate(MAX_NAMED);
+            found.push(format!("{more} more files of the tests were changed"));
+        }
+        let commands = listed(&self.survivors);
+        let failure = Failure::new(
+            ErrorType::VerifierFailed,
+            format!(
+                "the reward cannot be trusted: {} while processes of the agent were running: {commands}. If the tests \
+                 do that themselves, end those processes first with `verifier.agent_processes: kill`, or keep them \
+                 apart with `verifier.environment: separate` or `environment.type: native`",
+                listed(&found)
+            ),
+        );
+        found.push(format!("the agent left running: {commands}"));
+        self.tampering = found;
+        Err(failure)
+    }
+}
+
+/// Waits for no refusal: what an environment refuses is told apart from what it fails at.
+fn required_or_refused<T>(answer: Result<T, EnvironmentError>) -> Result<Result<T, String>, Failure> {
+    match answer {
+        Ok(value) => Ok(Ok(value)),
+        Err(EnvironmentError::Command(reason)) => Ok(Err(reason)),
+        Err(error) => Err(Failure::environment(Phase::Verify, &error)),
+    }
+}
+
+/// What changes of watched files show: tests that were touched, and rewards of which it is not known who wrote them.
+fn evidence(changes: &[FileChange]) -> Vec<String> {
+    let mut files: BTreeMap<&str, BTreeMap<Kind, u32>> = BTreeMap::new();
+    for change in changes {
+        *files.entry(&change.path).or_default().entry(change.kind).or_default() += change.count;
+    }
+    let mut found = Vec::new();
+    let mut rewards = Vec::new();
+    for (path, kinds) in &files {
+        let times = |kind: Kind| kinds.get(&kind).copied().unwrap_or(0);
+        if times(Kind::Missed) > 0 {
+            found.push("files were changed faster than the changes could be recorded".to_owned());
+        }
+        if times(Kind::Removed) > 0 {
+            found.push(format!("{path} was removed or moved away"));
+        }
+        let writes = [Kind::Created, Kind::Written, Kind::WrittenByAnyName].map(times);
+        let writes = writes.into_iter().max().unwrap_or(0).saturating_add(times(Kind::Replaced));
+        if REWARDS.contains(path) {
+            if times(Kind::Linked) > 0 {
+                found.push(format!("{path} has a second name"));
+            }
+            rewards.extend((writes > 0).then_some((*path, writes)));
+        } else if times(Kind::Replaced) > 0 {
+            found.push(format!("{path} was replaced"));
+        } else if writes > 0 {
+            found.push(format!("{path} was written"));
+        }
+    }
+    let writes = rewards.iter().fold(0_u32, |sum, (_, writes)| sum.saturating_add(*writes));
+    if writes > 1 {
+        let names = listed(rewards.iter().map(|(path, _)| *path));
+        found.push(format!("{names} was written {writes} times, of which only one can be the tests'"));
+    }
+    found
+}
+
+/// Compares the tests in an environment with their originals, where nothing watched them.
+async fn compare(environment: &dyn Environment, tests: &Path) -> Result<Vec<String>, Failure> {
+    let internal = |error: io::Error| {
+        Failure::new(ErrorType::InternalError, format!("the tests cannot be compared: {error}"))
+    };
+    let copy = blocking(tempfile::tempdir).await.map_err(internal)?;
+    // The originals have no secrets of the job, so nothing is masked.
+    let redactor = Redactor::default();
+    let out = CopyOut { source: TESTS_DIR, first: None, target: copy.path(), redactor: &redactor };
+    let report = required(Phase::Verify, environment.copy_from(out)).await?;
+    let tests = tests.to_owned();
+    let changed = blocking(move || {
+        let mut changed = Vec::new();
+        differences(&tests, copy.path(), Path::new(""), &mut changed)?;
+        Ok(changed)
+    });
+    let changed = changed.await.map_err(internal)?.into_iter().filter(|path| {
+        let path = path.to_string_lossy();
+        !report.skipped.iter().any(|skipped| skipped.starts_with(&*path))
+    });
+    Ok(changed.map(|path| format!("{TESTS_DIR}/{} was changed", path.display())).collect())
+}
+
+/// The regular files that are not the same in a copy.
+fn differences(original: &Path, copy: &Path, below: &Path, changed: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(original.join(below))? {
+        let entry = entry?;
+        let path = below.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            differences(original, copy, &path, changed)?;
+        } else if kind.is_file() {
+            let found = copy.join(&path);
+            let same = fs::symlink_metadata(&found).is_ok_and(|found| found.is_file())
+                && fs::read(&found)? == fs::read(entry.path())?;
+            if !same {
+                changed.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TXT: &str = REWARDS[0];
+    const JSON: &str = REWARDS[1];
+    const TEST: &str = "/tests/test.sh";
+
+    fn found(changes: &[(&str, Kind, u32)]) -> Vec<String> {
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|(path, kind, count)| FileChange { path: (*path).to_owned(), kind: *kind, count: *count })
+            .collect();
+        evidence(&changes)
+    }
+
+    #[test]
+    fn a_reward_that_was_written_once_is_no_evidence() {
+        for changes in [
+            &[][..],
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1)],
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1), (TXT, Kind::WrittenByAnyName, 1)],
+            &[(JSON, Kind::Replaced, 1)],
+        ] {
+            assert_eq!(found(changes), Vec::<String>::new(), "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn whatever_leaves_it_open_who_wrote_the_reward_is_evidence() {
+        for changes in [
+            // The file was written again,
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 2)][..],
+            // by another name,
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1), (TXT, Kind::WrittenByAnyName, 2)],
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1), (TXT, Kind::Linked, 1)],
+            // replaced,
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Written, 1), (TXT, Kind::Replaced, 1)],
+            // made as a link to nowhere, so that the tests wrote nothing, and replaced,
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Replaced, 1)],
+            &[(TXT, Kind::Created, 1), (TXT, Kind::Removed, 1)],
+            // written where the tests write the other one,
+            &[(TXT, Kind::Created, 1), (JSON, Kind::Created, 1)],
+            // put into another directory,
+            &[("/logs/verifier", Kind::Removed, 1)],
+            &[("/logs", Kind::Replaced, 1)],
+            // or hidden in a flood.
+            &[("/", Kind::Missed, 1)],
+        ] {
+            assert_eq!(found(changes).len(), 1, "{changes:?}: {:#?}", found(changes));
+        }
+    }
+
+    #[test]
+    fn each_test_that_was_touched_is_named() {
+        let changes = [
+            (TEST, Kind::Written, 3),
+            ("/tests/a", Kind::Replaced, 1),
+            ("/tests/b", Kind::Removed, 1),
+            (TXT, Kind::Created, 1),
+            (TXT, Kind::Written, 2),
+        ];
+        insta::assert_snapshot!(found(&changes).join("\n"), @"
+        /tests/a was replaced
+        /tests/b was removed or moved away
+        /tests/test.sh was written
+        /logs/verifier/reward.txt was written 2 times, of which only one can be the tests'
+        ");
+    }
+
+    #[test]
+    fn a_copy_of_tests_is_compared_file_by_file_and_may_have_more() {
+        let (original, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&original, &copy] {
+            fs::create_dir(dir.path().join("data")).unwrap();
+            for file in ["test.sh", "data/a", "data/b", "data/c"] {
+                fs::write(dir.path().join(file), file).unwrap();
+            }
+        }
+        fs::write(copy.path().join("data/a"), "other").unwrap();
+        fs::remove_file(copy.path().join("data/b")).unwrap();
+        fs::write(copy.path().join("data/cache"), "").unwrap();
+        let mut changed = Vec::new();
+        differences(original.path(), copy.path(), Path::new(""), &mut changed).unwrap();
+        changed.sort();
+        assert_eq!(changed, [Path::new("data/a"), Path::new("data/b")]);
+    }
+}
