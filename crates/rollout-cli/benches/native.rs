@@ -95,6 +95,7 @@ async fn environments() {
             image: image.clone(),
             network: Network::Host,
             limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(1 << 30), pids: Some(1000) },
+            private_dirs: vec!["/tests".to_owned(), "/logs/verifier".to_owned()],
         };
         let from = Instant::now();
         let sandbox = engine.create(spec).await.expect("create a sandbox");
@@ -109,10 +110,11 @@ async fn environments() {
             stdout: null().into(),
             stderr: null().into(),
             tty: false,
+            nested: true,
         };
         let from = Instant::now();
         let mut process = sandbox.exec(command).await.expect("start a command");
-        process.wait().await;
+        process.wait().await.expect("wait for a command");
         exec.push(from.elapsed());
         let from = Instant::now();
         sandbox.destroy().await.expect("destroy a sandbox");

@@ -177,10 +177,10 @@ pub trait Environment: Send + Sync {
     /// is one already, that one stays.
     async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError>;
 
-    /// The commands of the processes running inside.
+    /// The commands of the processes running inside; where the verifier is isolated, of the agent's processes.
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;
 
-    /// Ends every process inside.
+    /// Ends every process inside, or where the verifier is isolated the agent's, also those that keep starting others.
     async fn kill_all(&self) -> Result<(), EnvironmentError>;
 
     /// Stops every process inside until [`watch`](Self::watch), so that files can be put in place unseen.
@@ -281,7 +281,7 @@ pub struct FileChange {
 /// A command to run inside an environment.
 pub struct Exec<'a> {
     /// Whose command it is.
-    pub role: Role,
+    pub role: CommandRole,
     /// The program and its arguments.
     pub argv: &'a [&'a str],
     /// Variables beside those of the image.
@@ -296,7 +296,7 @@ pub struct Exec<'a> {
 
 /// Whose command it is: a provider that nests keeps the agent's processes away from the verifier's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum CommandRole {
     /// The agent's, or that of a tool it uses.
     Agent,
     /// The verifier's.
@@ -347,6 +347,9 @@ pub enum EnvironmentError {
     /// The machine cannot give what was asked for.
     #[error("{0}")]
     Resources(String),
+    /// The disk that holds the environment is full. Space is freed when other environments end.
+    #[error("{0}")]
+    DiskFull(String),
     /// A command could not be started inside: a program, directory or user is missing there.
     #[error("{0}")]
     Command(String),

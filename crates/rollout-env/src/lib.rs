@@ -29,8 +29,8 @@ mod trouble;
 pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};
 pub use connect::{ConnectError, check, connect};
 pub use environment::{
-    CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, EnvironmentTemplate, Exec,
-    Exit, Facts, FileChange, FileChangeKind, FileRead, ImageRequest, Origin, Outcome, PreparedImage,
-    Provider, Role,
+    CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec,
+    EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead, ImageRequest, Origin,
+    Outcome, PreparedImage, Provider,
 };
 pub use host::{DockerAccess, HostPaths};

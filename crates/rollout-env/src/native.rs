@@ -28,8 +28,8 @@ use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
     environment::{
-        CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Facts,
-        FileRead, ImageRequest, Outcome, PreparedImage, Provider,
+        CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec,
+        Exit, Facts, FileRead, ImageRequest, Outcome, PreparedImage, Provider,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -221,7 +221,13 @@ impl Provider for Native {
             memory_bytes: Some(spec.memory.0),
             pids: Some(self.pids),
         };
-        let sandbox = SandboxSpec { name: spec.name.to_owned(), image, network: self.network, limits };
+        let sandbox = SandboxSpec {
+            name: spec.name.to_owned(),
+            image,
+            network: self.network,
+            limits,
+            private_dirs: spec.private_dirs.iter().map(|dir| (*dir).to_owned()).collect(),
+        };
         let sandbox = self.engine.create(sandbox).await.map_err(|error| match error {
             CreateError::Resources { .. } => EnvironmentError::Resources(chain(&error)),
             error => EnvironmentError::Start(chain(&error)),
@@ -257,6 +263,7 @@ impl Provider for Native {
 struct NativeEnvironment {
     id: String,
     facts: Facts,
+    isolates_verifier: bool,
     settings: ImageConfig,
     /// A snapshot starts it anew, under the same name and on the same files.
     sandbox: RwLock<RunningSandbox>,
@@ -271,6 +278,7 @@ impl NativeEnvironment {
         Self {
             id: sandbox.id().to_owned(),
             facts: Facts { network: network.to_owned(), enforced },
+            isolates_verifier: !sandbox.spec().private_dirs.is_empty(),
             settings: sandbox.spec().image.config().clone(),
             sandbox: RwLock::new(sandbox),
             pumps: Pumps::default(),
@@ -304,6 +312,7 @@ impl NativeEnvironment {
             stdout,
             stderr,
             tty: false,
+            nested: false,
         }
     }
 }
@@ -316,6 +325,10 @@ impl Environment for NativeEnvironment {
 
     fn facts(&self) -> Facts {
         self.facts.clone()
+    }
+
+    fn isolates_verifier(&self) -> bool {
+        self.isolates_verifier
     }
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
@@ -389,7 +402,10 @@ impl Environment for NativeEnvironment {
             output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
         let (stderr, stderr_end) =
             output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
-        let request = self.command(command.argv, command.env, [stdout_end, stderr_end]);
+        let request = SandboxCommand {
+            nested: command.role == CommandRole::Agent,
+            ..self.command(command.argv, command.env, [stdout_end, stderr_end])
+        };
         let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
         let stdout = self.pumps.start(stdout, command.stdout);
         let stderr = self.pumps.start(stderr, command.stderr);
@@ -459,9 +475,14 @@ async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exi
     };
     let Some(exit) = in_time else {
         awaited.kill().await?;
-        let exit = tokio::time::timeout(KILL_TIMEOUT, awaited.wait()).await;
-        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed: exit.is_ok_and(|exit| exit.oom_killed) });
+        let exit = match tokio::time::timeout(KILL_TIMEOUT, awaited.wait()).await {
+            Ok(exit) => Some(exit?),
+            Err(_) => None,
+        };
+        let oom_killed = exit.is_some_and(|exit| exit.oom_killed);
+        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed });
     };
+    let exit = exit?;
     let outcome = match exit.status {
         ExitStatus::Code(code) => Outcome::Code(code),
         ExitStatus::Signal(signal) => Outcome::Signal(signal),
@@ -473,11 +494,11 @@ async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exi
 struct Awaited(Option<SandboxProcess>);
 
 impl Awaited {
-    async fn wait(&mut self) -> CommandExit {
+    async fn wait(&mut self) -> Result<CommandExit, EnvironmentError> {
         let Some(process) = &mut self.0 else { return std::future::pending().await };
         let exit = process.wait().await;
         self.0 = None;
-        exit
+        exit.map_err(exec_error)
     }
 
     async fn kill(&self) -> Result<(), EnvironmentError> {
@@ -521,8 +542,13 @@ fn network_name(network: Network) -> &'static str {
 fn copy_error(error: CopyError) -> EnvironmentError {
     match error {
         CopyError::Gone(_) | CopyError::Host { .. } => EnvironmentError::Lost(chain(&error)),
+        CopyError::Inside { ref source, .. } if is_full(source) => EnvironmentError::DiskFull(chain(&error)),
         _ => EnvironmentError::Command(chain(&error)),
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn exec_error(error: ExecError) -> EnvironmentError {
@@ -541,6 +567,16 @@ mod tests {
     fn the_table_in_docs_has_what_the_schema_has() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native.md");
         check_page(&page, &[("native", NativeKeys::keys())]).unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_told_from_a_path_that_was_spoilt() {
+        let inside = |kind: io::ErrorKind| {
+            copy_error(CopyError::Inside { step: "making".into(), path: "/logs".into(), source: kind.into() })
+        };
+        assert!(matches!(inside(io::ErrorKind::StorageFull), EnvironmentError::DiskFull(_)));
+        assert!(matches!(inside(io::ErrorKind::QuotaExceeded), EnvironmentError::DiskFull(_)));
+        assert!(matches!(inside(io::ErrorKind::NotADirectory), EnvironmentError::Command(_)));
     }
 
     #[test]

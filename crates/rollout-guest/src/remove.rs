@@ -1,17 +1,20 @@
 //! Removing trees that others filled: any depth, any modes, links never followed.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::{CStr, CString, OsStr},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fchmod, openat, renameat, unlinkat},
+    fs::{
+        AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, fchmod, ioctl_getflags, ioctl_setflags, openat,
+        renameat, statat, unlinkat,
+    },
     io::Errno,
 };
 
@@ -20,26 +23,46 @@ const MAX_OPEN: usize = 64;
 /// How often a directory that does not get empty is tried again, since somebody may still be filling it.
 const MAX_RETRIES: u32 = 200;
 
-/// Removes a file or tree; one that is already gone is removed.
+/// Removes a file or tree; one that is already gone is removed. The error names what could not be.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    remove_at(CWD, &name)
+    let mut removal = Removal::default();
+    removal.remove(CWD, &name).map_err(|error| {
+        let left = removal.failed.take().unwrap_or_else(|| path.to_owned());
+        io::Error::new(error.kind(), format!("{}: {error}", left.display()))
+    })
 }
 
 /// Removes the file or tree `name` of the directory `parent`; one that is already gone is removed.
 pub(crate) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
-    match unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
+    Removal::default().remove(parent, name)
+}
+
+/// Unlinks an entry, also one that was made immutable, where that is permitted.
+fn unlink(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> rustix::io::Result<()> {
+    match unlinkat(parent, name, flags) {
+        // The directory around it may be the one that must not change.
+        Err(Errno::PERM) if make_mutable(parent, name) | make_mutable(parent, c".") => {
+            unlinkat(parent, name, flags)
+        }
+        other => other,
     }
-    // A mount point is told apart before anything in it is gone.
-    match unlinkat(parent, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ACCESS) => {}
-        Err(error) => return Err(error.into()),
+}
+
+/// Takes the attributes away that keep a file or directory as it is; `false` when it has none, or that is refused.
+fn make_mutable(parent: BorrowedFd<'_>, name: &CStr) -> bool {
+    let kind =
+        statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    // To open anything else could do more than that.
+    if !matches!(kind, Ok(FileType::RegularFile | FileType::Directory)) {
+        return false;
     }
-    Removal { levels: Vec::new(), moved: 0, moved_before: 0, retries: 0 }.run(parent, name)
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fixed = IFlags::IMMUTABLE | IFlags::APPEND;
+    openat(parent, name, flags, Mode::empty()).is_ok_and(|fd| {
+        ioctl_getflags(&fd)
+            .is_ok_and(|flags| flags.intersects(fixed) && ioctl_setflags(&fd, flags - fixed).is_ok())
+    })
 }
 
 struct Level {
@@ -48,14 +71,32 @@ struct Level {
     fd: OwnedFd,
 }
 
+#[derive(Default)]
 struct Removal {
     levels: Vec<Level>,
     moved: u64,
     moved_before: u64,
     retries: u32,
+    /// What could not be removed.
+    failed: Option<PathBuf>,
 }
 
 impl Removal {
+    fn remove(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        match unlink(parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // A mount point is told apart before anything in it is gone.
+        match unlink(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ACCESS | Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.run(parent, name)
+    }
+
     fn run(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
         self.levels.extend(open_level(parent, name)?);
         while let Some(level) = self.levels.last_mut() {
@@ -63,7 +104,12 @@ impl Removal {
                 Some(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
                 Some(entry) => {
                     let name = entry.file_name().to_owned();
-                    self.remove_entry(&name, entry.file_type())?;
+                    if let Err(error) = self.remove_entry(&name, entry.file_type()) {
+                        let above = self.levels.iter().map(|level| &level.name);
+                        let names = above.chain([&name]).map(|name| OsStr::from_bytes(name.to_bytes()));
+                        self.failed = Some(names.collect());
+                        return Err(error);
+                    }
                 }
                 None => self.leave(parent)?,
             }
@@ -75,7 +121,7 @@ impl Removal {
         let Some(level) = self.levels.last() else { return Ok(()) };
         let fd = level.fd.as_fd();
         let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        match unlinkat(fd, name, flags) {
+        match unlink(fd, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ISDIR) if self.levels.len() < MAX_OPEN => {
                 let below = open_level(fd, name)?;
@@ -104,7 +150,7 @@ impl Removal {
     fn leave(&mut self, parent: BorrowedFd<'_>) -> io::Result<()> {
         let Some(level) = self.levels.pop() else { return Ok(()) };
         let directory = self.levels.last().map_or(parent, |above| above.fd.as_fd());
-        match unlinkat(directory, &level.name, AtFlags::REMOVEDIR) {
+        match unlink(directory, &level.name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTEMPTY | Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -166,6 +212,32 @@ mod tests {
         remove_tree(&dir.path().join("tree")).unwrap();
         assert!(!dir.path().join("tree").exists());
         assert!(dir.path().join("kept/file").exists());
+    }
+
+    #[test]
+    fn immutable_files_and_directories_are_removed_or_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        fs::write(tree.join("sub/file"), "x").unwrap();
+        let set = |path: &str, on: bool| {
+            let file = fs::File::open(tree.join(path)).unwrap();
+            let flags = ioctl_getflags(&file)?;
+            let wanted = if on { flags | IFlags::IMMUTABLE } else { flags - IFlags::IMMUTABLE };
+            ioctl_setflags(&file, wanted)
+        };
+        // Only root may, and not on every file system.
+        if set("sub/file", true).and_then(|()| set("sub", true)).is_err() {
+            return;
+        }
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_named() {
+        let error = remove_tree(Path::new("/proc/self/fdinfo")).unwrap_err();
+        assert!(error.to_string().starts_with("/proc/self/fdinfo"), "{error}");
     }
 
     #[test]

@@ -152,6 +152,7 @@ fn spec(image: &Image) -> SandboxSpec {
         image: image.clone(),
         network: Network::Host,
         limits: SandboxLimits::default(),
+        private_dirs: Vec::new(),
     }
 }
 
@@ -166,8 +167,9 @@ async fn exec(sandbox: &RunningSandbox, argv: &[&str]) -> Result<()> {
         stdout: null()?.into(),
         stderr: null()?.into(),
         tty: false,
+        nested: false,
     };
-    sandbox.exec(command).await?.wait().await;
+    sandbox.exec(command).await?.wait().await?;
     Ok(())
 }
 

@@ -24,6 +24,12 @@ pub(crate) struct RequestSocket {
 }
 
 impl RequestSocket {
+    /// Makes a socket, and the end that goes to whoever serves the requests.
+    pub(crate) fn pair() -> io::Result<(RequestSocket, OwnedFd)> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        Ok((RequestSocket::new(ours)?, theirs.into()))
+    }
+
     pub(crate) fn new(socket: std::os::unix::net::UnixStream) -> io::Result<RequestSocket> {
         socket.set_nonblocking(true)?;
         Ok(RequestSocket { socket: Arc::new(UnixStream::from_std(socket)?), turn: Arc::default() })

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,7 +17,7 @@ use crate::{
     error::{CreateError, SandboxEngineError},
     host_image,
     image::{Image, ImageError},
-    sandbox::RunningSandbox,
+    sandbox::{Connections, RunningSandbox},
     spec::{Network, SPEC_FILE, SandboxSpec},
     store,
     support::{Support, check_resources},
@@ -92,17 +92,26 @@ impl SandboxEngine {
             own_network: spec.network == Network::None,
             upper_on_disk: self.core.support.changes_on_disk,
             parts: spec.image.mounts(),
+            private_dirs: spec.private_dirs.clone(),
             cgroups,
         };
         let setup = |step: &'static str| move |source| CreateError::Setup { step: step.to_owned(), source };
         let (lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(setup("making a socket"))?;
-        let control = RequestSocket::new(ours).map_err(setup("making a socket"))?;
+        let (control, theirs) = RequestSocket::pair().map_err(setup("making a socket"))?;
+        let mut fds = vec![lifetime_end, theirs];
+        let mut nested = None;
+        if !spec.private_dirs.is_empty() {
+            let (control, theirs) = RequestSocket::pair().map_err(setup("making a socket"))?;
+            nested = Some(control);
+            fds.push(theirs);
+        }
+        let connections = Connections { lifetime, control, nested };
         // From here on, whoever fails or stops waiting drops the sandbox, which cleans up after itself.
         let mut sandbox =
-            RunningSandbox::new(self.core.clone(), (id, dir), spec, enforced, (lifetime, control), preserved);
-        self.core.ask_zygote(&create, &[lifetime_end.as_fd(), theirs.as_fd()]).await?;
-        drop((lifetime_end, theirs));
+            RunningSandbox::new(self.core.clone(), (id, dir), spec, enforced, connections, preserved);
+        let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        self.core.ask_zygote(&create, &borrowed).await?;
+        drop(fds);
         match sandbox.started().await.map_err(setup("waiting for the sandbox"))? {
             CreateAnswer::Ready => Ok(sandbox),
             CreateAnswer::Failed(failure) => {

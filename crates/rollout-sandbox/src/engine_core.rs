@@ -140,7 +140,7 @@ impl EngineCore {
             let _ = renamed.send(result);
             // The zygote or a sweep tries again when this engine is gone.
             if let Err(error) = remove_tree(&trash) {
-                tracing::warn!("cannot remove {}: {error}", trash.display());
+                tracing::warn!("cannot remove an environment: {error}");
             }
         });
         out_of_sight.await.map_err(io::Error::other)?
@@ -167,8 +167,12 @@ async fn prepare(
         fs::create_dir_all(&options.state_dir)?;
         let state_dir = options.state_dir.canonicalize()?;
         // What a dead engine left and cannot be removed is no reason not to start.
-        if let Err(error) = sweep::sweep(&state_dir) {
-            tracing::warn!("cannot remove what earlier runs left in {}: {error}", state_dir.display());
+        let left = match sweep::sweep(&state_dir) {
+            Ok(report) => report.failed,
+            Err(error) => vec![format!("{}: {error}", state_dir.display())],
+        };
+        for left in left {
+            tracing::warn!("cannot remove what an earlier run left: {left}");
         }
         let id = unique_id();
         let lock = sweep::claim(&state_dir.join("run").join(&id))?;

@@ -29,6 +29,9 @@ pub struct SandboxCommand {
     pub stderr: OwnedFd,
     /// Whether the standard input is a terminal that becomes the command's own.
     pub tty: bool,
+    /// Whether it is kept away from the sandbox's private directories and from all processes that are not nested.
+    /// Means nothing in a sandbox without private directories.
+    pub nested: bool,
 }
 
 /// A command's standard input.
@@ -168,7 +171,9 @@ impl ExecError {
 /// A command that was started. Dropping it leaves the command running.
 pub struct SandboxProcess {
     id: u64,
+    /// The command's supervisor, and for a nested one that of the whole sandbox.
     control: RequestSocket,
+    outer: Option<RequestSocket>,
     answers: AnswerPipe,
     exit: Option<CommandExit>,
 }
@@ -176,10 +181,11 @@ pub struct SandboxProcess {
 impl SandboxProcess {
     /// Sends a command to a supervisor and waits until it runs.
     pub(crate) async fn start(
-        control: &RequestSocket,
+        (outer, nested): (&RequestSocket, Option<&RequestSocket>),
         id: u64,
         command: SandboxCommand,
     ) -> Result<SandboxProcess, ExecError> {
+        let control = nested.unwrap_or(outer);
         let (mut answers, answer) = AnswerPipe::new().map_err(ExecError::Gone)?;
         let stdin = match command.stdin {
             Stdio::Fd(fd) => Some(fd),
@@ -205,11 +211,14 @@ impl SandboxProcess {
         drop((answer, stdin, command.stdout, command.stderr));
         let answer = answers.expect().await;
         unheld.release();
+        let outer = nested.map(|_| outer.clone());
         match answer.map_err(ExecError::Gone)? {
-            ExecAnswer::Started => Ok(SandboxProcess { id, control: control.clone(), answers, exit: None }),
+            ExecAnswer::Started => {
+                Ok(SandboxProcess { id, control: control.clone(), outer, answers, exit: None })
+            }
             ExecAnswer::Exited { status, oom_killed } => {
                 let exit = Some(CommandExit { status: status.into(), oom_killed });
-                Ok(SandboxProcess { id, control: control.clone(), answers, exit })
+                Ok(SandboxProcess { id, control: control.clone(), outer, answers, exit })
             }
             ExecAnswer::Failed(failure) => {
                 let Request::Exec(request) = request else {
@@ -224,23 +233,31 @@ impl SandboxProcess {
     /// Waits until the command's main process ends. Processes that it left behind do not count.
     ///
     /// Cancel-safe: a wait that is dropped can be begun again. When the sandbox ends first, the answer
-    /// is the signal that ended everything inside.
-    pub async fn wait(&mut self) -> CommandExit {
+    /// is [`ExecError::Gone`].
+    pub async fn wait(&mut self) -> Result<CommandExit, ExecError> {
         loop {
             if let Some(exit) = self.exit {
-                return exit;
+                self.check_alive(exit).await.map_err(ExecError::Gone)?;
+                return Ok(exit);
             }
-            let exit = match self.answers.next().await {
-                Ok(Some(ExecAnswer::Exited { status, oom_killed })) => {
-                    CommandExit { status: status.into(), oom_killed }
+            match self.answers.expect().await.map_err(ExecError::Gone)? {
+                ExecAnswer::Exited { status, oom_killed } => {
+                    self.exit = Some(CommandExit { status: status.into(), oom_killed });
                 }
-                Ok(Some(ExecAnswer::Started | ExecAnswer::Failed(_))) => continue,
-                Ok(None) | Err(_) => {
-                    CommandExit { status: ExitStatus::Signal(libc::SIGKILL), oom_killed: false }
-                }
-            };
-            self.exit = Some(exit);
+                ExecAnswer::Started | ExecAnswer::Failed(_) => {}
+            }
         }
+    }
+
+    /// Tells a command that was killed from one that died with its sandbox, of which the kernel kills everything when
+    /// a supervisor ends. A supervisor's socket closes before that.
+    async fn check_alive(&self, exit: CommandExit) -> io::Result<()> {
+        if exit.status == ExitStatus::Signal(libc::SIGKILL) {
+            for supervisor in [Some(&self.control), self.outer.as_ref()].into_iter().flatten() {
+                call::<u64>(supervisor, &Request::OomKills).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Kills the command and every process it started, however deep, detached or re-parented.

@@ -72,11 +72,20 @@ pub struct RunningSandbox {
     pub(crate) spec: SandboxSpec,
     enforced: Enforced,
     control: RequestSocket,
+    /// The supervisor of the nested commands, in a sandbox with private directories.
+    nested: Option<RequestSocket>,
     commands: AtomicU64,
     /// `None` once the sandbox was stopped.
     lifetime: Option<AnswerPipe>,
     /// The lock on a preserved directory, which outlives the sandbox.
     pub(crate) preserved: Option<fs::File>,
+}
+
+/// What joins an engine to a sandbox.
+pub(crate) struct Connections {
+    pub(crate) lifetime: AnswerPipe,
+    pub(crate) control: RequestSocket,
+    pub(crate) nested: Option<RequestSocket>,
 }
 
 impl RunningSandbox {
@@ -85,10 +94,11 @@ impl RunningSandbox {
         (id, dir): (String, PathBuf),
         spec: SandboxSpec,
         enforced: Enforced,
-        (lifetime, control): (AnswerPipe, RequestSocket),
+        connections: Connections,
         preserved: Option<fs::File>,
     ) -> RunningSandbox {
         let commands = AtomicU64::new(0);
+        let Connections { lifetime, control, nested } = connections;
         RunningSandbox {
             core,
             id,
@@ -96,6 +106,7 @@ impl RunningSandbox {
             spec,
             enforced,
             control,
+            nested,
             commands,
             lifetime: Some(lifetime),
             preserved,
@@ -137,19 +148,27 @@ impl RunningSandbox {
     /// Starts a command; returns once its program runs.
     pub async fn exec(&self, command: SandboxCommand) -> Result<SandboxProcess, ExecError> {
         let id = self.commands.fetch_add(1, Ordering::Relaxed);
-        SandboxProcess::start(&self.control, id, command).await
+        let nested = self.nested.as_ref().filter(|_| command.nested);
+        SandboxProcess::start((&self.control, nested), id, command).await
     }
 
-    /// The processes that run inside, besides the engine's own.
+    /// What answers for the commands that are not trusted: the nested ones, or all where none are nested.
+    fn untrusted(&self) -> &RequestSocket {
+        self.nested.as_ref().unwrap_or(&self.control)
+    }
+
+    /// The processes that run inside, besides the engine's own. In a sandbox with private directories, only nested
+    /// ones.
     pub async fn survivors(&self) -> Result<Vec<Survivor>, ExecError> {
         let found: Vec<WireSurvivor> =
-            call(&self.control, &Request::Survivors).await.map_err(ExecError::Gone)?;
+            call(self.untrusted(), &Request::Survivors).await.map_err(ExecError::Gone)?;
         Ok(found.into_iter().map(|found| Survivor { pid: found.pid, command: found.command }).collect())
     }
 
-    /// Kills everything inside; the sandbox itself stays usable.
+    /// Kills everything inside or, in a sandbox with private directories, everything nested. The sandbox itself stays
+    /// usable.
     pub async fn kill_all(&self) -> Result<(), ExecError> {
-        let Done = call(&self.control, &Request::KillAll).await.map_err(ExecError::Gone)?;
+        let Done = call(self.untrusted(), &Request::KillAll).await.map_err(ExecError::Gone)?;
         Ok(())
     }
 

@@ -18,6 +18,10 @@ pub struct SandboxSpec {
     pub network: Network,
     /// How much of the machine they may use.
     pub limits: SandboxLimits,
+    /// Absolute paths of directories that [nested](crate::SandboxCommand::nested) commands cannot reach: what is there
+    /// for all others, and for file operations, is empty at first and is no part of snapshots and layers.
+    #[serde(default)]
+    pub private_dirs: Vec<String>,
 }
 
 /// Which network a sandbox's commands see.

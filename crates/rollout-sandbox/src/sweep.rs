@@ -20,12 +20,14 @@ const LOCK: &str = "lock";
 pub(crate) const USES: &str = "uses";
 
 /// What a sweep found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// Dead engines whose directories and cgroups were removed.
     pub removed: u64,
     /// Engines that are alive, or whose sandboxes are still ending, and were left alone.
     pub live: u64,
+    /// What could not be removed: the path, and why.
+    pub failed: Vec<String>,
 }
 
 /// Removes the directories and cgroups of engines that are gone; leaves live and preserved ones alone.
@@ -38,15 +40,19 @@ pub fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
     }
     let (dead, live) = find_dead(&run)?;
     if dead.is_empty() {
-        return Ok(SweepReport { removed: 0, live });
+        return Ok(SweepReport { live, ..SweepReport::default() });
     }
+    let mut report = SweepReport { live, ..SweepReport::default() };
     let parents = Controllers::detect().parents();
     for (dir, _lock) in &dead {
         let engine_id = dir.file_name().unwrap_or_default().to_string_lossy();
         cgroup::remove_leftovers(&parents, &engine_id);
-        remove_tree(dir)?;
+        match remove_tree(dir) {
+            Ok(()) => report.removed += 1,
+            Err(error) => report.failed.push(error.to_string()),
+        }
     }
-    Ok(SweepReport { removed: u64::try_from(dead.len()).expect("a count fits in 64 bits"), live })
+    Ok(report)
 }
 
 /// A dead engine's directory and, while it is being removed, its lock.

@@ -66,7 +66,8 @@ impl SetupFailure {
     }
 }
 
-/// Asks the zygote for a sandbox. Brings the lifetime pipe and the supervisor's control socket.
+/// Asks the zygote for a sandbox. Brings the lifetime pipe, the supervisor's control socket and, if there are private
+/// directories, that of the nested supervisor.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Create {
     pub(crate) dir: PathBuf,
@@ -74,6 +75,8 @@ pub(crate) struct Create {
     pub(crate) own_network: bool,
     pub(crate) upper_on_disk: bool,
     pub(crate) parts: Vec<PartMount>,
+    /// Directories that nested commands cannot reach.
+    pub(crate) private_dirs: Vec<String>,
     pub(crate) cgroups: Vec<CgroupSpec>,
 }
 

@@ -27,9 +27,7 @@ pub trait Subject: Send + Sync + 'static {
 
     /// Ends the environments of the jobs whose name starts like this as a failure of the machine would: from outside,
     /// while they run, without a word to the provider.
-    fn end_environments(&self, job: &str) {
-        panic!("the environments of {job} cannot be ended: the subject does not say how");
-    }
+    fn end_environments(&self, job: &str, state_dir: &Path);
 
     /// Removes a preserved environment, by the place that it named.
     fn forget(&self, place: &str);

@@ -29,7 +29,7 @@ impl Subject for Command {
         ours.map(str::to_owned).collect()
     }
 
-    fn end_environments(&self, job: &str) {
+    fn end_environments(&self, job: &str, _state_dir: &Path) {
         let format = "{{.Label \"rollout-example.job\"}} {{.Names}}";
         let running = self.0.docker(&["ps", "--format", format]);
         for line in running.lines().filter(|line| line.starts_with(job)) {
@@ -43,8 +43,3 @@ impl Subject for Command {
 }
 
 rollout_testkit::conformance!(Command(TestEngine::shared()));
-
-mod attacks {
-    use super::*;
-    rollout_testkit::conformance!(Command(TestEngine::shared()); verdict losses);
-}

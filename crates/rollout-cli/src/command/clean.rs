@@ -67,12 +67,15 @@ impl Fate {
 /// Removes what may go and prints what was found.
 pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
-    let mut rows = environments(args, &state_dir)?;
+    let (mut rows, left) = environments(args, &state_dir)?;
     rows.extend(images(args, &state_dir)?);
     rows.extend(repositories(args, &state_dir)?);
     super::print(&render(&state_dir.display().to_string(), &rows, args.dry_run))?;
     on_runtime(on_engine(args))?;
-    Ok(Exit::Success)
+    for path in &left {
+        writeln!(anstream::stderr().lock(), "{} cannot remove {path}", paint(ODD, "warning:"))?;
+    }
+    Ok(if left.is_empty() { Exit::Success } else { Exit::Unmet })
 }
 
 /// The same on a Docker engine. Most machines have none; where somebody says that there is one, its absence is told.
@@ -112,7 +115,8 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
 }
 
 /// Native environments: those that ended runs left, those that run, those that were kept on purpose.
-fn environments(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
+/// Beside them, what could not be removed.
+fn environments(args: &Clean, state_dir: &Path) -> io::Result<(Vec<Row>, Vec<String>)> {
     let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
     let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
     let row = |fate, noun, dirs: &[PathBuf]| {
@@ -127,13 +131,14 @@ fn environments(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     if !attached.is_empty() {
         rows.push(row(Fate::Stays, "attached environment", &attached));
     }
+    let mut left = Vec::new();
     if !args.dry_run {
         if args.preserved {
             discard(state_dir, &preserved)?;
         }
-        sweep(state_dir)?;
+        left = sweep(state_dir)?.failed;
     }
-    Ok(rows)
+    Ok((rows, left))
 }
 
 /// What native environments are made from.

@@ -94,6 +94,7 @@ async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>
         image: engine.host_image().await?,
         network: Network::None,
         limits: SandboxLimits { cpus_millis: Some(1000), memory_bytes: Some(64 << 20), pids: Some(64) },
+        private_dirs: vec!["/tests".to_owned()],
     };
     let sandbox = engine.create(spec).await?;
     let nowhere = || File::options().write(true).open("/dev/null");
@@ -106,8 +107,9 @@ async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>
         stdout: nowhere()?.into(),
         stderr: nowhere()?.into(),
         tty: false,
+        nested: true,
     };
-    let exit = sandbox.exec(command).await?.wait().await;
+    let exit = sandbox.exec(command).await?.wait().await?;
     sandbox.destroy().await?;
     match exit.status {
         ExitStatus::Code(0) => Ok(engine.support().clone()),

@@ -40,7 +40,7 @@ impl Subject for Docker {
         ours.map(str::to_owned).collect()
     }
 
-    fn end_environments(&self, job: &str) {
+    fn end_environments(&self, job: &str, _state_dir: &Path) {
         let format = "{{.Label \"rollout.job\"}} {{.Names}}";
         let running = self.engine.docker(&["ps", "--format", format]);
         for line in running.lines().filter(|line| line.starts_with(job)) {
@@ -56,11 +56,6 @@ impl Subject for Docker {
 mod engine {
     use super::*;
     rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: None });
-}
-
-mod attacks {
-    use super::*;
-    rollout_testkit::conformance!(Docker { engine: TestEngine::shared(), builder: None }; verdict losses);
 }
 
 mod classic_builder {

@@ -293,6 +293,7 @@ mod tests {
             EnvironmentError::Lost(_) => "lost",
             EnvironmentError::Ended(_) => "ended",
             EnvironmentError::Teardown(_) => "teardown",
+            EnvironmentError::DiskFull(_) => "disk full",
         }
     }
 

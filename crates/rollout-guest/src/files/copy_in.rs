@@ -49,7 +49,7 @@ impl CopyInto {
         }
         let (parent, name) = files.place(target)?;
         if replace {
-            files.vacate(parent.as_fd(), &name).map_err(os("replacing", target))?;
+            EnvironmentFiles::vacate(parent.as_fd(), &name).map_err(os("replacing", target))?;
         }
         if file {
             copy(parent, Some(name))

@@ -40,12 +40,6 @@ const PARENT_MODE: Mode = Mode::from_bits_retain(0o755);
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The file systems that a sandbox is made of.
-const SANDBOXES: [i64; 2] = [
-    0x794c_7630, // overlayfs
-    0x0102_1994, // tmpfs
-];
-
 /// File systems whose files are the kernel's: they are no part of an environment, and act when written.
 const KERNELS: [i64; 10] = [
     0x9fa0,      // proc
@@ -92,12 +86,11 @@ impl EnvironmentFiles {
 
     /// Refuses file systems that are no part of the environment.
     fn check(self, fd: &OwnedFd, shown: &str) -> FileResult<()> {
-        let system = fstatfs(fd).map(|system| system.f_type);
-        let belongs = match self {
-            Self::Sandbox => SANDBOXES.contains(&system.map_err(os("examining", shown))?),
-            Self::Container => !system.is_ok_and(|system| KERNELS.contains(&system)),
+        let system = match fstatfs(fd) {
+            Err(_) if self == Self::Container => return Ok(()),
+            system => system.map_err(os("examining", shown))?.f_type,
         };
-        if belongs { Ok(()) } else { Err(FileFailure::new(shown, FileCause::Forbidden)) }
+        if KERNELS.contains(&system) { Err(FileFailure::new(shown, FileCause::Forbidden)) } else { Ok(()) }
     }
 
     /// Opens a directory, making it if there is none; a link to a directory is followed.
@@ -147,18 +140,18 @@ impl EnvironmentFiles {
         Ok(Some((dir, last)))
     }
 
-    /// Removes what is at a name. A container's mount point cannot go, so what it holds does; `true` when it is still
-    /// there.
-    fn vacate(self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    /// Removes what is at a name. A mount point cannot go, nor can a directory with one in it, so what they hold does;
+    /// `true` when it is still there.
+    fn vacate(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
         match remove_at(parent, name) {
-            Err(error) if self == Self::Container && Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
             other => return other.map(|()| false),
         }
         let dir = openat(parent, name, DIRECTORY, Mode::empty())?;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             if !is_dots(entry.file_name()) {
-                remove_at(dir.as_fd(), entry.file_name())?;
+                Self::vacate(dir.as_fd(), entry.file_name())?;
             }
         }
         Ok(true)
@@ -174,7 +167,7 @@ impl EnvironmentFiles {
         if !empty {
             return self.directory(parent.as_fd(), &name, mode, ("making", path)).map(drop);
         }
-        let stays = self.vacate(parent.as_fd(), &name).map_err(os("emptying", path))?;
+        let stays = Self::vacate(parent.as_fd(), &name).map_err(os("emptying", path))?;
         match mkdirat(&parent, &name, Mode::RWXU) {
             Err(Errno::EXIST) if stays => {}
             made => made.map_err(os("making", path))?,

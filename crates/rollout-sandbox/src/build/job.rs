@@ -76,6 +76,7 @@ impl Job {
             stdout,
             stderr: writer,
             tty: false,
+            nested: false,
         };
         let process = sandbox.exec(command).await?;
         output.follow(process).await
@@ -102,6 +103,7 @@ impl Output<'_> {
                 },
             }
         };
+        let exit = exit?;
         process.kill_tree().await?;
         while let Ok(count @ 1..) = self.reader.try_read(&mut buffer) {
             self.take(&buffer[..count]).await?;

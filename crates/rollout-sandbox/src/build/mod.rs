@@ -290,8 +290,13 @@ impl<I: BaseImages> Builder<'_, I> {
     }
 
     async fn sandbox(&self, image: &Image, network: Network) -> Result<RunningSandbox, ImageBuildError> {
-        let spec =
-            SandboxSpec { name: "build".to_owned(), image: image.clone(), network, limits: self.limits };
+        let spec = SandboxSpec {
+            name: "build".to_owned(),
+            image: image.clone(),
+            network,
+            limits: self.limits,
+            private_dirs: Vec::new(),
+        };
         Ok(self.engine.create(spec).await?)
     }
 }

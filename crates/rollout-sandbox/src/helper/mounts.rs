@@ -1,24 +1,31 @@
 //! The mounts of a sandbox: its overlay root, /proc, /dev and /sys.
 
 use std::{
+    collections::BTreeSet,
     ffi::CString,
     fs, io,
-    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
-    path::{Path, PathBuf},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::DirBuilderExt},
+    },
+    path::{Component, Path, PathBuf},
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, makedev, mknodat, symlinkat},
+    fs::{CWD, FileType, Mode, StatVfsMountFlags, makedev, mknodat, statvfs, symlinkat},
     io::Errno,
     mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, mount_bind, mount_bind_recursive,
-        mount_remount, move_mount, unmount,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+        fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, mount_bind,
+        mount_bind_recursive, mount_move, mount_remount, move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root},
 };
 
-use crate::wire::{Create, PartMount, SetupFailure};
+use crate::{
+    sys,
+    wire::{Create, PartMount, SetupFailure},
+};
 
 /// Devices of the host that every sandbox has, with their numbers.
 const DEVICES: [(&str, u32, u32); 6] =
@@ -67,30 +74,128 @@ pub(super) fn probe_overlay(run_dir: &Path, mount_point: &Path, root: bool) -> R
     }
 }
 
-/// Mounts the whole root of a sandbox at `mount_point` and makes it the process's root.
-pub(super) fn enter_root(create: &Create, mount_point: &Path, root: bool) -> Result<(), SetupFailure> {
-    let scratch;
-    let base = if create.upper_on_disk {
-        &create.dir
-    } else {
-        scratch = tmpfs_backing(create, mount_point)?;
-        &scratch
-    };
+/// Whether programs in a directory can be executed where it is bound.
+pub(super) fn can_execute_from(dir: &Path) -> bool {
+    statvfs(dir).is_ok_and(|system| !system.f_flag.contains(StatVfsMountFlags::NOEXEC))
+}
+
+/// What the directories of a sandbox are made of.
+pub(super) struct RootSetup<'a> {
+    pub(super) create: &'a Create,
+    pub(super) mount_point: &'a Path,
+    pub(super) root: bool,
+    /// Whether the private directories lie beside the upper directory; if not, they are in memory.
+    pub(super) private_on_disk: bool,
+}
+
+/// Mounts the whole root of a sandbox and makes it the process's root; returns its private directories, which are
+/// mounted nowhere yet.
+pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, SetupFailure> {
+    let RootSetup { create, mount_point, root, private_on_disk } = *setup;
+    let needs_memory = !create.upper_on_disk || (!create.private_dirs.is_empty() && !private_on_disk);
+    let scratch = if needs_memory { Some(tmpfs_backing(create, mount_point)?) } else { None };
+    let base = |on_disk: bool| scratch.as_deref().filter(|_| !on_disk).unwrap_or(&create.dir);
     for part in &create.parts {
         let target = mount_point.join(&part.target);
-        overlay(part, base, &target, root)
+        overlay(part, base(create.upper_on_disk), &target, root)
             .map_err(|error| SetupFailure::new(format!("mounting the overlay of /{}", part.target), error))?;
     }
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
+    let private = open_private(&create.private_dirs, base(private_on_disk))
+        .map_err(step("making the private directories"))?;
     chdir(mount_point).map_err(|error| SetupFailure::new("entering the root", error))?;
     dev(root).map_err(step("mounting /dev"))?;
     proc().map_err(step("mounting /proc"))?;
-    sys().map_err(step("mounting /sys"))?;
+    sysfs().map_err(step("mounting /sys"))?;
     // Stacking the old root over the new one and detaching it needs no directory inside the image.
     pivot_root(".", ".").map_err(|error| SetupFailure::new("changing the root", error))?;
     unmount(".", UnmountFlags::DETACH)
         .map_err(|error| SetupFailure::new("detaching the host's root", error))?;
-    chdir("/").map_err(|error| SetupFailure::new("entering the root", error))
+    chdir("/").map_err(|error| SetupFailure::new("entering the root", error))?;
+    Ok(private)
+}
+
+/// A directory that nested commands cannot reach.
+pub(super) struct PrivateDir {
+    mount: OwnedFd,
+    path: PathBuf,
+}
+
+/// Makes the private directories, without a place in the root yet.
+fn open_private(paths: &[String], base: &Path) -> io::Result<Vec<PrivateDir>> {
+    let make = |dir: &Path, mode| fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
+    let top = base.join("private");
+    if !paths.is_empty() {
+        make(&top, 0o700)?;
+    }
+    let open = |(index, path): (usize, &String)| {
+        let dir = top.join(index.to_string());
+        make(&dir, 0o755)?;
+        let mount = open_tree(CWD, &dir, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        sys::forbid_devices(&mount);
+        Ok(PrivateDir { mount, path: path.into() })
+    };
+    paths.iter().enumerate().map(open).collect()
+}
+
+/// Makes real directories of where the private ones will be mounted, in the place of whatever an image has there: a
+/// link could be led elsewhere later.
+pub(super) fn make_mount_points(private: &[PrivateDir]) -> io::Result<()> {
+    for dir in private.iter().flat_map(PrivateDir::with_parents) {
+        let make = || fs::DirBuilder::new().mode(0o755).create(&dir);
+        match make() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if !fs::symlink_metadata(&dir)?.is_dir() {
+                    fs::remove_file(&dir)?;
+                    make()?;
+                }
+            }
+            made => made?,
+        }
+    }
+    Ok(())
+}
+
+impl PrivateDir {
+    /// The directories on the way to it from the root, and itself.
+    fn with_parents(&self) -> Vec<PathBuf> {
+        let mut path = PathBuf::from("/");
+        let names = self.path.components().filter(|name| matches!(name, Component::Normal(_)));
+        names
+            .map(|name| {
+                path.push(name);
+                path.clone()
+            })
+            .collect()
+    }
+}
+
+/// Puts the private directories into the root of the calling process's mount namespace.
+pub(super) fn mount_private(private: Vec<PrivateDir>) -> io::Result<()> {
+    for PrivateDir { mount, path } in private {
+        move_mount(&mount, "", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+/// Gives a nested supervisor, whose mount namespace is a copy, a view of its own.
+pub(super) fn enter_nested(private: &[PrivateDir]) -> io::Result<()> {
+    // Whoever removes a directory takes along what others have mounted there, and whoever renames one leads their path
+    // elsewhere. The kernel refuses both only for mount points of one's own.
+    let mut held = BTreeSet::new();
+    for dir in private.iter().flat_map(PrivateDir::with_parents) {
+        if held.insert(dir.clone()) {
+            mount_bind(&dir, &dir)?;
+        }
+    }
+    // A /proc of its own processes, with the covers of the other. /dev/shm is an empty directory to prepare it at.
+    let fresh = "/dev/shm";
+    mount("proc", fresh, "proc", PLAIN | MountFlags::NOEXEC, None)?;
+    for name in READ_ONLY.iter().chain(&MASKED_FILES).chain(&MASKED_DIRS) {
+        missing_is_fine(mount_bind_recursive(format!("/proc/{name}"), format!("{fresh}/{name}")))?;
+    }
+    unmount("/proc", UnmountFlags::DETACH)?;
+    Ok(mount_move(fresh, "/proc")?)
 }
 
 /// Makes the upper and work directories of an overlay part, private to the engine's user but for the
@@ -103,11 +208,14 @@ pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o755).create(base.join("upper").join(part))
 }
 
-/// Puts upper and work directories on a tmpfs that only this sandbox's mount namespace holds.
+/// Puts what cannot be on the disk on a tmpfs that only this sandbox's mount namespace holds.
 fn tmpfs_backing(create: &Create, mount_point: &Path) -> Result<PathBuf, SetupFailure> {
     let scratch = mount_point.with_file_name("scratch");
     let made = fs::create_dir_all(&scratch).and_then(|()| {
         mount("tmpfs", &scratch, "tmpfs", PLAIN, None)?;
+        if create.upper_on_disk {
+            return Ok(());
+        }
         create.parts.iter().try_for_each(|part| backing_dirs(&scratch, &part.name))
     });
     made.map_err(|error| SetupFailure::new("mounting a tmpfs for the overlay", error))?;
@@ -187,12 +295,13 @@ fn proc() -> io::Result<()> {
     let mask = "dev/mask";
     fs::write(mask, "")?;
     rustix::fs::chmod(mask, Mode::from_raw_mode(0o444))?;
+    // Made read-only once: what is bound from it is so, too.
+    mount_bind(mask, mask)?;
+    remount_read_only(mask, MountFlags::NOSUID | MountFlags::NOEXEC)?;
     for name in MASKED_FILES {
-        let path = format!("proc/{name}");
-        let covered = mount_bind(mask, &path)
-            .and_then(|()| remount_read_only(&path, MountFlags::NOSUID | MountFlags::NOEXEC));
-        missing_is_fine(covered)?;
+        missing_is_fine(mount_bind(mask, format!("proc/{name}")))?;
     }
+    unmount(mask, UnmountFlags::DETACH)?;
     fs::remove_file(mask)?;
     for name in MASKED_DIRS {
         let path = format!("proc/{name}");
@@ -247,7 +356,7 @@ fn dev(root: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn sys() -> io::Result<()> {
+fn sysfs() -> io::Result<()> {
     let flags = PLAIN | MountFlags::NOEXEC | MountFlags::RDONLY;
     match mount("sysfs", "sys", "sysfs", flags, None) {
         // A user namespace may only show a sysfs whose network namespace it owns; without, /sys stays empty.

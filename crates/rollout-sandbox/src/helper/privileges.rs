@@ -24,11 +24,12 @@ const CONTAINER: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// Reduces the calling process, and so everything it will start, to a container's privileges.
+/// Sees to it that the calling process, and so everything it will start, can gain no more than a container's
+/// privileges, and can be looked into by nobody inside. It keeps those that it has for the rest of the setup.
 ///
 /// On the host's network raw sockets would read the host's traffic, so there they are not allowed.
-pub(super) fn reduce(own_network: bool) -> io::Result<()> {
-    let keep = if own_network { CONTAINER } else { CONTAINER.difference(CapabilitySet::NET_RAW) };
+pub(super) fn limit(own_network: bool) -> io::Result<()> {
+    let keep = kept(own_network);
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         if keep.contains(capability) {
@@ -41,11 +42,20 @@ pub(super) fn reduce(own_network: bool) -> io::Result<()> {
         }
     }
     clear_ambient_capability_set()?;
-    set_capabilities(
-        None,
-        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() },
-    )?;
     set_no_new_privs(true)?;
     // Nothing inside may look into the supervisor: not its memory, not its descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
+}
+
+/// Reduces the calling process to a container's privileges.
+pub(super) fn reduce(own_network: bool) -> io::Result<()> {
+    let keep = kept(own_network);
+    set_capabilities(
+        None,
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() },
+    )
+}
+
+fn kept(own_network: bool) -> CapabilitySet {
+    if own_network { CONTAINER } else { CONTAINER.difference(CapabilitySet::NET_RAW) }
 }

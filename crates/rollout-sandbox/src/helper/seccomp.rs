@@ -1,4 +1,7 @@
-//! The system call filter: everything is allowed but what reaches past the sandbox.
+//! The system call filters: everything is allowed but what reaches past the sandbox.
+//!
+//! There are two, because a filter costs as much to install as it is long: one that the zygote installs once and all
+//! sandboxes inherit, and a short one of what only the setup of a sandbox may do.
 
 use std::{collections::BTreeMap, io};
 
@@ -7,7 +10,22 @@ use seccompiler::{
     apply_filter, sock_filter,
 };
 
-/// Calls that are refused whatever their arguments.
+/// Calls that are refused once a sandbox is set up, whatever their arguments.
+const REFUSED_INSIDE: &[i64] = &[
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_pivot_root,
+    libc::SYS_sethostname,
+    libc::SYS_umount2,
+];
+
+/// Calls that nobody needs, not even to set a sandbox up.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -18,10 +36,6 @@ const REFUSED: &[i64] = &[
     libc::SYS_delete_module,
     libc::SYS_fanotify_init,
     libc::SYS_finit_module,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fsopen,
-    libc::SYS_fspick,
     libc::SYS_init_module,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -29,25 +43,18 @@ const REFUSED: &[i64] = &[
     libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
-    libc::SYS_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_move_mount,
     libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
     libc::SYS_perf_event_open,
-    libc::SYS_pivot_root,
     libc::SYS_quotactl,
     libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
     libc::SYS_setdomainname,
-    libc::SYS_sethostname,
     libc::SYS_setns,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
     libc::SYS_syslog,
-    libc::SYS_umount2,
     libc::SYS_unshare,
     libc::SYS_userfaultfd,
 ];
@@ -76,24 +83,17 @@ const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
 const RETURN: u16 = 0x06;
 const RETURN_ERRNO: u32 = 0x0005_0000;
 
-/// The compiled filter.
+/// Where the lower half of a call's first argument lies in what a filter sees.
+const FIRST_ARGUMENT: u32 = 16;
+
+/// A compiled filter.
 pub(super) struct Filter(BpfProgram);
 
 impl Filter {
-    pub(super) fn compile() -> io::Result<Filter> {
-        let mut refused: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-        for call in REFUSED.iter().chain(REFUSED_HERE) {
-            refused.insert(*call, Vec::new());
-        }
-        // Each namespace flag by itself: a rule that tests them together would need all to be set.
-        let mut namespaces = Vec::new();
-        for bit in 0..32 {
-            let flag = 1 << bit;
-            if NAMESPACES & flag != 0 {
-                namespaces.push(argument(0, SeccompCmpOp::MaskedEq(flag), flag)?);
-            }
-        }
-        refused.insert(libc::SYS_clone, namespaces);
+    /// The filter for the zygote, and so for all sandboxes.
+    pub(super) fn for_all() -> io::Result<Filter> {
+        let calls = REFUSED.iter().chain(REFUSED_HERE);
+        let mut refused: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|call| (*call, Vec::new())).collect();
         // Typing into the terminal that started the sandbox.
         let mut terminal = Vec::new();
         for request in [libc::TIOCSTI, libc::TIOCLINUX] {
@@ -103,6 +103,22 @@ impl Filter {
         let mut program = start();
         program.extend(rest(refused).map_err(io::Error::other)?);
         Ok(Filter(program))
+    }
+
+    /// The filter for a sandbox that is set up.
+    pub(super) fn for_inside() -> io::Result<Filter> {
+        let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
+            REFUSED_INSIDE.iter().map(|call| (*call, Vec::new())).collect();
+        // Each namespace flag by itself: a rule that tests them together would need all to be set.
+        let mut namespaces = Vec::new();
+        for bit in 0..32 {
+            let flag = 1 << bit;
+            if NAMESPACES & flag != 0 {
+                namespaces.push(argument(0, SeccompCmpOp::MaskedEq(flag), flag)?);
+            }
+        }
+        refused.insert(libc::SYS_clone, namespaces);
+        Ok(Filter(rest(refused).map_err(io::Error::other)?))
     }
 
     /// Installs the filter for the calling process and everything it will start.
@@ -115,7 +131,7 @@ impl Filter {
 fn start() -> BpfProgram {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let refuse = |errno: i32| instruction(RETURN, 0, 0, RETURN_ERRNO | errno.unsigned_abs());
-    let clone3 = u32::try_from(libc::SYS_clone3).expect("call numbers are small");
+    let number = |call: i64| u32::try_from(call).expect("call numbers are small");
     vec![
         // The call's number is the first field of what a filter sees.
         instruction(LOAD_ABSOLUTE, 0, 0, 0),
@@ -123,8 +139,13 @@ fn start() -> BpfProgram {
         instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, X32),
         refuse(libc::EPERM),
         // The arguments of clone3 lie in memory that a filter cannot read; with ENOSYS the C library uses clone.
-        instruction(JUMP_IF_EQUAL, 0, 1, clone3),
+        instruction(JUMP_IF_EQUAL, 0, 1, number(libc::SYS_clone3)),
         refuse(libc::ENOSYS),
+        // Sockets to the machine's hypervisor belong to no network namespace.
+        instruction(JUMP_IF_EQUAL, 0, 3, number(libc::SYS_socket)),
+        instruction(LOAD_ABSOLUTE, 0, 0, FIRST_ARGUMENT),
+        instruction(JUMP_IF_EQUAL, 0, 1, libc::AF_VSOCK.unsigned_abs()),
+        refuse(libc::EAFNOSUPPORT),
     ]
 }
 

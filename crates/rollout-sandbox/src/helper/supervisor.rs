@@ -2,18 +2,30 @@
 //!
 //! It ends when its control socket does, however the engine died, and the kernel then ends everything
 //! else inside.
+//!
+//! Where there are private directories, there are two: a second one in PID and mount namespaces nested in those of the
+//! first. Its commands see neither the private directories nor the processes of the first; those of the first see all.
+//! The end of either is the end of both.
 
 use std::{
     fs::File,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
 };
 
 use rollout_guest::process;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::{exec, files, mounts, privileges, seccomp::Filter, zygote::drain};
+use super::{
+    exec, files,
+    mounts::{self, PrivateDir},
+    privileges,
+    seccomp::Filter,
+    zygote::drain,
+};
 use crate::{
     cgroup::Membership,
     shared::SharedProgress,
@@ -29,32 +41,46 @@ pub(super) struct Setup<'a> {
     pub(super) create: &'a Create,
     pub(super) root: bool,
     pub(super) hide_abstract_sockets: bool,
+    pub(super) private_on_disk: bool,
     pub(super) mount_point: &'a Path,
     pub(super) filter: &'a Filter,
     pub(super) membership: Membership,
     pub(super) lifetime: BorrowedFd<'a>,
     pub(super) control: BorrowedFd<'a>,
+    /// The control socket of the nested supervisor, where there is to be one.
+    pub(super) nested: Option<OwnedFd>,
     pub(super) lock: BorrowedFd<'a>,
 }
 
-/// Becomes the supervisor of a new sandbox.
-pub(super) fn run(setup: Setup<'_>) -> ! {
+/// Becomes the supervisor of a new sandbox, and where there are private directories also the nested one: each in a
+/// process of its own, the same from then on.
+pub(super) fn run(mut setup: Setup<'_>) -> ! {
     let mut keep = vec![setup.lifetime.as_raw_fd(), setup.control.as_raw_fd(), setup.lock.as_raw_fd()];
+    keep.extend(setup.nested.as_ref().map(AsRawFd::as_raw_fd));
     keep.extend(setup.membership.raw_fds());
     sys::close_all_except(&keep);
-    let prepared = prepare(&setup);
+    let prepared = prepare(&mut setup);
     let (answer, prepared) = match prepared {
-        Ok(prepared) => (CreateAnswer::Ready, Some(prepared)),
-        Err(failure) => (CreateAnswer::Failed(failure), None),
+        // The nested one answers for both: what the other still has to do has no reason to fail, and if it does, the
+        // sandbox ends.
+        Ok(Prepared { nested: Nested::Outside(_), .. }) => (None, prepared.ok()),
+        Ok(prepared) => (Some(CreateAnswer::Ready), Some(prepared)),
+        Err(failure) => (Some(CreateAnswer::Failed(failure)), None),
     };
-    let told = wire::answer(FdWriter(setup.lifetime), &answer);
-    let Some((signals, null)) = prepared.filter(|_| told.is_ok()) else { sys::exit_now(1) };
+    let told = answer.is_none_or(|answer| wire::answer(FdWriter(setup.lifetime), &answer).is_ok());
+    let Some(Prepared { signals, null, nested }) = prepared.filter(|_| told) else { sys::exit_now(1) };
+    let (control, nested_pid) = match &nested {
+        Nested::None => (setup.control, None),
+        Nested::Outside(pid) => (setup.control, Some(*pid)),
+        Nested::Inside(control) => (control.as_fd(), None),
+    };
     let mut supervisor = Supervisor {
-        control: setup.control,
+        control,
         signals,
         null,
         root: setup.root,
         membership: setup.membership,
+        nested: nested_pid,
         commands: Vec::new(),
         lost: Vec::new(),
         workers: Vec::new(),
@@ -64,8 +90,27 @@ pub(super) fn run(setup: Setup<'_>) -> ! {
     sys::exit_now(code)
 }
 
-/// Sets the sandbox up; returns what tells of its children, and its own /dev/null.
-fn prepare(setup: &Setup<'_>) -> Result<(OwnedFd, OwnedFd), SetupFailure> {
+/// A supervisor that is ready to serve.
+struct Prepared {
+    /// Tells of its children.
+    signals: OwnedFd,
+    /// The sandbox's own /dev/null.
+    null: OwnedFd,
+    nested: Nested,
+}
+
+/// Which of a sandbox's supervisors it is.
+enum Nested {
+    /// The only one.
+    None,
+    /// That of the whole sandbox, with the pid of the nested one.
+    Outside(i32),
+    /// The nested one, with its control socket.
+    Inside(OwnedFd),
+}
+
+/// Sets the sandbox up.
+fn prepare(setup: &mut Setup<'_>) -> Result<Prepared, SetupFailure> {
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
     sys::dup_onto(&null, 2).map_err(step("closing the standard error"))?;
@@ -73,21 +118,58 @@ fn prepare(setup: &Setup<'_>) -> Result<(OwnedFd, OwnedFd), SetupFailure> {
     let signals = sys::child_signals().map_err(step("watching for children"))?;
     // A session of its own keeps the terminal's signals away.
     rustix::process::setsid().map_err(|error| SetupFailure::new("making a session", error))?;
-    mounts::enter_root(setup.create, setup.mount_point, setup.root)?;
+    let private = mounts::enter_root(&mounts::RootSetup {
+        create: setup.create,
+        mount_point: setup.mount_point,
+        root: setup.root,
+        private_on_disk: setup.private_on_disk,
+    })?;
     // Opened before any command can put something else in its place.
-    let null = File::open("/dev/null").map_err(step("opening the sandbox's /dev/null"))?;
+    let null = File::open("/dev/null").map_err(step("opening the sandbox's /dev/null"))?.into();
     rustix::system::sethostname(setup.create.hostname.as_bytes())
         .map_err(|error| SetupFailure::new("setting the host name", error))?;
     if setup.create.own_network {
         sys::loopback_up().map_err(step("starting the loopback interface"))?;
     }
-    privileges::reduce(setup.create.own_network)
-        .map_err(|error| SetupFailure::new("dropping privileges", error))?;
+    // What both supervisors inherit comes before they part: the commands of both may meet at abstract sockets.
+    let own_network = setup.create.own_network;
+    privileges::limit(own_network).map_err(|error| SetupFailure::new("limiting privileges", error))?;
     if setup.hide_abstract_sockets {
         sys::hide_outer_abstract_sockets().map_err(step("hiding the host's abstract sockets"))?;
     }
+    let prepared = nest(setup, private, Prepared { signals, null, nested: Nested::None })?;
+    privileges::reduce(own_network).map_err(|error| SetupFailure::new("dropping privileges", error))?;
     setup.filter.apply().map_err(step("installing the system call filter"))?;
-    Ok((signals, null.into()))
+    Ok(prepared)
+}
+
+/// Starts the nested supervisor, if there is to be one; returns in both.
+fn nest(
+    setup: &mut Setup<'_>,
+    private: Vec<PrivateDir>,
+    prepared: Prepared,
+) -> Result<Prepared, SetupFailure> {
+    let Some(control) = setup.nested.take() else { return Ok(prepared) };
+    let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
+    mounts::make_mount_points(&private).map_err(step("making the directories for private ones"))?;
+    let forked = sys::fork_into(libc::CLONE_NEWNS | libc::CLONE_NEWPID);
+    let nested = match forked.map_err(step("making the nested namespaces"))? {
+        Fork::Parent(pid) => {
+            mounts::mount_private(private).map_err(step("mounting the private directories"))?;
+            Nested::Outside(pid)
+        }
+        Fork::Child => {
+            mounts::enter_nested(&private).map_err(step("making the nested view"))?;
+            let mut keep = vec![setup.lifetime.as_raw_fd(), control.as_raw_fd()];
+            keep.extend([prepared.signals.as_raw_fd(), prepared.null.as_raw_fd()]);
+            keep.extend(setup.membership.raw_fds());
+            sys::close_all_except(&keep);
+            // Closed already.
+            std::mem::forget(private);
+            Nested::Inside(control)
+        }
+    };
+    Ok(Prepared { nested, ..prepared })
 }
 
 /// Writes to a borrowed descriptor.
@@ -106,15 +188,11 @@ impl io::Write for FdWriter<'_> {
 /// How many survivors are told with their whole command line: more would not fit into an answer.
 const MAX_COMMAND_LINES: usize = 256;
 
-/// How often a tree of processes is looked at again before everything is killed instead.
-const MAX_ROUNDS: u32 = 2000;
+/// How long a tree of processes is looked at again and again before everything is killed instead.
+const TREE_TIME: Duration = Duration::from_secs(2);
 
-/// Kills every descendant of a process and waits until they are dead; `false` when they outran it.
-fn kill_descendants(ancestor: i32) -> bool {
-    let mut rounds = 0..MAX_ROUNDS;
-    let descendants = || process::living_below(|process| process.parent == ancestor);
-    process::kill_all(descendants, || rounds.next().is_some())
-}
+/// How long a shepherd without children gets to end before the next look.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// A command that runs, or whose descendants do.
 struct Running {
@@ -132,6 +210,8 @@ struct Supervisor<'a> {
     null: OwnedFd,
     root: bool,
     membership: Membership,
+    /// The nested supervisor, without which the sandbox is not what it was made to be.
+    nested: Option<i32>,
     commands: Vec<Running>,
     /// Commands whose shepherd was killed from inside, so that nobody knows what they left.
     lost: Vec<u64>,
@@ -149,6 +229,9 @@ impl Supervisor<'_> {
             if child_changed {
                 drain(&self.signals);
                 self.reap();
+                if self.nested.is_some_and(|nested| !sys::is_child(nested)) {
+                    return Ok(());
+                }
                 self.keep_running();
             }
             if request {
@@ -241,10 +324,7 @@ impl Supervisor<'_> {
         let shepherd =
             self.commands.iter().find(|command| command.id == id).map(|command| command.shepherd.pid);
         let gone = match shepherd {
-            Some(shepherd) if sys::is_child(shepherd) => {
-                kill_descendants(shepherd) && self.end_shepherd(id, shepherd)
-            }
-            Some(_) => false,
+            Some(shepherd) => sys::is_child(shepherd) && self.end_tree(shepherd),
             None => !self.lost.contains(&id),
         };
         if !gone {
@@ -253,19 +333,26 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Ends a shepherd that has nothing left to watch, and tells the end of its command if it has not.
+    /// Kills what is below a shepherd until the shepherd ends by itself; `false` when the tree outran this.
     ///
-    /// It would end by itself, unless a command has stopped it.
-    fn end_shepherd(&mut self, id: u64, shepherd: i32) -> bool {
-        // One that has ended already needs no signal.
-        let _ = sys::kill(shepherd, libc::SIGKILL);
-        if let Ok(Some((pid, status))) = sys::reap(shepherd, true) {
-            self.ended(pid, status);
+    /// Only the shepherd's own end shows that nothing is left: it has a child as long as anything below it lives, while
+    /// a process that keeps starting another and ending can be missed by every look at /proc.
+    fn end_tree(&mut self, shepherd: i32) -> bool {
+        let began = Instant::now();
+        let descendants = || process::living_below(|process| process.parent == shepherd);
+        while process::kill_all(descendants, || began.elapsed() < TREE_TIME) {
+            match sys::reap(shepherd, false) {
+                Ok(Some((pid, status))) => {
+                    self.ended(pid, status);
+                    return !status.is_signal();
+                }
+                // A command may have stopped it.
+                Ok(None) => _ = sys::kill(shepherd, libc::SIGCONT),
+                Err(_) => return false,
+            }
+            sleep(PAUSE);
         }
-        // The dead that it had not reaped are the supervisor's now.
-        self.reap();
-        self.lost.retain(|lost| *lost != id);
-        true
+        false
     }
 
     /// Continues what works for the engine, which the commands may stop, as they may kill it.
@@ -276,11 +363,20 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Kills everything else in the PID namespace, and so a nested supervisor, too.
     fn kill_all(&mut self) {
-        // Nothing to kill is as good.
-        let _ = sys::kill(-1, libc::SIGKILL);
-        while let Ok(Some((pid, status))) = sys::reap(-1, true) {
-            self.ended(pid, status);
+        self.nested = None;
+        // The kernel kills all at once: whoever is about to start another is killed before. What is left to do is to
+        // wait for their end.
+        while sys::kill(-1, libc::SIGKILL).is_ok() {
+            let mut found = false;
+            while let Ok(Some((pid, status))) = sys::reap(-1, true) {
+                self.ended(pid, status);
+                found = true;
+            }
+            if !found {
+                break;
+            }
         }
         self.lost.clear();
     }

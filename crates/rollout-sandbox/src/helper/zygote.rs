@@ -37,7 +37,9 @@ pub(super) fn run() -> io::Result<()> {
     let mut zygote = match prepare(&hello) {
         Ok((filter, probe)) => {
             wire::answer(&answer, &HelloAnswer::Ready(probe.clone()))?;
-            Zygote { children: HashMap::new(), mount_point: mount_point(&hello.run_dir), filter, probe, lock }
+            let private_on_disk = probe.upper_on_disk && mounts::can_execute_from(&hello.run_dir);
+            let mount_point = mount_point(&hello.run_dir);
+            Zygote { children: HashMap::new(), mount_point, filter, probe, private_on_disk, lock }
         }
         Err(failure) => {
             wire::answer(&answer, &HelloAnswer::Failed(failure))?;
@@ -67,6 +69,7 @@ struct Zygote {
     mount_point: PathBuf,
     filter: Filter,
     probe: Probe,
+    private_on_disk: bool,
     lock: OwnedFd,
 }
 
@@ -83,8 +86,9 @@ impl Zygote {
             }
             if request {
                 let Some((create, fds)) = wire::receive::<Create>(socket)? else { return Ok(()) };
-                let Ok([lifetime, control]) = <[OwnedFd; 2]>::try_from(fds) else { continue };
-                if let Err(failure) = self.create(&create, &lifetime, control) {
+                let mut fds = fds.into_iter();
+                let (Some(lifetime), Some(control)) = (fds.next(), fds.next()) else { continue };
+                if let Err(failure) = self.create(&create, &lifetime, control, fds.next()) {
                     // The engine may have given up waiting; then nobody needs the answer.
                     let _ = wire::answer(File::from(lifetime), &CreateAnswer::Failed(failure));
                 }
@@ -92,7 +96,13 @@ impl Zygote {
         }
     }
 
-    fn create(&mut self, create: &Create, lifetime: &OwnedFd, control: OwnedFd) -> Result<(), SetupFailure> {
+    fn create(
+        &mut self,
+        create: &Create,
+        lifetime: &OwnedFd,
+        control: OwnedFd,
+        nested: Option<OwnedFd>,
+    ) -> Result<(), SetupFailure> {
         for part in &create.parts {
             if create.upper_on_disk {
                 mounts::backing_dirs(&create.dir, &part.name)
@@ -101,8 +111,8 @@ impl Zygote {
         }
         let cgroups: Vec<PathBuf> = create.cgroups.iter().map(|spec| spec.dir.clone()).collect();
         let membership = Membership::create(&create.cgroups);
-        let result =
-            membership.and_then(|membership| self.clone_supervisor(create, lifetime, &control, membership));
+        let result = membership
+            .and_then(|membership| self.clone_supervisor(create, lifetime, &control, nested, membership));
         match result {
             Ok((pid, lifetime)) => {
                 self.children.insert(pid, Child { _lifetime: lifetime, cgroups });
@@ -120,6 +130,7 @@ impl Zygote {
         create: &Create,
         lifetime: &OwnedFd,
         control: &OwnedFd,
+        nested: Option<OwnedFd>,
         membership: Membership,
     ) -> Result<(i32, OwnedFd), SetupFailure> {
         let lifetime =
@@ -143,6 +154,8 @@ impl Zygote {
                 membership,
                 lifetime: lifetime.as_fd(),
                 control: control.as_fd(),
+                nested,
+                private_on_disk: self.private_on_disk,
                 lock: self.lock.as_fd(),
             }),
             Err(error) => Err(SetupFailure::new("making the namespaces", error)),
@@ -190,8 +203,14 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
         .map_err(|error| SetupFailure::new(format!("making {}", mount_point.display()), error))?;
     let upper_on_disk = mounts::probe_overlay(&hello.run_dir, &mount_point, root)?;
     let filter =
-        Filter::compile().map_err(|error| SetupFailure::new("compiling the system call filter", error))?;
+        install_filter().map_err(|error| SetupFailure::new("installing the system call filter", error))?;
     Ok((filter, Probe { root, upper_on_disk, hides_abstract_sockets: sys::can_hide_abstract_sockets() }))
+}
+
+/// Installs what sandboxes inherit, and returns what each of them installs itself.
+fn install_filter() -> io::Result<Filter> {
+    Filter::for_all()?.apply()?;
+    Filter::for_inside()
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {

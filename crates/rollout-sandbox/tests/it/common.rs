@@ -26,6 +26,7 @@ impl Host {
             image: self.engine.host_image().await.unwrap(),
             network: Network::None,
             limits: SandboxLimits::default(),
+            private_dirs: Vec::new(),
         }
     }
 
@@ -58,16 +59,36 @@ pub(crate) fn command(argv: &[&str]) -> (SandboxCommand, File, File) {
         stdout: stdout_end,
         stderr: stderr_end,
         tty: false,
+        nested: false,
     };
     (command, stdout.into(), stderr.into())
 }
 
 /// Starts a script whose output nobody reads.
 pub(crate) async fn start(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
+    start_as(sandbox, script, false).await
+}
+
+async fn start_as(sandbox: &RunningSandbox, script: &str, nested: bool) -> SandboxProcess {
     let (mut command, _, _) = command(&["/bin/sh", "-c", script]);
     let null = || File::options().write(true).open("/dev/null").unwrap().into();
     (command.stdout, command.stderr) = (null(), null());
+    command.nested = nested;
     sandbox.exec(command).await.unwrap()
+}
+
+/// What a nested script that must succeed prints.
+pub(crate) async fn nested(sandbox: &RunningSandbox, script: &str) -> String {
+    let (mut command, stdout, stderr) = command(&["/bin/bash", "-c", script]);
+    command.nested = true;
+    let output = run(sandbox, (command, stdout, stderr)).await;
+    assert_eq!(output.exit.status, ExitStatus::Code(0), "{script}: {}{}", output.stdout, output.stderr);
+    output.stdout
+}
+
+/// Starts a nested script whose output nobody reads.
+pub(crate) async fn start_nested(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
+    start_as(sandbox, script, true).await
 }
 
 /// Runs a script to its end.
@@ -88,7 +109,7 @@ pub(crate) async fn run(
     };
     let mut process = sandbox.exec(command).await.unwrap();
     let (stdout, stderr) = (read(stdout), read(stderr));
-    let exit = process.wait().await;
+    let exit = process.wait().await.unwrap();
     Output { exit, stdout: stdout.await.unwrap(), stderr: stderr.await.unwrap() }
 }
 

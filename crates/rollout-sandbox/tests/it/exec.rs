@@ -80,7 +80,7 @@ async fn an_interactive_command_has_a_terminal_of_its_own() {
     let reading = tokio::task::spawn_blocking(move || {
         BufReader::new(person).lines().map_while(Result::ok).find(|line| line.contains("got"))
     });
-    assert_eq!(process.wait().await.status, ExitStatus::Code(6));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Code(6));
     drop(terminal);
     assert_eq!(reading.await.unwrap().unwrap().trim_end(), "got hello");
     sandbox.destroy().await.unwrap();
@@ -120,8 +120,13 @@ async fn sandboxes_run_beside_each_other_without_meeting() {
             let image = engine.host_image().await.unwrap();
             let (network, limits) =
                 (rollout_sandbox::Network::None, rollout_sandbox::SandboxLimits::default());
-            let spec =
-                rollout_sandbox::SandboxSpec { name: format!("Task_{number}"), image, network, limits };
+            let spec = rollout_sandbox::SandboxSpec {
+                name: format!("Task_{number}"),
+                image,
+                network,
+                limits,
+                private_dirs: Vec::new(),
+            };
             let sandbox = engine.create(spec).await.unwrap();
             let script =
                 format!("hostname; echo {number} > /tmp/mine; ls /tmp; ps ax 2>/dev/null | grep -c hostname");

@@ -38,6 +38,7 @@ async fn hold_sandboxes_if_child(marker: &str) {
             image: engine.host_image().await.unwrap(),
             network: Network::None,
             limits: SandboxLimits { pids: Some(50), ..SandboxLimits::default() },
+            private_dirs: Vec::new(),
         };
         let sandbox = engine.create(spec).await.unwrap();
         let process =
@@ -141,11 +142,17 @@ async fn churn(state_dir: &Path, marker: &str) {
     let image = engine.host_image().await.unwrap();
     let limits = SandboxLimits { pids: Some(50), ..SandboxLimits::default() };
     loop {
-        let spec = SandboxSpec { name: "test".into(), image: image.clone(), network: Network::None, limits };
+        let spec = SandboxSpec {
+            name: "test".into(),
+            image: image.clone(),
+            network: Network::None,
+            limits,
+            private_dirs: Vec::new(),
+        };
         let sandbox = engine.create(spec).await.unwrap();
         println!("\nrun dir {}", sandbox.root_dir().parent().unwrap().display());
         std::io::stdout().flush().unwrap();
-        start(&sandbox, &format!("setsid sleep {marker} & echo x > /root/file")).await.wait().await;
+        start(&sandbox, &format!("setsid sleep {marker} & echo x > /root/file")).await.wait().await.unwrap();
         sandbox.destroy().await.unwrap();
     }
 }
@@ -200,7 +207,7 @@ async fn a_dropped_sandbox_ends_and_its_directory_goes() {
     let dir = sandbox.root_dir().to_owned();
     let mut process = start(&sandbox, &format!("exec sleep {marker}")).await;
     drop(sandbox);
-    process.wait().await;
+    process.wait().await.unwrap_err();
     eventually("the removal of the directory", || !dir.exists()).await;
     assert_eq!(processes_with(marker), 0);
 }

@@ -192,6 +192,10 @@ async fn the_filter_cannot_be_passed_by_other_call_numbers() {
     assert_eq!(call(clone).await, "-1 1\n", "clone with CLONE_NEWUSER");
     assert_eq!(call(clone3).await, "-1 38\n", "clone3 is missing");
     assert_eq!(call(unshare).await, "-1 1\n");
+    let no_such_family = "-1 97\n";
+    let vsock = "python3 -c 'import ctypes; c = ctypes.CDLL(None, use_errno=True); \
+                 print(c.socket(40, 1, 0), ctypes.get_errno())'";
+    assert_eq!(out(&sandbox, vsock).await, no_such_family, "sockets to the hypervisor");
     assert_eq!(call(0x4000_0000 | getpid).await, "-1 1\n", "the x32 numbers");
     sandbox.destroy().await.unwrap();
 }

@@ -50,7 +50,7 @@ async fn killing_a_tree_ends_detached_grandchildren() {
     let mut process = start(&sandbox, script).await;
     ready(&sandbox, "/ready").await;
     process.kill_tree().await.unwrap();
-    assert_eq!(process.wait().await.status, ExitStatus::Signal(9));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
     sandbox.destroy().await.unwrap();
 }
@@ -60,7 +60,7 @@ async fn a_service_outlives_its_command_and_is_found() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut process = start(&sandbox, "sleep 1001 & setsid sleep 1002 & exit 3").await;
-    assert_eq!(process.wait().await.status, ExitStatus::Code(3));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Code(3));
     survivors(&sandbox, &["sleep 1001", "sleep 1002"]).await;
     process.kill_tree().await.unwrap();
     nothing_runs(&sandbox).await;
@@ -90,7 +90,7 @@ async fn a_wait_ends_when_everything_is_killed_from_inside() {
     let mut bystander = start(&sandbox, "touch /ready; sleep 1001").await;
     ready(&sandbox, "/ready").await;
     let killer = sh(&sandbox, "kill -9 -1").await;
-    assert_eq!(bystander.wait().await.status, ExitStatus::Signal(9));
+    assert_eq!(bystander.wait().await.unwrap().status, ExitStatus::Signal(9));
     // kill spares its caller, whose own end is then an ordinary one.
     assert_eq!(killer.exit.status, ExitStatus::Code(0));
     assert_eq!(out(&sandbox, "echo still usable").await, "still usable\n");
@@ -102,7 +102,7 @@ async fn what_a_command_left_dies_even_if_its_shepherd_was_killed() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut process = start(&sandbox, "setsid sleep 1001 & kill -9 $PPID; exit 5").await;
-    assert_eq!(process.wait().await.status, ExitStatus::Code(5));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Code(5));
     survivors(&sandbox, &["sleep 1001"]).await;
     process.kill_tree().await.unwrap();
     nothing_runs(&sandbox).await;
@@ -117,7 +117,7 @@ async fn a_wait_that_was_dropped_can_be_begun_again() {
     let cancelled = tokio::time::timeout(std::time::Duration::from_millis(5), process.wait()).await;
     assert!(cancelled.is_err());
     out(&sandbox, "touch /go").await;
-    assert_eq!(process.wait().await.status, ExitStatus::Code(4));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Code(4));
     sandbox.destroy().await.unwrap();
 }
 
@@ -133,7 +133,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)'";
     // With its first thread a process loses its command line, and only the name is left.
     survivors(&sandbox, &["python3"]).await;
     process.kill_tree().await.unwrap();
-    assert_eq!(process.wait().await.status, ExitStatus::Signal(9));
+    assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
     sandbox.destroy().await.unwrap();
 }
@@ -143,7 +143,7 @@ async fn a_command_that_stops_its_shepherd_is_still_waited_for() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut process = start(&sandbox, "kill -STOP $PPID; exit 3").await;
-    assert_eq!(in_time(process.wait()).await.status, ExitStatus::Code(3));
+    assert_eq!(in_time(process.wait()).await.unwrap().status, ExitStatus::Code(3));
     sandbox.destroy().await.unwrap();
 }
 
@@ -154,7 +154,7 @@ async fn a_command_that_keeps_its_shepherd_stopped_is_killed_and_waited_for() {
     let mut process = start(&sandbox, "touch /ready; while :; do kill -STOP $PPID; done").await;
     ready(&sandbox, "/ready").await;
     in_time(process.kill_tree()).await.unwrap();
-    assert_eq!(in_time(process.wait()).await.status, ExitStatus::Signal(9));
+    assert_eq!(in_time(process.wait()).await.unwrap().status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
     sandbox.destroy().await.unwrap();
 }
@@ -167,7 +167,7 @@ async fn a_tree_killed_twice_takes_nothing_else_along() {
     let _two = start(&sandbox, "exec sleep 1002").await;
     one.kill_tree().await.unwrap();
     one.kill_tree().await.unwrap();
-    assert_eq!(in_time(one.wait()).await.status, ExitStatus::Signal(9));
+    assert_eq!(in_time(one.wait()).await.unwrap().status, ExitStatus::Signal(9));
     survivors(&sandbox, &["sleep 1002"]).await;
     sandbox.destroy().await.unwrap();
 }
@@ -186,12 +186,12 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
         let mut process = in_time(sandbox.exec(command)).await.unwrap();
         // Only the command itself may stay stopped, until its deadline.
         in_time(process.kill_tree()).await.unwrap();
-        in_time(process.wait()).await;
+        in_time(process.wait()).await.unwrap();
         // Long enough for a process of its own, which the stopper may get killed.
         let _ = in_time(copy_out(&sandbox, "/usr/bin", limits)).await;
     }
     stopper.kill_tree().await.unwrap();
-    assert_eq!(in_time(stopper.wait()).await.status, ExitStatus::Signal(9));
+    assert_eq!(in_time(stopper.wait()).await.unwrap().status, ExitStatus::Signal(9));
     nothing_runs(&sandbox).await;
     sandbox.destroy().await.unwrap();
 }

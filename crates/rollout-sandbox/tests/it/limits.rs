@@ -30,7 +30,7 @@ while True:
     }
     assert!((50..=64).contains(&processes), "{processes} processes");
     bomb.kill_tree().await.unwrap();
-    bomb.wait().await;
+    bomb.wait().await.unwrap();
     assert_eq!(sandbox.survivors().await.unwrap(), []);
     assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
     sandbox.destroy().await.unwrap();

@@ -10,5 +10,6 @@ mod files;
 mod isolation;
 mod kill;
 mod limits;
+mod nested;
 mod snapshot;
 mod user;

@@ -81,6 +81,7 @@ async fn make_snapshots_if_child() {
             image: engine.host_image().await.unwrap(),
             network: rollout_sandbox::Network::None,
             limits: rollout_sandbox::SandboxLimits::default(),
+            private_dirs: Vec::new(),
         };
         let mut sandbox = engine.create(spec).await.unwrap();
         out(&sandbox, "mkdir /opt/d; for n in $(seq 50); do echo $n > /opt/d/$n; done").await;

@@ -7,7 +7,7 @@ use rollout_sandbox::{
     SandboxSpec, sweep,
 };
 
-use crate::common::{command, copy_out, out, start};
+use crate::common::{command, copy_out, nested, out, start};
 
 const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
 const NOBODY: u32 = 65534;
@@ -51,6 +51,7 @@ async fn check(engine: &SandboxEngine) {
         image: engine.host_image().await.unwrap(),
         network: Network::None,
         limits: SandboxLimits::default(),
+        private_dirs: Vec::new(),
     };
     let sandbox = engine.create(spec.clone()).await.unwrap();
     assert_eq!(
@@ -79,6 +80,16 @@ async fn check(engine: &SandboxEngine) {
         engine.create(SandboxSpec { network: Network::Host, ..spec.clone() }).await.unwrap();
     assert_eq!(out(&on_host_network, "echo fine").await, "fine\n");
     on_host_network.destroy().await.unwrap();
+
+    let private = SandboxSpec { private_dirs: vec!["/tests".into()], ..spec.clone() };
+    let nesting = engine.create(private).await.unwrap();
+    nesting.write_file("/tests/file", b"secret\n", 0o755).await.unwrap();
+    assert_eq!(
+        nested(&nesting, "find /tests; ls /proc | grep -c '^1$'; rmdir /tests || true").await,
+        "/tests\n1\n"
+    );
+    assert_eq!(out(&nesting, "cat /tests/file").await, "secret\n");
+    nesting.destroy().await.unwrap();
 
     let layer = sandbox.commit(&engine.state_dir().join("layers/one")).await.unwrap();
     let image = spec.image.with_layer(&layer, "one");

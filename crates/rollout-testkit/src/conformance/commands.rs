@@ -5,7 +5,7 @@
 use std::{fs, time::Duration};
 
 use rollout::{
-    environment::{EnvironmentError, Exec, Outcome, Role},
+    environment::{CommandRole, EnvironmentError, Exec, Outcome},
     record::{log::LogWriter, redact::Redactor},
 };
 
@@ -45,7 +45,7 @@ pub fn arguments_and_variables_arrive_as_they_are(suite: &Suite) {
             let env = [("ODD", odd), ("CHANGED", "command"), ("EMPTY", "")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()));
             let command = Exec {
-                role: Role::Agent,
+                role: CommandRole::Agent,
                 argv: &["bash", "-c", script, odd, ""],
                 env: &env,
                 deadline: None,
@@ -142,7 +142,7 @@ pub fn commands_run_side_by_side(suite: &Suite) {
         let run = async |script: &str| {
             let (stdout, stderr) = (LogWriter::discard(), LogWriter::discard());
             let command = Exec {
-                role: Role::Agent,
+                role: CommandRole::Agent,
                 argv: &["bash", "-c", script],
                 env: &[],
                 deadline: None,

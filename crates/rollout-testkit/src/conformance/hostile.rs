@@ -116,10 +116,15 @@ pub fn links_that_lead_out_and_pipes_stay_inside_and_are_noted(suite: &Suite) {
     }
 }
 
-pub fn an_agent_that_replaces_logs_by_a_file_fails_its_own_verification(suite: &Suite) {
+pub fn an_agent_that_replaces_logs_by_a_file_harms_no_more_than_itself(suite: &Suite) {
     let job = suite.job().task(TestTask::new("task")).script("rm -rf /logs; touch /logs");
-    let result = job.run().expect(1).trial("agent/set/task__1");
-    assert_eq!(result["error"]["type"], "verifier_failed", "{result:#}");
+    let result = job.run().trial("agent/set/task__1");
+    // Where the verifier is isolated, it cannot be done, and the tests find that nothing else was.
+    let ended = (&result["error"]["type"], &result["reward"]);
+    assert!(
+        ended == (&json!("verifier_failed"), &Value::Null) || ended == (&Value::Null, &json!(0.0)),
+        "{result:#}"
+    );
     job.expect_nothing_left();
 }
 

@@ -7,7 +7,7 @@ macro_rules! conformance {
     ($subject:expr) => {
         $crate::conformance! { $subject;
             phases rewards processes separate errors images missing limits hostile
-            cancel preserve snapshots files commands models
+            cancel preserve snapshots files commands models isolation verdict losses
         }
     };
     ($subject:expr; $($module:ident)*) => {
@@ -142,7 +142,7 @@ macro_rules! conformance_module {
             an_agent_that_kills_every_process_harms_no_more_than_itself
             output_that_is_not_utf8_is_kept_as_it_is
             links_that_lead_out_and_pipes_stay_inside_and_are_noted
-            an_agent_that_replaces_logs_by_a_file_fails_its_own_verification
+            an_agent_that_replaces_logs_by_a_file_harms_no_more_than_itself
             an_agent_that_removes_all_programs_fails_its_own_verification
             a_mess_is_collected_as_far_as_possible_and_removed_altogether
             a_pipe_in_the_place_of_a_log_does_not_block_the_job
@@ -217,11 +217,20 @@ macro_rules! conformance_module {
             a_person_has_a_terminal
         }
     };
+    (isolation $subject:expr) => {
+        $crate::conformance_cases! { isolation $subject;
+            an_environment_killed_from_outside_is_lost_and_no_exit
+            killing_all_leaves_no_process_that_keeps_starting_others
+            a_deadline_ends_a_process_that_keeps_starting_others
+            an_agents_processes_cannot_reach_the_verifiers_where_the_provider_says_so
+        }
+    };
     (verdict $subject:expr) => {
         $crate::conformance_cases! { verdict $subject;
             a_process_that_edits_the_tests_forges_no_reward
             a_process_that_edits_the_tests_and_restores_them_forges_no_reward
             a_process_that_replaces_the_tests_forges_no_reward
+            a_process_that_moves_the_directories_away_forges_no_reward
             a_process_that_rewrites_the_reward_forges_none
             a_process_that_replaces_the_reward_forges_none
             a_process_that_hides_the_reward_of_the_tests_forges_none

@@ -15,7 +15,7 @@ fn lose(suite: &Suite, gate: &Gate, task: TestTask, script: &str) {
         .set("retry", json!({"max_attempts": 2, "initial_delay_ms": 10}));
     let running = job.start();
     let first = running.arrival(gate);
-    suite.subject().end_environments(job.name());
+    suite.subject().end_environments(job.name(), &job.state_dir());
     drop(first);
     running.arrival(gate).pass();
     let finished = running.finish().expect(0);

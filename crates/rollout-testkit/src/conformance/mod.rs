@@ -24,6 +24,8 @@
 //!     }
 //!
 //!     fn forget(&self, _place: &str) {}
+//!
+//!     fn kill(&self, _id: &str, _state_dir: &Path) {}
 //! }
 //!
 //! rollout_testkit::conformance!(Mine);
@@ -45,6 +47,7 @@ pub mod errors;
 pub mod files;
 pub mod hostile;
 pub mod images;
+pub mod isolation;
 pub mod limits;
 pub mod losses;
 pub mod missing;

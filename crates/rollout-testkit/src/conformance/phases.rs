@@ -143,7 +143,7 @@ pub fn a_missing_variable_in_a_task_fails_that_task_alone(suite: &Suite) {
 }
 
 pub fn tests_and_solution_are_out_of_the_agents_sight(suite: &Suite) {
-    let script = "ls -d /tests /oracle /solution 2>/dev/null; find / -name 'test.sh' -path '*tests*' 2>/dev/null | grep -v /usr/ ; true";
+    let script = "ls -A /tests 2>/dev/null; ls -d /oracle /solution 2>/dev/null; find / -name 'test.sh' -path '*tests*' 2>/dev/null | grep -v /usr/ ; true";
     let finished = suite.job().task(TestTask::new("task")).script(script).run().expect(0);
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "");
 }

@@ -10,7 +10,7 @@ use std::{
 
 use rollout::{
     config::{Bytes, Cpus},
-    environment::{Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Origin, Role},
+    environment::{CommandRole, Environment, EnvironmentError, EnvironmentSpec, Exec, Exit, Origin},
     record::{log::LogWriter, redact::Redactor},
 };
 use rollout_sandbox::Terminal;
@@ -65,6 +65,29 @@ impl Suite {
             inside.environment.destroy().await.expect("destroy the environment");
         });
         job.expect_nothing_left();
+    }
+
+    /// Makes an environment, kills it from outside while a command runs in it, and returns what became of the command.
+    pub(crate) fn killed(&self, role: CommandRole) -> Result<(Exit, String), EnvironmentError> {
+        let job = self.job().task(TestTask::new("task")).oracle();
+        let ended = runtime().block_on(async {
+            let (environment, scratch) = make(&job).await;
+            let inside = Inside { environment, scratch };
+            let stdout = inside.scratch().join("stdout");
+            let kill = async {
+                while fs::read(&stdout).unwrap_or_default().is_empty() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                self.subject().end_environments(job.name(), &job.state_dir());
+            };
+            let argv = ["bash", "-c", "echo up; exec sleep 600"];
+            let (ended, ()) = tokio::join!(inside.exec_as(role, &argv, None), kill);
+            // Of what is lost, what remains is removed all the same; a complaint about it is no matter here.
+            let _ = inside.environment.destroy().await;
+            ended
+        });
+        job.expect_nothing_left();
+        ended
     }
 
     /// Makes an environment, and lets go of its provider first and of it then.
@@ -124,9 +147,23 @@ impl Inside {
         self.exec(&["bash", "-c", script], None).await.expect("run a script").1
     }
 
-    /// Runs a command, and returns how it ended and what it printed.
+    /// Runs a command of the agent's, and returns how it ended and what it printed.
     pub async fn exec(
         &self,
+        argv: &[&str],
+        deadline: Option<Duration>,
+    ) -> Result<(Exit, String), EnvironmentError> {
+        self.exec_as(CommandRole::Agent, argv, deadline).await
+    }
+
+    /// Runs a script of the verifier's to its end and returns what it printed.
+    pub(crate) async fn verifier_bash(&self, script: &str) -> String {
+        self.exec_as(CommandRole::Verifier, &["bash", "-c", script], None).await.expect("run a script").1
+    }
+
+    async fn exec_as(
+        &self,
+        role: CommandRole,
         argv: &[&str],
         deadline: Option<Duration>,
     ) -> Result<(Exit, String), EnvironmentError> {
@@ -135,10 +172,7 @@ impl Inside {
             |name: &str| -> io::Result<LogWriter> { Ok(LogWriter::new(file(name)?, &Redactor::default())) };
         let (stdout, stderr) =
             (writer("stdout").expect("make a file"), writer("stderr").expect("make a file"));
-        let exit = self
-            .environment
-            .exec(Exec { role: Role::Agent, argv, env: &[], deadline, stdout, stderr })
-            .await?;
+        let exit = self.environment.exec(Exec { role, argv, env: &[], deadline, stdout, stderr }).await?;
         let printed: Vec<u8> = ["stdout", "stderr"]
             .iter()
             .flat_map(|name| fs::read(self.scratch().join(name)).expect("read what was printed"))

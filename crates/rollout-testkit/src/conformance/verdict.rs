@@ -105,6 +105,16 @@ pub fn a_process_that_replaces_the_tests_forges_no_reward(suite: &Suite) {
     );
 }
 
+pub fn a_process_that_moves_the_directories_away_forges_no_reward(suite: &Suite) {
+    attack(
+        suite,
+        &daemon(
+            "while :; do mv /logs /old-$RANDOM; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt
+             mv /tests /tests-$RANDOM; mkdir /tests; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; done",
+        ),
+    );
+}
+
 pub fn a_process_that_rewrites_the_reward_forges_none(suite: &Suite) {
     attack(
         suite,

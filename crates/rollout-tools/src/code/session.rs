@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::{
-    environment::{CopyMode, Environment, Exec, Exit, Outcome, Role},
+    environment::{CommandRole, CopyMode, Environment, Exec, Exit, Outcome},
     record::log::LogWriter,
 };
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ impl CodeSession {
         let env = [("LANG", "C.UTF-8"), ("PYTHONPATH", WORK_DIR), ("PYTHONUNBUFFERED", "1")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let command = Exec {
-            role: Role::Agent,
+            role: CommandRole::Agent,
             argv: &["sh", "-c", IN_WORK_DIR, "sh", WORK_DIR, word, &path],
             env: &env,
             deadline: Some(deadline),
@@ -214,7 +214,7 @@ fn told(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duration)
 /// Whether there is a Python inside.
 pub(super) async fn has_python(environment: &dyn Environment) -> Result<bool, ToolError> {
     let command = Exec {
-        role: Role::Agent,
+        role: CommandRole::Agent,
         argv: &["sh", "-c", "command -v python3"],
         env: &[],
         deadline: Some(Duration::from_secs(30)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rollout::{
-    environment::{Environment, Exec, FileRead, Outcome, Role},
+    environment::{CommandRole, Environment, Exec, FileRead, Outcome},
     record::log::LogWriter,
 };
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ impl Desktop {
         let env = [("DISPLAY", DISPLAY), ("LANG", "C.UTF-8"), ("LC_ALL", "C.UTF-8")];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let command = Exec {
-            role: Role::Agent,
+            role: CommandRole::Agent,
             argv,
             env: &env,
             deadline: Some(deadline),

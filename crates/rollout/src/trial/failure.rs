@@ -65,14 +65,20 @@ fn classify(phase: Phase, error: &EnvironmentError) -> (ErrorType, bool) {
         EnvironmentError::Refused(_) => (ErrorType::EnvironmentStartFailed, false),
         EnvironmentError::Resources(_) => (ErrorType::EnvironmentResourceAllocationFailed, false),
         EnvironmentError::Teardown(_) => (ErrorType::EnvironmentTeardownFailed, false),
-        EnvironmentError::Command(_) | EnvironmentError::Ended(_) => match phase {
-            Phase::Image => (ErrorType::EnvironmentBuildFailed, false),
-            Phase::Start => (ErrorType::EnvironmentStartFailed, false),
-            Phase::Install => (ErrorType::AgentInstallFailed, false),
-            Phase::Execute => (ErrorType::AgentExecutionFailed, false),
-            Phase::Verify => (ErrorType::VerifierFailed, false),
-            Phase::Collect | Phase::Teardown => (ErrorType::InternalError, false),
-        },
+        // Once an agent runs it may have filled the disk itself, and must not earn another try by that.
+        EnvironmentError::DiskFull(_) if matches!(phase, Phase::Image | Phase::Start) => {
+            (ErrorType::EnvironmentStartFailed, true)
+        }
+        EnvironmentError::DiskFull(_) | EnvironmentError::Command(_) | EnvironmentError::Ended(_) => {
+            match phase {
+                Phase::Image => (ErrorType::EnvironmentBuildFailed, false),
+                Phase::Start => (ErrorType::EnvironmentStartFailed, false),
+                Phase::Install => (ErrorType::AgentInstallFailed, false),
+                Phase::Execute => (ErrorType::AgentExecutionFailed, false),
+                Phase::Verify => (ErrorType::VerifierFailed, false),
+                Phase::Collect | Phase::Teardown => (ErrorType::InternalError, false),
+            }
+        }
         EnvironmentError::Lost(_) => match phase {
             Phase::Image | Phase::Start => (ErrorType::EnvironmentStartFailed, true),
             _ => (ErrorType::InternalError, true),
@@ -136,6 +142,9 @@ mod tests {
             (Phase::Start, E::Refused(text()), ErrorType::EnvironmentStartFailed, false),
             (Phase::Start, E::Resources(text()), ErrorType::EnvironmentResourceAllocationFailed, false),
             (Phase::Start, E::Lost(text()), ErrorType::EnvironmentStartFailed, true),
+            (Phase::Start, E::DiskFull(text()), ErrorType::EnvironmentStartFailed, true),
+            (Phase::Execute, E::DiskFull(text()), ErrorType::AgentExecutionFailed, false),
+            (Phase::Verify, E::DiskFull(text()), ErrorType::VerifierFailed, false),
             (Phase::Install, E::Command(text()), ErrorType::AgentInstallFailed, false),
             (Phase::Execute, E::Command(text()), ErrorType::AgentExecutionFailed, false),
             (Phase::Execute, E::Lost(text()), ErrorType::InternalError, true),

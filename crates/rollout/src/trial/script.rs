@@ -10,7 +10,7 @@ use super::{
 use crate::agent;
 use rollout_core::{event::Phase, redact::Redactor, result::ErrorType};
 use rollout_env::{
-    Environment, Exec, Exit, Outcome, Role,
+    CommandRole, Environment, Exec, Exit, Outcome,
     blocking::blocking,
     log::{LogTail, LogWriter, create_log_files},
 };
@@ -27,7 +27,7 @@ pub(super) struct Script {
     path: &'static str,
     /// Where its output lies in the trial's directory.
     output: &'static str,
-    role: Role,
+    role: CommandRole,
     phase: Phase,
     failed: ErrorType,
     timed_out: ErrorType,
@@ -39,7 +39,7 @@ pub(super) const INSTALL: Script = Script {
     name: "the agent's install script",
     path: agent::INSTALL_SCRIPT,
     output: "setup",
-    role: Role::Agent,
+    role: CommandRole::Agent,
     phase: Phase::Install,
     failed: ErrorType::AgentInstallFailed,
     timed_out: ErrorType::AgentInstallTimeout,
@@ -50,7 +50,7 @@ pub(super) const EXECUTE: Script = Script {
     name: "the agent's execute script",
     path: agent::EXECUTE_SCRIPT,
     output: "command",
-    role: Role::Agent,
+    role: CommandRole::Agent,
     phase: Phase::Execute,
     failed: ErrorType::AgentExecutionFailed,
     timed_out: ErrorType::AgentExecutionTimeout,
@@ -63,7 +63,7 @@ pub(super) const TESTS: Script = Script {
     name: "tests/test.sh",
     path: "/tests/test.sh",
     output: "logs/verifier",
-    role: Role::Verifier,
+    role: CommandRole::Verifier,
     phase: Phase::Verify,
     failed: ErrorType::VerifierFailed,
     timed_out: ErrorType::VerifierTimeout,
@@ -90,7 +90,7 @@ pub(super) async fn run(
     let exit = bounded_after(limit, environment.exec(command))
         .await
         .map_err(|error| Failure::environment(script.phase, &error))?;
-    if exit.outcome == Outcome::TimedOut && script.role == Role::Agent {
+    if exit.outcome == Outcome::TimedOut && script.role == CommandRole::Agent {
         // What keeps starting others and ending gets away from the end of its tree, and not from this.
         required(script.phase, environment.kill_all()).await?;
     }

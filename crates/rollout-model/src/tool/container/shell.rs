@@ -5,7 +5,7 @@ use std::{fs::File, io, os::unix::fs::FileExt as _, time::Duration};
 use crate::tool::container::{ToolFailure, bounded};
 use rollout_core::redact::Redactor;
 use rollout_env::{
-    Environment, Exec, Exit, Outcome, Role,
+    CommandRole, Environment, Exec, Exit, Outcome,
     blocking::blocking,
     log::{LogWriter, cut},
 };
@@ -67,7 +67,7 @@ pub(super) async fn run(
     let [stdout, stderr, output] = files.await.map_err(no_output)?;
     let redactor = Redactor::default();
     let command = Exec {
-        role: Role::Agent,
+        role: CommandRole::Agent,
         argv,
         env,
         deadline: Some(deadline),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use rollout::{
-    environment::{EnvironmentError, Exec, Exit, Outcome, Role},
+    environment::{CommandRole, EnvironmentError, Exec, Exit, Outcome},
     record::log::MAX_LOG_BYTES,
 };
 
@@ -163,7 +163,7 @@ async fn survivors_keep_writing_into_the_log() {
     let script = "(while [ ! -e go ]; do sleep 0.01; done; echo late; sleep 1000) & echo early";
     let argv = ["bash", "-c", script];
     let exec = Exec {
-        role: Role::Agent,
+        role: CommandRole::Agent,
         argv: &argv,
         env: &[],
         deadline: Some(Duration::from_secs(60)),

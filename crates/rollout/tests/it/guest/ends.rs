@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use rollout::environment::{Exec, Outcome, Role, guest::PROGRAM};
+use rollout::environment::{CommandRole, Exec, Outcome, guest::PROGRAM};
 
 use super::support::{Container, until};
 
@@ -97,7 +97,7 @@ async fn a_command_whose_future_is_dropped_is_killed_with_all_it_started() {
     let script = format!("{DAEMON}; touch started; sleep 4242");
     let argv = ["bash", "-c", &script];
     let exec = container.guest.exec(Exec {
-        role: Role::Agent,
+        role: CommandRole::Agent,
         argv: &argv,
         env: &[],
         deadline: None,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::support::copy_out;
 use rollout::{
-    environment::{EnvironmentError, Exec, FileRead, Outcome, Role, guest::Guest},
+    environment::{CommandRole, EnvironmentError, Exec, FileRead, Outcome, guest::Guest},
     record::{
         log::{LogWriter, create_log_files},
         redact::Redactor,
@@ -86,7 +86,7 @@ async fn finishing_waits_for_the_output_that_has_come() {
         }
         drop(theirs);
     };
-    let exec = Exec { role: Role::Agent, argv: &["true"], env: &[], deadline: None, stdout, stderr };
+    let exec = Exec { role: CommandRole::Agent, argv: &["true"], env: &[], deadline: None, stdout, stderr };
     let (exit, ()) = tokio::join!(guest.exec(exec), answers);
     assert_eq!(exit.unwrap().outcome, Outcome::Code(0));
     guest.finish().await;

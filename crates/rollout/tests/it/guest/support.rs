@@ -10,7 +10,7 @@ use std::{
 
 use rollout::{
     environment::{
-        CopyOut, EnvironmentError, Exec, Exit, Role,
+        CommandRole, CopyOut, EnvironmentError, Exec, Exit,
         guest::{Guest, PROGRAM},
     },
     record::{
@@ -92,8 +92,10 @@ impl Container {
         let logs = tempfile::tempdir().unwrap();
         let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let [stdout, stderr] = self.logs(logs.path());
-        let exit =
-            self.guest.exec(Exec { role: Role::Agent, argv, env: &env, deadline, stdout, stderr }).await?;
+        let exit = self
+            .guest
+            .exec(Exec { role: CommandRole::Agent, argv, env: &env, deadline, stdout, stderr })
+            .await?;
         let stdout = std::fs::read(logs.path().join("stdout.txt")).unwrap();
         let stderr = std::fs::read(logs.path().join("stderr.txt")).unwrap();
         Ok(Ran { exit, stdout, stderr })

@@ -1,0 +1,79 @@
+//! What keeps the agent, the verifier and the machine apart.
+#![expect(missing_docs, reason = "the name of a case says what it describes")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use rollout::environment::{CommandRole, EnvironmentError, Outcome};
+
+use super::{Inside, Suite};
+use crate::TestTask;
+
+/// Starts another process and ends, over and over: a look at /proc finds it only by luck. Each leaves a mark.
+pub(crate) const HOP: &str = "hop() { echo >> /tmp/hops; hop & }; hop";
+
+pub fn an_environment_killed_from_outside_is_lost_and_no_exit(suite: &Suite) {
+    for role in [CommandRole::Agent, CommandRole::Verifier] {
+        let ended = suite.killed(role);
+        assert!(matches!(ended, Err(EnvironmentError::Lost(_))), "{role:?}: {ended:?}");
+    }
+}
+
+/// Waits until a process hops, then until `end` has ended it, and makes sure that it hops no more.
+async fn hops_until(inside: &Inside, end: impl AsyncFnOnce()) {
+    inside.bash("until [ -s /tmp/hops ]; do sleep 0.01; done").await;
+    end().await;
+    let count = "wc -l < /tmp/hops; sleep 0.2; wc -l < /tmp/hops";
+    let counted = inside.bash(count).await;
+    let (before, after) = counted.trim().split_once('\n').unwrap();
+    assert_eq!(before, after, "it goes on");
+    inside.bash("rm /tmp/hops").await;
+}
+
+pub fn killing_all_leaves_no_process_that_keeps_starting_others(suite: &Suite) {
+    suite.inside(TestTask::new("task"), async |inside| {
+        for _ in 0..3 {
+            inside.bash(&format!("for n in 1 2 3; do ( {HOP} ) > /dev/null 2>&1 & done")).await;
+            hops_until(inside, async || inside.environment().kill_all().await.unwrap()).await;
+        }
+    });
+}
+
+pub fn a_deadline_ends_a_process_that_keeps_starting_others(suite: &Suite) {
+    suite.inside(TestTask::new("task"), async |inside| {
+        for _ in 0..3 {
+            let script = format!("( {HOP} ) > /dev/null 2>&1 & sleep 600");
+            let deadline = Some(Duration::from_millis(300));
+            let (exit, _) = inside.exec(&["bash", "-c", &script], deadline).await.unwrap();
+            assert_eq!(exit.outcome, Outcome::TimedOut);
+            hops_until(inside, async || {}).await;
+        }
+    });
+}
+
+pub fn an_agents_processes_cannot_reach_the_verifiers_where_the_provider_says_so(suite: &Suite) {
+    suite.inside(TestTask::new("task"), async |inside| {
+        if !inside.environment().isolates_verifier() {
+            return;
+        }
+        let environment = inside.environment();
+        environment.write_file("/tests/secret.sh", b"secret").await.unwrap();
+        environment.make_dirs(&["/logs/verifier"], true).await.unwrap();
+        inside
+            .verifier_bash("echo 0 > /logs/verifier/reward.txt; KEY=secret sleep 600 > /dev/null 2>&1 &")
+            .await;
+        let attack = "rm -rf /tests /logs; mv /tests /t; mv /logs /l; mkdir -p /tests /logs/verifier
+            for dir in /tests /logs/verifier; do echo 1 > $dir/reward.txt; done
+            grep -rqs secret /tests /logs /proc/[0-9]*/environ /proc/[0-9]*/root/tests && echo found
+            pgrep -x sleep; true";
+        let seen = inside.bash(&format!("{{ {attack}; }} 2> /dev/null")).await;
+        assert_eq!(seen, "");
+        let kept =
+            "cat /logs/verifier/reward.txt /tests/secret.sh; ls -A /tests /logs/verifier; pgrep -cx sleep";
+        assert_eq!(
+            inside.verifier_bash(kept).await,
+            "0\nsecret/logs/verifier:\nreward.txt\n\n/tests:\nsecret.sh\n1\n"
+        );
+        assert_eq!(environment.survivors().await.unwrap(), Vec::<String>::new());
+    });
+}
