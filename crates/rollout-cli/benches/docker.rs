@@ -21,7 +21,7 @@ use rollout::{
     config::load_job,
     environment::{DockerAccess, HostPaths, Provider, connect},
     job::{Cancel, Job, Plan, Selection},
-    task::{Pins, Sources},
+    task::{Resolved, Sources},
 };
 use rollout_testkit::{TestTask, TimedProvider};
 
@@ -135,7 +135,7 @@ async fn trials(root: &Path, name: &str, count: usize, calls: &mut Calls) -> Dur
     let (provider, times) = TimedProvider::new(provider);
     let sources = Sources::new(root.join("cache"));
     let datasets =
-        sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load a dataset");
+        sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.expect("load a dataset");
     let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).expect("plan a job");
     let job = Job::create(plan, Arc::new(provider)).await.expect("create a job");
     let (events, mut heard) = tokio::sync::mpsc::unbounded_channel();

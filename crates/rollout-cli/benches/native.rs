@@ -16,7 +16,7 @@ use std::{
 use rollout::{
     config::load_job,
     job::{Cancel, Job, Plan, Selection},
-    task::{Pins, Sources},
+    task::{Resolved, Sources},
 };
 use rollout_sandbox::{EngineOptions, Network, SandboxEngine, SandboxLimits, SandboxSpec};
 use rollout_testkit::{IdleProvider, TestJob, TestTask};
@@ -196,7 +196,7 @@ async fn plan(root: &Path) -> Plan {
     let loaded = load_job(&root.join("job.yaml"), &[], &vars).expect("load a job");
     let sources = Sources::new(root.join("cache"));
     let datasets =
-        sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load a dataset");
+        sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.expect("load a dataset");
     Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).expect("plan a job")
 }
 

@@ -60,6 +60,13 @@ Examples:
   rollout job.yaml --output json | jq -c 'select(.event == \"trial_finished\")'
                                          Follow it with a program";
 
+const RESUME_EXAMPLES: &str = "\
+Examples:
+  rollout resume jobs/nightly                    Run what has no result yet
+  rollout resume jobs/nightly --rerun error      Run failed trials again
+  rollout resume jobs/nightly --attempts 5       Attempt each task up to five times
+  rollout resume jobs/nightly --with job.yaml    Add what the job file has gained since";
+
 const EVAL_EXAMPLES: &str = "\
 Examples:
   rollout eval config.json                 Ask all questions, and score the answers
@@ -99,7 +106,8 @@ pub(crate) enum Command {
     /// Ask one question
     #[command(after_help = ASK_EXAMPLES)]
     Ask(Ask),
-    /// Continue a job or a benchmark that was cut short
+    /// Continue a job or a benchmark that was cut short, or add to a job
+    #[command(after_help = RESUME_EXAMPLES)]
     Resume(Resume),
     /// Score saved answers by another metric, another judge or a rubric
     Score(Score),
@@ -139,7 +147,7 @@ pub(crate) enum Command {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The job file
+    /// The job file, a directory with a job.yaml, or - for standard input
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
 
@@ -208,6 +216,14 @@ pub(crate) struct Resume {
     /// Run again: trials that are missing, ended in an error, or have a reward below 1
     #[arg(long, value_name = "WHICH", value_delimiter = ',', default_value = "missing")]
     pub rerun: Vec<RerunWhich>,
+
+    /// Attempt each task this often: keep what has run, and run the new attempts
+    #[arg(long, value_name = "N")]
+    pub attempts: Option<u32>,
+
+    /// Add the agents, datasets, tasks and attempts of this job file that the job does not have
+    #[arg(long, value_name = "JOB")]
+    pub with: Option<PathBuf>,
 
     /// Choose who reads the output
     #[arg(long, value_name = "FOR", default_value = "human")]
@@ -438,7 +454,7 @@ pub(crate) fn with_default_command(mut args: Vec<OsString>) -> Vec<OsString> {
         || Cli::command().get_subcommands().any(|command| command.get_name() == first);
     let path = Path::new(first);
     let is_job = first.starts_with('-')
-        || path.is_file()
+        || path.exists()
         || path
             .extension()
             .is_some_and(|extension| extension == "yaml" || extension == "yml" || extension == "json");
@@ -463,6 +479,9 @@ mod tests {
         assert_eq!(expanded(&["a/b.json", "--dry-run"]), "rollout run a/b.json --dry-run");
         assert_eq!(expanded(&["--dry-run", "job.yml"]), "rollout run --dry-run job.yml");
         assert_eq!(expanded(&["Cargo.toml"]), "rollout run Cargo.toml");
+        assert_eq!(expanded(&["src"]), "rollout run src");
+        assert_eq!(expanded(&["-"]), "rollout run -");
+        assert_eq!(expanded(&["/dev/stdin"]), "rollout run /dev/stdin");
         for other in [&["run", "job.yaml"][..], &["--version"], &["--help"], &["doctor"], &["jobb"], &[]] {
             assert_eq!(
                 expanded(other),

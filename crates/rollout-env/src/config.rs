@@ -3,6 +3,7 @@
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Form, Section, Value,
+    diagnostic::{nearest, quoted},
     forms::{bytes_or_mebibytes, cpus, expanded_mapping, flag, word},
 };
 use serde_json::json;
@@ -70,6 +71,12 @@ impl EnvironmentKind {
             Self::Fly => "fly",
         }
     }
+
+    /// The one of this name in records.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Native, Self::Docker, Self::Kubernetes, Self::Modal, Self::Fly];
+        all.into_iter().find(|kind| kind.as_str() == name)
+    }
 }
 
 /// Which environments are kept when their trial ends.
@@ -91,7 +98,10 @@ rollout_settings::settings! {
         ///
         /// See [docker](docker.md) and [native](native.md). Without it, settings that only one of the two knows decide for
         /// that one. `kubernetes`, `modal` and `fly` are known words, and refused: they are not part of this version.
-        kind as "type" = word(&ENVIRONMENT_TYPES).kind("`docker`, `native`").optional().unset("chosen when the job starts"),
+        kind as "type" = word(&ENVIRONMENT_TYPES)
+            .read_by(|section, key| environment_type(section, key))
+            .kind("`docker`, `native`")
+            .optional().unset("chosen when the job starts"),
         /// Builds anew, also where an image exists, and also where the task names an image.
         ///
         /// Each task's Dockerfile is built once without the cache.
@@ -128,6 +138,24 @@ const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 6] = [
     ("modal", EnvironmentKind::Modal),
     ("fly", EnvironmentKind::Fly),
 ];
+
+/// Reads the type. One that nobody knows is told of those that can be used, not of all that are words.
+fn environment_type(section: &Section<'_>, key: &str) -> Option<EnvironmentKind> {
+    let text = section.string(key)?;
+    let found = ENVIRONMENT_TYPES.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);
+    if found.is_none() {
+        let hint = match nearest(text, &["docker", "native"]) {
+            Some(near) => format!("did you mean `{near}`? it can be `docker` or `native`"),
+            None if text == "podman" => {
+                "Podman is `docker` with DOCKER_HOST set to its socket; it can be `docker` or `native`"
+                    .to_owned()
+            }
+            None => "it can be `docker` or `native`".to_owned(),
+        };
+        section.invalid_with_hint(key, format!("`{}` cannot be {}", section.at(key), quoted(text)), hint);
+    }
+    found
+}
 
 const PRESERVE_POLICIES: [(&str, PreservePolicy); 3] = [
     ("never", PreservePolicy::Never),

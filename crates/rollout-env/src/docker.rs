@@ -25,6 +25,7 @@ mod trace;
 
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -43,7 +44,10 @@ use self::{
     settings::Builder,
 };
 use crate::{
-    environment::{Environment, EnvironmentError, EnvironmentSpec, ImageRequest, PreparedImage, Provider},
+    dockerfile::check_dockerfile,
+    environment::{
+        Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage, Provider,
+    },
     host::HostPaths,
     preparations::Preparations,
 };
@@ -168,6 +172,10 @@ impl Provider for Docker {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
+        if docker_image.is_some() { Ok(()) } else { check_dockerfile(context) }
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {

@@ -32,6 +32,12 @@ pub trait Provider: Send + Sync {
         Vec::new()
     }
 
+    /// Finds what will keep an image from being made, as far as that can be known without making it. Blocks.
+    fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
+        let _ = (context, docker_image);
+        Ok(())
+    }
+
     /// Builds or fetches the task's image, once per content however many trials ask at a time.
     ///
     /// Dropping the future stops the work unless somebody else waits for the same image.
@@ -48,6 +54,32 @@ pub trait Provider: Send + Sync {
 
     /// Waits until everything is gone that it removes in the background, so that a job does not end before.
     async fn settle(&self) {}
+}
+
+/// What to say where an image is to be built and there is no Dockerfile.
+pub(crate) fn no_dockerfile(path: &Path, docker_image: Option<&str>) -> String {
+    let path = path.display();
+    match docker_image {
+        Some(image) => {
+            format!(
+                "there is no {path}, which `force_build` needs: write one, or remove `force_build` to use {image}"
+            )
+        }
+        None => format!(
+            "there is no {path}: write one, or name an image as environment.docker_image in task.toml"
+        ),
+    }
+}
+
+/// Why an image cannot be made, known before anybody tried.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImageProblem {
+    /// The provider does not know an image of this name.
+    #[error("{0}")]
+    Unknown(String),
+    /// The Dockerfile cannot be built.
+    #[error("{0}")]
+    Dockerfile(String),
 }
 
 /// Who asks for an image or an environment, for the labels of what is made.

@@ -13,6 +13,7 @@ mod config;
 mod connect;
 #[cfg(feature = "docker")]
 pub mod docker;
+mod dockerfile;
 mod environment;
 #[cfg(feature = "docker")]
 pub mod guest;
@@ -28,9 +29,10 @@ mod trouble;
 
 pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};
 pub use connect::{ConnectError, check, connect};
+pub use dockerfile::check_dockerfile;
 pub use environment::{
     CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec,
-    EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead, ImageRequest, Origin,
-    Outcome, PreparedImage, Provider,
+    EnvironmentTemplate, Exec, Exit, Facts, FileChange, FileChangeKind, FileRead, ImageProblem, ImageRequest,
+    Origin, Outcome, PreparedImage, Provider,
 };
 pub use host::{DockerAccess, HostPaths};

@@ -17,7 +17,9 @@ use rollout_sandbox::{
     CommandExit, CopyError, CopyIn, CreateError, EngineOptions, ExecError, ExitStatus, FileLookup, Image,
     ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine, SandboxEngineError, SandboxLimits,
     SandboxProcess, SandboxSpec, Stdio,
-    build::{BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build},
+    build::{
+        BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build, inspect,
+    },
 };
 use rustix::pipe::PipeFlags;
 use serde_json::json;
@@ -29,7 +31,7 @@ use crate::{
     config::EnvironmentConfig,
     environment::{
         CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec,
-        Exit, Facts, FileRead, ImageRequest, Outcome, PreparedImage, Provider,
+        Exit, Facts, FileRead, ImageProblem, ImageRequest, Outcome, PreparedImage, Provider, no_dockerfile,
     },
     host::HostPaths,
     preparations::Preparations,
@@ -155,10 +157,7 @@ impl Native {
         let context = request.context;
         let dockerfile = context.join("Dockerfile");
         if !dockerfile.exists() {
-            return Err(EnvironmentError::Build(format!(
-                "there is no {}: write one, or name an image as environment.docker_image in task.toml",
-                dockerfile.display()
-            )));
+            return Err(EnvironmentError::Build(no_dockerfile(&dockerfile, request.docker_image)));
         }
         let log_error = |error: io::Error| {
             EnvironmentError::Start(format!("cannot write the build log {}: {error}", request.log.display()))
@@ -204,6 +203,27 @@ impl Provider for Native {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
+        let known = |reference: &str| match self.bases.is_mapped(reference) {
+            true => Ok(()),
+            false => {
+                let error = BaseImageError::Unmapped { reference: reference.to_owned() };
+                Err(ImageProblem::Unknown(error.to_string()))
+            }
+        };
+        let dockerfile = context.join("Dockerfile");
+        match docker_image {
+            Some(reference) => known(reference),
+            // A task without one fails by itself, and its error says what is missing.
+            None if !dockerfile.exists() => Ok(()),
+            None => {
+                let images = inspect(context, &dockerfile);
+                let images = images.map_err(|error| ImageProblem::Dockerfile(chain(&error)))?;
+                images.iter().try_for_each(|image| known(&image.reference))
+            }
+        }
     }
 
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError> {

@@ -51,6 +51,11 @@ pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
         return name.into_iter().chain(model.map(|model| ("model".to_owned(), model))).collect();
     };
     config.retain(|key, _| !["description", "install_file", "execute_file"].contains(&key.as_str()));
+    for (text, hash) in [("install", "install_sha256"), ("execute", "execute_sha256")] {
+        if config.get(hash).is_some_and(Json::is_string) {
+            config.shift_remove(text);
+        }
+    }
     if let Some(model) = config.get_mut("model") {
         strip_model(model);
         model.as_object_mut().into_iter().for_each(|model| _ = model.shift_remove("prices"));

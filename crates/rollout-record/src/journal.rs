@@ -26,7 +26,8 @@ pub const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum JournalEntry {
-    /// What the job is; always the first line. A later one takes its place: the job has grown.
+    /// What the job is; always the first line. A later one takes its place: the job has grown, and the places of its
+    /// trials have moved.
     Job(Box<Header>),
     /// A run or a resume began.
     RunStarted {
@@ -38,7 +39,8 @@ pub enum JournalEntry {
     },
     /// A trial ended. A later line for the same trial takes the place of an earlier one.
     Trial {
-        /// Its place in the plan.
+        /// Its place in the plan of that time. The names in `result` are what a trial is known by: a job that grows
+        /// moves the places.
         index: TrialIndex,
         /// Its outcome.
         result: Arc<TrialResult>,
@@ -71,6 +73,10 @@ pub struct Header {
     pub overrides: Vec<String>,
     /// The hash of the configuration.
     pub config_hash: String,
+    /// The configuration, as config.json has it. None of a job that a program ran without a job file, and in older
+    /// journals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<serde_json::Value>,
     /// The provider of the environments.
     pub provider: String,
     /// The agents of the plan, by name.
@@ -115,6 +121,36 @@ pub struct PlannedTask {
     /// The number of the example, if it is one: its rows have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example_id: Option<u64>,
+    /// How often each agent attempts it, where that is not the job's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// Where its files were found, if a registry named the place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<RecordedSource>,
+}
+
+/// Where a registry said that the files of a task are. A resumed job finds them there without the registry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedSource {
+    /// In a directory of this machine.
+    Directory(PathBuf),
+    /// In a directory of a commit.
+    Git {
+        /// The repository, without credentials.
+        url: String,
+        /// The commit.
+        commit: String,
+        /// The directory in the repository; empty for its root.
+        path: String,
+    },
+}
+
+impl Header {
+    /// How often each agent attempts a task.
+    pub fn attempts_of(&self, task: &PlannedTask) -> u32 {
+        task.attempts.unwrap_or(self.attempts)
+    }
 }
 
 /// The journal cannot be read or written.
@@ -166,6 +202,26 @@ pub enum JournalError {
         /// The journal.
         path: PathBuf,
     },
+}
+
+impl JournalError {
+    /// What the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Damaged { path, line, .. } => Some(format!(
+                "restore {0} from a copy; or remove the line with `sed -i {line}d {0}`: the trial that it was of is run again",
+                path.display()
+            )),
+            Self::NoHeader { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
+            Self::TooNew { .. } => {
+                Some("use the version of Rollout that ran the job, or a newer one".to_owned())
+            }
+            Self::Locked { .. } => {
+                Some("wait for the other process, or stop it; its results are kept".to_owned())
+            }
+            Self::Io { .. } => None,
+        }
+    }
 }
 
 /// Appends entries. Holds a lock on the file, so that a job is run by one process at a time.
@@ -307,6 +363,7 @@ mod tests {
             job_file: PathBuf::from("/job.yaml"),
             overrides: Vec::new(),
             config_hash: "sha256:0".to_owned(),
+            config: None,
             provider: "native".to_owned(),
             agents: vec!["oracle".to_owned()],
             attempts: 1,

@@ -20,6 +20,7 @@ mod overrides;
 pub mod toml_file;
 pub mod tree;
 pub mod yaml;
+mod yaml_syntax;
 
 pub use declare::{Key, Settings, form, object, reader, record, section, titled};
 pub use diagnostic::{Code, Diagnostic, Problems, Severity};

@@ -12,6 +12,7 @@ use super::{
     diagnostic::{Code, Diagnostic, Problems},
     tree::printable,
     tree::{Entry, Node, SourceFiles, Span, Value},
+    yaml_syntax::{SyntaxCause, cause},
 };
 
 /// Why a text is not YAML.
@@ -21,6 +22,21 @@ pub struct YamlError {
     pub message: String,
     /// Where, if that is known.
     pub span: Option<Span>,
+    /// What to do about it, if that is known.
+    pub hint: Option<String>,
+}
+
+/// Whether the text is not YAML, rather than YAML with something that is refused.
+fn is_of_scanner(error: &serde_saphyr::Error) -> bool {
+    use serde_saphyr::Error;
+    matches!(
+        error,
+        Error::Message { .. }
+            | Error::ExternalMessage { .. }
+            | Error::Eof { .. }
+            | Error::Unexpected { .. }
+            | Error::IndentationError { .. }
+    )
 }
 
 impl YamlError {
@@ -36,9 +52,12 @@ impl YamlError {
         if let Some(at) = message.rfind(" at line ") {
             message.truncate(at);
         }
-        Self {
-            message: printable(&message),
-            span: error.location().map(|location| span(text, source, location)),
+        let found = error.location().map(|location| span(text, source, location));
+        match cause(text, found.map_or(0, |span| span.start)).filter(|_| is_of_scanner(error)) {
+            Some(SyntaxCause { message, at, hint }) => {
+                Self { message, span: Some(Span { source, start: at.start, end: at.end }), hint: Some(hint) }
+            }
+            None => Self { message: printable(&message), span: found, hint: None },
         }
     }
 }
@@ -50,7 +69,11 @@ pub fn parse_file(sources: &mut SourceFiles, name: &str, path: &Path, text: &str
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
         let json = path.extension().is_some_and(|extension| extension == "json");
         let message = format!("this is not {}: {}", if json { "JSON" } else { "YAML" }, error.message);
-        Problems::new(vec![Diagnostic::error(sources, span, Code::Syntax, message)])
+        let problem = Diagnostic::error(sources, span, Code::Syntax, message);
+        Problems::new(vec![match error.hint {
+            Some(hint) => problem.hint(hint),
+            None => problem,
+        }])
     })
 }
 
@@ -308,7 +331,7 @@ mod tests {
     #[test]
     fn a_syntax_error_has_its_place() {
         let error = parse("é: ü\nb: [", 0).unwrap_err();
-        assert_eq!(error.span, Some(Span { source: 0, start: 10, end: 10 }));
-        assert_eq!(error.message, "unclosed bracket '['");
+        assert_eq!(error.span, Some(Span { source: 0, start: 10, end: 11 }));
+        assert_eq!(error.message, "this `[` is not closed");
     }
 }

@@ -132,6 +132,8 @@ impl LargeJob {
             content_hash: Some(format!("sha256:{number:064x}")),
             git_commit_id: None,
             example_id: are_rollouts.then_some(number.into()),
+            attempts: None,
+            source: None,
         };
         let header = Header {
             version: VERSION,
@@ -141,6 +143,7 @@ impl LargeJob {
             job_file: self.root.path().join("job.yaml"),
             overrides: Vec::new(),
             config_hash: "sha256:0".to_owned(),
+            config: None,
             provider: "native".to_owned(),
             agents: vec!["agent".to_owned()],
             attempts: ATTEMPTS,

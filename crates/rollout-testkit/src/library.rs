@@ -19,7 +19,7 @@ use rollout::{
     model::{Model, build},
     name::AgentName,
     result::JobResult,
-    task::{Pins, Sources},
+    task::{Resolved, Sources},
 };
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -137,7 +137,7 @@ async fn plan(file: PathBuf, state_dir: PathBuf, env: &[(String, String)]) -> Pl
     let loaded = load_job(&file, &[], &vars).unwrap_or_else(|problems| panic!("{}", problems.render(false)));
     let sources = Sources::new(state_dir);
     let datasets =
-        sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.expect("load the tasks");
+        sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.expect("load the tasks");
     let models = models(&loaded.config);
     Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars)
         .expect("plan the job")

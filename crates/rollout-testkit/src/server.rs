@@ -11,16 +11,39 @@ use std::{
 /// A plain HTTP server. It runs until the test's process ends.
 pub struct FileServer(String);
 
+/// The status that a request is refused with, by its number, from 0, and its head.
+type Refusal = Box<dyn Fn(usize, &str) -> Option<&'static str> + Send>;
+
 impl FileServer {
     /// Serves the files below a directory at a free port.
     pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self::serve(root.into(), Box::new(|_, _| None))
+    }
+
+    /// The same, but the first requests are answered with status 503.
+    pub fn busy(root: impl Into<PathBuf>, refused: usize) -> Self {
+        let refusal = move |number, _: &str| (number < refused).then_some("503 Service Unavailable");
+        Self::serve(root.into(), Box::new(refusal))
+    }
+
+    /// The same for clients that send this as `Authorization`; others are answered with status 401.
+    pub fn guarded(root: impl Into<PathBuf>, authorization: &'static str) -> Self {
+        let refusal = move |_, head: &str| {
+            let sent = head
+                .lines()
+                .any(|line| line.eq_ignore_ascii_case(&format!("authorization: {authorization}")));
+            (!sent).then_some("401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"test\"")
+        };
+        Self::serve(root.into(), Box::new(refusal))
+    }
+
+    fn serve(root: PathBuf, refusal: Refusal) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");
         let address = listener.local_addr().expect("a listener has an address");
-        let root = root.into();
         thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for (number, stream) in listener.incoming().flatten().enumerate() {
                 // A client that goes away in the middle is no concern of the others.
-                let _ = answer(&root, stream);
+                let _ = answer(&root, stream, |head| refusal(number, head));
             }
         });
         Self(format!("http://{address}"))
@@ -32,19 +55,20 @@ impl FileServer {
     }
 }
 
-fn answer(root: &Path, mut stream: TcpStream) -> std::io::Result<()> {
+fn answer(
+    root: &Path,
+    mut stream: TcpStream,
+    refusal: impl Fn(&str) -> Option<&'static str>,
+) -> std::io::Result<()> {
     let mut request = BufReader::new(stream.try_clone()?);
-    let mut first = String::new();
-    request.read_line(&mut first)?;
-    let mut line = String::new();
-    while request.read_line(&mut line)? > 2 {
-        line.clear();
-    }
-    let target = first.split(' ').nth(1).unwrap_or("/");
+    let mut head = String::new();
+    while request.read_line(&mut head)? > 2 {}
+    let target = head.split(' ').nth(1).unwrap_or("/");
     let path = target.split('?').next().unwrap_or_default().trim_start_matches('/');
-    let (status, body) = match fs::read(root.join(path)) {
-        Ok(body) => ("200 OK", body),
-        Err(_) => ("404 Not Found", Vec::new()),
+    let (status, body) = match (refusal(&head), fs::read(root.join(path))) {
+        (Some(status), _) => (status, Vec::new()),
+        (None, Ok(body)) => ("200 OK", body),
+        (None, Err(_)) => ("404 Not Found", Vec::new()),
     };
     write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
     stream.write_all(&body)

@@ -253,6 +253,9 @@ pub enum GenerateError {
     /// There is nothing to do.
     #[error("there are no examples to run; give the rollouts a dataset, or `generate` some inputs")]
     NoExamples,
+    /// There are more rollouts than one run can have.
+    #[error(transparent)]
+    TooMany(PlanError),
     /// What would come of it could not be scored or saved.
     #[error(transparent)]
     Unusable(#[from] Unusable),
@@ -282,6 +285,7 @@ impl GenerateError {
             Self::Resume(error) => error.hint(),
             Self::Job(error) => error.hint(),
             Self::Push { source, .. } => source.hint().map(str::to_owned),
+            Self::TooMany(error) => error.hint().map(str::to_owned),
             Self::NoExamples | Self::Unusable(_) | Self::Unsaved => None,
         }
     }
@@ -353,6 +357,7 @@ impl Rollouts {
                     PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
                         GenerateError::NoExamples
                     }
+                    PlanError::TooMany { .. } => GenerateError::TooMany(error),
                 }
             })?;
         let num_examples = plan.tasks().len();

@@ -32,7 +32,7 @@
 //! let vars = |name: &str| std::env::var(name).ok();
 //! let loaded = config::load_job("job.yaml".as_ref(), &[], &vars)?;
 //! let sources = task::Sources::new("/var/cache/rollout");
-//! let datasets = sources.load(&loaded.config.datasets, &task::Pins::new(), &|_| ()).await?;
+//! let datasets = sources.load(&loaded.config.datasets, &task::Resolved::default(), &|_| ()).await?;
 //! let place = environment::HostPaths {
 //!     state_dir: "/var/cache/rollout".into(),
 //!     helper: "/usr/bin/rollout".into(),
@@ -56,6 +56,7 @@ mod generate;
 pub mod investigate;
 pub mod job;
 pub mod model;
+pub mod preflight;
 mod rollouts;
 pub mod task;
 pub mod trial;

@@ -1,33 +1,35 @@
 //! From a job file to its tasks, with everything that is odd about them.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     error::Error,
-    io::Write as _,
-    path::Path,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rollout::{
     config::{
-        AgentKind, Code, DatasetSource, Diagnostic, EnvValue, LoadedJob, Override, Problems, Severity,
-        load_job,
+        AgentKind, DatasetSource, EnvValue, LoadedJob, Override, Problems, Severity, load_job, load_job_text,
     },
     job::{Plan, PlanDataset},
     model::{
         Model,
         build::{self, Surroundings},
     },
-    name::{AgentName, DatasetName, TaskName},
+    name::{AgentName, DatasetName},
     record::redact::Redactor,
-    task::{Pins, Sources, TaskProblem},
+    task::{Resolved, Sources, TaskProblem},
 };
 
 use crate::{
     exit::{Failure, chain},
-    report::text::{BOLD, DIM, ODD, count, first_line, paint},
+    report::text::{BOLD, DIM, count, first_line, paint},
     state::state_dir,
 };
+
+/// What the job file of a directory is called.
+const JOB_FILES: [&str; 3] = ["job.yaml", "job.yml", "job.json"];
 
 /// A variable of this process, for `${VAR}` in files.
 pub(crate) fn variable(name: &str) -> Option<String> {
@@ -56,9 +58,39 @@ pub(crate) fn endpoint(
     Ok((base_url, key_var.map(key).transpose()?))
 }
 
-/// Reads a job file; its problems are shown with their source lines.
+/// Reads a job file, the job.yaml of a directory, or standard input; problems are shown with their source lines.
 pub(crate) fn job(path: &Path, overrides: &[Override]) -> Result<LoadedJob, Failure> {
+    if is_stdin(path) {
+        // Its relative paths start at the working directory.
+        let name = Path::new("<stdin>");
+        let text = io::read_to_string(io::stdin().lock())?;
+        let loaded = load_job_text(name, &text, overrides, &variable);
+        return loaded.map_err(|problems| refused(name, &problems));
+    }
+    let path = &in_directory(path)?;
     load_job(path, overrides, &variable).map_err(|problems| refused(path, &problems))
+}
+
+/// Whether a path means standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path == "-" || path == "/dev/stdin"
+}
+
+/// Whether a directory has a job file.
+pub(crate) fn has_job(path: &Path) -> bool {
+    JOB_FILES.iter().any(|name| path.join(name).is_file())
+}
+
+/// The job file of a directory, or the path itself.
+fn in_directory(path: &Path) -> Result<PathBuf, Failure> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    let files = JOB_FILES.map(|name| path.join(name));
+    files.into_iter().find(|file| file.is_file()).ok_or_else(|| {
+        Failure::from(format!("{} has no job.yaml", path.display()))
+            .hint(Some("give a job file, or make one with `rollout init job NAME`"))
+    })
 }
 
 /// The problems of a file as a failure.
@@ -71,15 +103,15 @@ pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
 /// Loads the datasets of a job, saying what takes long. Interactions can be run only with surroundings.
 pub(crate) async fn datasets(
     job: &LoadedJob,
-    pins: &Pins,
+    resolved: &Resolved,
     surroundings: Option<&Surroundings>,
 ) -> Result<Vec<PlanDataset>, Failure> {
-    let sources = Sources::new(state_dir()?);
+    let sources = Sources { retry: job.config.retry.clone(), ..Sources::new(state_dir()?) };
     let progress = |message: String| {
         // Only for whoever waits.
         let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
     };
-    let tasks = sources.load(&job.config.datasets, pins, &progress).await?;
+    let tasks = sources.load(&job.config.datasets, resolved, &progress).await?;
     let mut datasets = Vec::with_capacity(tasks.len());
     for (config, tasks) in job.config.datasets.iter().zip(tasks) {
         datasets.push(match &config.source {
@@ -126,77 +158,6 @@ pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, 
         AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
     });
     Ok(models.collect::<Result<_, _>>()?)
-}
-
-/// What tasks say that Rollout does not do, or reads differently, by task.
-#[derive(Debug, Default)]
-pub(crate) struct Oddities {
-    datasets: Vec<String>,
-    tasks: Vec<(DatasetName, TaskName, Vec<Diagnostic>)>,
-}
-
-impl Oddities {
-    /// Takes them from the datasets.
-    pub(crate) fn of(datasets: &[PlanDataset]) -> Self {
-        let mut oddities = Self::default();
-        let tasks = datasets.iter().filter_map(|dataset| match dataset {
-            PlanDataset::Tasks(dataset) => Some(dataset),
-            PlanDataset::Examples(_) => None,
-        });
-        for dataset in tasks {
-            oddities
-                .datasets
-                .extend(dataset.warnings.iter().map(|warning| line(dataset.name.as_str(), warning)));
-            let odd = dataset.tasks.iter().filter(|entry| !entry.warnings.is_empty());
-            oddities
-                .tasks
-                .extend(odd.map(|entry| (dataset.name.clone(), entry.name.clone(), entry.warnings.clone())));
-        }
-        oddities
-    }
-
-    /// Leaves those of tasks that are not in a plan out.
-    pub(crate) fn within(mut self, plan: &Plan) -> Self {
-        let planned: HashSet<_> = plan.tasks().iter().map(|task| (&task.dataset, &task.name)).collect();
-        self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task)));
-        self
-    }
-
-    /// All of them with their source lines.
-    pub(crate) fn render(&self) -> Vec<String> {
-        let tasks = self.tasks.iter().flat_map(|(_, _, warnings)| warnings);
-        self.datasets.iter().cloned().chain(tasks.map(|warning| warning.render(true))).collect()
-    }
-
-    /// Those that change what a task means.
-    pub(crate) fn unsupported(&self) -> Vec<String> {
-        let tasks = self.tasks.iter().flat_map(|(_, _, warnings)| warnings);
-        tasks
-            .filter(|warning| warning.code == Code::Unsupported)
-            .map(|warning| warning.render(true))
-            .collect()
-    }
-
-    /// A line for each dataset, and one for all tasks: thousands of them may be odd in the same way.
-    pub(crate) fn short(&self) -> Vec<String> {
-        let mut lines = self.datasets.clone();
-        if let [(_, task, _), rest @ ..] = &self.tasks[..] {
-            let tasks = match rest.len() as u64 {
-                0 => format!("task {task}"),
-                others => format!("task {task} and {}", count(others, "other")),
-            };
-            lines.push(line(
-                &tasks,
-                "not all of task.toml means here what it says; `rollout validate` shows what",
-            ));
-        }
-        lines
-    }
-}
-
-/// A warning about something that has no source line.
-pub(crate) fn line(about: &str, message: &str) -> String {
-    format!("{} {about}: {message}", paint(ODD, "warning:"))
 }
 
 /// The tasks of a plan that cannot be run, each with its problems.

@@ -23,6 +23,7 @@ pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod tools;
 pub(crate) mod validate;
+mod warnings;
 
 use std::{
     io::{self, Write as _},

@@ -1,8 +1,8 @@
 //! A plan as text, for `--dry-run`.
 
 use rollout::{
-    config::{EnvironmentKind, JobConfig},
-    job::Plan,
+    environment::Provider,
+    job::{NoProvider, Plan},
     name::TrialIndex,
     trial::Timeouts,
 };
@@ -16,7 +16,7 @@ use crate::report::{
 const LISTED: u64 = 10;
 
 /// The counts, what runs where, and the first trials with their timeouts.
-pub(crate) fn render(plan: &Plan) -> String {
+pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
     let config = plan.config();
     let agents: Vec<&str> = plan.agents().map(|name| name.as_str()).collect();
     let name = config.name.as_ref().map_or("the job", |name| name.as_str());
@@ -39,7 +39,7 @@ pub(crate) fn render(plan: &Plan) -> String {
     let facts = [
         ("agents", agents.join(", ")),
         ("datasets", datasets(plan)),
-        ("provider", provider(config).to_owned()),
+        ("provider", description(provider)),
         ("results", directory),
     ];
     lines.extend(facts.map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<8}")))));
@@ -50,11 +50,10 @@ pub(crate) fn render(plan: &Plan) -> String {
     lines.join("\n")
 }
 
-fn provider(config: &JobConfig) -> &'static str {
-    if config.needs_environment() {
-        config.environment.kind.unwrap_or(EnvironmentKind::Native).as_str()
-    } else {
-        "none, as no trial needs an environment"
+fn description(provider: &dyn Provider) -> String {
+    match provider.name() == NoProvider.name() {
+        true => "none, as no trial needs an environment".to_owned(),
+        false => provider.description(),
     }
 }
 

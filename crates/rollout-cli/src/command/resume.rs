@@ -1,12 +1,12 @@
-//! `rollout resume`: a job that was cut short, carried on.
+//! `rollout resume`: a job that was cut short, carried on, or made larger.
 
-use std::{fs, sync::Arc};
+use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 use rollout::{
-    config::{LoadedJob, load_job_record},
-    environment::Provider,
+    config::{EnvironmentConfig, EnvironmentKind, LoadedJob, load_job_record},
+    environment::{ConnectError, Provider, connect},
     event::JobKind,
-    job::{Job, NoProvider, Plan, Rerun, Resumable, ResumeError, Selection},
+    job::{Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError, Selection},
 };
 
 use super::{eval, execute, load, run};
@@ -14,9 +14,29 @@ use crate::{
     args::{RerunWhich, Resume},
     exit::{Exit, Failure, hinted},
     logging,
-    report::Form,
+    report::{Form, text::count},
     signals,
 };
+
+/// What becomes of the job.
+enum Change {
+    /// It stays what it was.
+    None,
+    /// Each task is attempted this often.
+    Attempts(u32),
+    /// It gets all that this file has.
+    File(PathBuf, Option<u32>),
+}
+
+impl Change {
+    fn of(args: &Resume) -> Self {
+        match (&args.with, args.attempts) {
+            (Some(file), attempts) => Self::File(file.clone(), attempts),
+            (None, Some(attempts)) => Self::Attempts(attempts),
+            (None, None) => Self::None,
+        }
+    }
+}
 
 /// Opens the job and runs what is missing.
 pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
@@ -24,48 +44,120 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let form = execute::form(args.output);
     let resumable = Resumable::open(&args.directory).map_err(hinted(ResumeError::hint))?;
     let rerun = rerun(&args.rerun);
+    let change = Change::of(&args);
     if resumable.header().kind == JobKind::Benchmark {
+        if !matches!(change, Change::None) {
+            let failure = Failure::from("a benchmark cannot be made larger");
+            return Err(failure.hint(Some("start a new one with `rollout eval` and another output_dir")));
+        }
         return eval::resume(resumable, &rerun, form, cancel).await;
     }
-    let loaded = configuration(&resumable)?;
+    let (loaded, overrides) = configuration(&resumable, &change)?;
     let log = logging::start(loaded.config.log_level, &loaded.secrets, form != Form::Live);
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        job = open(resumable, loaded, &rerun) => job?,
+        job = open(resumable, loaded, overrides, &rerun, &change) => job?,
     };
+    if job.remaining() == 0 {
+        // Only for whoever reads along; the exit status is that of the results.
+        let _ = writeln!(anstream::stderr().lock(), "{}", nothing_to_do(&job));
+    }
     execute::execute(job, form, None, &[], &log, cancel).await
 }
 
-/// The job file, as it must still be, or the copy in the job's directory where the file is gone.
-fn configuration(resumable: &Resumable) -> Result<LoadedJob, Failure> {
-    let header = resumable.header();
-    let overrides = load::overrides(&header.overrides)?;
-    if header.job_file.exists() {
-        let loaded = load::job(&header.job_file, &overrides)?;
-        resumable.check_config(&loaded).map_err(hinted(ResumeError::hint))?;
-        return Ok(loaded);
+/// Says that every trial has a result, and which of them could be run again.
+fn nothing_to_do(job: &Job) -> String {
+    let mut text = "nothing to do: every trial has a result".to_owned();
+    for (rerun, word, what) in [(Rerun::Error, "error", "failed"), (Rerun::Unsolved, "unsolved", "unsolved")]
+    {
+        match job.would_rerun(rerun) as u64 {
+            0 => {}
+            trials => {
+                let trials = count(trials, &format!("{what} trial"));
+                text.push_str(&format!("\n`--rerun {word}` runs {trials} again"));
+            }
+        }
     }
-    let record = serde_json::from_slice(&fs::read(resumable.config_copy())?)?;
-    load_job_record(&header.job_file, &record, &load::variable)
-        .map_err(|problems| load::refused(&resumable.config_copy(), &problems))
+    text
 }
 
-async fn open(resumable: Resumable, loaded: LoadedJob, rerun: &[Rerun]) -> Result<Job, Failure> {
+/// The configuration that the job is to have, and what was set beside its file.
+///
+/// The job file must still be what it was. Where it is gone, the copy in the job's directory takes its place.
+fn configuration(resumable: &Resumable, change: &Change) -> Result<(LoadedJob, Vec<String>), Failure> {
     let header = resumable.header();
-    let pins = header.pins.clone();
-    let overrides = header.overrides.clone();
-    let provider: Arc<dyn Provider> = if header.provider == NoProvider.name() {
-        Arc::new(NoProvider)
-    } else {
-        run::provider(&loaded.config.environment).await?
+    let mut overrides = header.overrides.clone();
+    let mut new = Vec::new();
+    if let Change::Attempts(attempts) | Change::File(_, Some(attempts)) = change {
+        new.push(format!("n_attempts={attempts}"));
+        overrides.retain(|set| !set.starts_with("n_attempts="));
+        overrides.extend_from_slice(&new);
+    }
+    let parsed = load::overrides(&overrides)?;
+    let loaded = match change {
+        Change::File(file, _) => load::job(file, &parsed)?,
+        _ if header.job_file.is_file() => load::job(&header.job_file, &parsed)?,
+        _ => {
+            let record = resumable.config().map_err(hinted(JobError::hint))?;
+            // The copy has what was set beside the file already.
+            load_job_record(&header.job_file, &record, &load::overrides(&new)?, &load::variable)
+                .map_err(|problems| load::refused(&resumable.config_copy(), &problems))?
+        }
+    };
+    let checked = match change {
+        Change::None if header.job_file.is_file() => resumable.check_config(&loaded),
+        Change::None => Ok(()),
+        Change::Attempts(_) | Change::File(..) => resumable.check_growth(&loaded),
+    };
+    checked.map_err(hinted(ResumeError::hint))?;
+    Ok((loaded, overrides))
+}
+
+async fn open(
+    resumable: Resumable,
+    loaded: LoadedJob,
+    overrides: Vec<String>,
+    rerun: &[Rerun],
+    change: &Change,
+) -> Result<Job, Failure> {
+    let grows = matches!(change, Change::File(..));
+    let recorded = resumable.header().provider.clone();
+    let provider: Arc<dyn Provider> = match (recorded == NoProvider.name(), loaded.config.needs_environment())
+    {
+        (true, false) => Arc::new(NoProvider),
+        (true, true) => run::provider(&loaded.config.environment).await?,
+        (false, _) => recorded_provider(&loaded.config.environment, &recorded).await?,
     };
     let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
-    let datasets = load::datasets(&loaded, &pins, surroundings.as_ref()).await?;
+    let datasets = load::datasets(&loaded, &resumable.resolved(grows), surroundings.as_ref()).await?;
     let models = load::models(&loaded)?;
-    let plan =
-        Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?.with_models(models);
-    resumable.resume(plan, provider, rerun).await.map_err(hinted(ResumeError::hint))
+    let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)
+        .map_err(hinted(PlanError::hint))?
+        .with_models(models);
+    let opened = match grows {
+        true => resumable.grow(plan, provider, rerun).await,
+        false => resumable.resume(plan, provider, rerun).await,
+    };
+    opened.map_err(hinted(ResumeError::hint))
+}
+
+/// The provider that the job ran on, whatever would be chosen now.
+async fn recorded_provider(config: &EnvironmentConfig, recorded: &str) -> Result<Arc<dyn Provider>, Failure> {
+    let kind = EnvironmentKind::from_name(recorded);
+    let config = EnvironmentConfig { kind: kind.or(config.kind), ..config.clone() };
+    connect(&config, &run::place()?).await.map_err(|source| {
+        let hint = source.hint().map(str::to_owned);
+        Failure::from(Unanswered { recorded: recorded.to_owned(), source }).hint(hint)
+    })
+}
+
+/// The provider of a job does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the job ran on {recorded}, which cannot be used now")]
+struct Unanswered {
+    recorded: String,
+    source: ConnectError,
 }
 
 fn rerun(which: &[RerunWhich]) -> Vec<Rerun> {

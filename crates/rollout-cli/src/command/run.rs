@@ -6,15 +6,16 @@ use globset::{Glob, GlobMatcher};
 use rollout::{
     config::{DatasetSource, EnvironmentConfig, JobConfig},
     environment::{ConnectError, HostPaths, Provider, connect},
-    job::{Job, JobError, NoProvider, Plan, Selection, Work},
+    job::{Job, JobError, NoProvider, Plan, PlanError, Selection, Work},
     model::build::Surroundings,
-    task::Pins,
+    preflight::{self, Preflight},
+    task::Resolved,
 };
 
 use super::{
     execute::{self, JunitFile},
-    load::{self, Oddities},
-    plan,
+    load, plan,
+    warnings::{TaskWarnings, findings, line},
 };
 use crate::{
     args::Run,
@@ -30,13 +31,13 @@ use crate::{
 pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
-    let (plan, surroundings) = tokio::select! {
+    let (plan, provider) = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
         plan = plan(&args) => plan?,
     };
     if args.dry_run {
-        super::print(&plan::render(&plan))?;
+        super::print(&plan::render(&plan, &*provider))?;
         return Ok(Exit::Success);
     }
     let junit = args.junit.as_deref().map(JunitFile::create).transpose()?;
@@ -44,12 +45,13 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     let job = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        job = create(plan, surroundings) => job?,
+        job = Job::create(plan, provider) => job.map_err(hinted(JobError::hint))?,
     };
     execute::execute(job, form, junit, &args.fail_under, &log, cancel).await
 }
 
-async fn plan(args: &Run) -> Result<(Plan, Option<Surroundings>), Failure> {
+/// Everything that comes before the job's directory is made: what is found wrong here costs nothing.
+async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let overrides = overrides(args);
     let parsed = load::overrides(&overrides)?;
     let selection = Selection {
@@ -60,15 +62,27 @@ async fn plan(args: &Run) -> Result<(Plan, Option<Surroundings>), Failure> {
     };
     let loaded = load::job(&args.job, &parsed)?;
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
-    let surroundings = if args.dry_run { None } else { surroundings(&loaded.config, None).await? };
-    let datasets = load::datasets(&loaded, &Pins::new(), surroundings.as_ref()).await?;
-    let oddities = Oddities::of(&datasets);
+    let surroundings = surroundings(&loaded.config, None).await?;
+    let datasets = load::datasets(&loaded, &Resolved::default(), surroundings.as_ref()).await?;
+    let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
-    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)?.with_models(models);
-    let oddities = oddities.within(&plan);
+    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)
+        .map_err(hinted(PlanError::hint))?
+        .with_models(models);
+    let of_tasks = of_tasks.within(&plan);
+    let provider = provider_of(&plan, surroundings).await?;
+    let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
+    if found.hopeless {
+        // They say why it is this provider.
+        let notes = provider.notes().into_iter().map(|note| line(provider.name(), &note));
+        let details: Vec<_> = notes.chain(findings(&found.findings, true)).collect();
+        let failure = Failure::from("no trial can succeed, so nothing was started");
+        return Err(failure.details(details.join("\n")));
+    }
     if args.strict {
-        let mut problems = oddities.unsupported();
+        let mut problems = of_tasks.unsupported();
         problems.extend(load::invalid(&plan));
+        problems.extend(findings(&found.findings, true));
         if !problems.is_empty() {
             let number = count(problems.len() as u64, "problem");
             let failure =
@@ -76,11 +90,25 @@ async fn plan(args: &Run) -> Result<(Plan, Option<Surroundings>), Failure> {
             return Err(failure.details(problems.join("\n\n")));
         }
     }
-    warnings.extend(oddities.short());
+    warnings.extend(of_tasks.short());
+    warnings.extend(findings(&found.findings, false));
     for warning in warnings {
         writeln!(anstream::stderr().lock(), "{warning}")?;
     }
-    Ok((plan, surroundings))
+    Ok((plan, provider))
+}
+
+/// Looks at everything that the trials of a plan will use.
+pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result<(Plan, Preflight), Failure> {
+    let config = Arc::clone(plan.config());
+    let looked = tokio::task::spawn_blocking(move || {
+        let found = preflight::check(&plan, Some(&*provider));
+        (plan, found)
+    });
+    let (looked, unreachable) = tokio::join!(looked, preflight::unreachable_models(&config));
+    let (plan, mut found) = looked?;
+    found.findings.extend(unreachable);
+    Ok((plan, found))
 }
 
 /// What the interactions of a job run in, if it has any. The provider is started only where one of them has containers,
@@ -121,13 +149,15 @@ fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
         .collect::<Result<_, globset::Error>>()?)
 }
 
-async fn create(plan: Plan, surroundings: Option<Surroundings>) -> Result<Job, Failure> {
+/// The provider that the trials of a plan need.
+async fn provider_of(plan: &Plan, surroundings: Option<Surroundings>) -> Result<Arc<dyn Provider>, Failure> {
     let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container { .. }));
-    let provider: Arc<dyn Provider> = match surroundings {
-        Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => provider,
-        _ => provider(&plan.config().environment).await?,
-    };
-    Job::create(plan, provider).await.map_err(hinted(JobError::hint))
+    match surroundings {
+        Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
+            Ok(provider)
+        }
+        _ => provider(&plan.config().environment).await,
+    }
 }
 
 /// Starts the provider that an `environment` section asks for.

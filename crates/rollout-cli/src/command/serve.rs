@@ -21,7 +21,7 @@ use rollout_http::ConnectionLimits;
 use tokio::net::TcpListener;
 
 use self::service::Service;
-use super::{guard::guard, load, run};
+use super::{guard::guard, load, run, warnings};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     ))?;
     if !args.host.is_loopback() {
         let note = "requests and the token are not encrypted; let other machines in through a proxy with TLS";
-        writeln!(anstream::stderr().lock(), "{}", load::line("serve", note))?;
+        writeln!(anstream::stderr().lock(), "{}", warnings::line("serve", note))?;
     }
 
     let service = Arc::new(service);

@@ -16,7 +16,7 @@ use rollout_tools::{
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{guard::guard, load, run};
+use super::{guard::guard, load, run, warnings};
 use crate::{
     args::{ToolsCall, ToolsCommand, ToolsList, ToolsServe},
     exit::{Exit, Failure},
@@ -170,7 +170,7 @@ async fn warm_up(service: &Service, names: &[String]) {
 }
 
 fn warn(about: &str, message: &str) -> io::Result<()> {
-    writeln!(anstream::stderr().lock(), "{}", load::line(about, message))
+    writeln!(anstream::stderr().lock(), "{}", warnings::line(about, message))
 }
 
 fn stop_with_stdin(stop: CancellationToken) {

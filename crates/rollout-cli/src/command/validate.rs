@@ -1,18 +1,23 @@
 //! `rollout validate`: what is wrong with a job, a benchmark, a task or a dataset, without running anything.
 
-use std::{error::Error, path::Path};
+use std::{error::Error, path::Path, sync::Arc};
 
 use rollout::{
     benchmark,
     config::{AgentKind, LoadedJob, is_benchmark, load_benchmark},
-    job::{Plan, PlanDataset, Selection},
-    task::{GitCommits, Pins, TaskEntry, load_dataset_dir},
+    environment::{ConnectError, Provider, connect},
+    job::{Plan, PlanDataset, PlanError, Selection},
+    preflight,
+    task::{GitCommits, Resolved, TaskEntry, load_dataset_dir},
 };
 
-use super::load::{self, Oddities};
+use super::{
+    load, run,
+    warnings::{TaskWarnings, findings, grouped, line, who},
+};
 use crate::{
     args::Validate,
-    exit::{Exit, Failure},
+    exit::{Exit, Failure, chain, hinted},
     report::text::{BAD, GOOD, ODD, count, paint},
 };
 
@@ -29,7 +34,7 @@ struct Findings {
 pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
     let path = args.path.as_path();
     let found = match path {
-        path if path.is_dir() => directory(path)?,
+        path if path.is_dir() && !load::has_job(path) => directory(path)?,
         path if is_benchmark(path) => questions(path)?,
         path => job(path).await?,
     };
@@ -53,34 +58,54 @@ impl Findings {
         parts.join("\n\n")
     }
 
-    fn no_solution(&mut self, name: &str) {
-        self.warnings
-            .push(load::line(name, "there is no solution/solve.sh, so the oracle cannot attempt the task"));
+    /// Says once which tasks the oracle cannot attempt.
+    fn no_solution(&mut self, tasks: &[String]) {
+        if !tasks.is_empty() {
+            let message = "there is no solution/solve.sh, so the oracle cannot attempt the task";
+            self.warnings.push(line(&who(tasks), message));
+        }
     }
 }
 
 async fn job(path: &Path) -> Result<Findings, Failure> {
     let loaded = load::job(path, &[])?;
-    let datasets = load::datasets(&loaded, &Pins::new(), None).await?;
+    let provider = provider(&loaded).await;
+    let datasets = load::datasets(&loaded, &Resolved::default(), None).await?;
     load::models(&loaded)?;
     let mut found = Findings { subject: subject(path, &loaded, &datasets), ..Findings::default() };
     found.warnings.extend(loaded.warnings.iter().map(|warning| warning.render(true)));
-    if loaded.config.needs_environment()
-        && let Err(error) = rollout::environment::check(&loaded.config.environment)
-    {
+    let provider = provider.unwrap_or_else(|error| {
         let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-        found.problems.push(format!("{} {}: {error}{hint}", paint(BAD, "error:"), path.display()));
-    }
-    found.warnings.extend(Oddities::of(&datasets).render());
+        let message = chain(&error);
+        found.problems.push(format!("{} {}: {message}{hint}", paint(BAD, "error:"), path.display()));
+        None
+    });
+    found.warnings.extend(TaskWarnings::of(&datasets).render());
     let oracle = loaded.config.agents.iter().any(|agent| matches!(agent.kind, AgentKind::Oracle));
-    let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)?;
+    let plan = Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &load::variable)
+        .map_err(hinted(PlanError::hint))?;
     found.problems.extend(load::invalid(&plan));
-    for task in plan.tasks().iter().filter(|_| oracle) {
-        if task.container().is_some_and(|task| !task.has_solution) {
-            found.no_solution(&format!("{}/{}", task.dataset, task.name));
-        }
-    }
+    let unsolved = plan.tasks().iter().filter(|task| task.container().is_some_and(|task| !task.has_solution));
+    let unsolved: Vec<_> = unsolved.map(|task| format!("task {}/{}", task.dataset, task.name)).collect();
+    found.no_solution(if oracle { &unsolved } else { &[] });
+    let unreachable = preflight::unreachable_models(plan.config()).await;
+    found.warnings.extend(findings(&unreachable, false));
+    let looked = move || preflight::check(&plan, provider.as_deref());
+    found.problems.extend(findings(&tokio::task::spawn_blocking(looked).await?.findings, true));
     Ok(found)
+}
+
+/// The provider that a run would take, if it needs one.
+async fn provider(loaded: &LoadedJob) -> Result<Option<Arc<dyn Provider>>, ConnectError> {
+    if !loaded.config.needs_environment() {
+        return Ok(None);
+    }
+    rollout::environment::check(&loaded.config.environment)?;
+    match run::place() {
+        Ok(place) => connect(&loaded.config.environment, &place).await.map(Some),
+        // A machine without a place for state can still read files.
+        Err(_) => Ok(None),
+    }
 }
 
 /// Looks at the configuration of a benchmark, and at its questions.
@@ -118,16 +143,24 @@ fn directory(path: &Path) -> Result<Findings, Failure> {
     let local = load_dataset_dir(path, &mut GitCommits::default())?;
     let subject = format!("{} ({})", path.display(), count(local.tasks.len() as u64, "task"));
     let mut found = Findings { subject, ..Findings::default() };
-    found
-        .warnings
-        .extend(local.warnings.iter().map(|warning| load::line(&path.display().to_string(), warning)));
-    for TaskEntry { name, task, warnings } in &local.tasks {
-        found.warnings.extend(warnings.iter().map(|warning| warning.render(true)));
+    found.warnings.extend(local.warnings.iter().map(|warning| line(&path.display().to_string(), warning)));
+    let mut unsolved = Vec::new();
+    let mut tasks = Vec::new();
+    for TaskEntry { name, task, .. } in &local.tasks {
         match task {
-            Ok(task) if !task.has_solution => found.no_solution(name.as_str()),
-            Ok(_) => {}
+            Ok(task) => {
+                unsolved.extend((!task.has_solution).then(|| format!("task {name}")));
+                tasks.push(&**task);
+            }
             Err(problem) => found.problems.push(load::broken(name.as_str(), problem)),
         }
     }
+    let diagnostics = local
+        .tasks
+        .iter()
+        .flat_map(|entry| entry.warnings.iter().map(|warning| (entry.name.as_str(), warning)));
+    found.warnings.extend(grouped(diagnostics));
+    found.no_solution(&unsolved);
+    found.problems.extend(findings(&preflight::check_tasks(tasks), true));
     Ok(found)
 }

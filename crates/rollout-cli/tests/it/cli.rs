@@ -51,7 +51,7 @@ fn help_teaches_the_first_steps() {
       run          Run a job
       eval         Ask the questions of a benchmark, and score the answers
       ask          Ask one question
-      resume       Continue a job or a benchmark that was cut short
+      resume       Continue a job or a benchmark that was cut short, or add to a job
       score        Score saved answers by another metric, another judge or a rubric
       serve        Run rollouts of a model for a training loop, over HTTP
       tools        Serve tools for models over HTTP: code, documents, databases, the web
@@ -103,7 +103,7 @@ fn help_of_run_groups_its_options() {
 
     Arguments:
       <JOB>
-              The job file
+              The job file, a directory with a job.yaml, or - for standard input
 
     Options:
           --dry-run
@@ -244,7 +244,7 @@ fn a_dry_run_shows_the_plan_and_makes_nothing() {
 
     agents    oracle, nop
     datasets  tasks (1 task)
-    provider  native
+    provider  native, network host
     results   jobs, in a directory named after the time of the start
 
     first trials             build  install   agent  verifier
@@ -335,7 +335,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | gpus = 1
       | ^^^^
 
-    warning: odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+    warning: task odd: there is no solution/solve.sh, so the oracle cannot attempt the task
 
     ✗ tasks (4 tasks): 2 problems, 2 warnings
     --- exit 2
@@ -347,7 +347,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | gpus = 1
       | ^^^^
 
-    warning: odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+    warning: task odd: there is no solution/solve.sh, so the oracle cannot attempt the task
 
     ✓ tasks/odd (1 task): 2 warnings
     --- exit 0
@@ -381,7 +381,10 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     ");
     let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "fine", "--dry-run"]);
     assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
-    insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @"warning: task fine and 1 other: not all of task.toml means here what it says; `rollout validate` shows what");
+    insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @r#"
+    warning: task fine: `environment.memory = 2048` is taken as 2048 MiB; write "2Gi" to say so exactly
+    warning: task hello: `environment.gpus` is not supported: no GPU is given to the environment
+    "#);
 }
 
 #[test]

@@ -183,9 +183,8 @@ fn without_a_type_the_job_runs_natively_where_no_engine_answers() {
         .oracle()
         .set("environment", json!({}))
         .env("DOCKER_HOST", "unix:///nonexistent");
-    let finished = job.run().expect(1);
-    let said = finished.stdout();
-    assert!(said.contains("on native"), "{said}");
+    let said = job.run().expect(2).stderr();
+    assert!(said.contains("no/such:image"), "{said}");
     let why =
         "no Docker engine answers at unix:///nonexistent: there is no such socket; the job runs natively";
     assert!(said.contains(why), "{said}");

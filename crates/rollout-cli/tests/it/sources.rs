@@ -264,3 +264,60 @@ fn a_dataset_can_be_a_single_task() {
     let row = job.run().expect(0).result()["results"][0].clone();
     assert_eq!((&row["task_name"], &row["reward"]), (&json!("task"), &json!(1.0)));
 }
+
+#[test]
+fn a_registry_and_a_repository_that_are_busy_for_a_moment_are_asked_again() {
+    let job = job();
+    TestRepo::new(job.root().join("public/repo")).commit(&TestTask::new("task"));
+    let server = FileServer::busy(job.root().join("public"), 1);
+    let repository = FileServer::busy(job.root().join("public"), 1);
+    let tasks = json!([{"name": "task", "git_url": repository.url("repo/.git"), "path": "tasks/task"}]);
+    let job = job
+        .file("public/registry.json", &registry(&tasks))
+        .set("datasets", json!([{"registry": {"url": server.url("registry.json")}, "name": "set"}]));
+    let finished = job.run().expect(0);
+    assert_eq!(finished.stderr().matches("try 2 of 3 follows").count(), 2, "{}", finished.stderr());
+    let server = FileServer::busy(job.root().join("public"), 1);
+    let job = job
+        .set("name", json!("once"))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("datasets", json!([{"registry": {"url": server.url("registry.json")}, "name": "set"}]));
+    let refused = job.run().expect(2);
+    assert!(refused.stderr().contains("503"), "{}", refused.stderr());
+}
+
+#[test]
+fn a_commit_that_the_repository_lacks_fails_its_task_alone() {
+    let job = job();
+    let repo = TestRepo::new(job.root().join("repo"));
+    let commit = repo.commit(&TestTask::new("task"));
+    let task = |name: &str, commit: &str| json!({"name": name, "git_url": repo.url(), "git_commit_id": commit, "path": "tasks/task"});
+    let job = with_registry(job, &json!([task("task", &commit), task("unknown", &"0".repeat(40))]));
+    let finished = job.run().expect(1);
+    assert_eq!(finished.trial("oracle/set/task__1")["reward"], 1.0);
+    let error = finished.trial("oracle/set/unknown__1")["error"].clone();
+    assert_eq!(error["type"], "task_not_found");
+    assert!(error["message"].as_str().unwrap().contains("check `git_commit_id`"), "{error}");
+}
+
+#[test]
+fn a_password_of_a_repository_reaches_its_server_and_no_command_line() {
+    let job = job();
+    TestRepo::new(job.root().join("public/repo")).commit(&TestTask::new("task"));
+    // The user `user` with the password `secret-word`.
+    let server = FileServer::guarded(job.root().join("public"), "Basic dXNlcjpzZWNyZXQtd29yZA==");
+    let git_url = server.url("repo/.git").replace("http://", "http://user:secret-word@");
+    let job = with_registry(job, &json!([{"name": "task", "git_url": git_url, "path": "tasks/task"}])).file(
+        "bin/git",
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> \"$HOME/calls\"\nPATH=$OLD_PATH exec git \"$@\"\n",
+    );
+    let chmod = std::process::Command::new("chmod").arg("+x").arg(job.root().join("bin/git")).status();
+    assert!(chmod.unwrap().success());
+    let path = std::env::var("PATH").unwrap();
+    let with_log = format!("{}:{path}", job.root().join("bin").display());
+    let job = job.env("OLD_PATH", &path).env("PATH", &with_log);
+    job.run().expect(0);
+    let calls = fs::read_to_string(job.root().join("calls")).unwrap();
+    assert!(calls.contains("fetch") && !calls.contains("secret-word"), "{calls}");
+    assert!(!fs::read_to_string(job.dir().join("journal.jsonl")).unwrap().contains("secret-word"));
+}

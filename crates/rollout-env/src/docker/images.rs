@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     blocking::blocking,
-    environment::{EnvironmentError, ImageRequest, Origin},
+    environment::{EnvironmentError, ImageRequest, Origin, no_dockerfile},
     guest,
 };
 
@@ -157,12 +157,10 @@ impl Images {
         let dockerfile = dir.join("Dockerfile");
         let platform = settings.platform.clone().unwrap_or_default();
         let wanted_platform = platform.clone();
+        let missing = no_dockerfile(&dockerfile, request.docker_image);
         let read = blocking(move || {
             if !dockerfile.exists() {
-                return Ok(Err(format!(
-                    "there is no {}: write one, or name an image as environment.docker_image in task.toml",
-                    dockerfile.display()
-                )));
+                return Ok(Err(missing));
             }
             let context = BuildContext::open(&dir).map_err(io::Error::other)?;
             let hash = context.hash(&wanted_platform)?;

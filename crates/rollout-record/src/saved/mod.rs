@@ -44,7 +44,7 @@ use super::{
 };
 use rollout_core::provenance::{Provenance, TrialProvenance};
 use rollout_core::{
-    name::{TrialId, TrialIndex},
+    name::{AgentName, DatasetName, TaskName, TrialId, TrialIndex},
     result::{ErrorType, TrialResult},
     row::RolloutOutput,
 };
@@ -156,15 +156,16 @@ impl SavedJob {
             return Err(SavedError::NotAJob(dir.path().to_owned()));
         }
         let mut runs: Vec<SavedRun> = Vec::new();
-        let mut places: HashMap<TrialIndex, Place> = HashMap::new();
+        let mut trials = Numbers::default();
+        let mut places: HashMap<(usize, usize, u32), Place> = HashMap::new();
         let (header, _) = journal::read_places(&journal, |offset, entry| match entry {
             JournalEntry::Job(_) => {}
             JournalEntry::RunStarted { at, provenance } => {
                 runs.push(SavedRun { started_at: at, ended_at: None, cancelled: false, provenance });
             }
-            JournalEntry::Trial { index, .. } => {
+            JournalEntry::Trial { index, result } => {
                 let run = runs.len().saturating_sub(1) as u32;
-                places.insert(index, Place { index, offset, run });
+                places.insert(trials.of(&result), Place { index, offset, run });
             }
             JournalEntry::RunEnded { at, cancelled } => {
                 if let Some(run) = runs.last_mut() {
@@ -172,11 +173,11 @@ impl SavedJob {
                 }
             }
         })?;
-        let mut places: Vec<_> = places.into_values().collect();
-        places.sort_unstable_by_key(|place| place.index);
         let config = read_json(&dir)?;
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
         let tasks = header.tasks.iter().enumerate().map(|(number, task)| (key(task), number)).collect();
+        let mut places = trials.placed(&header, &tasks, places);
+        places.sort_unstable_by_key(|place| place.index);
         let mut rows: HashMap<_, OnceLock<RowIndex>> = HashMap::new();
         for agent in &header.agents {
             for task in &header.tasks {
@@ -290,6 +291,61 @@ impl SavedJob {
     }
 }
 
+/// Numbers for the names of trials, in the order in which they come: a few bytes for each trial, however long its
+/// names are.
+#[derive(Debug, Default)]
+struct Numbers {
+    agents: HashMap<AgentName, usize>,
+    tasks: HashMap<(DatasetName, TaskName), usize>,
+}
+
+impl Numbers {
+    fn of(&mut self, result: &TrialResult) -> (usize, usize, u32) {
+        let next = self.agents.len();
+        let agent = match self.agents.get(&result.agent_name) {
+            Some(known) => *known,
+            None => *self.agents.entry(result.agent_name.clone()).or_insert(next),
+        };
+        let next = self.tasks.len();
+        let task = (result.dataset_name.clone(), result.task_name.clone());
+        (agent, *self.tasks.entry(task).or_insert(next), result.attempt)
+    }
+
+    /// Gives each trial its place in the plan as it is now: that of a trial from before the job grew has moved. A
+    /// trial that is not in the plan keeps the place that it was written with.
+    fn placed(
+        &self,
+        header: &Header,
+        planned: &HashMap<(String, String), usize>,
+        places: HashMap<(usize, usize, u32), Place>,
+    ) -> Vec<Place> {
+        let mut offsets = Vec::with_capacity(header.tasks.len());
+        let mut sum = 0;
+        for task in &header.tasks {
+            offsets.push(sum);
+            sum += u64::from(header.attempts_of(task));
+        }
+        let mut agents = vec![None; self.agents.len()];
+        for (name, number) in &self.agents {
+            agents[*number] = header.agents.iter().position(|agent| agent == name.as_str());
+        }
+        let mut tasks = vec![None; self.tasks.len()];
+        for ((dataset, name), number) in &self.tasks {
+            tasks[*number] = planned.get(&(dataset.to_string(), name.to_string())).map(|task| offsets[*task]);
+        }
+        let moved = |((agent, task, attempt), place): ((usize, usize, u32), Place)| {
+            let index = match (agents[agent], tasks[task]) {
+                (Some(agent), Some(offset)) => {
+                    TrialIndex(agent as u64 * sum + offset + u64::from(attempt.saturating_sub(1)))
+                }
+                _ => place.index,
+            };
+            Place { index, ..place }
+        };
+        places.into_iter().map(moved).collect()
+    }
+}
+
 /// What a cell holds, made when it is first asked for.
 fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, SavedError>) -> Result<&T, SavedError> {
     match cell.get() {
@@ -327,7 +383,7 @@ impl Trials<'_> {
         let line = self.lines.at(place.offset).map_err(failed)?;
         let entry =
             serde_json::from_slice(line).map_err(|source| SavedError::Damaged { path: path(), source })?;
-        let JournalEntry::Trial { index, result } = entry else {
+        let JournalEntry::Trial { result, .. } = entry else {
             return Err(failed(io::Error::other("it changed while it was read")));
         };
         let result = Arc::unwrap_or_clone(result);
@@ -340,7 +396,7 @@ impl Trials<'_> {
         let key = (id.dataset.to_string(), id.task.to_string());
         let known = self.job.header.agents.iter().any(|agent| agent == id.agent.as_str());
         match self.job.tasks.get(&key).filter(|_| known) {
-            Some(&task) => Ok(SavedTrial { index, id, task, run: place.run as usize, result }),
+            Some(&task) => Ok(SavedTrial { index: place.index, id, task, run: place.run as usize, result }),
             None => Err(SavedError::Stranger { trial: id.to_string() }),
         }
     }

@@ -44,15 +44,16 @@ impl HostImages {
     pub fn new(engine: SandboxEngine, patterns: Vec<String>) -> HostImages {
         HostImages { engine, patterns }
     }
+
+    /// Whether a reference is mapped to the host.
+    pub fn is_mapped(&self, reference: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern == reference || pattern::text_matches(pattern, reference))
+    }
 }
 
 impl BaseImages for HostImages {
     async fn resolve(&self, reference: &str) -> Result<Image, BaseImageError> {
-        if !self
-            .patterns
-            .iter()
-            .any(|pattern| pattern == reference || pattern::text_matches(pattern, reference))
-        {
+        if !self.is_mapped(reference) {
             return Err(BaseImageError::Unmapped { reference: reference.to_owned() });
         }
         self.engine.host_image().await.map_err(BaseImageError::Host)

@@ -9,6 +9,7 @@ mod error;
 mod execute;
 mod expand;
 mod images;
+mod inspect;
 mod job;
 mod key;
 mod lines;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub use context::{ContextFile, CopyFailure, FileKind, context_files, open_regular};
 pub use error::ImageBuildError;
 pub use images::{BaseImageError, BaseImages, HostImages};
+pub use inspect::{NamedImage, inspect};
 pub use log::LogSink;
 pub use parse::Location;
 

@@ -7,7 +7,7 @@ use rollout::{
     event::Event,
     job::{Cancel, Job, Plan, Rerun, Resumable, Selection},
     result::JobResult,
-    task::{Pins, Sources},
+    task::{Resolved, Sources},
 };
 use rollout_testkit::{IdleProvider, TestTask};
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ async fn plan(root: &Path) -> Plan {
     let vars = |_: &str| None;
     let loaded = load_job(&root.join("job.yaml"), &[], &vars).unwrap();
     let sources = Sources::new(root.join("cache"));
-    let datasets = sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.unwrap();
+    let datasets = sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.unwrap();
     Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).unwrap()
 }
 

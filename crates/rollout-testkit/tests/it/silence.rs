@@ -5,7 +5,7 @@ use std::{fs, path::Path, sync::Arc};
 use rollout::{
     config::load_job,
     job::{Cancel, Job, Plan, Selection},
-    task::{Pins, Sources},
+    task::{Resolved, Sources},
 };
 use rollout_testkit::{SilentProvider, TestTask};
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ async fn plan(root: &Path) -> Plan {
     let vars = |_: &str| None;
     let loaded = load_job(&root.join("job.yaml"), &[], &vars).unwrap();
     let sources = Sources::new(root.join("cache"));
-    let datasets = sources.load(&loaded.config.datasets, &Pins::new(), &|_| ()).await.unwrap();
+    let datasets = sources.load(&loaded.config.datasets, &Resolved::default(), &|_| ()).await.unwrap();
     Plan::new(loaded, Vec::new(), datasets, &Selection::default(), &vars).unwrap()
 }
 

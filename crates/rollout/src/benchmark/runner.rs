@@ -16,7 +16,6 @@ use rollout_model::output::{ResultForm, question_row};
 use crate::{
     config::{LoadedBenchmark, RetryConfig, RolloutConfig},
     rollouts::{RolloutError, Rollouts},
-    trial::retry_delay,
 };
 use rollout_core::message::Message;
 use rollout_model::{Halt, Model, RubricError, rollout};
@@ -113,7 +112,7 @@ impl StartedRunner {
                 Err(halt @ (Halt::Unauthorized(_) | Halt::Cancelled)) => return Err(halt.into()),
             };
             let retried = state.error.as_ref().is_some_and(|error| error.kind.is_retried());
-            let Some(delay) = retry_delay(&self.retry, tries).filter(|_| retried) else { break state };
+            let Some(delay) = self.retry.delay_after(tries).filter(|_| retried) else { break state };
             tokio::select! {
                 () = tokio::time::sleep(delay) => tries += 1,
                 () = self.cancel.cancelled() => return Err(Halt::Cancelled.into()),

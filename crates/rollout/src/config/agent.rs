@@ -8,7 +8,7 @@ use super::{ModelAgentConfig, ModelConfig, model::LimitKeys};
 use rollout_core::name::AgentName;
 use rollout_model::Limits;
 use rollout_settings::{
-    Env, Section, Settings as _, Value, Written,
+    Env, Section, Settings as _, Written,
     declare::entry,
     diagnostic::{Code, quoted},
     forms::{env, filled, hash, section, some_section, text},
@@ -60,7 +60,9 @@ rollout_settings::settings! {
         install: Option<String> = text().kind("script").optional(),
         /// The path of the install script, relative to this file.
         install_file: Option<String> = filled().kind("path").optional(),
-        /// The hash that the install script must have, as config.json records it.
+        /// The hash that the install script must have.
+        ///
+        /// `config.json` has it beside the text of a script that came from a file.
         install_sha256: Option<String> = hash().optional(),
         /// A bash script that attempts the task. $ROLLOUT_TASK_INSTRUCTION is the path of the instruction.
         ///
@@ -68,7 +70,9 @@ rollout_settings::settings! {
         execute: Option<String> = text().kind("script").optional(),
         /// The path of the execute script, relative to this file.
         execute_file: Option<String> = filled().kind("path").optional(),
-        /// The hash that the execute script must have, as config.json records it.
+        /// The hash that the execute script must have.
+        ///
+        /// `config.json` has it beside the text of a script that came from a file.
         execute_sha256: Option<String> = hash().optional(),
         /// A model and how it is reached.
         ///
@@ -212,31 +216,34 @@ fn phase_script(
     }
     if hash.is_some_and(|hash| hash != sha256(script.as_bytes())) {
         let hash_key = file_key.replace("_file", "_sha256");
-        section.invalid(&hash_key, format!("`{}` has changed: its hash is another", section.at(&file_key)));
+        let message =
+            format!("the script of `{}` does not have the hash `{}`", section.at(key), section.at(&hash_key));
+        section.invalid_with_hint(&hash_key, message, format!("restore the script, or remove `{hash_key}`"));
     }
     Some(script)
 }
 
-/// An agent as config.json keeps it: of a script that is in a file, the path and the hash.
+/// An agent as config.json keeps it: of a script that is in a file, the text and the hash, so that the copy needs no
+/// other file.
 pub(super) fn record(config: &AgentConfig, written: Written<'_>) -> Json {
     let mut keys = AgentKeys::defaults().expect("no key of an agent is without a default");
     keys.name = Some(config.name.to_string());
     keys.description.clone_from(&config.description);
     let mut recorded = vec!["name", "description", "env"];
     let mut phase = |[key, file_key, hash_key]: [&'static str; 3], script: Option<&String>| {
-        let file = match written.key(file_key).node.map(|node| &node.value) {
-            Some(Value::String(file)) => script.map(|script| (file.clone(), sha256(script.as_bytes()))),
-            _ => None,
-        };
-        recorded.extend(if file.is_some() { vec![file_key, hash_key] } else { vec![key] });
-        (file.is_none().then(|| script.cloned()).flatten(), file.unzip())
+        recorded.push(key);
+        let is_written = |key| written.key(key).node.is_some_and(|node| !node.is_null());
+        let hash = (is_written(file_key) || is_written(hash_key))
+            .then(|| script.map(|text| sha256(text.as_bytes())));
+        recorded.extend(hash.is_some().then_some(hash_key));
+        (script.cloned(), hash.flatten())
     };
     match &config.kind {
         AgentKind::Oracle | AgentKind::Nop => {}
         AgentKind::Script { install, execute } => {
-            (keys.install, (keys.install_file, keys.install_sha256)) =
+            (keys.install, keys.install_sha256) =
                 phase(["install", "install_file", "install_sha256"], install.as_ref());
-            (keys.execute, (keys.execute_file, keys.execute_sha256)) =
+            (keys.execute, keys.execute_sha256) =
                 phase(["execute", "execute_file", "execute_sha256"], Some(execute));
         }
         AgentKind::Model(agent) => {

@@ -1,7 +1,7 @@
 //! The `datasets` of a job file.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::{Path, PathBuf},
 };
 
@@ -119,8 +119,13 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
     root.refuse_empty(key, REQUIRED);
     let mut datasets = Vec::new();
     let mut seen = HashMap::new();
-    for section in root.sections::<DatasetKeys>(key) {
-        let Some(dataset) = dataset(&section) else { continue };
+    let mut read: Vec<_> = root
+        .sections::<DatasetKeys>(key)
+        .into_iter()
+        .filter_map(|section| Some((dataset(&section)?, section)))
+        .collect();
+    name_apart(&mut read);
+    for (dataset, section) in read {
         let named =
             ["rename", "name", "path", "interaction"].into_iter().find(|key| section.entry(key).is_some());
         let span = section.value_span(named.unwrap_or("path"));
@@ -132,6 +137,37 @@ pub(super) fn read(root: &Section<'_>, key: &str) -> Vec<DatasetConfig> {
         datasets.push(dataset);
     }
     datasets
+}
+
+/// Names datasets apart by their registries where several have the same name there and no `rename:`.
+fn name_apart(read: &mut [(DatasetConfig, Section<'_>)]) {
+    let mut registries: HashMap<DatasetName, HashSet<RegistryLocation>> = HashMap::new();
+    for (dataset, _) in read.iter() {
+        if let DatasetSource::Registry { registry, .. } = &dataset.source {
+            registries.entry(dataset.name.clone()).or_default().insert(registry.clone());
+        }
+    }
+    for (dataset, section) in read {
+        let DatasetSource::Registry { registry, .. } = &dataset.source else { continue };
+        let shared = registries.get(&dataset.name).is_some_and(|registries| registries.len() > 1);
+        if shared && section.entry("rename").is_none() {
+            let apart = DatasetName::new(format!("{}@{}", dataset.name, label(registry)));
+            dataset.name = apart.unwrap_or_else(|_| dataset.name.clone());
+        }
+    }
+}
+
+/// A short name for a registry: the host of its URL, or the last part of its path.
+fn label(registry: &RegistryLocation) -> String {
+    let name = match registry {
+        RegistryLocation::Url(url) => {
+            let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            authority.rsplit('@').next().unwrap_or_default().to_owned()
+        }
+        RegistryLocation::Path(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    name.chars().map(|char| if char.is_alphanumeric() || "._-".contains(char) { char } else { '-' }).collect()
 }
 
 fn dataset(section: &Section<'_>) -> Option<DatasetConfig> {
@@ -237,7 +273,7 @@ pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
                 "registry": { key: written.key("registry").key(key).plain() },
                 "name": dataset,
                 "version": version,
-                "rename": written.key("rename").plain(),
+                "rename": (config.name.as_str() != dataset).then(|| config.name.to_string()),
             })
         }
     }

@@ -1,6 +1,6 @@
 //! The settings of a job file, but for those of agents and datasets, which have modules of their own.
 
-use std::{num::NonZeroU32, path::PathBuf};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use serde_json::{Value as Json, json};
 
@@ -37,6 +37,16 @@ rollout_settings::settings! {
             .refine(|schema| schema["minLength"] = json!(1))
             .default("jobs".to_owned())
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+            .unhashed(),
+        /// The directory that relative paths of this file start from. That of the file when absent.
+        ///
+        /// `config.json` of a job has it, so that the copy can be run from anywhere.
+        pub base_dir: Option<PathBuf> = filled()
+            .kind("path")
+            .refine(|schema| schema["minLength"] = json!(1))
+            .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+            .optional()
+            .unset("the directory of the file")
             .unhashed(),
         /// Attempts for each pair of agent and task.
         pub n_attempts: NonZeroU32 = count(1),
@@ -156,6 +166,18 @@ rollout_settings::settings! {
 impl Default for RetryConfig {
     fn default() -> Self {
         Self::defaults().expect("every setting of retries has a default")
+    }
+}
+
+impl RetryConfig {
+    /// How long to wait after a failed try, counted from 1; none when it was the last one.
+    pub fn delay_after(&self, failed_try: u32) -> Option<Duration> {
+        if failed_try >= self.max_attempts.get() {
+            return None;
+        }
+        let factor = self.multiplier.powi(failed_try as i32 - 1);
+        let millis = (self.initial_delay_ms as f64 * factor).min(self.max_delay_ms as f64);
+        Some(Duration::from_millis(millis as u64))
     }
 }
 

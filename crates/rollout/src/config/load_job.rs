@@ -9,12 +9,17 @@ use super::{
     include::{include, reaches_into_files},
 };
 use rollout_core::redact::Redactor;
+use rollout_env::ConnectError;
 use rollout_settings::{
     Code, Diagnostic, Node, Override, Problems, Reader, Section, Settings as _, SourceFiles, Value, Written,
+    diagnostic::nearest,
     read_text,
     record::{self, leave_out_unhashed, redact},
     yaml,
 };
+
+/// Files of a directory that are looked at for a name like the one that is missing.
+const MAX_LISTED: usize = 10_000;
 
 /// A job that can be started.
 pub struct LoadedJob {
@@ -51,9 +56,29 @@ pub fn load_job(
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedJob, Problems> {
     let text = read_text(path).map_err(|message| {
-        Problems::new(vec![Diagnostic::about_file(path.display().to_string(), Code::Unreadable, message)])
+        let problem = Diagnostic::about_file(path.display().to_string(), Code::Unreadable, message);
+        Problems::new(vec![match similar(path) {
+            Some(other) => problem.hint(format!("did you mean {}?", other.display())),
+            None => problem,
+        }])
     })?;
     load_job_text(path, &text, overrides, vars)
+}
+
+/// The file that the name of one that is not there was likely meant to be.
+fn similar(path: &Path) -> Option<PathBuf> {
+    if path.exists() {
+        return None;
+    }
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let listed = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let entries = std::fs::read_dir(listed).ok()?.flatten().take(MAX_LISTED);
+    let names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end)))
+        .collect();
+    let words: Vec<&str> = names.iter().map(String::as_str).collect();
+    nearest(path.file_name()?.to_str()?, &words).map(|name| dir.join(name))
 }
 
 /// Reads and checks a job from text, as if it were the content of the file at `path`.
@@ -66,14 +91,47 @@ pub fn load_job_text(
     load(path, text, overrides, vars, Origin::Author)
 }
 
-/// Reads a job from its record, for when the job file at `path` is gone. Scripts and datasets are
-/// found beside `path`; a record in which a secret was masked is refused.
+/// Reads a job from its record, for when the job file at `path` is gone. Datasets are found from the record's
+/// `base_dir`, or beside `path` where it has none; a record in which a secret was masked is refused.
 pub fn load_job_record(
     path: &Path,
     record: &serde_json::Value,
+    overrides: &[Override],
     vars: &dyn Fn(&str) -> Option<String>,
 ) -> Result<LoadedJob, Problems> {
-    load(path, &format!("{record:#}"), &[], vars, Origin::Record)
+    load(path, &format!("{record:#}"), overrides, vars, Origin::Record)
+}
+
+impl LoadedJob {
+    /// What config.json holds: the record, and where its relative paths start, so that it can be run from anywhere.
+    pub fn copy(&self) -> Json {
+        let mut copy = self.record.clone();
+        if let Some(base) = copy.get_mut("base_dir") {
+            let own = self.config.base_dir.as_deref();
+            let dir = base_dir(&self.path, own);
+            // A path that is no text cannot stand in JSON.
+            if let Some(dir) = std::path::absolute(&dir).ok().as_deref().and_then(Path::to_str) {
+                *base = Json::from(dir);
+            }
+        }
+        copy
+    }
+}
+
+/// Where the relative paths of a job file start.
+fn base_dir(file: &Path, own: Option<&Path>) -> PathBuf {
+    let beside = file.parent().unwrap_or(Path::new(""));
+    let dir = own.map_or_else(|| beside.to_owned(), |own| beside.join(own));
+    // An empty path cannot be made absolute.
+    if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir }
+}
+
+/// The `base_dir` of a job file, before it is read as a whole.
+fn written_base_dir(tree: &Node) -> Option<&Path> {
+    match tree.get("base_dir").map(|node| &node.value) {
+        Some(Value::String(dir)) => Some(Path::new(dir)),
+        _ => None,
+    }
 }
 
 /// What a job directory's copy of its configuration is called.
@@ -99,21 +157,25 @@ fn load(
         Origin::Record => COPY.to_owned(),
     };
     let mut tree = yaml::parse_file(&mut sources, &name, path, text)?;
-    let dir = path.parent().unwrap_or(Path::new(""));
+    let beside = path.parent().unwrap_or(Path::new("")).to_owned();
+    let dir = |tree: &Node| written_base_dir(tree).map_or_else(|| beside.clone(), |own| beside.join(own));
     let mut refused = Vec::new();
     for over in overrides {
         if reaches_into_files(over) {
             // What cannot be included is told below, unless a later setting replaces it.
-            let _ = include(&mut tree, dir, &mut sources);
+            let dir = dir(&tree);
+            let _ = include(&mut tree, &dir, &mut sources);
         }
         refused.extend(over.apply(&mut tree, &mut sources).err().map(|problem| *problem));
     }
-    refused.extend(include(&mut tree, dir, &mut sources));
+    let dir = dir(&tree);
+    refused.extend(include(&mut tree, &dir, &mut sources));
 
-    let reader = Reader::new(&sources, dir, vars);
+    let reader = Reader::new(&sources, &dir, vars);
     refused.into_iter().for_each(|problem| reader.report(problem));
     reader.check_duplicates(&tree);
-    if origin == Origin::Record {
+    // The copy of a job that has run: a masked secret would reach the agent as it stands there.
+    if origin == Origin::Record || tree.get("base_dir").is_some_and(|node| !node.is_null()) {
         reader.check_masks(&tree);
     }
     let read = read(&reader, &tree);
@@ -139,24 +201,30 @@ fn read(reader: &Reader<'_>, tree: &Node) -> Option<JobConfig> {
         config.verifier.follow_harbor(&root.inside("verifier"));
     }
     refuse_idle_agents(&root, &config);
+    check_provider_config(&root, &config);
     override_containers(&mut config);
     Some(config)
 }
 
 /// The hash of what a record says about results.
 fn hash(record: &Json) -> String {
+    record::hash(hashed(record))
+}
+
+/// What a record says about results.
+pub(crate) fn hashed(record: &Json) -> Json {
     let mut record = record.clone();
     leave_out_unhashed::<JobConfig>(&mut record);
-    for agent in record["agents"].as_array_mut().into_iter().flatten() {
+    for agent in record.get_mut("agents").and_then(Json::as_array_mut).into_iter().flatten() {
         agent.get_mut("model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);
     }
-    for dataset in record["datasets"].as_array_mut().into_iter().flatten() {
+    for dataset in record.get_mut("datasets").and_then(Json::as_array_mut).into_iter().flatten() {
         let rubric = dataset.pointer_mut("/interaction/rubric").and_then(Json::as_array_mut);
         for entry in rubric.into_iter().flatten() {
             entry.pointer_mut("/judge/model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);
         }
     }
-    record::hash(record)
+    record
 }
 
 /// Gives the containers of interactions what the job has for those of all tasks.
@@ -171,15 +239,41 @@ fn override_containers(config: &mut JobConfig) {
     }
 }
 
+/// Notes what the provider of the job refuses in its settings, each at its line.
+fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
+    // A program may have a provider of its own, whose settings only it knows.
+    if config.environment.kind.is_none() {
+        return;
+    }
+    let Err(ConnectError::Config(problems)) = rollout_env::check(&config.environment) else { return };
+    let environment = root.inside("environment");
+    let settings = environment.inside("provider_config");
+    for problem in problems.lines() {
+        let key = problem.split('`').find_map(|word| word.strip_prefix("provider_config."));
+        let entry = key.and_then(|key| settings.entry(key.split('.').next().unwrap_or(key)));
+        let span = entry.map_or_else(|| environment.value_span("provider_config"), |entry| entry.key_span);
+        let message = problem.trim_start_matches("- ").trim();
+        root.reader.report(Diagnostic::error(root.reader.sources, span, Code::InvalidValue, message));
+    }
+}
+
+/// The values of a list. That it is none has been noted.
+fn items<'r>(root: &Section<'r>, key: &str) -> &'r [Node] {
+    match root.node(key).map(|node| &node.value) {
+        Some(Value::List(items)) => items,
+        _ => &[],
+    }
+}
+
 /// Notes every agent that can attempt none of the datasets.
 fn refuse_idle_agents(root: &Section<'_>, config: &JobConfig) {
     let interaction = |source: &DatasetSource| matches!(source, DatasetSource::Interaction(_));
-    let listed = root.list("datasets").map_or(0, <[_]>::len);
+    let listed = items(root, "datasets").len();
     let all = config.datasets.len() == listed && listed > 0;
     if !all || !config.datasets.iter().all(|dataset| interaction(&dataset.source)) {
         return;
     }
-    let nodes = root.list("agents").unwrap_or_default();
+    let nodes = items(root, "agents");
     for agent in config.agents.iter().filter(|agent| !matches!(agent.kind, AgentKind::Model(_))) {
         let named = |node: &&Node| matches!(node.get("name"), Some(Node { value: Value::String(name), .. }) if name == agent.name.as_str());
         let Some(node) = nodes.iter().find(named).and_then(|node| node.get("name")) else { continue };

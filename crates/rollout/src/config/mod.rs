@@ -29,6 +29,7 @@ pub use job::*;
 pub use load_benchmark::{
     LoadedBenchmark, is_benchmark, load_benchmark, load_benchmark_record, load_benchmark_text, load_config,
 };
+pub(crate) use load_job::hashed;
 pub use load_job::{LoadedJob, load_job, load_job_record, load_job_text};
 pub use model::{ModelAgentConfig, ModelConfig};
 pub use rollout_core::{address::is_loopback, quantity::*, result::JobMetric};

@@ -8,7 +8,7 @@ use super::job::{VERIFIER_ENVIRONMENTS, VerifierEnvironment, check_absolute};
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_settings::{
     Entry, Form, Key, Node, Reader, Section, Settings as _, SourceFiles, Span, Value,
-    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
+    diagnostic::{Code, Diagnostic, Problems, Severity, nearest, quoted},
     forms::{
         bytes_or_mebibytes, cpus, env, list, mapping, number_or_text, open_section, text, timeout, word,
     },
@@ -177,7 +177,9 @@ pub fn load_task_config(path: &Path, text: &str) -> Result<(TaskConfig, Vec<Diag
     })?;
     let reader = Reader::new(&sources, "", &|_| None);
     let config = read(&reader, &tree);
-    let (found, failed) = reader.finish();
+    let (mut found, failed) = reader.finish();
+    // Whoever shows one line of them shows what the task fails of.
+    found.sort_by_key(|found| found.severity != Severity::Error);
     match config {
         Some(config) if !failed => Ok((config, found)),
         _ => Err(Problems::new(found)),
@@ -372,7 +374,7 @@ fn warn_of_changed_meaning(reader: &Reader<'_>, path: &str, key_span: Span, node
 /// would silently give the default.
 fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
     let path = section.at(&entry.key);
-    let Some(meant) = nearest(&entry.key, keys).filter(|meant| section.node(meant).is_none()) else { return };
+    let Some(meant) = meant(section, &entry.key, keys) else { return };
     if CHANGED_MEANING.iter().any(|(key, _)| *key == path) {
         return;
     }
@@ -381,6 +383,31 @@ fn warn_of_slip(section: &Section<'_>, entry: &Entry, keys: &[&str]) {
         Diagnostic::warning(section.reader.sources, entry.key_span, Code::UnknownKey, message)
             .hint(format!("did you mean `{meant}`?")),
     );
+}
+
+/// The key that an unknown one was likely meant to be, if it is not there as well.
+fn meant(section: &Section<'_>, key: &str, keys: &[&str]) -> Option<String> {
+    // A unit that is missing or written out is no slip of a few letters: `timeout`, `timeout_seconds`.
+    let stem =
+        ["_seconds", "_secs", "_second", "_s"].iter().find_map(|unit| key.strip_suffix(unit)).unwrap_or(key);
+    let longer = |known: &&&str| known.strip_prefix(stem).is_some_and(|rest| rest.starts_with('_'));
+    let shorter = |known: &&&str| known.strip_suffix(key).is_some_and(|rest| rest.ends_with('_'));
+    let own = nearest(key, keys)
+        .or_else(|| keys.iter().find(longer).copied())
+        .or_else(|| keys.iter().find(shorter).copied())
+        .filter(|own| section.node(own).is_none());
+    if own.is_some() || !section.path.is_empty() {
+        return own.map(str::to_owned);
+    }
+    let sections: [(&str, Vec<Key>); 3] = [
+        ("agent", TaskAgent::keys()),
+        ("verifier", TaskVerifier::keys()),
+        ("environment", TaskEnvironment::keys()),
+    ];
+    let of_section = |(name, keys): &(&str, Vec<Key>)| {
+        keys.iter().any(|known| known.name == key).then(|| format!("{name}.{key}"))
+    };
+    sections.iter().find_map(of_section)
 }
 
 /// Whether a value says what is the case anyway.

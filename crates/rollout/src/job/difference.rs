@@ -9,7 +9,7 @@ use rollout_core::text::excerpt;
 /// One setting that is not the same in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigDifference {
-    /// The setting, dotted.
+    /// The setting, dotted. Of a text with several lines also the line.
     pub key: String,
     /// What it was, or nothing.
     pub before: Option<String>,
@@ -36,15 +36,28 @@ pub(super) fn differences(before: &Value, after: &Value) -> Vec<ConfigDifference
     found
 }
 
-fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<ConfigDifference>) {
+/// Compares two values of a setting.
+pub(super) fn compare(
+    key: &str,
+    before: Option<&Value>,
+    after: Option<&Value>,
+    found: &mut Vec<ConfigDifference>,
+) {
     let below = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
     match (before, after) {
         (Some(before), Some(after)) if before == after => {}
+        // A setting that the version of then did not have, and that is not used.
+        (None, Some(Value::Null)) => {}
         (Some(Value::Object(before)), Some(Value::Object(after))) => {
-            for (name, value) in before {
+            // A script that is there as a text says more than its hash.
+            let told = |name: &str| {
+                let text = name.strip_suffix("_sha256");
+                text.is_some_and(|text| before.contains_key(text) && after.contains_key(text))
+            };
+            for (name, value) in before.iter().filter(|(name, _)| !told(name)) {
                 compare(&below(name), Some(value), after.get(name), found);
             }
-            for (name, value) in after.iter().filter(|(name, _)| !before.contains_key(*name)) {
+            for (name, value) in after.iter().filter(|(name, _)| !before.contains_key(*name) && !told(name)) {
                 compare(&below(name), None, Some(value), found);
             }
         }
@@ -53,6 +66,7 @@ fn compare(key: &str, before: Option<&Value>, after: Option<&Value>, found: &mut
                 compare(&below(&place.to_string()), before.get(place), after.get(place), found);
             }
         }
+        (Some(Value::String(before)), Some(Value::String(after))) => found.push(of_texts(key, before, after)),
         _ => found.push(ConfigDifference {
             key: key.to_owned(),
             before: before.map(short),
@@ -65,20 +79,47 @@ fn short(value: &Value) -> String {
     excerpt(&value.to_string())
 }
 
+/// The first line of two texts that differs, from shortly before the place where it does.
+fn of_texts(key: &str, before: &str, after: &str) -> ConfigDifference {
+    /// What is shown before the difference.
+    const CONTEXT: usize = 20;
+    /// What is shown whole.
+    const SHORT: usize = 56;
+    let one_line = !before.trim_end().contains('\n') && !after.trim_end().contains('\n');
+    let pairs = |number: usize| (before.lines().nth(number), after.lines().nth(number));
+    let lines = before.lines().count().max(after.lines().count());
+    let number = (0..lines).find(|number| pairs(*number).0 != pairs(*number).1).unwrap_or_default();
+    let (old, new) = pairs(number);
+    let (old, new) = if one_line { (Some(before), Some(after)) } else { (old, new) };
+    let same = old.unwrap_or("").chars().zip(new.unwrap_or("").chars()).take_while(|(a, b)| a == b).count();
+    let fits = [old, new].into_iter().flatten().all(|text| text.chars().count() <= SHORT);
+    let from = |text: &str| {
+        let skipped = if fits { 0 } else { same.saturating_sub(CONTEXT) };
+        let rest: String = text.chars().skip(skipped).collect();
+        let rest = if skipped == 0 { rest } else { format!("…{rest}") };
+        excerpt(&Value::from(rest).to_string())
+    };
+    let key = if one_line { key.to_owned() } else { format!("{key}, line {}", number + 1) };
+    ConfigDifference { key, before: old.map(from), after: new.map(from) }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
 
+    fn lines(before: &Value, after: &Value) -> Vec<String> {
+        differences(before, after).iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn each_changed_leaf_is_named_once() {
         let before = json!({"n_attempts": 1, "agents": [{"name": "a"}], "verifier": {"disable": false}});
         let after =
             json!({"n_attempts": 2, "agents": [{"name": "a"}, {"name": "b"}], "verifier": {}, "metrics": []});
-        let lines: Vec<_> = differences(&before, &after).iter().map(ToString::to_string).collect();
         assert_eq!(
-            lines,
+            lines(&before, &after),
             [
                 "n_attempts: was 1, is 2",
                 "agents.1: is new, {\"name\":\"b\"}",
@@ -86,5 +127,24 @@ mod tests {
                 "metrics: is new, []",
             ]
         );
+    }
+
+    #[test]
+    fn long_texts_are_shown_where_they_differ() {
+        let script = |last: &str| {
+            let text = format!("set -e\n{}\ncd /app && make {last} && true\n", "x".repeat(100));
+            json!({"execute": text, "execute_sha256": format!("sha256:{last}")})
+        };
+        assert_eq!(
+            lines(&script("one"), &script("two")),
+            ["execute, line 3: was \"cd /app && make one && true\", is \"cd /app && make two && true\""]
+        );
+        let url = |end: &str| json!({"url": format!("https://example.com/{}{end}", "a".repeat(80))});
+        assert_eq!(
+            lines(&url("1"), &url("2")),
+            ["url: was \"…aaaaaaaaaaaaaaaaaaaa1\", is \"…aaaaaaaaaaaaaaaaaaaa2\""]
+        );
+        let longer = json!({"execute": "one\ntwo\nthree\n"});
+        assert_eq!(lines(&json!({"execute": "one\ntwo\n"}), &longer), ["execute, line 3: is new, \"three\""]);
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Cancel, Collector, History, JUDGE, Job, JobError, Plan, Store,
-    plan::Work,
+    planned::Work,
     provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
@@ -293,7 +293,7 @@ impl Dispatcher {
         };
         tracing::info!(trial = %id, "trial starts");
         let handle = match &task.work {
-            Work::Container { task, verifier_env } => {
+            Work::Container { task, verifier_env, .. } => {
                 let dir =
                     self.dir.as_ref().expect("only plans without containers are run without a directory");
                 let trial = Trial {

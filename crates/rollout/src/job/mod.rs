@@ -6,8 +6,11 @@
 mod difference;
 mod dispatch;
 mod episode_log;
+mod growth;
+mod moved_rows;
 mod no_provider;
 mod plan;
+mod planned;
 mod provenance;
 mod recorder;
 mod resume;
@@ -28,7 +31,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use difference::ConfigDifference;
 pub use no_provider::NoProvider;
-pub use plan::{ExampleSet, Plan, PlanAgent, PlanDataset, PlanError, PlanTask, Selection, Work};
+pub use plan::{Plan, PlanAgent, PlanError, Selection};
+pub use planned::{ExampleSet, PlanDataset, PlanTask, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{provenance::TaskHashes, sections::Sections, summary::Rows};
@@ -118,6 +122,17 @@ pub enum JobError {
         /// Why.
         source: io::Error,
     },
+    /// The configuration in the job's directory cannot be read.
+    #[error("cannot read the job's configuration in {}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is a directory of this name, which is not a job's.
+    #[error("{} exists and is not a job directory", .0.display())]
+    NotAJob(PathBuf),
     /// The files of a task cannot be read.
     #[error("cannot read the files of the tasks")]
     Tasks(#[source] io::Error),
@@ -149,9 +164,12 @@ impl JobError {
     /// What the reader can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Exists(dir) => {
-                Some(format!("continue it with `rollout resume {}`, or give the new job another name", dir.display()))
-            }
+            Self::Exists(dir) => Some(format!(
+                "`rollout resume {0}` continues it, and `rollout resume {0} --with job.yaml` adds to it; a new job needs \
+                 another `name:`",
+                dir.display()
+            )),
+            Self::NotAJob(_) => Some("give the job another `name:`, or move the directory".to_owned()),
             Self::InTheWay(_) => Some("give the results another directory".to_owned()),
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it; its results are kept".to_owned())
@@ -167,6 +185,7 @@ impl JobError {
                 "set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept"
                     .to_owned(),
             ),
+            Self::Config { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
             Self::Directory { .. } | Self::Tasks(_) | Self::Rows { .. } => None,
         }
     }
@@ -190,7 +209,7 @@ impl Job {
         let (store, name, sections) = tokio::task::spawn_blocking(move || {
             let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            atomic::write_json(&dir.config(), &for_disk.loaded().record)?;
+            atomic::write_json(&dir.config(), &for_disk.loaded().copy())?;
             if !abouts.is_empty() {
                 tasks::write(&dir.tasks(), &abouts, for_disk.redactor())?;
             }
@@ -311,6 +330,7 @@ fn header(
         job_file: std::path::absolute(&plan.loaded().path).unwrap_or_else(|_| plan.loaded().path.clone()),
         overrides: plan.overrides().iter().map(redacted).collect(),
         config_hash: plan.loaded().hash.clone(),
+        config: plan.loaded().record.get("base_dir").map(|_| plan.loaded().copy()),
         provider,
         agents: plan.agents().map(ToString::to_string).collect(),
         attempts: plan.attempts(),
@@ -340,7 +360,14 @@ fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
         }
     };
     if let Some(name) = &config.name {
-        return make(name.as_str())?.ok_or_else(|| JobError::Exists(config.jobs_dir.join(name.as_str())));
+        return make(name.as_str())?.ok_or_else(|| {
+            let path = config.jobs_dir.join(name.as_str());
+            if JobDir::new(&path).journal().exists() {
+                JobError::Exists(path)
+            } else {
+                JobError::NotAJob(path)
+            }
+        });
     }
     let time = Zoned::now().strftime("%Y-%m-%d__%H-%M-%S").to_string();
     let mut name = time.clone();

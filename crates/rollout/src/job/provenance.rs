@@ -2,10 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::{
-    Job, absolute,
-    plan::{Plan, Work},
-};
+use super::{Job, absolute, plan::Plan, planned::Work};
 use crate::{
     config::{AgentConfig, AgentKind},
     task::git_state,

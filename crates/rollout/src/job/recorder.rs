@@ -12,7 +12,7 @@ use std::{
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::{JobError, Plan, episode_log::EpisodeLog, plan::Work, provenance::Origin, rollouts::Finished};
+use super::{JobError, Plan, episode_log::EpisodeLog, planned::Work, provenance::Origin, rollouts::Finished};
 use crate::trial::error_text;
 use rollout_core::{name::TrialIndex, provenance::TrialProvenance, result::TrialResult};
 use rollout_record::{

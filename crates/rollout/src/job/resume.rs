@@ -1,15 +1,19 @@
 //! Picking up a job where it stopped.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use serde_json::Value;
+
 use super::{
-    ConfigDifference, History, Job, JobError, Plan, PlanAgent, Store, difference, header,
-    plan::PlanTask,
+    ConfigDifference, History, Job, JobError, NoProvider, Plan, PlanAgent, Store, difference,
+    growth::{changes, other_than_provider},
+    header, moved_rows,
+    planned::PlanTask,
     planned_tasks,
     provenance::{Origin, TaskHashes},
     recorder::restore_trial,
@@ -17,12 +21,22 @@ use super::{
     sections::Sections,
     summary::Rows,
 };
-use crate::config::LoadedJob;
-use rollout_core::{event::JobKind, name::TrialIndex, redact, result::TrialSummary};
+use crate::{
+    config::{LoadedJob, hashed},
+    task::Resolved,
+};
+use rollout_core::{
+    event::JobKind,
+    name::TrialIndex,
+    redact,
+    result::{TrialResult, TrialSummary},
+};
 use rollout_env::Provider;
 use rollout_record::{
+    atomic,
     journal::{self, Header, Journal, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, TrialDir},
+    tasks::{self, TaskAbout},
 };
 
 /// Which finished trials a resume does again. Missing ones are always done.
@@ -66,6 +80,24 @@ pub enum ResumeError {
     /// The configuration is not the one the job was started with.
     #[error("the configuration has changed since the job was started:\n{}", lines(.0))]
     ConfigChanged(Vec<ConfigDifference>),
+    /// The configuration has more than the job was started with.
+    #[error("the configuration has more than the job was started with:\n{}", lines(.differences))]
+    Grown {
+        /// The job's directory.
+        directory: PathBuf,
+        /// Its file.
+        file: PathBuf,
+        /// What is new.
+        differences: Vec<ConfigDifference>,
+    },
+    /// The job ran on another provider.
+    #[error("the job ran on {recorded}, and cannot go on with {given}")]
+    OtherProvider {
+        /// Where it ran.
+        recorded: String,
+        /// Where it was to go on.
+        given: String,
+    },
     /// The tasks are not those the job was started with.
     #[error("the tasks have changed since the job was started:\n{}", lines(.0))]
     TasksChanged(Vec<String>),
@@ -84,6 +116,12 @@ impl ResumeError {
             Self::ConfigChanged(_) | Self::TasksChanged(_) => {
                 Some("undo the change to continue this job, or start a new one under another name".to_owned())
             }
+            Self::Grown { directory, file, .. } => Some(format!(
+                "`rollout resume {} --with {}` keeps what has run and runs what is new",
+                directory.display(),
+                file.display()
+            )),
+            Self::OtherProvider { recorded, .. } => Some(format!("connect to {recorded}")),
             Self::Job(error) => error.hint(),
             Self::SecretOverride(_) => Some(
                 "start a new job that takes the secret from a variable: `${NAME}` in the job file is expanded again"
@@ -94,7 +132,7 @@ impl ResumeError {
             Self::Journal(JournalError::Locked { .. }) => {
                 Some("wait for the other process, or stop it".to_owned())
             }
-            Self::Journal(_) => None,
+            Self::Journal(error) => error.hint(),
         }
     }
 }
@@ -136,31 +174,83 @@ impl Resumable {
         self.dir.config()
     }
 
+    /// The configuration of the job, as its journal has it, or config.json where an older version ran it.
+    pub fn config(&self) -> Result<Value, JobError> {
+        if let Some(config) = &self.header.config {
+            return Ok(config.clone());
+        }
+        let path = self.dir.config();
+        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        read.map_err(|source| JobError::Config { path, source })
+    }
+
+    /// What is known of the job's datasets. Registries are asked only where the job is to grow.
+    pub fn resolved(&self, grows: bool) -> Resolved {
+        Resolved::of(&self.header, grows)
+    }
+
     /// Refuses a configuration that would give other results, naming the differences.
     pub fn check_config(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         if loaded.hash == self.header.config_hash {
             return Ok(());
         }
-        let before = fs::read(self.dir.config()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let before = before.unwrap_or(serde_json::Value::Null);
-        Err(ResumeError::ConfigChanged(difference::differences(&before, &loaded.record)))
+        let (before, after) = (hashed(&self.config().unwrap_or_default()), hashed(&loaded.record));
+        let differences = difference::differences(&before, &after);
+        let differences: Vec<_> = other_than_provider(differences, &self.header.provider).collect();
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if changes(&before, &after, &self.header.provider).is_empty() {
+            let (directory, file) = (self.dir.path().to_owned(), loaded.path.clone());
+            return Err(ResumeError::Grown { directory, file, differences });
+        }
+        Err(ResumeError::ConfigChanged(differences))
     }
 
-    /// Opens the job again, with a plan made from the same configuration.
+    /// Refuses a configuration that changes what has run. It may have more agents, datasets and attempts.
+    pub fn check_growth(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
+        let (before, after) = (hashed(&self.config()?), hashed(&loaded.record));
+        match changes(&before, &after, &self.header.provider) {
+            differences if differences.is_empty() => Ok(()),
+            differences => Err(ResumeError::ConfigChanged(differences)),
+        }
+    }
+
+    /// Opens the job again, with a plan made from the same configuration. The plan may have more attempts, as the job
+    /// has then.
     pub async fn resume(
         self,
         plan: Plan,
         provider: Arc<dyn Provider>,
         rerun: &[Rerun],
     ) -> Result<Job, ResumeError> {
-        if self.header.provider != provider.name() {
-            return Err(ResumeError::ConfigChanged(vec![ConfigDifference {
-                key: "environment.type".to_owned(),
-                before: Some(self.header.provider),
-                after: Some(provider.name().to_owned()),
-            }]));
+        self.open_with(plan, provider, rerun, Growth::Refused).await
+    }
+
+    /// Opens the job again, with a plan that may have more of everything: agents, tasks and attempts that the job does
+    /// not have yet are added to it.
+    pub async fn grow(
+        self,
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        rerun: &[Rerun],
+    ) -> Result<Job, ResumeError> {
+        self.open_with(plan, provider, rerun, Growth::Allowed).await
+    }
+
+    async fn open_with(
+        self,
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        rerun: &[Rerun],
+        growth: Growth,
+    ) -> Result<Job, ResumeError> {
+        let (recorded, given) = (&self.header.provider, provider.name());
+        // Trials without containers can be joined by some that have them.
+        if recorded != given && recorded != NoProvider.name() {
+            return Err(ResumeError::OtherProvider { recorded: recorded.clone(), given: given.to_owned() });
         }
-        self.reopen(plan, provider, rerun.to_vec(), Growth::Refused, false).await
+        self.reopen(plan, provider, rerun.to_vec(), growth, false).await
     }
 
     /// Opens the job again, with all that it may differ in checked but its tasks. Rows are kept in the job if they are
@@ -175,14 +265,17 @@ impl Resumable {
     ) -> Result<Job, ResumeError> {
         let Self { dir, header: before } = self;
         let plan = Arc::new(restrict(plan, &before, growth).map_err(ResumeError::TasksChanged)?);
-        let (tasks, _) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
-        let changed = changed(&plan, &before.tasks, &tasks);
+        let (tasks, abouts) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
+        let changed = changed(&before.tasks, &tasks);
         if !changed.is_empty() {
             return Err(ResumeError::TasksChanged(changed));
         }
         let opened = tokio::task::spawn_blocking(move || {
+            let now = grown(&plan, &before, provider.name(), tasks.clone());
             let mut rows = Rows::new(plan.len());
+            let places = Places::new(&plan);
             let mut sections = Sections::new(&plan, Some(dir.path()));
+            moved_rows::link(&dir, &before, now.as_ref())?;
             let mut saved = SavedRows::read(&plan, &sections, keep_outputs)?;
             let mut history = History::default();
             let mut run = None;
@@ -191,17 +284,15 @@ impl Resumable {
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
-                let (index, result) = match entry {
-                    JournalEntry::Trial { index, result } => (index, result),
+                let result = match entry {
+                    JournalEntry::Trial { result, .. } => result,
                     JournalEntry::RunStarted { provenance, .. } => {
                         origin.run = provenance;
                         return;
                     }
                     JournalEntry::Job(_) | JournalEntry::RunEnded { .. } => return,
                 };
-                if index.0 >= plan.len() {
-                    return;
-                }
+                let Some(index) = places.of(&plan, &result) else { return };
                 if sections.of(index).is_some() {
                     saved.hear(index, result);
                 } else if rows.set(index, &result)
@@ -216,10 +307,14 @@ impl Resumable {
             for (index, (result, origin)) in missing {
                 restore_trial(&dir, &plan, index, &result, &origin)?;
             }
-            if tasks.len() > before.tasks.len() {
-                let grown = header(&plan, &before.job_name, before.directory, before.provider, tasks);
-                journal.push(&JournalEntry::Job(Box::new(grown)));
+            let header = now.as_ref().unwrap_or(&before);
+            if let Some(grown) = &now {
+                journal.push(&JournalEntry::Job(Box::new(grown.clone())));
+                // Before anything else of it: from here on the job is the larger one, whatever happens.
+                journal.sync().map_err(JobError::from)?;
             }
+            write_derived(&dir, &plan, header, &abouts)?;
+            moved_rows::remove_from_root(&dir, header)?;
             saved.remove_old(&sections)?;
             sections.prepare_directories()?;
             let (trials, outputs, warnings) = saved.into_parts();
@@ -271,10 +366,91 @@ fn is_written(trial: &TrialDir) -> bool {
     fs::metadata(trial.result()).is_ok_and(|file| file.len() > 0)
 }
 
-/// Brings a plan down to the agents and tasks that the job was started with, in their order. New tasks come last, or
-/// are left out.
+/// What the journal says of a job that has more than before; none if it has not.
+fn grown(plan: &Plan, before: &Header, provider: &str, tasks: Vec<PlannedTask>) -> Option<Header> {
+    let mut now = header(plan, &before.job_name, before.directory.clone(), provider.to_owned(), tasks);
+    let key = |header: &Header, task: &PlannedTask| {
+        (task.dataset.clone(), task.name.clone(), header.attempts_of(task))
+    };
+    let keys = |header: &Header| header.tasks.iter().map(|task| key(header, task)).collect::<Vec<_>>();
+    if now.agents == before.agents && keys(&now) == keys(before) {
+        return None;
+    }
+    let pins = std::mem::take(&mut now.pins);
+    now.pins = before.pins.clone().into_iter().chain(pins).collect();
+    if now.selection.is_none() && keys(&now).len() == before.tasks.len() {
+        now.selection.clone_from(&before.selection);
+        now.dataset_sizes.clone_from(&before.dataset_sizes);
+    }
+    Some(now)
+}
+
+/// Writes what is made of the header, where a crash or an older version left it behind.
+fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, abouts: &[TaskAbout]) -> Result<(), JobError> {
+    if let Some(config) = &header.config {
+        let there =
+            fs::read(dir.config()).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
+        if there.as_ref() != Some(config) {
+            atomic::write_json(&dir.config(), config)?;
+        }
+    }
+    let told = fs::read(dir.tasks()).map_or(0, |bytes| bytes.split(|byte| *byte == b'\n').count() - 1);
+    if told < abouts.len() {
+        tasks::write(&dir.tasks(), abouts, plan.redactor())?;
+    }
+    Ok(())
+}
+
+/// The numbers of agents and tasks by their names: what the journal says of a trial is found by those, because a job
+/// that has grown has moved the places of its trials.
+struct Places {
+    agents: HashMap<String, usize>,
+    tasks: HashMap<(String, String), usize>,
+}
+
+impl Places {
+    fn new(plan: &Plan) -> Self {
+        let agents = plan.agents.iter().enumerate().map(|(number, agent)| (agent.name.to_string(), number));
+        let key = |task: &PlanTask| (task.dataset.to_string(), task.name.to_string());
+        let tasks = plan.tasks.iter().enumerate().map(|(number, task)| (key(task), number));
+        Self { agents: agents.collect(), tasks: tasks.collect() }
+    }
+
+    fn of(&self, plan: &Plan, result: &TrialResult) -> Option<TrialIndex> {
+        let agent = *self.agents.get(result.agent_name.as_str())?;
+        let task = *self.tasks.get(&(result.dataset_name.to_string(), result.task_name.to_string()))?;
+        let is_planned = (1..=plan.tasks[task].attempts).contains(&result.attempt);
+        is_planned.then(|| plan.index(agent, task, result.attempt))
+    }
+}
+
+impl Job {
+    /// How many of the trials that are not to be run now this choice would run again.
+    pub fn would_rerun(&self, rerun: Rerun) -> usize {
+        let todo: HashSet<_> = self.todo.iter().collect();
+        let again = |index: &TrialIndex| {
+            let is_rollout = self.sections.of(*index).is_some();
+            self.rows.get(*index).is_some_and(|row| rerun.wants(row, is_rollout, self.plan.kind()))
+        };
+        self.plan.indexes().filter(|index| !todo.contains(index)).filter(again).count()
+    }
+}
+
+/// Brings a plan down to the agents and tasks that the job was started with, in their order. Where the job may grow,
+/// the plan stays as it is, if nothing of the job is missing.
 fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec<String>> {
     let mut missing = Vec::new();
+    if growth == Growth::Allowed {
+        let places = Places::new(&plan);
+        let gone = |name: &&String| !places.agents.contains_key(*name);
+        missing.extend(header.agents.iter().filter(gone).map(|name| format!("agent {name} is gone")));
+        for PlannedTask { dataset, name, .. } in &header.tasks {
+            if !places.tasks.contains_key(&(dataset.clone(), name.clone())) {
+                missing.push(format!("task {dataset}/{name} is gone"));
+            }
+        }
+        return if missing.is_empty() { Ok(plan) } else { Err(missing) };
+    }
     let mut by_name: HashMap<String, PlanAgent> =
         plan.agents.drain(..).map(|agent| (agent.name.to_string(), agent)).collect();
     let mut agents = Vec::new();
@@ -284,23 +460,14 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
             None => missing.push(format!("agent {name} is gone")),
         }
     }
-    let mut by_name: HashMap<_, (usize, PlanTask)> = plan
-        .tasks
-        .drain(..)
-        .enumerate()
-        .map(|(place, task)| ((task.dataset.to_string(), task.name.to_string()), (place, task)))
-        .collect();
+    let key = |task: &PlanTask| (task.dataset.to_string(), task.name.to_string());
+    let mut by_name: HashMap<_, PlanTask> = plan.tasks.drain(..).map(|task| (key(&task), task)).collect();
     let mut tasks = Vec::new();
     for task in &header.tasks {
         match by_name.remove(&(task.dataset.clone(), task.name.clone())) {
-            Some((_, found)) => tasks.push(found),
+            Some(found) => tasks.push(found),
             None => missing.push(format!("task {}/{} is gone", task.dataset, task.name)),
         }
-    }
-    if growth == Growth::Allowed {
-        let mut new: Vec<_> = by_name.into_values().collect();
-        new.sort_by_key(|(place, _)| *place);
-        tasks.extend(new.into_iter().map(|(_, task)| task));
     }
     if !missing.is_empty() {
         return Err(missing);
@@ -310,15 +477,14 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
 }
 
 /// The tasks whose files or inputs are not what they were.
-fn changed(plan: &Plan, before: &[PlannedTask], now: &[PlannedTask]) -> Vec<String> {
-    let pairs = before.iter().zip(now).zip(plan.tasks());
+fn changed(before: &[PlannedTask], now: &[PlannedTask]) -> Vec<String> {
+    let now: HashMap<_, _> = now.iter().map(|task| ((&task.dataset, &task.name), task)).collect();
+    let hash = |task: &PlannedTask| now.get(&(&task.dataset, &task.name))?.content_hash.clone();
     // A task that could not be loaded before has no results that a repair could spoil.
-    let changed = pairs.filter(|((before, now), _)| {
-        before.content_hash.is_some() && before.content_hash != now.content_hash
-    });
-    let message = |((before, _), task): ((&PlannedTask, _), &PlanTask)| match task.example_id() {
-        Some(_) => format!("example {} of {} is not what it was", before.name, before.dataset),
-        None => format!("the files of task {}/{} are not what they were", before.dataset, before.name),
+    let changed = before.iter().filter(|task| task.content_hash.is_some() && task.content_hash != hash(task));
+    let message = |task: &PlannedTask| match task.example_id {
+        Some(_) => format!("example {} of {} is not what it was", task.name, task.dataset),
+        None => format!("the files of task {}/{} are not what they were", task.dataset, task.name),
     };
     changed.map(message).collect()
 }

@@ -15,11 +15,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{Plan, dispatch::crashed};
-use crate::{
-    config::RetryConfig,
-    rollouts::Rollouts,
-    trial::{Progress, retry_delay},
-};
+use crate::{config::RetryConfig, rollouts::Rollouts, trial::Progress};
 use rollout_core::{
     name::{TrialId, TrialIndex},
     result::{AgentUsage, ErrorType, TrialError, TrialResult},
@@ -236,7 +232,7 @@ impl Group {
             let state = rollout(&**interaction, limits, input.clone(), model, cancel).await?;
             let retried = state.error.as_ref().filter(|error| error.kind.is_retried());
             let delay = retried.and_then(|error| {
-                let delay = retry_delay(&self.plan.config().retry, tries)?;
+                let delay = self.plan.config().retry.delay_after(tries)?;
                 Some((trial_error(&error.into()), jittered(delay)))
             });
             let Some((error, delay)) = delay else { return Ok((state, tries)) };

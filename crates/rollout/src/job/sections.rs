@@ -10,7 +10,7 @@ use indexmap::IndexSet;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{JobError, Plan, plan::Work};
+use super::{JobError, Plan, planned::Work};
 use crate::rollouts::Rollouts;
 use rollout_core::{message::ToolDef, name::TrialIndex, provenance::Provenance, result::TrialResult};
 use rollout_model::Model;

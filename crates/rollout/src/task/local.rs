@@ -183,8 +183,8 @@ pub(super) fn load_in_parallel(dirs: Vec<(TaskName, PathBuf)>) -> Vec<TaskEntry>
 
 fn load_entry((name, dir): (TaskName, PathBuf)) -> TaskEntry {
     match load_task(&dir, name.clone()) {
-        Ok((task, warnings)) => TaskEntry { name, task: Ok(Arc::new(task)), warnings },
-        Err(problem) => TaskEntry { name, task: Err(problem), warnings: Vec::new() },
+        Ok((task, warnings)) => TaskEntry { name, task: Ok(Arc::new(task)), warnings, source: None },
+        Err(problem) => TaskEntry { name, task: Err(problem), warnings: Vec::new(), source: None },
     }
 }
 

@@ -12,6 +12,8 @@ mod download;
 mod git;
 mod local;
 mod registry;
+mod resolved;
+mod retry;
 mod sources;
 
 use std::{
@@ -25,6 +27,7 @@ use rollout_env::{EnvironmentTemplate, ImageRequest, Origin};
 
 use crate::config::{Diagnostic, TaskConfig};
 use rollout_core::name::{DatasetName, TaskName};
+use rollout_record::journal::RecordedSource;
 
 pub use commits::GitCommits;
 pub use dir::load_task;
@@ -33,6 +36,7 @@ pub(crate) use git::git_state;
 pub use git::{Checkout, GitError, checkouts, git_version, remove_unused_checkouts};
 pub use local::{LocalDataset, LocalError, load_dataset_dir};
 pub use registry::RegistryError;
+pub use resolved::Resolved;
 pub use sources::{DatasetError, DatasetProblem, Sources};
 
 /// A task that is complete on disk.
@@ -105,6 +109,8 @@ pub struct TaskEntry {
     pub task: Result<Arc<Task>, TaskProblem>,
     /// What its task.toml asks for that Rollout does not do, or reads differently.
     pub warnings: Vec<Diagnostic>,
+    /// Where a registry says that it is.
+    pub source: Option<RecordedSource>,
 }
 
 /// Commits by git URL, for registry tasks that name none.

@@ -117,14 +117,14 @@ fn available(known: &[String], wanted: &str) -> String {
 }
 
 /// A task as a registry names it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RegistryTask {
     pub(super) name: TaskName,
     pub(super) origin: Origin,
 }
 
 /// Where a task of a registry lies.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     /// Beside the registry file.
     Local(PathBuf),

@@ -16,13 +16,15 @@ use super::{
     load_dataset_dir,
     local::{load_in_parallel, load_tasks},
     registry::{Origin, Registry, RegistryDataset, RegistryError, RegistryTask},
+    resolved::Resolved,
+    retry::retried,
 };
-use crate::config::{DatasetConfig, DatasetSource, RegistryLocation};
+use crate::config::{DatasetConfig, DatasetSource, RegistryLocation, RetryConfig};
 use rollout_core::{
     name::{DatasetName, TaskName},
     text::listed,
 };
-use rollout_record::export::eval_log::github_permalink;
+use rollout_record::{export::eval_log::github_permalink, journal::RecordedSource};
 
 /// How many commits are fetched at the same time.
 const PARALLEL_FETCHES: usize = 4;
@@ -64,29 +66,31 @@ pub struct Sources {
     pub cache_dir: PathBuf,
     /// The git command, for tasks from repositories.
     pub git: PathBuf,
+    /// How often a registry or a repository that does not answer is asked again.
+    pub retry: RetryConfig,
 }
 
 impl Sources {
     /// Keeps what is fetched under a directory, which other processes may use at the same time, and
     /// takes git from `PATH`.
     pub fn new(cache_dir: impl Into<PathBuf>) -> Self {
-        Self { cache_dir: cache_dir.into(), git: PathBuf::from("git") }
+        Self { cache_dir: cache_dir.into(), git: PathBuf::from("git"), retry: RetryConfig::default() }
     }
 
     /// Loads the datasets of a job, in their order.
     ///
-    /// Registry tasks that name no commit take the one that `pins` holds for their URL; where there is
-    /// none, the newest is looked up, and [`Dataset::resolved`] tells it. `progress` hears what takes
-    /// longer than a moment.
+    /// What `resolved` holds is not asked for again. Registry tasks that name no commit take the one that it has for
+    /// their URL; where there is none, the newest is looked up, and [`Dataset::resolved`] tells it. `progress` hears
+    /// what takes longer than a moment.
     pub async fn load(
         &self,
         datasets: &[DatasetConfig],
-        pins: &Pins,
+        resolved: &Resolved,
         progress: &(dyn Fn(String) + Send + Sync),
     ) -> Result<Vec<Dataset>, DatasetError> {
         let mut loader = Loader {
             sources: self,
-            pins,
+            resolved,
             progress,
             commits: GitCommits::default(),
             registries: HashMap::new(),
@@ -109,7 +113,7 @@ impl Sources {
 /// What one call of [`Sources::load`] has learned so far.
 struct Loader<'a> {
     sources: &'a Sources,
-    pins: &'a Pins,
+    resolved: &'a Resolved,
     progress: &'a (dyn Fn(String) + Send + Sync),
     commits: GitCommits,
     registries: HashMap<RegistryLocation, Arc<Registry>>,
@@ -144,7 +148,15 @@ impl Loader<'_> {
             }
             DatasetSource::Registry { registry, dataset, version } => {
                 let RegistryDataset { tasks, warnings } =
-                    self.registry(registry).await?.dataset(dataset, version.as_deref())?;
+                    match self.resolved.instead_of_registry(&config.name) {
+                        Some(tasks) => RegistryDataset { tasks, warnings: Vec::new() },
+                        None => {
+                            let registry = self.registry(registry).await?;
+                            let mut found = registry.dataset(dataset, version.as_deref())?;
+                            self.resolved.keep(&config.name, &mut found.tasks);
+                            found
+                        }
+                    };
                 let (tasks, resolved) = self.registry_tasks(tasks).await?;
                 Ok(Dataset { name: config.name.clone(), tasks, resolved, warnings })
             }
@@ -162,8 +174,8 @@ impl Loader<'_> {
         if let Some(registry) = self.registries.get(location) {
             return Ok(registry.clone());
         }
-        let registry = notice(self.progress, "reading the registry", Registry::open(location)).await?;
-        let registry = Arc::new(registry);
+        let opened = retried(&self.sources.retry, self.progress, || Registry::open(location));
+        let registry = Arc::new(notice(self.progress, "reading the registry", opened).await?);
         self.registries.insert(location.clone(), registry.clone());
         Ok(registry)
     }
@@ -175,10 +187,15 @@ impl Loader<'_> {
     ) -> Result<(Vec<TaskEntry>, Pins), DatasetProblem> {
         let mut resolved = Pins::new();
         let mut local = Vec::new();
+        let mut sources = HashMap::new();
         let mut remote: Vec<(TaskName, Revision, RepoPath)> = Vec::new();
         for RegistryTask { name, origin } in tasks {
             match origin {
-                Origin::Local(dir) => local.push((name, dir)),
+                Origin::Local(dir) => {
+                    let absolute = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
+                    sources.insert(name.clone(), RecordedSource::Directory(absolute));
+                    local.push((name, dir));
+                }
                 Origin::Git { url, commit, path } => {
                     let commit = match commit {
                         Some(commit) => commit,
@@ -188,6 +205,9 @@ impl Loader<'_> {
                             commit
                         }
                     };
+                    let (at, commit_id) = (url.to_string(), commit.to_string());
+                    let source = RecordedSource::Git { url: at, commit: commit_id, path: path.to_string() };
+                    sources.insert(name.clone(), source);
                     remote.push((name, (url, commit), path));
                 }
             }
@@ -196,6 +216,9 @@ impl Loader<'_> {
             .with_commits("reading the tasks", move |commits| Ok::<_, GitError>(load_tasks(local, commits)))
             .await?;
         entries.extend(self.remote_tasks(remote).await?);
+        for entry in &mut entries {
+            entry.source = sources.remove(&entry.name);
+        }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok((entries, resolved))
     }
@@ -213,20 +236,33 @@ impl Loader<'_> {
         for (_, revision, path) in &tasks {
             wanted.entry(revision.clone()).or_default().insert(path.clone());
         }
-        let fetched: HashMap<Revision, BTreeMap<RepoPath, Option<PathBuf>>> = stream::iter(wanted)
+        let fetched: HashMap<Revision, Option<BTreeMap<RepoPath, Option<PathBuf>>>> = stream::iter(wanted)
             .map(|(revision, paths)| async move {
                 let (url, commit) = &revision;
-                let directories = cache.directories(url, commit, paths, self.progress).await?;
-                Ok::<_, GitError>((revision, directories))
+                let fetch = || cache.directories(url, commit, paths.clone(), self.progress);
+                match retried(&self.sources.retry, self.progress, fetch).await {
+                    Ok(directories) => Ok((revision, Some(directories))),
+                    Err(GitError::NoCommit { .. }) => Ok((revision, None)),
+                    Err(error) => Err(error),
+                }
             })
             .buffer_unordered(PARALLEL_FETCHES)
             .try_collect()
             .await?;
+        if let Some((url, commit)) = fetched.keys().next()
+            && fetched.values().all(Option::is_none)
+        {
+            // None of them can run, so the registry itself is wrong.
+            let (url, commit) = (url.to_string(), commit.to_string());
+            return Err(GitError::NoCommit { url, commit }.into());
+        }
         let mut entries = Vec::new();
         let mut present = Vec::new();
         let mut commits = HashMap::new();
         for (name, revision, path) in tasks {
-            let dir = fetched.get(&revision).and_then(|directories| directories.get(&path)?.clone());
+            let directories = fetched.get(&revision).and_then(Option::as_ref);
+            let has_commit = directories.is_some();
+            let dir = directories.and_then(|directories| directories.get(&path)?.clone());
             let (url, commit) = revision;
             match dir {
                 Some(dir) => {
@@ -236,12 +272,15 @@ impl Loader<'_> {
                     present.push((name, dir));
                 }
                 None => {
-                    let problem = format!("{url} has no directory `{path}` at {commit}");
-                    entries.push(TaskEntry {
-                        name,
-                        task: Err(TaskProblem::NotFound(problem)),
-                        warnings: Vec::new(),
-                    });
+                    let problem = match has_commit {
+                        true => format!(
+                            "{url} has no directory `{path}` at {commit}; check `path` in the registry"
+                        ),
+                        false => GitError::NoCommit { url: url.to_string(), commit: commit.to_string() }
+                            .to_string(),
+                    };
+                    let task = Err(TaskProblem::NotFound(problem));
+                    entries.push(TaskEntry { name, task, warnings: Vec::new(), source: None });
                 }
             }
         }
@@ -265,15 +304,15 @@ impl Loader<'_> {
 
     /// The commit for tasks that name none: once per URL, so that all of them agree.
     async fn head(&mut self, url: &GitUrl) -> Result<CommitId, GitError> {
-        if let Some(commit) = self.pins.get(url.shown()).and_then(|pin| CommitId::parse(pin).ok()) {
+        if let Some(commit) = self.resolved.pins.get(url.shown()).and_then(|pin| CommitId::parse(pin).ok()) {
             return Ok(commit);
         }
         if let Some(commit) = self.heads.get(url) {
             return Ok(commit.clone());
         }
         let git = self.cache().await?.git();
-        let commit =
-            notice(self.progress, format!("looking up the newest commit of {url}"), git.head(url)).await?;
+        let head = retried(&self.sources.retry, self.progress, || git.head(url));
+        let commit = notice(self.progress, format!("looking up the newest commit of {url}"), head).await?;
         self.heads.insert(url.clone(), commit.clone());
         Ok(commit)
     }

@@ -32,7 +32,7 @@ mod timeouts;
 mod try_record;
 mod verify;
 
-pub(crate) use self::retry::{error_text, retry_delay};
+pub(crate) use self::retry::error_text;
 pub use self::{
     context::{Progress, Trial},
     install_cache::Installs,

@@ -9,17 +9,7 @@ use rollout_record::layout::TrialDir;
 
 /// How long to wait before the next try of a trial; none when this one was the last.
 pub(super) fn next_try(retry: &RetryConfig, number: u32, failure: Option<&Failure>) -> Option<Duration> {
-    failure.filter(|failure| failure.transient).and_then(|_| retry_delay(retry, number))
-}
-
-/// How long to wait after a failed try; none when it was the last one.
-pub(crate) fn retry_delay(retry: &RetryConfig, failed_try: u32) -> Option<Duration> {
-    if failed_try >= retry.max_attempts.get() {
-        return None;
-    }
-    let factor = retry.multiplier.powi(failed_try as i32 - 1);
-    let millis = (retry.initial_delay_ms as f64 * factor).min(retry.max_delay_ms as f64);
-    Some(Duration::from_millis(millis as u64))
+    failure.filter(|failure| failure.transient).and_then(|_| retry.delay_after(number))
 }
 
 /// Moves what a failed try left behind out of the way of the next one.
@@ -62,7 +52,7 @@ mod tests {
 
     #[test]
     fn waits_grow_to_the_limit_and_the_last_try_is_followed_by_none() {
-        let delays: Vec<_> = (1..=5).map(|failed| retry_delay(&retry(), failed)).collect();
+        let delays: Vec<_> = (1..=5).map(|failed| retry().delay_after(failed)).collect();
         assert_eq!(delays, [millis(1000), millis(2000), millis(3000), millis(3000), None]);
     }
 

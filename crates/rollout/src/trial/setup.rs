@@ -51,5 +51,11 @@ async fn copy_instruction(
         Failure::new(ErrorType::TaskInvalid, format!("instruction.md cannot be read: {error}"))
     })?;
     let target = &context.trial.config.instruction_path;
-    required(phase, environment.copy_to(&instruction, target, CopyMode::Merge)).await
+    let copied = required(phase, environment.copy_to(&instruction, target, CopyMode::Merge)).await;
+    copied.map_err(|mut failure| {
+        let hint =
+            format!("; `instruction_path` of the job is {target}: write a path at which a file can be made");
+        failure.error.message.push_str(&hint);
+        failure
+    })
 }

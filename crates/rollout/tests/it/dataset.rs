@@ -11,7 +11,7 @@ use rollout::{
     config::{DatasetConfig, DatasetSource},
     name::{DatasetName, TaskName},
     task::{
-        Dataset, DatasetError, GitCommits, Pins, Sources, Task, TaskProblem, load_dataset_dir, load_task,
+        Dataset, DatasetError, GitCommits, Resolved, Sources, Task, TaskProblem, load_dataset_dir, load_task,
     },
 };
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ impl Tasks {
             source: DatasetSource::Path(self.path(name)),
         };
         let sources = Sources::new(self.path("cache"));
-        Ok(sources.load(&[config], &Pins::new(), &|_| {}).await?.pop().unwrap())
+        Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())
     }
 
     /// A text with the temporary directory replaced.

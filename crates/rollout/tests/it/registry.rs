@@ -10,7 +10,7 @@ use std::{
 use rollout::{
     config::{DatasetConfig, DatasetSource, RegistryLocation},
     name::DatasetName,
-    task::{Dataset, DatasetError, Pins, Sources, TaskProblem},
+    task::{Dataset, DatasetError, Resolved, Sources, TaskProblem},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -71,7 +71,7 @@ async fn load(
         },
     };
     let sources = Sources::new(dir.path().join("cache"));
-    Ok(sources.load(&[config], &Pins::new(), &|_| {}).await?.pop().unwrap())
+    Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())
 }
 
 /// Everything under the first line, which names the dataset.
@@ -291,7 +291,8 @@ async fn a_registry_is_downloaded_once_per_load_and_a_plain_file_server_can_hold
         },
     };
     let sources = Sources::new(fixture.dir.path().join("cache"));
-    let datasets = sources.load(&[config("first"), config("second")], &Pins::new(), &|_| {}).await.unwrap();
+    let datasets =
+        sources.load(&[config("first"), config("second")], &Resolved::default(), &|_| {}).await.unwrap();
     for dataset in &datasets {
         let task = dataset.tasks[0].task.as_ref().unwrap();
         assert_eq!(task.git_commit_id.as_ref(), Some(&commit));

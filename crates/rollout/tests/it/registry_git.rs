@@ -8,9 +8,9 @@ use std::{
 };
 
 use rollout::{
-    config::{DatasetConfig, DatasetSource, RegistryLocation},
+    config::{DatasetConfig, DatasetSource, RegistryLocation, RetryConfig},
     name::DatasetName,
-    task::{Dataset, DatasetError, Pins, Sources, TaskProblem},
+    task::{Dataset, DatasetError, Pins, Resolved, Sources, TaskProblem},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -85,7 +85,7 @@ impl Fixture {
     }
 
     fn sources(&self) -> Sources {
-        Sources { cache_dir: self.path("cache"), git: self.path("git") }
+        Sources { cache_dir: self.path("cache"), git: self.path("git"), retry: quick_retry() }
     }
 
     fn dataset(&self, tasks: Value) -> DatasetConfig {
@@ -102,11 +102,11 @@ impl Fixture {
     }
 
     async fn load(&self, tasks: Value) -> Result<Dataset, DatasetError> {
-        self.load_with(tasks, &Pins::new()).await
+        self.load_with(tasks, &Resolved::default()).await
     }
 
-    async fn load_with(&self, tasks: Value, pins: &Pins) -> Result<Dataset, DatasetError> {
-        let datasets = self.sources().load(&[self.dataset(tasks)], pins, &|_| {}).await?;
+    async fn load_with(&self, tasks: Value, resolved: &Resolved) -> Result<Dataset, DatasetError> {
+        let datasets = self.sources().load(&[self.dataset(tasks)], resolved, &|_| {}).await?;
         Ok(datasets.into_iter().next().unwrap())
     }
 
@@ -129,6 +129,10 @@ impl Fixture {
         found.sort();
         found
     }
+}
+
+fn quick_retry() -> RetryConfig {
+    RetryConfig { initial_delay_ms: 1, ..RetryConfig::default() }
 }
 
 fn write_task(dir: &Path) {
@@ -230,7 +234,9 @@ async fn loads_at_the_same_time_fetch_once() {
     let loads: Vec<_> = (0..8)
         .map(|_| {
             let (fixture, config) = (fixture.clone(), config.clone());
-            tokio::spawn(async move { fixture.sources().load(&[config], &Pins::new(), &|_| {}).await })
+            tokio::spawn(
+                async move { fixture.sources().load(&[config], &Resolved::default(), &|_| {}).await },
+            )
         })
         .collect();
     for load in loads {
@@ -251,7 +257,7 @@ async fn waiting_for_another_process_is_told() {
     let (told, mut messages) = tokio::sync::mpsc::unbounded_channel();
     let (sources, config) = (fixture.sources(), fixture.dataset(task("nested/two")));
     let load = tokio::spawn(async move {
-        sources.load(&[config], &Pins::new(), &move |message| told.send(message).unwrap()).await
+        sources.load(&[config], &Resolved::default(), &move |message| told.send(message).unwrap()).await
     });
     assert_eq!(
         messages.recv().await.unwrap(),
@@ -285,7 +291,7 @@ async fn a_fetch_that_was_cut_off_leaves_nothing_that_counts() {
             fixture.path("reached").display()
         ));
         let (sources, config) = (fixture.sources(), fixture.dataset(tasks.clone()));
-        let load = tokio::spawn(async move { sources.load(&[config], &Pins::new(), &|_| {}).await });
+        let load = tokio::spawn(async move { sources.load(&[config], &Resolved::default(), &|_| {}).await });
         while !fixture.path("reached").exists() {
             assert!(!load.is_finished(), "the load ended before {step}");
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -315,7 +321,7 @@ async fn tasks_without_a_commit_are_resolved_once_and_can_be_pinned() {
 
     fs::write(fixture.repository().join("one/instruction.md"), "Do more.\n").unwrap();
     let second = fixture.commit();
-    let resumed = fixture.load_with(tasks.clone(), &dataset.resolved).await.unwrap();
+    let resumed = fixture.load_with(tasks.clone(), &dataset.resolved.clone().into()).await.unwrap();
     let newest = fixture.load(tasks).await.unwrap();
     for (dataset, commit, text) in [(resumed, &first, "Do it.\n"), (newest, &second, "Do more.\n")] {
         assert_eq!(dataset.resolved.get(&fixture.url()), Some(commit));
@@ -335,7 +341,10 @@ async fn a_directory_that_the_commit_lacks_is_the_problem_of_its_task_alone() {
     let [absent, file, one] = &dataset.tasks[..] else { panic!("three tasks are named") };
     assert_eq!(
         absent.task.as_ref().unwrap_err(),
-        &TaskProblem::NotFound(format!("{} has no directory `absent` at {commit}", fixture.url()))
+        &TaskProblem::NotFound(format!(
+            "{} has no directory `absent` at {commit}; check `path` in the registry",
+            fixture.url()
+        ))
     );
     assert!(matches!(file.task, Err(TaskProblem::NotFound(_))));
     assert!(one.task.is_ok());

@@ -13,16 +13,12 @@ use rollout::{
     config::{DatasetSource, LoadedJob, Override, load_job_record},
     job::{Job, JobError, Plan, Selection},
     record::{layout::JobDir, saved::SavedJob},
-    task::Pins,
+    task::Resolved,
 };
 use serde_json::{Value, json};
 
 use self::{report::Report, tally::Tally};
-use super::{
-    execute, free_name,
-    load::{self, Oddities},
-    run,
-};
+use super::{execute, free_name, load, run, warnings::TaskWarnings};
 use crate::{
     args::{Answer, Flakes},
     exit::{Exit, Failure, hinted},
@@ -125,9 +121,9 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
         let path = args.path.display();
         return Err(format!("{path} has no tasks with containers, which alone can have an oracle").into());
     }
-    let datasets = load::datasets(&loaded, &Pins::new(), None).await?;
-    for oddity in Oddities::of(&datasets).short() {
-        writeln!(anstream::stderr().lock(), "{oddity}")?;
+    let datasets = load::datasets(&loaded, &Resolved::default(), None).await?;
+    for warning in TaskWarnings::of(&datasets).short() {
+        writeln!(anstream::stderr().lock(), "{warning}")?;
     }
     Ok(Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?)
 }
@@ -167,5 +163,6 @@ fn of_directory(args: &Flakes) -> Result<LoadedJob, Failure> {
     record["datasets"] = json!([{"path": text}]);
     let name = record["name"].as_str().unwrap_or_default();
     let file = path.join(format!("{name}.yaml"));
-    load_job_record(&file, &record, &load::variable).map_err(|problems| load::refused(&args.path, &problems))
+    load_job_record(&file, &record, &[], &load::variable)
+        .map_err(|problems| load::refused(&args.path, &problems))
 }

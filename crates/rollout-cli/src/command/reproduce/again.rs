@@ -98,8 +98,7 @@ async fn job(
     JobName::new(name)?;
     let mut settings =
         vec![("name", json!(name)), ("jobs_dir", json!(text(jobs_dir)?)), ("n_attempts", json!(1))];
-    let kinds = [EnvironmentKind::Docker, EnvironmentKind::Native];
-    if kinds.iter().any(|kind| kind.as_str() == header.provider) {
+    if EnvironmentKind::from_name(&header.provider).is_some() {
         settings.push(("environment.type", json!(header.provider)));
     }
     let overrides = overrides(&header.overrides, &settings);
@@ -122,7 +121,7 @@ async fn job(
         false => run::provider(&loaded.config.environment).await?,
     };
     let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
-    let datasets = load::datasets(&loaded, &header.pins, surroundings.as_ref()).await?;
+    let datasets = load::datasets(&loaded, &before.resolved(false), surroundings.as_ref()).await?;
     let models = load::models(&loaded)?;
     let selection = Selection {
         agents: vec![exactly(id.agent.as_str())?],
@@ -138,19 +137,8 @@ async fn job(
 
 /// The job file as the job's directory holds it.
 fn from_copy(before: &Resumable, settings: &[(&str, Value)]) -> Result<LoadedJob, Failure> {
-    let mut record: Value = copy(before)?;
-    for (key, value) in settings {
-        let (parent, key) = key.split_once('.').map_or(("", *key), |(section, key)| (section, key));
-        let section = match parent {
-            "" => Some(&mut record),
-            section => record.get_mut(section),
-        };
-        let Some(section) = section.and_then(Value::as_object_mut) else {
-            return Err(format!("{} is not as Rollout writes it", before.config_copy().display()).into());
-        };
-        section.insert(key.to_owned(), value.clone());
-    }
-    load_job_record(&before.header().job_file, &record, &load::variable)
+    let overrides = load::overrides(&overrides(&[], settings))?;
+    load_job_record(&before.header().job_file, &copy(before)?, &overrides, &load::variable)
         .map_err(|problems| load::refused(&before.config_copy(), &problems))
 }
 
@@ -204,7 +192,7 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
 fn changes(checked: Result<(), ResumeError>) -> Result<Vec<String>, Failure> {
     match checked {
         Ok(()) => Ok(Vec::new()),
-        Err(ResumeError::ConfigChanged(differences)) => {
+        Err(ResumeError::ConfigChanged(differences) | ResumeError::Grown { differences, .. }) => {
             let line = |difference: &rollout::job::ConfigDifference| {
                 format!("the configuration has changed: {difference}")
             };

@@ -11,9 +11,26 @@ const MAX_URL_BYTES: usize = 4096;
 /// Where a repository lies, fit to be handed to git.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::task) struct GitUrl {
+    /// Without user and password, which every process on the machine could read in a command line.
     url: String,
     shown: String,
     local: bool,
+    credentials: Option<Credentials>,
+}
+
+/// The user and the password in a URL, for the server that it names.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct Credentials {
+    /// Scheme, host and port.
+    pub(super) server: String,
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("server", &self.server).finish_non_exhaustive()
+    }
 }
 
 /// Why a text cannot be used as a git URL.
@@ -82,12 +99,20 @@ impl GitUrl {
                     return Err(GitUrlError::Option);
                 }
                 // With ssh the user is part of the address, elsewhere it is a credential.
-                let user = match user.split(':').next() {
+                let address = match user.split(':').next() {
                     Some(user) if scheme == "ssh" && !user.is_empty() => format!("{user}@"),
                     _ => String::new(),
                 };
+                let (name, password) = user.split_once(':').unwrap_or((user, ""));
+                let credentials = (scheme.starts_with("http") && !user.is_empty()).then(|| Credentials {
+                    server: format!("{scheme}://{host}"),
+                    user: decoded(name),
+                    password: decoded(password),
+                });
+                let url = format!("{scheme}://{address}{host}{path}");
                 let path = path.split(['?', '#']).next().unwrap_or_default();
-                Ok(Self::new(text, format!("{scheme}://{user}{host}{path}"), false))
+                let shown = format!("{scheme}://{address}{host}{path}");
+                Ok(Self { credentials, ..Self::new(&url, shown, false) })
             }
             _ => Err(GitUrlError::Transport(format!("{scheme}://"))),
         }
@@ -110,12 +135,17 @@ impl GitUrl {
     }
 
     fn new(text: &str, shown: String, local: bool) -> Self {
-        Self { url: text.to_owned(), shown, local }
+        Self { url: text.to_owned(), shown, local, credentials: None }
     }
 
-    /// The URL with whatever credentials it holds: for git alone.
-    pub(in crate::task) fn secret(&self) -> &str {
+    /// The URL as git gets it, without credentials.
+    pub(super) fn as_str(&self) -> &str {
         &self.url
+    }
+
+    /// The user and the password, which git gets apart.
+    pub(super) fn credentials(&self) -> Option<&Credentials> {
+        self.credentials.as_ref()
     }
 
     /// The URL without credentials.
@@ -127,6 +157,27 @@ impl GitUrl {
     pub(in crate::task) fn is_local(&self) -> bool {
         self.local
     }
+}
+
+/// A part of a URL with its `%` escapes resolved. A line break would end what git reads of it.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match hex.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    bytes.retain(|byte| !matches!(byte, b'\n' | b'\r' | 0));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl fmt::Display for GitUrl {
@@ -265,8 +316,24 @@ mod tests {
             ("/srv/b.git", "/srv/b.git", true),
         ] {
             let url = GitUrl::parse(text).unwrap();
-            assert_eq!((url.secret(), url.shown(), url.is_local()), (text, shown, local));
+            assert_eq!((url.shown(), url.is_local()), (shown, local));
+            for secret in ["token", "pw"] {
+                assert!(!url.as_str().contains(secret) && !format!("{url:?}").contains(secret), "{url:?}");
+            }
         }
+    }
+
+    #[test]
+    fn credentials_are_apart_from_the_address() {
+        let url = GitUrl::parse("https://a%40b:p%3Aw%0a@example.com:8443/r.git?x=1").unwrap();
+        assert_eq!(url.as_str(), "https://example.com:8443/r.git?x=1");
+        let expected = Credentials {
+            server: "https://example.com:8443".to_owned(),
+            user: "a@b".to_owned(),
+            password: "p:w".to_owned(),
+        };
+        assert_eq!(url.credentials(), Some(&expected));
+        assert_eq!(GitUrl::parse("ssh://git:pw@example.com/r").unwrap().credentials(), None);
     }
 
     #[test]

@@ -73,7 +73,9 @@ impl GitCache {
             git: &self.git,
             url,
             commit,
-            repository_dir: self.root.join(&hex(&Sha256::digest(url.secret()))[..32]),
+            // Without credentials, so that a token that was renewed fetches nothing twice, and a journal, which has
+            // none, leads to the same place. A commit is the same wherever it came from.
+            repository_dir: self.root.join(&hex(&Sha256::digest(url.shown()))[..32]),
         };
         let dir = place.repository_dir.clone();
         place.blocking(move || held::hold(&dir)).await?;
@@ -365,11 +367,11 @@ impl Place<'_> {
         present.map_err(|source| self.cache_error(source))
     }
 
-    /// A git in a repository of the cache. The URL is given each time and never stored, because it
-    /// may hold a password.
+    /// A git in a repository of the cache. The URL is given each time and never stored: what follows `?` in it may be
+    /// secret.
     fn command(&self, repository: &Path) -> Command {
         let mut command = self.git.command(self.url);
-        command.env("GIT_DIR", repository).arg("-c").arg(format!("remote.origin.url={}", self.url.secret()));
+        command.env("GIT_DIR", repository).arg("-c").arg(format!("remote.origin.url={}", self.url.as_str()));
         command
     }
 

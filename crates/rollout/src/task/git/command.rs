@@ -12,7 +12,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::address::{CommitId, GitUrl};
+use super::address::{CommitId, Credentials, GitUrl};
 use crate::task::shown;
 
 /// The oldest git that fetches a list of files.
@@ -27,6 +27,12 @@ const MAX_ANSWER_BYTES: u64 = 64 * 1024;
 /// Variables of git that are the user's way to a private repository.
 const KEPT: [&str; 6] =
     ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_CONFIG_GLOBAL", "GIT_EXEC_PATH"];
+
+const USER_VARIABLE: &str = "ROLLOUT_GIT_USERNAME";
+const PASSWORD_VARIABLE: &str = "ROLLOUT_GIT_PASSWORD";
+
+/// Hands git the user and the password from its environment: every user of the machine can read command lines.
+const CREDENTIAL_HELPER: &str = r#"!f() { test "$1" != get || printf 'username=%s\npassword=%s\n' "$ROLLOUT_GIT_USERNAME" "$ROLLOUT_GIT_PASSWORD"; }; f"#;
 
 /// Why a repository cannot be used. URLs are without credentials.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +153,17 @@ impl Git {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        if let Some(Credentials { server, user, password }) = url.credentials() {
+            // Only for this server, also where it redirects, and instead of what the user has set up for it.
+            let key = format!("credential.{server}.helper");
+            command
+                .arg("-c")
+                .arg(format!("{key}="))
+                .arg("-c")
+                .arg(format!("{key}={CREDENTIAL_HELPER}"))
+                .env(USER_VARIABLE, user)
+                .env(PASSWORD_VARIABLE, password);
+        }
         command
     }
 
@@ -182,7 +199,7 @@ impl Git {
     /// The commit that the default branch of a repository is at.
     pub(in crate::task) async fn head(&self, url: &GitUrl) -> Result<CommitId, GitError> {
         let mut command = self.command(url);
-        command.args(["ls-remote", "--quiet", "--", url.secret(), "HEAD"]);
+        command.args(["ls-remote", "--quiet", "--", url.as_str(), "HEAD"]);
         let answer = self.run(&mut command, url).await?.map_err(|failure| failure.during("read", url))?;
         answer
             .split_whitespace()
@@ -216,7 +233,7 @@ pub(super) fn presentable(stderr: &[u8], url: &GitUrl) -> String {
     /// Git's advice after every failure, which would push the reason out.
     const ADVICE: [&str; 2] =
         ["Please make sure you have the correct access rights", "and the repository exists."];
-    let text = String::from_utf8_lossy(stderr).replace(url.secret(), url.shown());
+    let text = String::from_utf8_lossy(stderr).replace(url.as_str(), url.shown());
     let lines: Vec<String> = text
         .lines()
         .map(|line| line.chars().filter(|c| !c.is_control()).collect::<String>().trim().to_owned())
@@ -246,9 +263,9 @@ mod tests {
 
     #[test]
     fn messages_of_git_lose_credentials_and_escapes() {
-        let url = GitUrl::parse("https://user:token@example.com/a").unwrap();
+        let url = GitUrl::parse("https://user:token@example.com/a?key=secret").unwrap();
         let text =
-            b"one\ntwo\n\nremote: \x1b[31mno\x1b[0m\nfatal: 'https://user:token@example.com/a' denied\n";
+            b"one\ntwo\n\nremote: \x1b[31mno\x1b[0m\nfatal: 'https://example.com/a?key=secret' denied\n";
         insta::assert_snapshot!(
             presentable(text, &url),
             @"two / remote: [31mno[0m / fatal: 'https://example.com/a' denied"

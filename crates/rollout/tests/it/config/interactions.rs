@@ -339,7 +339,7 @@ datasets: [{interaction: sets/math.yaml}]
     let loaded = files.load(text);
     fs::remove_file(files.path().join("sets/math.yaml")).unwrap();
     fs::remove_file(files.path().join("sets/prices.yaml")).unwrap();
-    let again = load_job_record(&files.path().join("job.yaml"), &loaded.record, &variables)
+    let again = load_job_record(&files.path().join("job.yaml"), &loaded.record, &[], &variables)
         .unwrap_or_else(|problems| panic!("{}", problems.render(false)));
     assert_eq!(again.record, loaded.record);
     assert_eq!(again.hash, loaded.hash);

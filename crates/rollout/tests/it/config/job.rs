@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use rollout::config::{
     AfterAgentError, AgentKind, AgentProcesses, Bytes, Cpus, DatasetSource, EnvironmentKind, JobMetric,
-    LogLevel, PreservePolicy, RegistryLocation, RetryConfig, load_job, load_job_record, load_task_config,
+    LogLevel, PreservePolicy, RegistryLocation, RetryConfig, load_job, load_job_record, load_job_text,
+    load_task_config,
 };
 
 use super::{job, job_in, variables};
@@ -58,6 +59,7 @@ fn the_documented_job_is_read() {
     {
       "name": "my-eval-run",
       "jobs_dir": "jobs",
+      "base_dir": null,
       "n_attempts": 1,
       "n_concurrent_trials": 4,
       "timeout_multiplier": 1.0,
@@ -263,15 +265,35 @@ datasets: [{path: ./tasks/}]
 ";
     let first = job_in(dir.path(), text, &[]).map_err(|problems| problems.render(false)).unwrap();
     let path = dir.path().join("job.yaml");
-    let again =
-        load_job_record(&path, &first.record, &variables).map_err(|problems| problems.render(false)).unwrap();
+    let again = load_job_record(&path, &first.record, &[], &variables)
+        .map_err(|problems| problems.render(false))
+        .unwrap();
     assert_eq!(again.record, first.record);
     assert_eq!(again.hash, first.hash);
     assert_eq!(format!("{:?}", again.config), format!("{:?}", first.config));
 
     fs::write(dir.path().join("run.sh"), "echo changed\n").unwrap();
-    let problems = load_job_record(&path, &first.record, &variables).unwrap_err();
-    assert!(problems.to_string().contains("`agents.0.execute_file` has changed"), "{problems}");
+    let again = load_job_record(&path, &first.record, &[], &variables).unwrap();
+    assert_eq!(again.hash, first.hash, "the record has the script as it was");
+    let text = text.replace(
+        "execute_file: run.sh",
+        &format!("execute_file: run.sh, execute_sha256: 'sha256:{:064}'", 0),
+    );
+    let problems = job_in(dir.path(), &text, &[]).unwrap_err();
+    assert!(problems.to_string().contains("`agents.0.execute_file` does not have the hash"), "{problems}");
+}
+
+#[test]
+fn the_copy_of_a_job_says_where_its_paths_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = job_in(dir.path(), SMALLEST, &[]).unwrap();
+    let copy = first.copy();
+    assert_eq!(copy["base_dir"], serde_json::json!(dir.path()));
+    let elsewhere = tempfile::tempdir().unwrap();
+    let path = elsewhere.path().join("config.json");
+    let again = load_job_text(&path, &copy.to_string(), &[], &variables).unwrap();
+    assert_eq!((&again.hash, again.copy()), (&first.hash, copy));
+    assert_eq!(again.config.datasets[0].source, first.config.datasets[0].source);
 }
 
 #[test]
@@ -312,9 +334,9 @@ datasets: [{path: tasks}]
     {
       "name": "mine",
       "description": null,
-      "install_file": "scripts/install.sh",
+      "install": "pip install ${NOT_EXPANDED}\n",
       "install_sha256": "sha256:482d87151cefba34219fd448e03477b27cdac454ceb56d755aaea459ad99e4eb",
-      "execute_file": "./scripts/run.sh",
+      "execute": "agent\n",
       "execute_sha256": "sha256:d20bc21bb3c7736d8d03ade3ddb4c68b665cdfbca6f6df0f7fdd192f37f59060",
       "env": {}
     }
@@ -419,7 +441,7 @@ datasets: [{path: tasks}]
     assert_eq!(loaded.record["agents"][0]["execute"], "run --key [redacted]");
 
     let path = dir.path().join("job.yaml");
-    let problems = load_job_record(&path, &loaded.record, &variables).unwrap_err();
+    let problems = load_job_record(&path, &loaded.record, &[], &variables).unwrap_err();
     let messages: Vec<&str> = problems.diagnostics().iter().map(|problem| problem.message.as_str()).collect();
     assert_eq!(messages, ["a secret was masked here when the job was recorded"; 2]);
 }
@@ -532,4 +554,29 @@ fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
 fn both_spellings_of_preserve_may_be_given_if_they_agree() {
     let same = "agents: [{name: nop}]\ndatasets: [{path: tasks}]\nenvironment: {preserveEnv: true, preserve_env: always}";
     assert!(job(same).is_ok());
+}
+
+#[test]
+fn one_dataset_of_two_registries_is_named_apart_by_registry() {
+    let text = "\
+agents: [{name: oracle}]
+datasets:
+  - {registry: {path: ./path-to-registry}, name: dataset-name, version: '1'}
+  - {registry: {url: 'https://example.org/registry.json'}, name: dataset-name, version: '1'}
+";
+    let loaded = job(text).map_err(|problems| problems.render(false)).unwrap();
+    let names: Vec<_> = loaded.config.datasets.iter().map(|dataset| dataset.name.to_string()).collect();
+    assert_eq!(names, ["dataset-name@path-to-registry", "dataset-name@example.org"]);
+    let renames: Vec<_> =
+        loaded.record["datasets"].as_array().unwrap().iter().map(|entry| &entry["rename"]).collect();
+    assert_eq!(renames, [&names[0], &names[1]]);
+}
+
+#[test]
+fn a_job_file_that_is_not_there_is_told_with_the_one_that_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("nightly.yaml"), SMALLEST).unwrap();
+    let problems = load_job(&dir.path().join("nightly.yml"), &[], &variables).unwrap_err();
+    assert!(problems.to_string().contains("did you mean"), "{problems}");
+    assert!(problems.to_string().contains("nightly.yaml"), "{problems}");
 }

@@ -265,6 +265,32 @@ fn a_key_that_is_almost_a_known_one_is_warned_of() {
 }
 
 #[test]
+fn a_key_without_its_unit_or_in_the_wrong_section_is_warned_of() {
+    for (text, hint) in [
+        ("[agent]\ntimeout = 5\n", "did you mean `timeout_sec`?"),
+        ("[agent]\ninstall_timeout_seconds = 5\n", "did you mean `install_timeout_sec`?"),
+        ("[environment]\nimage = \"x\"\n", "did you mean `docker_image`?"),
+        ("timeout_sec = 5\n", "did you mean `agent.timeout_sec`?"),
+        ("docker_image = \"x\"\n", "did you mean `environment.docker_image`?"),
+    ] {
+        let (_, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+        let hints: Vec<_> = warnings.iter().filter_map(|warning| warning.hint.as_deref()).collect();
+        assert_eq!(hints, [hint], "{text}");
+    }
+    for text in ["name = \"x\"\n", "[metadata]\ntimeout = 5\n", "[agent]\nnotes = 1\n"] {
+        let (_, warnings) = load_task_config(Path::new("task.toml"), text).unwrap();
+        assert!(warnings.is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn errors_of_a_task_file_come_before_its_warnings() {
+    let text = "[agent]\ntimeout = 5\n\n[verifier]\ntimeout_sec = \"x\"\n";
+    let problems = load_task_config(Path::new("task.toml"), text).unwrap_err();
+    assert!(problems.to_string().starts_with("error: "), "{problems}");
+}
+
+#[test]
 fn artifacts_are_absolute_paths_or_tables_that_name_one() {
     let load = |text: &str| load_task_config(Path::new("task.toml"), text);
     let (config, _) = load("artifacts = [\"/app/a\", {source = \"/app/b\", destination = \"c\"}]").unwrap();

@@ -1,0 +1,63 @@
+//! Rows of a job that had one pair of agent and dataset, and gets another.
+//!
+//! The rows of a single pair are in the job's own directory, and those of several in one for each pair. They get a second
+//! name at their new place before the journal has the larger job, and lose the first one after: whichever of the two
+//! jobs a crash leaves finds all of its rows.
+
+use std::{fs, io, path::Path};
+
+use super::JobError;
+use rollout_record::{journal::Header, layout::JobDir, rows};
+
+/// What a pair of agent and dataset has beside the journal.
+const FILES: [&str; 2] = [rows::OUTPUTS, rows::METADATA];
+
+/// Gives rows in the job's own directory a name at the place where the larger job looks for them.
+pub(super) fn link(dir: &JobDir, before: &Header, now: Option<&Header>) -> Result<(), JobError> {
+    let (Some((agent, dataset)), Some(now)) = (only_pair(before), now) else { return Ok(()) };
+    if only_pair(now).is_some() {
+        return Ok(());
+    }
+    let to = dir.path().join(agent).join(dataset);
+    for file in FILES {
+        let (from, to) = (dir.path().join(file), to.join(file));
+        if from.is_file() {
+            linked(&from, &to).map_err(|source| JobError::Rows { path: to, source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the first name from rows that have a second one.
+pub(super) fn remove_from_root(dir: &JobDir, now: &Header) -> Result<(), JobError> {
+    if only_pair(now).is_some() {
+        return Ok(());
+    }
+    for path in FILES.map(|file| dir.path().join(file)) {
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(JobError::Rows { path, source });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn linked(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    match fs::remove_file(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Not every file system has links.
+    fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop))?;
+    fs::File::open(to)?.sync_all()
+}
+
+/// The agent and the dataset of a job, if it has only one of each.
+fn only_pair(header: &Header) -> Option<(&str, &str)> {
+    let first = header.tasks.first()?;
+    let alone = header.agents.len() == 1 && header.tasks.iter().all(|task| task.dataset == first.dataset);
+    alone.then_some((header.agents.first()?.as_str(), first.dataset.as_str()))
+}

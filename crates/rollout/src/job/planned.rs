@@ -1,0 +1,255 @@
+//! The tasks of a plan: containers and examples, each with what it takes to attempt it.
+
+use std::{io, sync::Arc};
+
+use indexmap::IndexMap;
+
+use crate::{
+    config::{Env, JobConfig, TaskConfig, env_value},
+    rollouts::Rollouts,
+    task::{Dataset, Pins, Task, TaskProblem},
+    trial::Timeouts,
+};
+use rollout_core::name::{DatasetName, TaskName};
+use rollout_model::{RolloutInput, dataset};
+use rollout_record::{
+    journal::{PlannedTask, RecordedSource},
+    tasks::{TaskAbout, TaskLimits},
+};
+
+/// A dataset whose tasks are containers, or one whose tasks are examples for a model.
+#[derive(Debug)]
+pub enum PlanDataset {
+    /// Containers.
+    Tasks(Dataset),
+    /// Examples.
+    Examples(ExampleSet),
+}
+
+impl From<Dataset> for PlanDataset {
+    fn from(dataset: Dataset) -> Self {
+        Self::Tasks(dataset)
+    }
+}
+
+impl From<ExampleSet> for PlanDataset {
+    fn from(examples: ExampleSet) -> Self {
+        Self::Examples(examples)
+    }
+}
+
+impl PlanDataset {
+    pub(super) fn name(&self) -> &DatasetName {
+        match self {
+            Self::Tasks(dataset) => &dataset.name,
+            Self::Examples(examples) => &examples.name,
+        }
+    }
+}
+
+/// The examples of one dataset, and how models are led through them.
+#[derive(Debug, Clone)]
+pub struct ExampleSet {
+    /// Names it in results and directories.
+    pub name: DatasetName,
+    /// Interaction, rubric and limits.
+    pub rollouts: Arc<Rollouts>,
+    /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
+    /// attempt each time instead.
+    pub inputs: Vec<RolloutInput>,
+    /// What their tasks are called, one name for each example. Without any, numbers name them.
+    pub names: Vec<TaskName>,
+}
+
+/// A task of a plan.
+#[derive(Debug)]
+pub struct PlanTask {
+    /// Its dataset.
+    pub dataset: DatasetName,
+    /// Its name.
+    pub name: TaskName,
+    /// How often each agent attempts it.
+    pub attempts: u32,
+    /// What is to be done.
+    pub work: Work,
+}
+
+/// What a task of a plan is.
+#[derive(Debug)]
+pub enum Work {
+    /// A task in a container.
+    Container {
+        /// The task, or why it cannot be run.
+        task: Result<Arc<Task>, TaskProblem>,
+        /// Variables for its tests.
+        verifier_env: Arc<Env>,
+        /// Where a registry said that its files are.
+        source: Option<RecordedSource>,
+    },
+    /// An example for a model.
+    Example {
+        /// Interaction, rubric and limits.
+        rollouts: Arc<Rollouts>,
+        /// What each attempt starts from; the last one serves all further attempts.
+        inputs: Vec<RolloutInput>,
+    },
+}
+
+impl PlanTask {
+    /// The task, if it is a container and can be run.
+    pub fn container(&self) -> Option<&Arc<Task>> {
+        match &self.work {
+            Work::Container { task, .. } => task.as_ref().ok(),
+            Work::Example { .. } => None,
+        }
+    }
+
+    /// Why it cannot be run.
+    pub fn problem(&self) -> Option<&TaskProblem> {
+        match &self.work {
+            Work::Container { task, .. } => task.as_ref().err(),
+            Work::Example { .. } => None,
+        }
+    }
+
+    /// The example that it is.
+    pub(super) fn example_id(&self) -> Option<u64> {
+        match &self.work {
+            Work::Container { .. } => None,
+            Work::Example { inputs, .. } => inputs.first().map(|input| input.example_id),
+        }
+    }
+
+    /// What an attempt at the example starts from.
+    pub(super) fn input(&self, attempt: u32) -> &RolloutInput {
+        match &self.work {
+            Work::Example { inputs, .. } => &inputs[inputs.len().min(attempt as usize) - 1],
+            Work::Container { .. } => unreachable!("only examples have inputs"),
+        }
+    }
+
+    /// The task as the journal holds it, and what it says if it is a container that can be run.
+    pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
+        let (content_hash, about) = match &self.work {
+            Work::Container { task: Ok(task), .. } => {
+                let contents = task.contents()?;
+                let about = TaskAbout {
+                    name: self.name.to_string(),
+                    limits: Some(task_limits(config, &task.config)),
+                    ..task.about(self.dataset.as_str(), &contents)
+                };
+                (Some(contents.hash()), Some(about))
+            }
+            Work::Container { task: Err(_), .. } => (None, None),
+            Work::Example { inputs, .. } => (Some(dataset::content_hash(inputs)), None),
+        };
+        let source = match &self.work {
+            Work::Container { source, .. } => source.clone(),
+            Work::Example { .. } => None,
+        };
+        let task = PlannedTask {
+            dataset: self.dataset.to_string(),
+            name: self.name.to_string(),
+            content_hash,
+            git_commit_id: self.container().and_then(|task| task.git_commit_id.clone()),
+            example_id: self.example_id(),
+            attempts: (self.attempts != config.n_attempts.get()).then_some(self.attempts),
+            source,
+        };
+        Ok((task, about))
+    }
+}
+
+/// The tasks of a dataset in their order.
+pub(super) fn planned(
+    dataset: PlanDataset,
+    config: &JobConfig,
+    vars: &dyn Fn(&str) -> Option<String>,
+    pins: &mut Pins,
+) -> Vec<PlanTask> {
+    let dataset = match dataset {
+        PlanDataset::Tasks(dataset) => dataset,
+        PlanDataset::Examples(examples) => return planned_examples(examples, config),
+    };
+    pins.extend(dataset.resolved);
+    let mut tasks = Vec::with_capacity(dataset.tasks.len());
+    for entry in dataset.tasks {
+        let mut task = entry.task;
+        let verifier_env = match task.as_ref().map(|task| verifier_env(config, task, vars)) {
+            Ok(Ok(env)) => Arc::new(env),
+            Ok(Err(problem)) => {
+                task = Err(problem);
+                Arc::default()
+            }
+            Err(_) => Arc::default(),
+        };
+        tasks.push(PlanTask {
+            dataset: dataset.name.clone(),
+            name: entry.name,
+            attempts: config.n_attempts.get(),
+            work: Work::Container { task, verifier_env, source: entry.source },
+        });
+    }
+    tasks
+}
+
+/// A task for each example, in the order in which they first come.
+pub(super) fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
+    let ExampleSet { name, rollouts, inputs, names } = examples;
+    let mut by_id: IndexMap<u64, Vec<RolloutInput>> = IndexMap::with_capacity(inputs.len());
+    for input in inputs {
+        by_id.entry(input.example_id).or_default().push(input);
+    }
+    let repeated = by_id.values().any(|inputs| inputs.len() > 1);
+    let mut names = names.into_iter();
+    let task = |(id, mut inputs): (u64, Vec<RolloutInput>)| {
+        let attempts = if repeated { inputs.len() as u32 } else { config.n_attempts.get() };
+        if inputs.iter().all(|input| *input == inputs[0]) {
+            inputs.truncate(1);
+        }
+        PlanTask {
+            dataset: name.clone(),
+            name: names.next().unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
+            attempts,
+            work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
+        }
+    };
+    by_id.into_iter().map(task).collect()
+}
+
+/// The task's variables, with the job's on top.
+fn verifier_env(
+    config: &JobConfig,
+    task: &Task,
+    vars: &dyn Fn(&str) -> Option<String>,
+) -> Result<Env, TaskProblem> {
+    let mut env = Env::new();
+    // What the job sets anyway, or nobody will read, needs no value here.
+    let wanted = task.config.verifier_env.iter().filter(|(key, _)| !config.verifier.env.contains_key(key));
+    for (key, written) in wanted.filter(|_| !config.verifier.disable) {
+        let value = env_value(key, written, vars).map_err(|error| {
+            TaskProblem::Invalid(format!(
+                "{}: [verifier.env] {key}: {error}",
+                task.dir.join("task.toml").display()
+            ))
+        })?;
+        env.insert(key.clone(), value);
+    }
+    env.extend(config.verifier.env.iter().map(|(key, value)| (key.clone(), value.clone())));
+    Ok(env)
+}
+
+/// What trials of a task get in a job.
+fn task_limits(job: &JobConfig, task: &TaskConfig) -> TaskLimits {
+    let Timeouts { build, install, execute, verify } = Timeouts::new(job, task);
+    let environment = &job.environment;
+    TaskLimits {
+        cpus: environment.override_cpus.unwrap_or(task.cpus).millis as f64 / 1000.0,
+        memory_bytes: environment.override_memory.unwrap_or(task.memory).0,
+        storage_bytes: environment.override_storage.unwrap_or(task.storage).0,
+        build_timeout_sec: build.as_secs_f64(),
+        install_timeout_sec: install.as_secs_f64(),
+        agent_timeout_sec: execute.as_secs_f64(),
+        verifier_timeout_sec: verify.as_secs_f64(),
+    }
+}

@@ -1,0 +1,74 @@
+//! What an earlier run of a job found out about its datasets, so that a later one needs to ask nobody again.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Pins,
+    git::{CommitId, GitUrl, RepoPath},
+    registry::{Origin, RegistryTask},
+};
+use rollout_core::name::{DatasetName, TaskName};
+use rollout_record::journal::{Header, RecordedSource};
+
+/// Commits and places of tasks that are known already.
+#[derive(Debug, Clone, Default)]
+pub struct Resolved {
+    /// The commits of repositories of which the registry names none.
+    pub pins: Pins,
+    /// Where the tasks of registries are, by dataset.
+    tasks: BTreeMap<DatasetName, Vec<RegistryTask>>,
+    /// Whether registries are asked for further tasks.
+    ask: bool,
+}
+
+impl From<Pins> for Resolved {
+    fn from(pins: Pins) -> Self {
+        Self { pins, ..Self::default() }
+    }
+}
+
+impl Resolved {
+    /// What the journal of a job says. Its registries are not asked again, unless the job is to grow.
+    pub fn of(header: &Header, grows: bool) -> Self {
+        let mut tasks: BTreeMap<DatasetName, Vec<RegistryTask>> = BTreeMap::new();
+        let mut incomplete = Vec::new();
+        for task in &header.tasks {
+            let Ok(dataset) = DatasetName::new(task.dataset.as_str()) else { continue };
+            match task.source.as_ref().and_then(|source| registry_task(&task.name, source)) {
+                Some(found) => tasks.entry(dataset).or_default().push(found),
+                None => incomplete.push(dataset),
+            }
+        }
+        // Older journals do not say where tasks are; their registries have to.
+        incomplete.iter().for_each(|dataset| _ = tasks.remove(dataset));
+        Self { pins: header.pins.clone(), tasks, ask: grows }
+    }
+
+    /// The tasks of a registry's dataset, if the registry need not be asked.
+    pub(super) fn instead_of_registry(&self, dataset: &DatasetName) -> Option<Vec<RegistryTask>> {
+        if self.ask { None } else { self.tasks.get(dataset).cloned() }
+    }
+
+    /// Puts the tasks that are known in the place of those that the registry names now.
+    pub(super) fn keep(&self, dataset: &DatasetName, found: &mut [RegistryTask]) {
+        let known = self.tasks.get(dataset).into_iter().flatten();
+        let known: BTreeMap<&TaskName, &RegistryTask> = known.map(|task| (&task.name, task)).collect();
+        for task in found {
+            if let Some(known) = known.get(&task.name) {
+                *task = (*known).clone();
+            }
+        }
+    }
+}
+
+fn registry_task(name: &str, source: &RecordedSource) -> Option<RegistryTask> {
+    let origin = match source {
+        RecordedSource::Directory(dir) => Origin::Local(dir.clone()),
+        RecordedSource::Git { url, commit, path } => Origin::Git {
+            url: GitUrl::parse(url).ok()?,
+            commit: Some(CommitId::parse(commit).ok()?),
+            path: RepoPath::parse(path).ok()?,
+        },
+    };
+    Some(RegistryTask { name: TaskName::new(name).ok()?, origin })
+}
