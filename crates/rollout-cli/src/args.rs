@@ -187,11 +187,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "KEY=VALUE", help_heading = "How it runs")]
     pub set: Vec<String>,
 
-    /// Exit with 1 if a rate over completed trials is below this: pass_rate=0.9 or mean_reward=0.5
+    /// Exit with 1 if the headline pass_rate or mean_reward is below this, such as pass_rate=0.9
     #[arg(long, value_name = "RATE=BOUND", help_heading = "What comes out")]
     pub fail_under: Vec<FailUnder>,
 
-    /// Write a JUnit report; a reward below 1 is a failure, a failed trial an error
+    /// Write a JUnit report; an unsolved trial is a failure, a failed trial an error
     #[arg(long, value_name = "FILE", help_heading = "What comes out")]
     pub junit: Option<PathBuf>,
 
@@ -412,12 +412,12 @@ pub(crate) struct FailUnder {
     pub bound: f64,
 }
 
-/// A figure over the completed trials of a job, as the job's result.json has it.
+/// A figure of the headline in the job's result.json.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rate {
-    /// The share with reward 1.
+    /// The share of counted trials that are solved.
     PassRate,
-    /// The average reward.
+    /// The mean reward of counted trials.
     MeanReward,
 }
 

@@ -7,8 +7,11 @@
 
 pub mod address;
 pub mod event;
+mod failure;
+pub mod headline;
 pub mod lenient_base64;
 pub mod message;
+pub mod moment;
 pub mod name;
 pub mod provenance;
 pub mod python_json;

@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::is_invisible;
+
 /// Files that a job directory holds beside its agents' directories.
 const RESERVED: [&str; 6] =
     ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "rollout.log", "eval-log"];
@@ -26,6 +28,9 @@ pub enum NameError {
     /// The text holds a control character.
     #[error("a name cannot hold control characters")]
     Control,
+    /// The text holds a character that is not seen, or that changes the direction of text.
+    #[error("a name cannot hold the invisible character U+{:04X}", *.0 as u32)]
+    Invisible(char),
     /// The text is the name of a file that Rollout writes.
     #[error("this name is reserved for a file in the job directory")]
     Reserved,
@@ -43,6 +48,9 @@ fn check(text: &str) -> Result<(), NameError> {
     }
     if text.chars().any(char::is_control) {
         return Err(NameError::Control);
+    }
+    if let Some(invisible) = text.chars().find(|c| is_invisible(*c)) {
+        return Err(NameError::Invisible(invisible));
     }
     // Files are written beside their place under a name that ends so.
     let place = text.strip_suffix(".tmp").unwrap_or(text);
@@ -154,6 +162,9 @@ mod tests {
             ("a\\b", Some(NameError::Path)),
             ("a\nb", Some(NameError::Control)),
             ("a\0b", Some(NameError::Control)),
+            ("a\u{202e}b", Some(NameError::Invisible('\u{202e}'))),
+            ("a\u{200b}", Some(NameError::Invisible('\u{200b}'))),
+            ("\u{feff}a", Some(NameError::Invisible('\u{feff}'))),
             ("result.json", Some(NameError::Reserved)),
             ("Config.JSON", Some(NameError::Reserved)),
             ("journal.jsonl", Some(NameError::Reserved)),

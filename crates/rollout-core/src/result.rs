@@ -1,116 +1,21 @@
 //! What a trial and a job come to: the data behind every `result.json`.
 
-use std::fmt;
-
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::failure::{ErrorType, Fault, TrialError};
 use crate::{
+    moment,
     name::{AgentName, DatasetName, TaskName, TrialId},
     statistics::Statistics,
 };
 
-/// The ways a trial can fail, by the phase in which it did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorType {
-    /// The Dockerfile could not be built.
-    EnvironmentBuildFailed,
-    /// The build took longer than `environment.build_timeout_sec`.
-    EnvironmentBuildTimeout,
-    /// The image named by the task could not be had.
-    EnvironmentImagePullFailed,
-    /// The image is there, and its environment did not start.
-    EnvironmentStartFailed,
-    /// The machine cannot give the CPUs, memory or storage asked for.
-    EnvironmentResourceAllocationFailed,
-    /// The install script exited non-zero.
-    AgentInstallFailed,
-    /// The install script took longer than `agent.install_timeout_sec`.
-    AgentInstallTimeout,
-    /// The execute script exited non-zero.
-    AgentExecutionFailed,
-    /// The execute script took longer than `agent.timeout_sec`.
-    AgentExecutionTimeout,
-    /// test.sh exited non-zero.
-    VerifierFailed,
-    /// test.sh took longer than its timeout.
-    VerifierTimeout,
-    /// test.sh left no reward.
-    VerifierRewardMissing,
-    /// test.sh left something that is not a reward.
-    VerifierRewardInvalid,
-    /// The environment could not be stopped or removed.
-    EnvironmentTeardownFailed,
-    /// The task's files are incomplete or wrong.
-    TaskInvalid,
-    /// There is no task where the dataset says.
-    TaskNotFound,
-    /// Rollout itself failed.
-    InternalError,
-}
+/// The least reward that counts as solved where a dataset sets none.
+pub const DEFAULT_PASS_THRESHOLD: f64 = 1.0;
 
-impl ErrorType {
-    /// All of them, in the order of the phases.
-    pub const ALL: [Self; 17] = [
-        Self::EnvironmentBuildFailed,
-        Self::EnvironmentBuildTimeout,
-        Self::EnvironmentImagePullFailed,
-        Self::EnvironmentStartFailed,
-        Self::EnvironmentResourceAllocationFailed,
-        Self::AgentInstallFailed,
-        Self::AgentInstallTimeout,
-        Self::AgentExecutionFailed,
-        Self::AgentExecutionTimeout,
-        Self::VerifierFailed,
-        Self::VerifierTimeout,
-        Self::VerifierRewardMissing,
-        Self::VerifierRewardInvalid,
-        Self::EnvironmentTeardownFailed,
-        Self::TaskInvalid,
-        Self::TaskNotFound,
-        Self::InternalError,
-    ];
-
-    /// The identifier in records and output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::EnvironmentBuildFailed => "environment_build_failed",
-            Self::EnvironmentBuildTimeout => "environment_build_timeout",
-            Self::EnvironmentImagePullFailed => "environment_image_pull_failed",
-            Self::EnvironmentStartFailed => "environment_start_failed",
-            Self::EnvironmentResourceAllocationFailed => "environment_resource_allocation_failed",
-            Self::AgentInstallFailed => "agent_install_failed",
-            Self::AgentInstallTimeout => "agent_install_timeout",
-            Self::AgentExecutionFailed => "agent_execution_failed",
-            Self::AgentExecutionTimeout => "agent_execution_timeout",
-            Self::VerifierFailed => "verifier_failed",
-            Self::VerifierTimeout => "verifier_timeout",
-            Self::VerifierRewardMissing => "verifier_reward_missing",
-            Self::VerifierRewardInvalid => "verifier_reward_invalid",
-            Self::EnvironmentTeardownFailed => "environment_teardown_failed",
-            Self::TaskInvalid => "task_invalid",
-            Self::TaskNotFound => "task_not_found",
-            Self::InternalError => "internal_error",
-        }
-    }
-}
-
-impl fmt::Display for ErrorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// Why a trial failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TrialError {
-    /// The kind of failure.
-    #[serde(rename = "type")]
-    pub kind: ErrorType,
-    /// What was attempted, what happened, and what to do next.
-    pub message: String,
+fn default_pass_threshold() -> f64 {
+    DEFAULT_PASS_THRESHOLD
 }
 
 /// The outcome of one trial.
@@ -128,6 +33,9 @@ pub struct TrialResult {
     pub task_git_commit_id: Option<String>,
     /// The score, where there is one.
     pub reward: Option<f64>,
+    /// The least reward that counts as solved: its dataset's.
+    #[serde(default = "default_pass_threshold")]
+    pub pass_threshold: f64,
     /// Further named scores from `reward.json`.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub rewards: IndexMap<String, f64>,
@@ -151,6 +59,9 @@ pub struct TrialResult {
     pub environment: Option<EnvironmentRecord>,
     /// How many tries the infrastructure needed.
     pub tries: u32,
+    /// How many of the tries started the agent. With more than one, the agent had more than one chance.
+    #[serde(default)]
+    pub agent_starts: u32,
     /// Commands that the agent left running when verification started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub survivors: Vec<String>,
@@ -172,6 +83,7 @@ impl TrialResult {
             attempt: trial.attempt,
             task_git_commit_id: None,
             reward: None,
+            pass_threshold: DEFAULT_PASS_THRESHOLD,
             rewards: IndexMap::new(),
             cost: 0.0,
             environment_cost: 0.0,
@@ -182,10 +94,16 @@ impl TrialResult {
             timestamps: Timestamps::empty(at),
             environment: None,
             tries: 1,
+            agent_starts: 0,
             survivors: Vec::new(),
             tampering: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// Whether the trial is solved; none without a reward.
+    pub fn is_solved(&self) -> Option<bool> {
+        self.reward.map(|reward| reward >= self.pass_threshold)
     }
 
     /// Whether the trial counts as completed, failed or skipped.
@@ -224,6 +142,30 @@ pub struct AgentUsage {
     pub cached_tokens: Option<u64>,
     /// What the model cost, in US dollars.
     pub cost_usd: Option<f64>,
+}
+
+/// The most dollars that one trial can have cost. More is a mistake or a lie.
+const MAX_COST_USD: f64 = 1e6;
+
+/// The most tokens that one trial can have used.
+const MAX_TOKENS: u64 = 1_000_000_000_000;
+
+impl AgentUsage {
+    /// What of it cannot be true, in a sentence.
+    pub fn problem(&self) -> Option<String> {
+        if let Some(cost) = self.cost_usd.filter(|cost| !(0.0..=MAX_COST_USD).contains(cost)) {
+            return Some(format!("cost_usd is {cost:?}, and must be from 0 to {MAX_COST_USD}"));
+        }
+        let tokens = [
+            ("input_tokens", self.input_tokens),
+            ("output_tokens", self.output_tokens),
+            ("cached_tokens", self.cached_tokens),
+        ];
+        let (name, tokens) = tokens
+            .into_iter()
+            .find_map(|(name, tokens)| Some((name, tokens.filter(|tokens| *tokens > MAX_TOKENS)?)))?;
+        Some(format!("{name} is {tokens}, and must be at most {MAX_TOKENS}"))
+    }
 }
 
 /// Where a trial ran.
@@ -266,24 +208,34 @@ pub struct Durations {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamps {
     /// When the trial started.
+    #[serde(with = "moment")]
     pub started_at: Timestamp,
     /// When work on the environment started.
+    #[serde(default, with = "moment::optional")]
     pub environment_setup_started_at: Option<Timestamp>,
     /// When the environment was ready, or failed.
+    #[serde(default, with = "moment::optional")]
     pub environment_setup_ended_at: Option<Timestamp>,
     /// When the install script started.
+    #[serde(default, with = "moment::optional")]
     pub agent_setup_started_at: Option<Timestamp>,
     /// When the install script ended.
+    #[serde(default, with = "moment::optional")]
     pub agent_setup_ended_at: Option<Timestamp>,
     /// When the execute script started.
+    #[serde(default, with = "moment::optional")]
     pub agent_execution_started_at: Option<Timestamp>,
     /// When the execute script ended.
+    #[serde(default, with = "moment::optional")]
     pub agent_execution_ended_at: Option<Timestamp>,
     /// When verification started.
+    #[serde(default, with = "moment::optional")]
     pub verifier_started_at: Option<Timestamp>,
     /// When verification ended.
+    #[serde(default, with = "moment::optional")]
     pub verifier_ended_at: Option<Timestamp>,
     /// When the trial ended.
+    #[serde(with = "moment")]
     pub ended_at: Timestamp,
 }
 
@@ -317,8 +269,10 @@ pub struct JobResult {
     /// From the first start to the end, pauses between a stop and its resume left out.
     pub total_duration_sec: f64,
     /// When the job first started.
+    #[serde(with = "moment")]
     pub started_at: Timestamp,
     /// When it ended.
+    #[serde(with = "moment")]
     pub ended_at: Timestamp,
     /// Totals by agent, in the order of the job file.
     pub agents: IndexMap<AgentName, Totals>,
@@ -342,25 +296,30 @@ pub struct Totals {
     pub skipped_trials: u64,
     /// Completed trials that have a reward: fewer than completed where the verifier is disabled.
     pub rewarded_trials: u64,
-    /// Completed trials with reward 1.
+    /// Completed trials with reward 1, whatever the threshold of their dataset.
     pub passed_trials: u64,
+    /// Completed trials whose reward reaches the `pass_threshold` of their dataset.
+    pub solved_trials: u64,
+    /// Trials that started their agent more than once.
+    pub restarted_trials: u64,
     /// The sum of rewards.
     pub reward_sum: f64,
     /// The least reward.
     pub reward_min: Option<f64>,
     /// The greatest reward.
     pub reward_max: Option<f64>,
-    /// The sum of known costs.
+    /// The sum of known costs: of environments, and of models where known.
     pub total_cost: f64,
+    /// The sum of what environments cost.
+    pub environment_cost: f64,
+    /// The sum of what models cost, where known; none if it is known of no trial.
+    pub model_cost: Option<f64>,
+    /// Finished trials whose whole cost is known.
+    pub known_cost_trials: u64,
     /// The sum of the trials' durations in seconds.
     pub trial_seconds: f64,
     /// Failed trials by kind.
     pub errors: IndexMap<ErrorType, u64>,
-}
-
-/// Whether a trial with this reward counts as passed: only with exactly 1.
-pub fn is_pass(reward: f64) -> bool {
-    reward == 1.0
 }
 
 /// What totals need of a trial.
@@ -370,14 +329,18 @@ pub struct TrialSummary {
     pub standing: Standing,
     /// Its score, where it has one.
     pub reward: Option<f64>,
+    /// The least reward that counts as solved.
+    pub pass_threshold: f64,
     /// The kind of its error, where it has one.
     pub error: Option<ErrorType>,
-    /// What is known of its costs.
-    pub cost: f64,
-    /// All that it cost, where that is known.
-    pub known_cost: Option<f64>,
+    /// What its environment cost.
+    pub environment_cost: f64,
+    /// What its model cost, where that is known.
+    pub model_cost: Option<f64>,
     /// How long it took.
     pub seconds: f64,
+    /// Whether its agent was started more than once.
+    pub is_restarted: bool,
 }
 
 impl TrialSummary {
@@ -385,11 +348,33 @@ impl TrialSummary {
     pub const SKIPPED: Self = Self {
         standing: Standing::Skipped,
         reward: None,
+        pass_threshold: DEFAULT_PASS_THRESHOLD,
         error: None,
-        cost: 0.0,
-        known_cost: None,
+        environment_cost: 0.0,
+        model_cost: None,
         seconds: 0.0,
+        is_restarted: false,
     };
+
+    /// Whether its reward reaches the threshold.
+    pub fn is_solved(&self) -> bool {
+        self.reward.is_some_and(|reward| reward >= self.pass_threshold)
+    }
+
+    /// The reward with which it counts in the headline: its own, or 0 if the agent or the tests failed it. None if it
+    /// does not count.
+    pub fn headline_reward(&self) -> Option<f64> {
+        match self.standing {
+            Standing::Completed => self.reward,
+            Standing::Failed => self.error.is_none_or(|kind| kind.fault().is_counted()).then_some(0.0),
+            Standing::Skipped => None,
+        }
+    }
+
+    /// All that it cost, where that is known.
+    pub fn known_cost(&self) -> Option<f64> {
+        Some(bounded_sum(self.environment_cost, self.model_cost?))
+    }
 }
 
 impl From<&TrialResult> for TrialSummary {
@@ -397,10 +382,12 @@ impl From<&TrialResult> for TrialSummary {
         Self {
             standing: result.standing(),
             reward: result.reward,
+            pass_threshold: result.pass_threshold,
             error: result.error.as_ref().map(|error| error.kind),
-            cost: result.cost,
-            known_cost: result.model_cost.map(|_| result.cost),
+            environment_cost: result.environment_cost,
+            model_cost: result.model_cost,
             seconds: result.durations.total_sec,
+            is_restarted: result.agent_starts > 1,
         }
     }
 }
@@ -409,15 +396,22 @@ impl Totals {
     /// Counts one more trial.
     pub fn add(&mut self, trial: TrialSummary) {
         self.total_trials += 1;
-        self.total_cost += trial.cost;
+        self.environment_cost = bounded_sum(self.environment_cost, trial.environment_cost);
+        if let Some(cost) = trial.model_cost {
+            self.model_cost = Some(bounded_sum(self.model_cost.unwrap_or_default(), cost));
+            self.known_cost_trials += 1;
+        }
+        self.total_cost = bounded_sum(self.environment_cost, self.model_cost.unwrap_or_default());
         self.trial_seconds += trial.seconds;
+        self.restarted_trials += u64::from(trial.is_restarted);
         match trial.standing {
             Standing::Completed => {
                 self.completed_trials += 1;
                 if let Some(reward) = trial.reward {
                     self.rewarded_trials += 1;
-                    self.passed_trials += u64::from(is_pass(reward));
-                    self.reward_sum += reward;
+                    self.passed_trials += u64::from(reward == 1.0);
+                    self.solved_trials += u64::from(trial.is_solved());
+                    self.reward_sum = bounded_sum(self.reward_sum, reward);
                     self.reward_min = Some(self.reward_min.map_or(reward, |least| least.min(reward)));
                     self.reward_max = Some(self.reward_max.map_or(reward, |most| most.max(reward)));
                 }
@@ -432,9 +426,9 @@ impl Totals {
         }
     }
 
-    /// The share of completed trials with reward 1; 0 when none completed.
+    /// The share of completed trials with reward 1; 0 when none has a reward.
     pub fn pass_rate(&self) -> f64 {
-        ratio(self.passed_trials as f64, self.completed_trials)
+        ratio(self.passed_trials as f64, self.rewarded_trials)
     }
 
     /// The average reward; 0 when there is none.
@@ -458,6 +452,11 @@ impl Totals {
 
 fn ratio(numerator: f64, denominator: u64) -> f64 {
     if denominator == 0 { 0.0 } else { numerator / denominator as f64 }
+}
+
+/// The sum of two finite numbers, which stays finite: JSON has no other numbers.
+fn bounded_sum(one: f64, other: f64) -> f64 {
+    (one + other).clamp(f64::MIN, f64::MAX)
 }
 
 /// A statistic over the rewards of completed trials.

@@ -44,12 +44,16 @@ pub struct Figures {
     pub failed: u64,
     /// Those that a cancelled job never finished.
     pub skipped: u64,
-    /// Completed trials that nobody scored. They count in no rate.
+    /// Failed trials that count in no rate: the infrastructure or the task failed them.
+    #[serde(default)]
+    pub excluded: u64,
+    /// Completed trials that were not scored. They count in no rate.
     pub unscored: u64,
-    /// Over the trials with a reward.
+    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    #[serde(default)]
+    pub headline: Scores,
+    /// Over the trials with a reward alone.
     pub failed_excluded: Scores,
-    /// The same with a reward of zero for each failed trial.
-    pub failed_as_zero: Scores,
     /// Seconds from start to end, of finished trials.
     pub duration_sec: Option<Spread>,
     /// US dollars, of finished trials whose cost is known.
@@ -61,9 +65,9 @@ pub struct Figures {
 pub struct Scores {
     /// Trials that count.
     pub trials: u64,
-    /// Those with reward 1.
-    pub passed: u64,
-    /// Their share; none without trials.
+    /// Those whose reward reaches the threshold of their dataset.
+    pub solved: u64,
+    /// The share of solved trials; none without trials.
     pub pass_rate: Option<PassRate>,
     /// The mean reward; none without trials.
     pub mean_reward: Option<MeanReward>,

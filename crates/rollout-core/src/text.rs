@@ -16,6 +16,34 @@ pub fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
+/// Whether a character is not seen, or changes the direction of the text around it. Two texts that differ in such
+/// characters alone look the same.
+pub fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{00ad}' | '\u{061c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A text in which nothing moves a terminal's cursor, changes its colours or turns the text around: such characters are
+/// written as `\u{1b}`. Line breaks and tabs stay.
+///
+/// ```
+/// assert_eq!(rollout_core::text::printable("a\tb\n\u{1b}[31mred"), "a\tb\n\\u{1b}[31mred");
+/// ```
+pub fn printable(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            _ if c.is_control() || is_invisible(c) => shown.extend(c.escape_unicode()),
+            _ => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// The start of a text, short enough for a sentence.
 pub fn excerpt(text: &str) -> String {
     cut(text, 60)

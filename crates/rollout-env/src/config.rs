@@ -99,7 +99,7 @@ rollout_settings::settings! {
         /// See [docker](docker.md) and [native](native.md). Without it, settings that only one of the two knows decide for
         /// that one. `kubernetes`, `modal` and `fly` are known words, and refused: they are not part of this version.
         kind as "type" = word(&ENVIRONMENT_TYPES)
-            .read_by(|section, key| environment_type(section, key))
+            .read_by(environment_type)
             .kind("`docker`, `native`")
             .optional().unset("chosen when the job starts"),
         /// Builds anew, also where an image exists, and also where the task names an image.

@@ -32,6 +32,7 @@ pub enum JournalEntry {
     /// A run or a resume began.
     RunStarted {
         /// When.
+        #[serde(with = "rollout_core::moment")]
         at: Timestamp,
         /// Where its results come from. Older journals do not tell.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +49,7 @@ pub enum JournalEntry {
     /// A run ended in good order.
     RunEnded {
         /// When.
+        #[serde(with = "rollout_core::moment")]
         at: Timestamp,
         /// Whether it was cut short.
         cancelled: bool,
@@ -218,6 +220,9 @@ impl JournalError {
             }
             Self::Locked { .. } => {
                 Some("wait for the other process, or stop it; its results are kept".to_owned())
+            }
+            Self::Removed { .. } => {
+                Some("run the job again, and leave its directory alone until it ends".to_owned())
             }
             Self::Io { .. } => None,
         }

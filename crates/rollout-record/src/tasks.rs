@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::atomic::{self, WriteError};
 use rollout_core::redact::Redactor;
@@ -28,6 +29,11 @@ pub struct TaskAbout {
     pub tags: Vec<String>,
     /// `description` of its metadata.
     pub description: Option<String>,
+    /// Where it comes from, as its `source` says.
+    pub source: Option<String>,
+    /// All of its metadata, the four above included.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub metadata: Map<String, Value>,
     /// What the agent is told; cut off if it is very long.
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.

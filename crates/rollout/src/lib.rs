@@ -61,7 +61,7 @@ mod rollouts;
 pub mod task;
 pub mod trial;
 
-pub use rollout_core::{event, name, result, xml};
+pub use rollout_core::{event, headline, name, result, text, xml};
 pub use rollout_env as environment;
 pub use rollout_record::{compare, export, hub, stats};
 

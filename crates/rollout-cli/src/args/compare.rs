@@ -8,19 +8,19 @@ use super::Answer;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  rollout compare jobs/before jobs/after --agent model
-                                           See what a change did
+  rollout compare jobs/before jobs/after
+                                           See what a change did to each agent
   rollout compare jobs/leaderboard --agent baseline --agent ours --svg difference.svg
                                            Compare two agents of a job, also as a picture";
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// Job directories; the first one has the baseline
+    /// Job directories; agents are compared with those of the same name in earlier ones
     #[arg(value_name = "JOB_DIR", required = true)]
     pub directories: Vec<PathBuf>,
 
-    /// Compare only this agent; can be given several times, and the first one is the baseline
+    /// Compare only this agent; can be given several times, and in one job the first is the baseline
     #[arg(long, value_name = "NAME")]
     pub agent: Vec<String>,
 

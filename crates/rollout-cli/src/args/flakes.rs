@@ -13,7 +13,7 @@ Examples:
   rollout flakes jobs/nightly            Look at the oracle and nop of a job that was run
 
 Exit status:
-  0    no trial of the oracle failed, and none of nop passed; it is said if a job has only one of them
+  0    every trial of the oracle passed, and none of nop; it is said if a job has only one of them
   1    some task is flaky, or gives nop a reward of 1, or trials have no result
   2    the tasks could not be attempted
   130  cancelled";

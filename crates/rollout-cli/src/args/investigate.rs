@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 const EXAMPLES: &str = "\
 Examples:
   rollout investigate jobs/nightly --model gpt-4.1 --base-url https://api.openai.com/v1
-                                         Have a model say why trials of a job failed
+                                         Have a model say why trials of a job were not solved
   rollout investigate jobs/nightly --model local --base-url http://127.0.0.1:8000/v1 --only all --limit 20
                                          Look into 20 trials, whatever their reward
 
@@ -59,7 +59,7 @@ pub(crate) struct Investigate {
 /// Which trials `investigate` looks into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InvestigateOnly {
-    /// Those with a reward below 1, or without one
+    /// Those with a reward below the pass_threshold of their dataset, or without one
     Unsolved,
     /// All of them
     All,

@@ -82,7 +82,6 @@ struct NotDrawn {
 
 fn human(comparison: &Comparison) -> String {
     let mut lines = sides(&comparison.sides);
-    lines.push(String::new());
     lines.extend(contrasts(comparison));
     for contrast in &comparison.contrasts {
         lines.extend(tasks(contrast));
@@ -97,48 +96,41 @@ fn human(comparison: &Comparison) -> String {
 }
 
 fn sides(sides: &[SideFigures]) -> Vec<String> {
-    let heading = ["", "tasks", "trials", "failed", "pass rate", "95%", "incl. failed", "mean reward"];
+    let heading = ["", "tasks", "trials", "failed", "excluded", "pass rate", "95%", "mean reward"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for SideFigures { name, figures, .. } in sides {
-        let (rate, zero) = (figures.failed_excluded.pass_rate, figures.failed_as_zero.pass_rate);
-        let mean = figures.failed_excluded.mean_reward;
+        let (rate, mean) = (figures.headline.pass_rate, figures.headline.mean_reward);
         let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
         rows.push(vec![
             first_line(name),
             figures.tasks.to_string(),
             figures.trials.to_string(),
             figures.failed.to_string(),
+            figures.excluded.to_string(),
             or_nothing(rate.map(|rate| percent(rate.rate))),
             or_nothing(
                 rate.map(|rate| format!("{:.1}–{}", rate.interval.low * 100.0, percent(rate.interval.high))),
             ),
-            or_nothing(zero.map(|rate| percent(rate.rate))),
             or_nothing(mean.map(|mean| number(mean.mean))),
         ]);
     }
     with_heading(&rows)
 }
 
-/// A row for each side but the baseline, and another where failures make a difference.
+/// A table for each baseline, then what the numbers are.
 fn contrasts(comparison: &Comparison) -> Vec<String> {
-    let Some(first) = comparison.contrasts.first() else { return Vec::new() };
-    let mut heading: Vec<String> = vec![format!("against {}", first_line(&first.baseline))];
-    let names = ["tasks", "mean reward", "p", "pass rate", "p", "won", "lost", "McNemar p", "cost", "time"];
-    heading.extend(names.map(str::to_owned));
-    let mut rows = vec![heading];
+    let mut baselines: Vec<&str> = Vec::new();
     for contrast in &comparison.contrasts {
-        let ratio = |ratio: Option<f64>| ratio.map_or(NOTHING.to_owned(), |ratio| format!("×{ratio:.2}"));
-        let mut row = vec![first_line(&contrast.other)];
-        row.extend(differences(&contrast.failed_excluded));
-        row.extend([ratio(contrast.cost_ratio), ratio(contrast.duration_ratio)]);
-        rows.push(row);
-        if contrast.failed_as_zero != contrast.failed_excluded {
-            let mut row = vec!["  failures as 0".to_owned()];
-            row.extend(differences(&contrast.failed_as_zero));
-            rows.push(row);
+        if !baselines.contains(&contrast.baseline.as_str()) {
+            baselines.push(&contrast.baseline);
         }
     }
-    let mut lines = with_heading(&rows);
+    let mut lines = Vec::new();
+    for baseline in baselines {
+        let contrasts = comparison.contrasts.iter().filter(|contrast| contrast.baseline == baseline);
+        lines.push(String::new());
+        lines.extend(against(baseline, contrasts));
+    }
     let adjusted = match comparison.contrasts.len() {
         0 | 1 => String::new(),
         several => format!(", adjusted by Holm's method for {several} comparisons"),
@@ -147,10 +139,31 @@ fn contrasts(comparison: &Comparison) -> Vec<String> {
         DIM,
         &format!(
             "differences are means over tasks with their 95% intervals; p is that of a permutation test{adjusted};\n\
-             a task is won if at least half of its attempts pass here and fewer than half there"
+             a task is won if at least half of its attempts are solved here and fewer than half there"
         ),
     ));
     lines
+}
+
+/// A row for each side, and another over completed trials where failures make a difference.
+fn against<'c>(baseline: &str, contrasts: impl Iterator<Item = &'c Contrast>) -> Vec<String> {
+    let mut heading: Vec<String> = vec![format!("against {}", first_line(baseline))];
+    let names = ["tasks", "mean reward", "p", "pass rate", "p", "won", "lost", "McNemar p", "cost", "time"];
+    heading.extend(names.map(str::to_owned));
+    let mut rows = vec![heading];
+    for contrast in contrasts {
+        let ratio = |ratio: Option<f64>| ratio.map_or(NOTHING.to_owned(), |ratio| format!("×{ratio:.2}"));
+        let mut row = vec![first_line(&contrast.other)];
+        row.extend(differences(&contrast.headline));
+        row.extend([ratio(contrast.cost_ratio), ratio(contrast.duration_ratio)]);
+        rows.push(row);
+        if contrast.headline != contrast.failed_excluded {
+            let mut row = vec!["  completed only".to_owned()];
+            row.extend(differences(&contrast.failed_excluded));
+            rows.push(row);
+        }
+    }
+    with_heading(&rows)
 }
 
 fn differences(differences: &Differences) -> Vec<String> {
@@ -194,7 +207,7 @@ fn with_heading(rows: &[Vec<String>]) -> Vec<String> {
 
 /// The tasks that flipped, and those that only one side has.
 fn tasks(contrast: &Contrast) -> Vec<String> {
-    let flipped = &contrast.failed_excluded.flipped;
+    let flipped = &contrast.headline.flipped;
     let of =
         |won: bool| flipped.iter().filter(move |flip| flip.is_won() == won).map(|flip| &flip.task).collect();
     let lists: [(String, Vec<&TaskId>); 4] = [

@@ -143,17 +143,22 @@ pub(crate) fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
 }
 
 fn missed(result: &JobResult, gate: &FailUnder) -> Option<String> {
+    let headline = result.totals.headline();
     let value = match gate.rate {
-        Rate::PassRate => result.totals.pass_rate(),
-        Rate::MeanReward => result.totals.mean_reward(),
+        Rate::PassRate => headline.pass_rate,
+        Rate::MeanReward => headline.mean_reward,
     };
-    (value < gate.bound)
-        .then(|| format!("{} is {}, below {}", gate.rate.as_str(), number(value), number(gate.bound)))
+    let (rate, bound) = (gate.rate.as_str(), number(gate.bound));
+    match value {
+        Some(value) if value >= gate.bound => None,
+        Some(value) => Some(format!("{rate} is {}, below {bound}", number(value))),
+        None => Some(format!("{rate} has no value, because no trial counts; it must be at least {bound}")),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use rollout::result::Totals;
+    use rollout::result::{ErrorType, Totals};
 
     use super::*;
 
@@ -164,6 +169,8 @@ mod tests {
             failed_trials: failed,
             rewarded_trials: completed,
             passed_trials: passed,
+            solved_trials: passed,
+            errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
             reward_sum: passed as f64,
             ..Totals::default()
         };
@@ -190,7 +197,8 @@ mod tests {
             (result(10, 9, 0, false), at_least(Rate::PassRate, 0.9), Exit::Success),
             (result(10, 8, 0, false), at_least(Rate::PassRate, 0.9), Exit::Unmet),
             (result(10, 8, 0, false), at_least(Rate::MeanReward, 0.8), Exit::Success),
-            (result(0, 0, 0, false), at_least(Rate::PassRate, 0.1), Exit::Unmet),
+            (result(1, 1, 9, true), at_least(Rate::PassRate, 0.1), Exit::Cancelled),
+            (result(0, 0, 0, false), at_least(Rate::PassRate, 0.0), Exit::Unmet),
         ];
         for (result, gates, expected) in cases {
             assert_eq!(judge(&result, &gates), expected, "{:?} {gates:?}", result.totals);
@@ -201,5 +209,12 @@ mod tests {
     fn a_missed_bound_is_told_with_both_numbers() {
         let gate = FailUnder { rate: Rate::PassRate, bound: 0.9 };
         assert_eq!(missed(&result(3, 2, 0, false), &gate).as_deref(), Some("pass_rate is 0.667, below 0.9"));
+        // An agent that crashes in nine of ten trials does not pass by the tenth.
+        assert_eq!(missed(&result(1, 1, 9, false), &gate).as_deref(), Some("pass_rate is 0.1, below 0.9"));
+        let nothing = missed(&result(0, 0, 0, false), &gate);
+        assert_eq!(
+            nothing.as_deref(),
+            Some("pass_rate has no value, because no trial counts; it must be at least 0.9")
+        );
     }
 }

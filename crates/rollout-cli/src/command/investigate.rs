@@ -1,4 +1,4 @@
-//! `rollout investigate`: a model says why trials failed.
+//! `rollout investigate`: a model says why trials were not solved.
 
 use std::sync::Arc;
 

@@ -98,7 +98,8 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
     format!("{bar} {head} · {} · {time}", counts.join(" · "))
 }
 
-fn metrics(board: &Board, width: usize) -> Option<String> {
+/// The running metrics of each agent; none before the first reward.
+pub(crate) fn metrics(board: &Board, width: usize) -> Option<String> {
     let mut parts = Vec::new();
     for (agent, totals) in &board.agents {
         let values: Vec<String> = board

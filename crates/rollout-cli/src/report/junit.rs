@@ -34,8 +34,8 @@ struct Case {
 #[derive(Debug)]
 enum Outcome {
     Passed,
-    /// Graded, with a reward below 1.
-    Failed(f64),
+    /// Graded, with a reward below the threshold.
+    Unsolved(f64),
     /// Not graded, because of an error of this type.
     Error {
         kind: &'static str,
@@ -91,7 +91,7 @@ fn case(result: &TrialResult) -> Case {
         (Standing::Failed, Some(error), _) => {
             Outcome::Error { kind: error.kind.as_str(), message: error.message.clone() }
         }
-        (_, _, Some(reward)) if reward < 1.0 => Outcome::Failed(reward),
+        (_, _, Some(reward)) if result.is_solved() == Some(false) => Outcome::Unsolved(reward),
         _ => Outcome::Passed,
     };
     Case { trial: trial_of(result), seconds: result.durations.total_sec, outcome }
@@ -102,7 +102,7 @@ fn counts(cases: &[&Case]) -> String {
     format!(
         r#"tests="{}" failures="{}" errors="{}" skipped="{}" time="{:.3}""#,
         cases.len(),
-        count(|outcome| matches!(outcome, Outcome::Failed(_))),
+        count(|outcome| matches!(outcome, Outcome::Unsolved(_))),
         count(|outcome| matches!(outcome, Outcome::Error { .. })),
         count(|outcome| matches!(outcome, Outcome::Skipped)),
         cases.iter().map(|case| case.seconds).sum::<f64>(),
@@ -114,7 +114,7 @@ fn write_case(out: &mut impl Write, suite: &str, case: &Case) -> io::Result<()> 
     write!(out, r#"    <testcase classname="{}" name="{name}" time="{:.3}""#, escape(suite), case.seconds)?;
     match &case.outcome {
         Outcome::Passed => writeln!(out, "/>"),
-        Outcome::Failed(reward) => {
+        Outcome::Unsolved(reward) => {
             let reward = number(*reward);
             writeln!(out, ">\n      <failure type=\"reward\" message=\"reward {reward}\"/>\n    </testcase>")
         }

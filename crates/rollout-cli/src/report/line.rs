@@ -138,8 +138,8 @@ fn finished(result: &TrialResult, before: &Board) -> String {
         (_, None, None) if before.kind == JobKind::Benchmark => "answered".to_owned(),
         (_, None, None) => "no reward".to_owned(),
     };
-    let mark = match result.reward {
-        Some(reward) if reward < 1.0 => paint(ODD, "○"),
+    let mark = match result.is_solved() {
+        Some(false) => paint(ODD, "○"),
         _ => paint(GOOD, "✓"),
     };
     format!("{place} {mark} {trial}  {outcome}  {}", paint(DIM, &time))

@@ -13,7 +13,7 @@ mod tests;
 
 use std::{
     io::{self, IsTerminal as _, Write},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anstream::{AutoStream, ColorChoice};
@@ -53,11 +53,16 @@ impl Form {
     }
 }
 
+/// How often a job that is shown as lines prints its metrics, at most.
+const METRICS_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Shows the events of a job on standard output.
 pub(crate) struct Reporter {
     start: Instant,
     board: Board,
     screen: Screen,
+    /// When metrics were last printed as a line, from the start.
+    metrics_at: Duration,
     junit: Option<Junit>,
 }
 
@@ -96,7 +101,7 @@ impl Reporter {
     }
 
     fn on(screen: Screen, junit: Option<Junit>) -> Self {
-        Self { start: Instant::now(), board: Board::default(), screen, junit }
+        Self { start: Instant::now(), board: Board::default(), screen, metrics_at: Duration::ZERO, junit }
     }
 
     /// Shows events until the job drops its sender, and hands the JUnit report back.
@@ -119,7 +124,7 @@ impl Reporter {
                 Screen::Plain(_) | Screen::Json(_) => events.blocking_recv().map_or(Next::End, Next::Event),
             };
             match next {
-                Next::Event(event) => self.show(&event)?,
+                Next::Event(event) => self.show(&event, self.start.elapsed())?,
                 Next::Draw => {}
                 Next::End => {
                     // A job that fails ends without a last event.
@@ -133,7 +138,8 @@ impl Reporter {
         }
     }
 
-    fn show(&mut self, event: &Event) -> io::Result<()> {
+    /// Shows an event. `now` counts from the start.
+    fn show(&mut self, event: &Event, now: Duration) -> io::Result<()> {
         if let Some(junit) = &mut self.junit {
             junit.apply(event);
         }
@@ -142,7 +148,8 @@ impl Reporter {
             Event::JobFinished { result } => Some(summary::summary(result, &self.board)),
             _ => line::line(event, &self.board, detail),
         };
-        self.board.apply(event, self.start.elapsed());
+        self.board.apply(event, now);
+        let metrics = self.metrics_line(event, now);
         match &mut self.screen {
             Screen::Json(out) => {
                 let mut line = serde_json::to_vec(event)?;
@@ -150,13 +157,12 @@ impl Reporter {
                 out.write_all(&line)?;
                 out.flush()
             }
-            Screen::Plain(out) => match text {
-                Some(text) => {
-                    writeln!(out, "{text}")?;
-                    out.flush()
+            Screen::Plain(out) => {
+                for line in text.iter().chain(&metrics) {
+                    writeln!(out, "{line}")?;
                 }
-                None => Ok(()),
-            },
+                out.flush()
+            }
             Screen::Live { bar, color, .. } => {
                 let finished = matches!(event, Event::JobFinished { .. });
                 if finished {
@@ -172,6 +178,22 @@ impl Reporter {
                 }
             }
         }
+    }
+
+    /// The metrics so far as a line, if a trial ended and it is time. A live display shows them all the time.
+    fn metrics_line(&mut self, event: &Event, now: Duration) -> Option<String> {
+        let is_due = now.saturating_sub(self.metrics_at) >= METRICS_INTERVAL;
+        if !is_due
+            || !matches!(self.screen, Screen::Plain(_))
+            || !matches!(event, Event::TrialFinished { .. })
+        {
+            return None;
+        }
+        self.metrics_at = now;
+        let metrics = frame::metrics(&self.board, usize::MAX)?;
+        let Board { total, kind, .. } = &self.board;
+        let (finished, trials) = (self.board.finished(), text::count(*total, board::unit(*kind)));
+        Some(text::paint(text::DIM, &format!("metrics after {finished} of {trials}: {metrics}")))
     }
 
     /// Draws the live display again, if there is one and it is time.

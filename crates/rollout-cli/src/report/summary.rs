@@ -16,14 +16,15 @@ use super::{
 /// Stands where a figure has nothing to be computed from.
 const NOTHING: &str = "—";
 
-const COLUMNS: [(&str, Align); 10] = [
+const COLUMNS: [(&str, Align); 11] = [
     ("agent", Align::Left),
     ("dataset", Align::Left),
     ("trials", Align::Right),
     ("completed", Align::Right),
     ("failed", Align::Right),
+    ("excluded", Align::Right),
+    ("solved", Align::Right),
     ("pass rate", Align::Right),
-    ("incl. failed", Align::Right),
     ("mean reward", Align::Right),
     ("cost", Align::Right),
     ("time", Align::Right),
@@ -32,50 +33,82 @@ const COLUMNS: [(&str, Align); 10] = [
 /// The table of results, what failed, where everything lies and what to do next.
 pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     let mut lines = vec![String::new()];
-    lines.extend(results(result, board.kind));
+    lines.extend(results(result));
     lines.extend(uncertainty(result));
     lines.extend(metrics(result, &board.metrics));
     lines.extend(failures(result));
     lines.push(String::new());
     lines.push(outcome(result, board));
+    lines.extend(restarts(result));
     lines.extend(pointers(result, board));
     lines.join("\n")
 }
 
-fn results(result: &JobResult, kind: JobKind) -> Vec<String> {
+fn results(result: &JobResult) -> Vec<String> {
     let mut rows = vec![COLUMNS.map(|(name, _)| name.to_owned()).to_vec()];
     for (agent, dataset, totals) in &result.groups {
-        rows.push(row(agent.as_str(), dataset.as_str(), totals, kind));
+        rows.push(row(agent.as_str(), dataset.as_str(), totals));
     }
     if result.groups.len() > 1 {
-        rows.push(row("all", "", &result.totals, kind));
+        rows.push(row("all", "", &result.totals));
     }
     let mut lines = table::lines(&COLUMNS.map(|(_, align)| align), &rows);
     lines[0] = paint(BOLD, &lines[0]);
+    lines.extend(excluded(result));
     lines
 }
 
-fn row(agent: &str, dataset: &str, totals: &Totals, kind: JobKind) -> Vec<String> {
-    // A question without a right answer is neither passed nor missed.
-    let judged = match kind {
-        JobKind::Job => totals.completed_trials,
-        JobKind::Benchmark => totals.rewarded_trials,
-    };
-    let finished = judged + totals.failed_trials;
-    let share = |all: u64| percent(totals.passed_trials as f64 / all.max(1) as f64);
-    let over = |there: bool, text: String| if there { text } else { NOTHING.to_owned() };
+fn row(agent: &str, dataset: &str, totals: &Totals) -> Vec<String> {
+    let headline = totals.headline();
+    let excluded = headline.excluded.failed_by_infrastructure + headline.excluded.failed_by_task;
+    let or_nothing = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
     vec![
         agent.to_owned(),
         dataset.to_owned(),
         totals.total_trials.to_string(),
         totals.completed_trials.to_string(),
         totals.failed_trials.to_string(),
-        over(judged > 0, share(judged)),
-        over(finished > 0, share(finished)),
-        over(totals.rewarded_trials > 0, number(totals.mean_reward())),
-        dollars(totals.total_cost),
+        excluded.to_string(),
+        or_nothing(headline.pass_rate.map(|_| headline.solved_trials.to_string())),
+        or_nothing(headline.pass_rate.map(percent)),
+        or_nothing(headline.mean_reward.map(number)),
+        cost(totals),
         span(totals.trial_seconds),
     ]
+}
+
+/// What trials cost: a dash if nothing is known, and the least that it can be where not all is.
+fn cost(totals: &Totals) -> String {
+    let finished = totals.completed_trials + totals.failed_trials;
+    match (totals.known_cost_trials, totals.total_cost > 0.0) {
+        (known, _) if known > 0 && known >= finished => dollars(totals.total_cost),
+        (_, true) => format!("≥{}", dollars(totals.total_cost)),
+        (_, false) => NOTHING.to_owned(),
+    }
+}
+
+/// What the column of excluded trials is, where there are any.
+fn excluded(result: &JobResult) -> Option<String> {
+    let excluded = result.totals.headline().excluded;
+    let parts =
+        [(excluded.failed_by_infrastructure, "the infrastructure"), (excluded.failed_by_task, "the task")];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(trials, _)| *trials > 0)
+        .map(|(trials, what)| format!("{trials} by {what}"))
+        .collect();
+    let text = format!("excluded from the pass rate: failed {}", parts.join(", "));
+    (!parts.is_empty()).then(|| paint(DIM, &text))
+}
+
+/// Says how many trials gave their agent more than one chance.
+fn restarts(result: &JobResult) -> Option<String> {
+    let trials = result.totals.restarted_trials;
+    (trials > 0).then(|| {
+        let trials = count(trials, "trial");
+        let text = "started the agent more than once, because an earlier try failed";
+        format!("{} {trials} {text}: see `agent_starts` in result.json", paint(ODD, "restarted:"))
+    })
 }
 
 /// How certain the rates are, and how long and dear a trial is: columns that say something in some row.
@@ -88,7 +121,7 @@ fn uncertainty(result: &JobResult) -> Vec<String> {
             Some((agent, dataset, agent_statistics.datasets.get(dataset.as_str())?))
         })
         .collect();
-    let scored = |figures: &Figures| figures.failed_excluded.trials > 0;
+    let scored = |figures: &Figures| figures.headline.trials > 0;
     if !figures.iter().any(|(_, _, figures)| scored(figures)) {
         return Vec::new();
     }
@@ -117,11 +150,11 @@ type Cell = fn(&Figures) -> Option<String>;
 /// Columns of the table of uncertainty.
 const UNCERTAINTY: [(&str, Cell); 9] = [
     ("pass rate, 95%", |figures| {
-        let interval = figures.failed_excluded.pass_rate?.interval;
+        let interval = figures.headline.pass_rate?.interval;
         Some(format!("{:.1}–{}", interval.low * 100.0, percent(interval.high)))
     }),
     ("mean reward ± se", |figures| {
-        let mean = figures.failed_excluded.mean_reward?;
+        let mean = figures.headline.mean_reward?;
         Some(format!("{} ± {}", number(mean.mean), number(mean.clustered?.standard_error)))
     }),
     ("k", |figures| Some(most_tries(figures)?.k.to_string())),
@@ -135,7 +168,7 @@ const UNCERTAINTY: [(&str, Cell); 9] = [
 
 /// The chances of the most tries that all tasks have, if that is more than one.
 fn most_tries(figures: &Figures) -> Option<PassPoint> {
-    let points = &figures.failed_excluded.pass_k;
+    let points = &figures.headline.pass_k;
     let all = points.first()?.tasks;
     points.iter().rev().find(|point| point.tasks == all && point.k > 1).copied()
 }

@@ -41,6 +41,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         attempt: trial.attempt,
         task_git_commit_id: None,
         reward: outcome.ok(),
+        pass_threshold: 1.0,
         rewards: Default::default(),
         cost: 0.0,
         environment_cost: 0.0,
@@ -51,6 +52,7 @@ fn result(trial: &TrialId, outcome: Result<f64, (ErrorType, &str)>) -> TrialResu
         timestamps: Timestamps::empty(moment),
         environment: None,
         tries: 1,
+        agent_starts: 1,
         survivors: Vec::new(),
         tampering: Vec::new(),
         notes: Vec::new(),
@@ -69,10 +71,15 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
         skipped_trials: skipped,
         rewarded_trials: completed,
         passed_trials: passed,
+        solved_trials: passed,
+        restarted_trials: 0,
         reward_sum: passed as f64,
         reward_min: (completed > 0).then_some(0.0),
         reward_max: (completed > 0).then_some(1.0),
         total_cost: 0.0342 * completed as f64,
+        environment_cost: 0.0,
+        model_cost: (completed > 0).then_some(0.0342 * completed as f64),
+        known_cost_trials: completed,
         trial_seconds: 2.1 * (completed + failed) as f64,
         errors: (failed > 0).then_some((ErrorType::AgentExecutionFailed, failed)).into_iter().collect(),
     }
@@ -86,9 +93,9 @@ fn statistics() -> Statistics {
         category: None,
         difficulty: None,
     };
-    let trial = |agent, task, reward: Option<f64>, known_cost| {
+    let trial = |agent, task, reward: Option<f64>, model_cost| {
         let standing = if reward.is_some() { Standing::Completed } else { Standing::Failed };
-        let outcome = TrialSummary { standing, reward, known_cost, seconds: 2.1, ..TrialSummary::SKIPPED };
+        let outcome = TrialSummary { standing, reward, model_cost, seconds: 2.1, ..TrialSummary::SKIPPED };
         stats::ReportTrial { agent, task, outcome }
     };
     let trials = [
@@ -204,7 +211,7 @@ fn replay(screen: fn(Box<Paper>) -> Screen, events: &[Event]) -> (String, Junit)
     let paper = Paper::default();
     let mut reporter = Reporter::on(screen(Box::new(paper.clone())), Some(Junit::default()));
     for event in events {
-        reporter.show(event).unwrap();
+        reporter.show(event, Duration::ZERO).unwrap();
     }
     (paper.text(), reporter.junit.unwrap())
 }
@@ -260,6 +267,66 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
     go on        rollout resume jobs/my-eval
     ");
+}
+
+#[test]
+fn a_pipe_gets_the_metrics_at_intervals() {
+    let paper = Paper::default();
+    let mut reporter = Reporter::on(Screen::Plain(Box::new(paper.clone())), None);
+    reporter.show(&a_job()[0], Duration::ZERO).unwrap();
+    for (index, (seconds, reward)) in [(1, 1.0), (40, 0.5), (50, 0.0), (80, 0.25)].into_iter().enumerate() {
+        let trial = trial("oracle", &format!("task-{index}"), 1);
+        let event = finished(index as u64, result(&trial, Ok(reward)));
+        reporter.show(&event, Duration::from_secs(seconds)).unwrap();
+    }
+    let text = paper.text();
+    let metrics: Vec<&str> = text.lines().filter(|line| line.starts_with("metrics")).collect();
+    insta::assert_snapshot!(metrics.join("\n"), @"
+    metrics after 2 of 5 trials: oracle mean 0.75 max 1
+    metrics after 4 of 5 trials: oracle mean 0.438 max 1
+    ");
+}
+
+#[test]
+fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
+    let summary = |kinds: &[ErrorType], unscored: u64, restarted: u64| {
+        let mut totals = Totals::default();
+        let scored = TrialSummary {
+            standing: Standing::Completed,
+            reward: Some(1.0),
+            is_restarted: restarted > 0,
+            ..TrialSummary::SKIPPED
+        };
+        match unscored {
+            0 => totals.add(scored),
+            _ => (0..unscored).for_each(|_| totals.add(TrialSummary { reward: None, ..scored })),
+        }
+        for kind in kinds {
+            let failed =
+                TrialSummary { standing: Standing::Failed, error: Some(*kind), ..TrialSummary::SKIPPED };
+            totals.add(failed);
+        }
+        let group = (AgentName::new("shell").unwrap(), DatasetName::new("set").unwrap(), totals.clone());
+        let result = JobResult {
+            job_name: "my-eval".into(),
+            cancelled: false,
+            totals: totals.clone(),
+            total_duration_sec: 5.0,
+            started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
+            ended_at: "2026-01-15T10:30:05Z".parse().unwrap(),
+            agents: [(group.0.clone(), totals)].into_iter().collect(),
+            groups: vec![group],
+            statistics: Default::default(),
+        };
+        let (text, _) =
+            replay(|paper| Screen::Plain(paper), &[Event::JobFinished { result: Arc::new(result) }]);
+        text.replace("\n\n", "\n").trim().to_owned()
+    };
+    let mut kinds = vec![ErrorType::AgentExecutionFailed; 9];
+    insta::assert_snapshot!(summary(&kinds, 0, 0), @"");
+    kinds.extend([ErrorType::EnvironmentStartFailed, ErrorType::TaskInvalid]);
+    insta::assert_snapshot!(summary(&kinds, 0, 1), @"");
+    insta::assert_snapshot!(summary(&[], 2, 0), @"");
 }
 
 #[test]
@@ -455,6 +522,6 @@ fn a_reader_that_went_away_ends_the_report() {
         }
     }
     let mut reporter = Reporter::on(Screen::Json(Box::new(Gone)), None);
-    let error = reporter.show(&Event::Cancelling).unwrap_err();
+    let error = reporter.show(&Event::Cancelling, Duration::ZERO).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use rollout::text::is_invisible;
 
 /// What went well.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
@@ -92,8 +93,7 @@ pub(crate) fn first_line(text: &str) -> String {
     {
         first = format!("{first} {next}");
     }
-    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    first.chars().filter(|c| !c.is_control() && !turns(*c)).collect()
+    first.chars().filter(|c| !c.is_control() && !is_invisible(*c)).collect()
 }
 
 /// The text in at most `width` characters, with an ellipsis where it was cut.

@@ -212,7 +212,7 @@ fn a_job_of_tasks_has_statistics_by_agent_dataset_category_difficulty_and_task()
         (&json!(0.6), &json!(0.6))
     );
     assert_eq!(agent["failed_excluded"]["mean_reward"]["mean"], result["mean_reward"]);
-    assert_eq!(agent["failed_as_zero"]["pass_rate"]["rate"], 0.5);
+    assert_eq!(agent["headline"]["pass_rate"]["rate"], 0.5);
     assert_eq!(agent["failed_excluded"]["pass_k"][1], json!({"k": 2, "tasks": 5, "at_k": 0.6, "all_k": 0.6}));
     assert_eq!(agent["duration_sec"]["n"], 12);
     assert_eq!(agent["cost_usd"], Value::Null);

@@ -122,7 +122,9 @@ fn where_nothing_was_evaluated_there_is_no_score() {
     let shown = shown(&finished);
     assert!(shown.contains("score       —, nothing was evaluated"), "{shown}");
     assert!(
-        shown.contains("m      questions       1          1       0          —             —            —"),
+        shown.contains(
+            "m      questions       1          1       0         0       —          —            —"
+        ),
         "{shown}"
     );
 }

@@ -328,6 +328,9 @@ fn a_response_without_sense_is_tried_again_only_while_nothing_was_done() {
     let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(0);
     let result = finished.trial(TRIAL);
     assert_eq!((&result["reward"], &result["tries"]), (&json!(1.0), &json!(2)), "{result:#}");
+    assert_eq!(result["agent_starts"], 2);
+    let told = "restarted: 1 trial started the agent more than once";
+    assert!(finished.stdout().contains(told), "{}", finished.stdout());
     let failed: Value = finished.file(&format!("{TRIAL}/tries/1/trajectory.json")).parse().unwrap();
     assert_eq!(failed["error"]["error"], "EmptyModelResponseError");
 

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::side::{Failed, Side, Sums};
+use super::side::{Counted, Side, Sums};
 use crate::stats::{Confidence, McNemar, Moments, Pairs, seeded};
 use rollout_core::statistics::{Figures, Interval, Resampling};
 
-/// The share of attempts that have to pass for a task to count as solved.
+/// The share of attempts that have to be solved for a task to count as solved.
 const SOLVED: f64 = 0.5;
 
 /// A task, by the names that make it the same task in two jobs.
@@ -37,10 +37,10 @@ pub struct Contrast {
     pub only_in_baseline: Vec<TaskId>,
     /// Tasks that only the other side has a finished trial of.
     pub only_in_other: Vec<TaskId>,
-    /// Over the trials with a reward.
+    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    pub headline: Differences,
+    /// Over the trials with a reward alone.
     pub failed_excluded: Differences,
-    /// The same with a reward of zero for each failed trial.
-    pub failed_as_zero: Differences,
     /// How many times as much the other side cost, over the tasks whose cost is known on both.
     pub cost_ratio: Option<f64>,
     /// How many times as long the other side took, over the tasks in both.
@@ -58,7 +58,7 @@ pub struct Differences {
     pub mean_reward: Difference,
     /// The difference of the pass rate.
     pub pass_rate: Difference,
-    /// Whether one side solves more tasks; a task is solved if at least half of its attempts pass.
+    /// Whether one side solves more tasks; a task is solved if at least half of its attempts are.
     pub mcnemar: McNemarTest,
     /// The tasks that only one side solves, in the order of the baseline.
     pub flipped: Vec<Flip>,
@@ -103,9 +103,9 @@ pub struct Flip {
     /// The task.
     #[serde(flatten)]
     pub task: TaskId,
-    /// The share of the baseline's attempts that passed.
+    /// The share of the baseline's attempts that are solved.
     pub baseline_pass_rate: f64,
-    /// The share of the other side's attempts that passed.
+    /// The share of the other side's attempts that are solved.
     pub other_pass_rate: f64,
 }
 
@@ -170,8 +170,8 @@ impl Contrast {
             let pair = |(_, first, second): &Both<'_>| Some((values(first).mean()?, values(second).mean()?));
             Pairs::new(both.iter().filter_map(pair)).and_then(|pairs| pairs.ratio_of_totals())
         };
-        let of = |failed| {
-            let mut differences = differences(&both, failed, confidence, permutation);
+        let of = |counted| {
+            let mut differences = differences(&both, counted, confidence, permutation);
             differences.mcnemar.p = differences.mcnemar.p.filter(|_| baseline.attempts == other.attempts);
             differences
         };
@@ -181,8 +181,8 @@ impl Contrast {
             tasks_in_both: both.len() as u64,
             only_in_baseline: only(baseline, other),
             only_in_other: only(other, baseline),
-            failed_excluded: of(Failed::Excluded),
-            failed_as_zero: of(Failed::AsZero),
+            headline: of(Counted::Headline),
+            failed_excluded: of(Counted::Scored),
             cost_ratio: ratio(|sums| &sums.costs),
             duration_ratio: ratio(|sums| &sums.seconds),
             warnings: warnings(baseline, other, &both),
@@ -192,19 +192,19 @@ impl Contrast {
 
 fn differences(
     both: &[Both<'_>],
-    failed: Failed,
+    counted: Counted,
     confidence: Confidence,
     permutation: Resampling,
 ) -> Differences {
-    let pairs = |value: fn(&Sums, Failed) -> Option<f64>| {
-        let pair = |(_, first, second): &Both<'_>| Some((value(first, failed)?, value(second, failed)?));
+    let pairs = |value: fn(&Sums, Counted) -> Option<f64>| {
+        let pair = |(_, first, second): &Both<'_>| Some((value(first, counted)?, value(second, counted)?));
         Pairs::new(both.iter().filter_map(pair)).expect("a mean is finite, or there is none")
     };
     let (rewards, passes) = (pairs(Sums::mean_reward), pairs(Sums::pass_rate));
     let solved: McNemar =
         passes.values().iter().map(|(first, second)| (*first >= SOLVED, *second >= SOLVED)).collect();
     let flip = |(task, first, second): &Both<'_>| {
-        let (first, second) = (first.pass_rate(failed)?, second.pass_rate(failed)?);
+        let (first, second) = (first.pass_rate(counted)?, second.pass_rate(counted)?);
         let flip = Flip { task: (*task).clone(), baseline_pass_rate: first, other_pass_rate: second };
         ((first >= SOLVED) != (second >= SOLVED)).then_some(flip)
     };

@@ -12,7 +12,7 @@
 //!     sides.extend(read(&SavedJob::open(job)?, &["model".to_owned()])?);
 //! }
 //! let comparison = Comparison::new(sides)?;
-//! let difference = &comparison.contrasts[0].failed_excluded.mean_reward;
+//! let difference = &comparison.contrasts[0].headline.mean_reward;
 //! println!("{:+} (p = {:?})", difference.mean, difference.p);
 //! # Ok(())
 //! # }
@@ -90,9 +90,10 @@ pub struct Comparison {
     pub confidence: f64,
     /// How permutation tests were done where not every way could be tried.
     pub permutation: Resampling,
-    /// All sides. The first is the baseline.
+    /// All sides.
     pub sides: Vec<SideFigures>,
-    /// Each other side against the baseline.
+    /// Each agent of a later job against the agent of the same name in an earlier one; an agent whose name is in no other
+    /// job against the first side.
     pub contrasts: Vec<Contrast>,
 }
 
@@ -113,21 +114,23 @@ pub struct SideFigures {
 const SEED: u64 = 1;
 
 impl Comparison {
-    /// Compares each side with the first.
+    /// Compares like with like: the same agent in several jobs, and what has no counterpart with the first side.
     pub fn new(mut sides: Vec<Side>) -> Result<Self, CompareError> {
         side::name(&mut sides);
-        let (baseline, others) = match &sides[..] {
+        match &sides[..] {
             [] => return Err(CompareError::Nothing),
             [alone] => return Err(CompareError::Alone(alone.name.clone())),
-            [baseline, others @ ..] => (baseline, others),
-        };
+            _ => {}
+        }
         let confidence = Confidence::P95;
-        let permutation = Resampling { resamples: resamples(baseline.tasks.len()), seed: SEED };
-        let mut contrasts: Vec<Contrast> =
-            others.iter().map(|other| Contrast::new(baseline, other, confidence, permutation)).collect();
+        let most_tasks = sides.iter().map(|side| side.tasks.len()).max().unwrap_or_default();
+        let permutation = Resampling { resamples: resamples(most_tasks), seed: SEED };
+        let mut contrasts: Vec<Contrast> = pairs(&sides)
+            .map(|(baseline, other)| Contrast::new(baseline, other, confidence, permutation))
+            .collect();
         if contrasts.iter().all(|contrast| contrast.tasks_in_both == 0) {
-            let others: Vec<&str> = others.iter().map(|other| other.name.as_str()).collect();
-            let (baseline, others) = (baseline.name.clone(), others.join(", "));
+            let others: Vec<&str> = contrasts.iter().map(|contrast| contrast.other.as_str()).collect();
+            let (baseline, others) = (contrasts[0].baseline.clone(), others.join(", "));
             return Err(CompareError::NothingInCommon { baseline, others });
         }
         if contrasts.len() > 1 {
@@ -150,6 +153,19 @@ impl Comparison {
     }
 }
 
+/// Which side is compared with which, the baseline first.
+fn pairs(sides: &[Side]) -> impl Iterator<Item = (&Side, &Side)> {
+    sides.iter().enumerate().filter_map(|(number, side)| {
+        let namesake = |other: &&Side| other.agent == side.agent;
+        match sides[..number].iter().find(namesake) {
+            Some(earlier) => Some((earlier, side)),
+            // The first of several with one name is what the others are compared with.
+            None if number == 0 || sides[number + 1..].iter().any(|later| namesake(&later)) => None,
+            None => Some((&sides[0], side)),
+        }
+    })
+}
+
 /// Ten thousand, and less where there are very many tasks.
 fn resamples(tasks: usize) -> u64 {
     const MOST_DRAWS: u64 = 100_000_000;
@@ -164,9 +180,9 @@ const PROBABILITIES: [Probability; 6] = [
     |contrast| contrast.failed_excluded.mean_reward.probability(),
     |contrast| contrast.failed_excluded.pass_rate.probability(),
     |contrast| contrast.failed_excluded.mcnemar.probability(),
-    |contrast| contrast.failed_as_zero.mean_reward.probability(),
-    |contrast| contrast.failed_as_zero.pass_rate.probability(),
-    |contrast| contrast.failed_as_zero.mcnemar.probability(),
+    |contrast| contrast.headline.mean_reward.probability(),
+    |contrast| contrast.headline.pass_rate.probability(),
+    |contrast| contrast.headline.mcnemar.probability(),
 ];
 
 fn adjust(contrasts: &mut [Contrast], probability: Probability) {

@@ -9,7 +9,7 @@ use crate::{
     stats::{Confidence, Gather, Moments, finite},
 };
 use rollout_core::{
-    result::{Standing, TrialSummary, is_pass},
+    result::{Standing, TrialSummary},
     statistics::{Figures, Resampling},
 };
 
@@ -32,33 +32,35 @@ pub struct Side {
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     rewards: Moments,
-    passes: Moments,
-    failed: u64,
+    /// 1 for each solved trial with a reward, and 0 for each other one.
+    solved: Moments,
+    /// Failed trials that count as unsolved.
+    counted_failures: u64,
     pub(super) seconds: Moments,
     pub(super) costs: Moments,
     pub(super) content_hash: Option<Box<str>>,
 }
 
-/// What is done with failed trials.
+/// Which trials count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failed {
-    /// They do not count.
-    Excluded,
-    /// They count as a reward of zero.
-    AsZero,
+pub(super) enum Counted {
+    /// Those with a reward, and those that the agent or the tests failed, as 0.
+    Headline,
+    /// Those with a reward alone.
+    Scored,
 }
 
 impl Sums {
-    pub(super) fn mean_reward(&self, failed: Failed) -> Option<f64> {
-        self.mean(&self.rewards, failed)
+    pub(super) fn mean_reward(&self, counted: Counted) -> Option<f64> {
+        self.mean(&self.rewards, counted)
     }
 
-    pub(super) fn pass_rate(&self, failed: Failed) -> Option<f64> {
-        self.mean(&self.passes, failed)
+    pub(super) fn pass_rate(&self, counted: Counted) -> Option<f64> {
+        self.mean(&self.solved, counted)
     }
 
-    fn mean(&self, values: &Moments, failed: Failed) -> Option<f64> {
-        let zeros = if failed == Failed::AsZero { self.failed } else { 0 };
+    fn mean(&self, values: &Moments, counted: Counted) -> Option<f64> {
+        let zeros = if counted == Counted::Headline { self.counted_failures } else { 0 };
         match (values.count(), zeros) {
             (0, 0) => None,
             (count, zeros) => finite(values.sum() / (count + zeros) as f64),
@@ -69,13 +71,13 @@ impl Sums {
         match (trial.standing, trial.reward) {
             (Standing::Completed, Some(reward)) => {
                 self.rewards.add(reward);
-                self.passes.add(f64::from(u8::from(is_pass(reward))));
+                self.solved.add(f64::from(u8::from(trial.is_solved())));
             }
-            (Standing::Failed, _) => self.failed += 1,
-            (Standing::Completed, None) | (Standing::Skipped, _) => return,
+            (Standing::Failed, _) if trial.headline_reward().is_some() => self.counted_failures += 1,
+            (Standing::Completed, None) | (Standing::Failed | Standing::Skipped, _) => return,
         }
         self.seconds.add(trial.seconds);
-        self.costs.extend(trial.known_cost);
+        self.costs.extend(trial.known_cost());
     }
 }
 

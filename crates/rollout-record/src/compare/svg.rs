@@ -44,12 +44,17 @@ struct Panel<'a> {
 /// Draws the pass rate of each side, and the differences to the baseline, each with its interval. Text is escaped, and
 /// nothing outside of the file is used; it is readable on a light and on a dark ground.
 pub fn svg(comparison: &Comparison) -> String {
-    let baseline = comparison.sides.first().map_or("", |side| side.name.as_str());
+    let mut baselines: Vec<&str> = comparison.contrasts.iter().map(|contrast| &*contrast.baseline).collect();
+    baselines.dedup();
+    let baseline = match baselines[..] {
+        [alone] => cut(alone),
+        _ => "the same agent of the earlier job".to_owned(),
+    };
     let percent = |value: f64| format!("{:.0}%", value * 100.0);
     let points = |value: f64| format!("{:+.0}%", value * 100.0 + 0.0);
     let signed = |value: f64| format!("{:+.2}", value + 0.0);
     let rates = comparison.sides.iter().filter_map(|side| {
-        let rate = side.figures.failed_excluded.pass_rate?;
+        let rate = side.figures.headline.pass_rate?;
         let label = format!("{:.1}%", rate.rate * 100.0);
         Some(Row { name: &side.name, value: rate.rate, interval: Some(rate.interval), label })
     });
@@ -60,10 +65,10 @@ pub fn svg(comparison: &Comparison) -> String {
         high: 1.0,
         tick: percent,
     }];
-    let contrasts = || comparison.contrasts.iter().filter(|contrast| contrast.failed_excluded.tasks > 0);
+    let contrasts = || comparison.contrasts.iter().filter(|contrast| contrast.headline.tasks > 0);
     for (what, rewards) in [("pass rate", false), ("mean reward", true)] {
         let row = |contrast: &'_ super::Contrast| {
-            let differences = &contrast.failed_excluded;
+            let differences = &contrast.headline;
             let difference = if rewards { differences.mean_reward } else { differences.pass_rate };
             let told = difference.p_holm.or(difference.p);
             let p = told.map(|p| format!(", p {}", probability(p))).unwrap_or_default();
@@ -88,7 +93,7 @@ pub fn svg(comparison: &Comparison) -> String {
         panels.push(Panel {
             title: format!(
                 "Difference of the {what} to {}, paired by task, {} interval",
-                cut(baseline),
+                baseline,
                 percent(comparison.confidence)
             ),
             rows,

@@ -23,9 +23,9 @@ fn side(agent: &str, tasks: &[(&str, &[Attempt])]) -> Side {
                 standing,
                 reward: *reward,
                 error,
-                cost: 2.0,
-                known_cost: Some(2.0),
+                model_cost: Some(2.0),
                 seconds: attempts.len() as f64,
+                ..TrialSummary::SKIPPED
             });
         }
     }
@@ -52,7 +52,7 @@ fn attempts_are_averaged_so_that_every_task_counts_once() {
     assert_eq!(flipped, [("set/a".to_owned(), false)]);
     assert_eq!((differences.mcnemar.only_baseline, differences.mcnemar.only_other), (1, 0));
     assert_eq!((contrast.cost_ratio, contrast.duration_ratio), (Some(1.0), Some(2.5)));
-    assert_eq!(contrast.failed_as_zero, contrast.failed_excluded);
+    assert_eq!(contrast.headline, contrast.failed_excluded);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn failures_are_left_out_or_zeros_and_a_task_without_a_score_is_in_one_conventio
         (named(&contrast.only_in_baseline), named(&contrast.only_in_other)),
         (vec!["set/c".into()], vec!["set/d".into()])
     );
-    let (excluded, zero) = (&contrast.failed_excluded, &contrast.failed_as_zero);
+    let (excluded, zero) = (&contrast.failed_excluded, &contrast.headline);
     assert_eq!((excluded.tasks, excluded.mean_reward.mean, excluded.mean_reward.interval), (1, 0.0, None));
     assert_eq!((zero.tasks, zero.mean_reward.mean), (2, 0.75));
     let interval = zero.pass_rate.interval.unwrap();
@@ -106,6 +106,32 @@ fn several_comparisons_make_each_less_certain() {
     };
     assert_eq!(p(&three.contrasts[0]), (Some(0.03125), Some(0.0625), Some(0.0625)));
     assert_eq!(p(&three.contrasts[1]), (Some(0.03125), Some(0.0625), Some(1.0)));
+}
+
+#[test]
+fn agents_of_several_jobs_are_compared_by_name_and_others_with_the_first() {
+    let of = |job: &str, agent: &str| {
+        let mut side = side(agent, &[("a", &[Some(1.0)])]);
+        side.job = job.to_owned();
+        side
+    };
+    let pairs = |sides: Vec<Side>| -> Vec<(String, String)> {
+        let named = |side: &Side| format!("{}/{}", side.job, side.agent);
+        super::pairs(&sides).map(|(baseline, other)| (named(baseline), named(other))).collect()
+    };
+    let pair = |one: &str, two: &str| (one.to_owned(), two.to_owned());
+    assert_eq!(
+        pairs(vec![of("before", "x"), of("before", "y"), of("after", "x"), of("after", "y")]),
+        [pair("before/x", "after/x"), pair("before/y", "after/y")]
+    );
+    assert_eq!(
+        pairs(vec![of("before", "x"), of("before", "y"), of("after", "x"), of("after", "z")]),
+        [pair("before/x", "before/y"), pair("before/x", "after/x"), pair("before/x", "after/z")]
+    );
+    assert_eq!(
+        pairs(vec![of("a", "x"), of("b", "x"), of("c", "x")]),
+        [pair("a/x", "b/x"), pair("a/x", "c/x")]
+    );
 }
 
 #[test]

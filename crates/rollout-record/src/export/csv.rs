@@ -65,7 +65,7 @@ fn field(cell: Cell<'_>) -> Cow<'_, str> {
         // Short, and the same number when it is read.
         Cell::Real(number) => format!("{number:?}").into(),
         Cell::Boolean(is) => if is { "true" } else { "false" }.into(),
-        Cell::Time(time) => time.to_string().into(),
+        Cell::Time(time) => rollout_core::moment::text(time).into(),
     }
 }
 

@@ -132,7 +132,7 @@ impl Section {
         let job = export.job;
         let (agent, dataset) = (trial.id.agent.to_string(), trial.id.dataset.to_string());
         let dir = export.section(&agent, &dataset);
-        let known = known(job, &agent, &dataset)?;
+        let known = known(job, &agent, &dataset, trial.result.pass_threshold)?;
         let metadata = read(&known);
         Ok(Self {
             rows: export.file(dir.join(rows::OUTPUTS))?,
@@ -179,7 +179,12 @@ impl Section {
 }
 
 /// What the job says of an agent on a dataset: in its own file of averages, or in its plan.
-fn known(job: &SavedJob, agent: &str, dataset: &str) -> Result<Map<String, Value>, ExportError> {
+fn known(
+    job: &SavedJob,
+    agent: &str,
+    dataset: &str,
+    pass_threshold: f64,
+) -> Result<Map<String, Value>, ExportError> {
     let path = job.section(agent, dataset).join(rows::METADATA);
     match fs::read(&path) {
         Ok(bytes) => {
@@ -201,6 +206,7 @@ fn known(job: &SavedJob, agent: &str, dataset: &str) -> Result<Map<String, Value
         rollouts_per_example: header.attempts,
         time_ms: time * 1e3,
         time,
+        pass_threshold,
         provenance: job.runs().last().and_then(|run| run.provenance.clone()),
         ..GenerateMetadata::default()
     };

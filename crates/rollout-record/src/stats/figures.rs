@@ -1,7 +1,7 @@
 //! What a group of trials comes to: how many, how good, how certain, how long, how dear.
 
 use super::{Clusters, Confidence, Moments, PassCurve, Sorted, seeded, wilson};
-use rollout_core::result::{Standing, TrialSummary, is_pass};
+use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
 
 /// The most tries for which chances are told: the curve of a task that was tried more often is cut there.
@@ -38,8 +38,9 @@ pub(crate) struct Gather {
     task: Option<u32>,
     rewards: Clusters<u32>,
     curve: PassCurve<u32>,
-    passed: u64,
-    failed: Vec<u32>,
+    solved: u64,
+    /// The tasks of failed trials that count as unsolved.
+    counted_failures: Vec<u32>,
     durations: Vec<f64>,
     costs: Vec<f64>,
 }
@@ -58,18 +59,21 @@ impl Gather {
             }
             Standing::Failed => {
                 self.figures.failed += 1;
-                self.failed.push(task);
+                match trial.headline_reward() {
+                    Some(_) => self.counted_failures.push(task),
+                    None => self.figures.excluded += 1,
+                }
             }
             Standing::Completed => {
                 self.figures.completed += 1;
                 match trial.reward {
-                    Some(reward) => self.score(task, reward),
+                    Some(reward) => self.score(task, reward, trial.is_solved()),
                     None => self.figures.unscored += 1,
                 }
             }
         }
         self.durations.push(trial.seconds);
-        self.costs.extend(trial.known_cost);
+        self.costs.extend(trial.known_cost());
     }
 
     /// How many trials were added.
@@ -77,24 +81,24 @@ impl Gather {
         self.figures.trials
     }
 
-    fn score(&mut self, task: u32, reward: f64) {
-        let passes = is_pass(reward);
+    fn score(&mut self, task: u32, reward: f64, is_solved: bool) {
         self.rewards.add(task, reward);
-        self.curve.add(task, passes);
-        self.passed += u64::from(passes);
+        self.curve.add(task, is_solved);
+        self.solved += u64::from(is_solved);
     }
 
     pub(crate) fn finish(mut self, confidence: Confidence, resampling: Resampling) -> Figures {
         let failed_excluded = self.scores(confidence, resampling);
-        let failed_as_zero = if self.failed.is_empty() {
+        let headline = if self.counted_failures.is_empty() {
             failed_excluded.clone()
         } else {
-            std::mem::take(&mut self.failed).into_iter().for_each(|task| self.score(task, 0.0));
+            let failures = std::mem::take(&mut self.counted_failures);
+            failures.into_iter().for_each(|task| self.score(task, 0.0, false));
             self.scores(confidence, resampling)
         };
         Figures {
+            headline,
             failed_excluded,
-            failed_as_zero,
             duration_sec: spread(self.durations),
             cost_usd: spread(self.costs),
             ..self.figures
@@ -104,7 +108,7 @@ impl Gather {
     fn scores(&self, confidence: Confidence, resampling: Resampling) -> Scores {
         let all = self.rewards.all();
         let trials = all.count();
-        let rate = |interval| PassRate { rate: self.passed as f64 / trials as f64, interval };
+        let rate = |interval| PassRate { rate: self.solved as f64 / trials as f64, interval };
         let plain = || {
             let (standard_error, interval) = (all.standard_error()?, all.interval(confidence)?);
             Some(Estimate { standard_error, interval })
@@ -123,8 +127,8 @@ impl Gather {
         pass_k.truncate(MOST_TRIES);
         Scores {
             trials,
-            passed: self.passed,
-            pass_rate: wilson(self.passed, trials, confidence).map(rate),
+            solved: self.solved,
+            pass_rate: wilson(self.solved, trials, confidence).map(rate),
             mean_reward,
             pass_k,
         }

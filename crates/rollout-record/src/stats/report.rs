@@ -11,7 +11,7 @@
 //! let trials = [trial(0, 1.0), trial(0, 0.0), trial(1, 1.0)];
 //! let report = Report::new(vec!["model".into()], vec![task("a".into()), task("b".into())], trials);
 //! let model = &report.statistics().agents["model"];
-//! assert_eq!(model.figures.failed_excluded.passed, 2);
+//! assert_eq!(model.figures.headline.solved, 2);
 //! assert_eq!(model.categories["easy"], model.figures);
 //! assert_eq!(report.tasks(0).map(|task| task.trials).collect::<Vec<_>>(), [2, 1]);
 //! ```
@@ -25,7 +25,7 @@ use super::{
     figures::{Gather, MOST_TRIES},
     pass_all_k, pass_at_k, wilson,
 };
-use rollout_core::result::{Standing, TrialSummary, is_pass};
+use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{AgentStatistics, Interval, Resampling, Statistics};
 
 /// The most parts that tasks are divided in: with more of them, a part tells little, and a report too much.
@@ -81,11 +81,13 @@ pub struct TaskFigures<'a> {
     pub failed: u64,
     /// Those that a cancelled job never finished.
     pub skipped: u64,
-    /// Over the trials with a reward.
-    pub failed_excluded: TaskScores,
-    /// The same with a reward of zero for each failed trial; absent where none failed.
+    /// Failed trials that count in no rate: the infrastructure or the task failed them.
+    pub excluded: u64,
+    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    pub headline: TaskScores,
+    /// Over the trials with a reward alone; absent where that is the same.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed_as_zero: Option<TaskScores>,
+    pub failed_excluded: Option<TaskScores>,
     /// The mean of the finished trials, in seconds.
     pub mean_duration_sec: Option<f64>,
     /// The mean of the finished trials whose cost is known, in US dollars.
@@ -97,9 +99,9 @@ pub struct TaskFigures<'a> {
 pub struct TaskScores {
     /// Trials that count.
     pub trials: u64,
-    /// Those with reward 1.
-    pub passed: u64,
-    /// Their share.
+    /// Those whose reward reaches the threshold of their dataset.
+    pub solved: u64,
+    /// The share of solved trials.
     pub pass_rate: Option<f64>,
     /// Wilson's interval of it.
     pub interval: Option<Interval>,
@@ -107,9 +109,9 @@ pub struct TaskScores {
     pub mean_reward: Option<f64>,
     /// Its standard error.
     pub standard_error: Option<f64>,
-    /// The chance that at least one of k tries passes, from k = 1.
+    /// The chance that at least one of k tries is solved, from k = 1.
     pub pass_at_k: Vec<f64>,
-    /// The chance that all of k tries pass, from k = 1.
+    /// The chance that all of k tries are solved, from k = 1.
     pub pass_all_k: Vec<f64>,
 }
 
@@ -224,20 +226,13 @@ impl<'a> TaskFigures<'a> {
         let outcomes = || trials.iter().map(|trial| &trial.outcome);
         let count = |standing| outcomes().filter(|trial| trial.standing == standing).count() as u64;
         let finished = || outcomes().filter(|trial| trial.standing != Standing::Skipped);
-        let mut rewards = Moments::default();
-        let mut passed = 0;
-        for reward in
-            outcomes().filter(|trial| trial.standing == Standing::Completed).filter_map(|t| t.reward)
-        {
-            rewards.add(reward);
-            passed += u64::from(is_pass(reward));
-        }
         let failed = count(Standing::Failed);
-        let failed_excluded = TaskScores::new(rewards, passed);
-        let failed_as_zero = (failed > 0).then(|| {
-            (0..failed).for_each(|_| rewards.add(0.0));
-            TaskScores::new(rewards, passed)
-        });
+        let scored =
+            outcomes().filter(|trial| trial.standing == Standing::Completed && trial.reward.is_some());
+        let solved = scored.clone().filter(|trial| trial.is_solved()).count() as u64;
+        let counted: Moments = outcomes().filter_map(TrialSummary::headline_reward).collect();
+        let rewards: Moments = scored.filter_map(|trial| trial.reward).collect();
+        let counted_failures = counted.count() - rewards.count();
         Self {
             task_name: &task.name,
             dataset_name: &task.dataset,
@@ -247,27 +242,28 @@ impl<'a> TaskFigures<'a> {
             completed: count(Standing::Completed),
             failed,
             skipped: count(Standing::Skipped),
-            failed_excluded,
-            failed_as_zero,
+            excluded: failed - counted_failures,
+            headline: TaskScores::new(counted, solved),
+            failed_excluded: (counted_failures > 0).then(|| TaskScores::new(rewards, solved)),
             mean_duration_sec: finished().map(|trial| trial.seconds).collect::<Moments>().mean(),
-            mean_cost_usd: finished().filter_map(|trial| trial.known_cost).collect::<Moments>().mean(),
+            mean_cost_usd: finished().filter_map(TrialSummary::known_cost).collect::<Moments>().mean(),
         }
     }
 }
 
 impl TaskScores {
-    fn new(rewards: Moments, passed: u64) -> Self {
+    fn new(rewards: Moments, solved: u64) -> Self {
         let trials = rewards.count();
         let tries = 1..=trials.min(MOST_TRIES as u64);
         Self {
             trials,
-            passed,
-            pass_rate: (trials > 0).then(|| passed as f64 / trials as f64),
-            interval: wilson(passed, trials, CONFIDENCE),
+            solved,
+            pass_rate: (trials > 0).then(|| solved as f64 / trials as f64),
+            interval: wilson(solved, trials, CONFIDENCE),
             mean_reward: rewards.mean(),
             standard_error: rewards.standard_error(),
-            pass_at_k: tries.clone().map(|k| pass_at_k(trials, passed, k)).collect(),
-            pass_all_k: tries.map(|k| pass_all_k(trials, passed, k)).collect(),
+            pass_at_k: tries.clone().map(|k| pass_at_k(trials, solved, k)).collect(),
+            pass_all_k: tries.map(|k| pass_all_k(trials, solved, k)).collect(),
         }
     }
 }
@@ -308,6 +304,7 @@ impl Serialize for Tasks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rollout_core::result::ErrorType;
 
     fn task(name: &str, category: Option<&str>) -> ReportTask {
         let category = category.map(str::to_owned);
@@ -316,7 +313,7 @@ mod tests {
 
     fn trial(agent: u32, task: u32, reward: Option<f64>, standing: Standing) -> ReportTrial {
         let outcome =
-            TrialSummary { standing, reward, seconds: 2.0, known_cost: reward, ..TrialSummary::SKIPPED };
+            TrialSummary { standing, reward, seconds: 2.0, model_cost: reward, ..TrialSummary::SKIPPED };
         ReportTrial { agent, task, outcome }
     }
 
@@ -324,31 +321,40 @@ mod tests {
         trial(agent, task, Some(reward), Standing::Completed)
     }
 
+    /// A trial that the infrastructure failed.
+    fn lost(agent: u32, task: u32) -> ReportTrial {
+        let mut lost = trial(agent, task, None, Standing::Failed);
+        lost.outcome.error = Some(ErrorType::EnvironmentStartFailed);
+        lost
+    }
+
     #[test]
-    fn failed_trials_are_left_out_or_count_as_zero_and_others_do_not_count() {
+    fn agents_failures_count_as_zero_and_those_of_the_infrastructure_do_not_count() {
         let trials = [
             scored(0, 0, 1.0),
             trial(0, 0, None, Standing::Failed),
             trial(0, 1, None, Standing::Completed),
             trial(0, 1, None, Standing::Skipped),
             scored(0, 2, 0.5),
+            lost(0, 2),
         ];
         let tasks = vec![task("a", None), task("b", None), task("c", None)];
         let figures = Report::new(vec!["x".into()], tasks, trials).statistics().agents["x"].figures.clone();
-        assert_eq!((figures.tasks, figures.trials, figures.completed), (3, 5, 3));
-        assert_eq!((figures.failed, figures.skipped, figures.unscored), (1, 1, 1));
+        assert_eq!((figures.tasks, figures.trials, figures.completed), (3, 6, 3));
+        assert_eq!((figures.failed, figures.excluded), (2, 1));
+        assert_eq!((figures.skipped, figures.unscored), (1, 1));
         let rates = |scores: &rollout_core::statistics::Scores| {
             let (rate, mean) = (scores.pass_rate.unwrap().rate, scores.mean_reward.unwrap().mean);
-            (scores.trials, scores.passed, rate, mean)
+            (scores.trials, scores.solved, rate, mean)
         };
         assert_eq!(rates(&figures.failed_excluded), (2, 1, 0.5, 0.75));
-        assert_eq!(rates(&figures.failed_as_zero), (3, 1, 1.0 / 3.0, 0.5));
+        assert_eq!(rates(&figures.headline), (3, 1, 1.0 / 3.0, 0.5));
         // Only the first task was tried twice, and only where the failure counts.
         assert_eq!(figures.failed_excluded.pass_k.len(), 1);
-        let twice = figures.failed_as_zero.pass_k[1];
+        let twice = figures.headline.pass_k[1];
         assert_eq!((twice.tasks, twice.at_k, twice.all_k), (1, 1.0, 0.0));
         // Whatever is finished took its time; only what is known has a cost.
-        assert_eq!(figures.duration_sec.unwrap().n, 4);
+        assert_eq!(figures.duration_sec.unwrap().n, 5);
         assert_eq!(figures.cost_usd.map(|cost| (cost.n, cost.max)), Some((2, 1.0)));
     }
 
@@ -391,9 +397,9 @@ mod tests {
         let report = Report::new(vec!["x".into()], vec![task("a", None)], trials);
         let figures = &report.statistics().agents["x"].figures;
         assert_eq!((figures.trials, figures.skipped), (1, 1));
-        assert_eq!(figures.failed_as_zero, rollout_core::statistics::Scores::default());
+        assert_eq!(figures.headline, rollout_core::statistics::Scores::default());
         assert_eq!((figures.duration_sec, figures.cost_usd), (None, None));
-        assert_eq!(report.tasks(0).next().unwrap().failed_excluded.pass_rate, None);
+        assert_eq!(report.tasks(0).next().unwrap().headline.pass_rate, None);
     }
 
     #[test]

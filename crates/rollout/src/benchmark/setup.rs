@@ -85,7 +85,10 @@ impl Setup {
         let toolbox = Arc::new(OnceLock::new());
         let question =
             Question { toolbox: Arc::clone(&toolbox), max_turns: config.max_turns.get(), worker_id };
-        let mut rollouts = Rollouts::new(question, rubric).env_id(config.name()).independent_scoring(true);
+        let mut rollouts = Rollouts::new(question, rubric)
+            .env_id(config.name())
+            .independent_scoring(true)
+            .pass_threshold(config.pass_threshold);
         rollouts.results = Some(ResultForm {
             metric: config.evaluate_results.then_some(config.evaluation_metric),
             kept: match config {

@@ -21,12 +21,13 @@ use super::{
 use rollout_core::{
     name::{AgentName, DatasetName},
     redact::Redactor,
+    result::DEFAULT_PASS_THRESHOLD,
 };
 use rollout_model::metric::Metric;
 use rollout_settings::{
     Code, EnvValue, Override, Settings as _, Written,
     expand::{has_password, is_secret_header},
-    forms::{count, flag, hash, number, seconds, whole},
+    forms::{count, finite, flag, hash, number, seconds, whole},
     record::redact,
 };
 
@@ -81,6 +82,8 @@ rollout_settings::settings! {
         pub evaluate_results: bool = flag(true),
         /// How answers are scored.
         pub evaluation_metric: Metric = metric().default(Metric::ExactMatch),
+        /// The least score that counts as solved.
+        pub pass_threshold: f64 = finite().default(DEFAULT_PASS_THRESHOLD),
         /// The model that judges for `llm_judgement`; `model_name` when absent.
         pub evaluator_model_name: Option<String> = filled().optional().unset("`model_name`"),
         /// The judge's key; `api_key` when absent.

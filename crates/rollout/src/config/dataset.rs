@@ -8,12 +8,12 @@ use std::{
 use serde_json::{Value as Json, json};
 
 use super::{InteractionConfig, interaction};
-use rollout_core::name::DatasetName;
+use rollout_core::{name::DatasetName, result::DEFAULT_PASS_THRESHOLD};
 use rollout_settings::{
     Form, Section, Settings as _, Value, Written,
     declare::{entry, one_of},
     diagnostic::{Code, quoted},
-    forms::{number_or_text, path, some_section, text},
+    forms::{finite, number_or_text, path, some_section, text},
 };
 
 /// One entry of `datasets`.
@@ -23,6 +23,8 @@ pub struct DatasetConfig {
     pub name: DatasetName,
     /// Where its tasks come from.
     pub source: DatasetSource,
+    /// The least reward that counts as solved.
+    pub pass_threshold: f64,
 }
 
 /// Where the tasks of a dataset come from.
@@ -82,6 +84,10 @@ rollout_settings::settings! {
         version: Option<String> = number_or_text().optional(),
         /// With `registry`: the name in results, `name` when absent.
         rename: Option<String> = text().kind("name").optional(),
+        /// The least reward that counts as solved: in the pass rate, pass@k, comparisons and exports.
+        ///
+        /// See [how numbers are counted](trust.md#how-numbers-are-counted).
+        pass_threshold: Option<f64> = finite().optional().unset("1; that of the interaction"),
     }
 }
 
@@ -192,10 +198,16 @@ fn interaction_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<Datas
         section.missing("name", "an interaction that has no file of its own has a `name:`");
     }
     let name = dataset_name(section, "name", &keys.name?, "name")?;
-    Some(DatasetConfig { name, source: DatasetSource::Interaction(Box::new(keys.interaction?)) })
+    let mut interaction = Box::new(keys.interaction?);
+    if let Some(threshold) = keys.pass_threshold {
+        interaction.pass_threshold = threshold;
+    }
+    let pass_threshold = interaction.pass_threshold;
+    Some(DatasetConfig { name, source: DatasetSource::Interaction(interaction), pass_threshold })
 }
 
 fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
     let path = section.reader.dir.join(keys.path?);
     if !path.is_dir() {
         let message = format!("{} is not a directory", quoted(&path.display().to_string()));
@@ -207,10 +219,11 @@ fn path_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfi
         Some(_) => dataset_name(section, "name", &keys.name?, "name")?,
         None => dataset_name(section, "path", &base_name(&path), "name")?,
     };
-    Some(DatasetConfig { name, source: DatasetSource::Path(path) })
+    Some(DatasetConfig { name, source: DatasetSource::Path(path), pass_threshold })
 }
 
 fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetConfig> {
+    let pass_threshold = keys.pass_threshold.unwrap_or(DEFAULT_PASS_THRESHOLD);
     let registry = keys.registry.and_then(|keys| registry(&section.inside("registry"), keys));
     let dataset = keys.name.filter(|_| section.filled_string("name").is_some());
     if section.entry("name").is_none() {
@@ -221,7 +234,7 @@ fn registry_dataset(section: &Section<'_>, keys: DatasetKeys) -> Option<DatasetC
         None => dataset_name(section, "name", dataset.as_ref()?, "rename")?,
     };
     let source = DatasetSource::Registry { registry: registry?, dataset: dataset?, version: keys.version };
-    Some(DatasetConfig { name, source })
+    Some(DatasetConfig { name, source, pass_threshold })
 }
 
 fn registry(section: &Section<'_>, keys: RegistryKeys) -> Option<RegistryLocation> {
@@ -261,7 +274,7 @@ fn base_name(path: &Path) -> String {
 
 /// A dataset as config.json keeps it.
 pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
-    match &config.source {
+    let mut record = match &config.source {
         DatasetSource::Path(_) => json!({ "path": written.key("path").plain(), "name": config.name }),
         DatasetSource::Interaction(interaction) => {
             let interaction = InteractionConfig::record(interaction, written.key("interaction"));
@@ -276,5 +289,11 @@ pub(super) fn record(config: &DatasetConfig, written: Written<'_>) -> Json {
                 "rename": (config.name.as_str() != dataset).then(|| config.name.to_string()),
             })
         }
+    };
+    // Only where it was set: jobs of before are resumed by the hash of a record without it.
+    let threshold = written.key("pass_threshold").plain();
+    if !threshold.is_null() && !matches!(config.source, DatasetSource::Interaction(_)) {
+        record["pass_threshold"] = threshold;
     }
+    record
 }

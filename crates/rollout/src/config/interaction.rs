@@ -115,7 +115,7 @@ rollout_settings::settings! {
         ///
         /// It is scored as soon as it is over.
         pub independent_scoring: bool = flag(false),
-        /// The least reward that counts as passed.
+        /// The least reward that counts as solved.
         pub pass_threshold: f64 = finite().default(0.5),
     }
 }

@@ -1,4 +1,4 @@
-//! A model looks into episodes that are over, and says how hard they were and why they failed.
+//! A model looks into episodes that are over, and says how hard they were and why they were not solved.
 //!
 //! What it says becomes the findings in the job's eval log, which is made where it is not there. Each answer is on the
 //! disk before the next is asked for in its place, so that an investigation that was cut short goes on where it stopped.
@@ -47,7 +47,7 @@ pub struct InvestigateOptions {
 /// Which episodes are looked into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Which {
-    /// Those with a reward below 1, or without one.
+    /// Those with a reward below the `pass_threshold` of their dataset, or without one.
     #[default]
     Unsolved,
     /// All.
@@ -201,8 +201,7 @@ fn gather(
         let experiment = log.join(trial.id.agent.as_str()).join(trial.id.dataset.as_str());
         let trajectory_id = trial.name();
         let record = EpisodeRecord::load(&experiment, &trajectory_id)?;
-        let is_solved = trial.result.reward.is_some_and(|reward| reward >= 1.0);
-        if is_solved && options.which == Which::Unsolved {
+        if trial.result.is_solved() == Some(true) && options.which == Which::Unsolved {
             continue;
         }
         if record.findings.is_some() && !options.again {

@@ -423,8 +423,12 @@ impl Dispatcher {
     }
 
     /// Gives trials that are over together to the recorder.
-    fn hand_over(&mut self, finished: Vec<Finished>, recorder: &Recorder) {
+    fn hand_over(&mut self, mut finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
+            for trial in &mut finished {
+                let threshold = self.plan.parts(trial.index).1.pass_threshold;
+                Arc::make_mut(&mut trial.result).pass_threshold = threshold;
+            }
             let bytes = finished.iter().filter_map(|trial| trial.row.as_ref()).map(Vec::len).sum::<usize>();
             self.in_recorder.push_back(bytes);
             self.waiting_bytes += bytes;

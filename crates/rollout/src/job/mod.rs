@@ -171,12 +171,7 @@ impl JobError {
             )),
             Self::NotAJob(_) => Some("give the job another `name:`, or move the directory".to_owned()),
             Self::InTheWay(_) => Some("give the results another directory".to_owned()),
-            Self::Journal(JournalError::Locked { .. }) => {
-                Some("wait for the other process, or stop it; its results are kept".to_owned())
-            }
-            Self::Journal(JournalError::Removed { .. }) => {
-                Some("run the job again, and leave its directory alone until it ends".to_owned())
-            }
+            Self::Journal(error @ (JournalError::Locked { .. } | JournalError::Removed { .. })) => error.hint(),
             Self::Journal(_) | Self::Record(_) => Some(
                 "make room or fix the file system, then `rollout resume` the job: every trial reported as finished is kept"
                     .to_owned(),

@@ -10,7 +10,10 @@ use crate::{
     task::{Dataset, Pins, Task, TaskProblem},
     trial::Timeouts,
 };
-use rollout_core::name::{DatasetName, TaskName};
+use rollout_core::{
+    name::{DatasetName, TaskName},
+    result::DEFAULT_PASS_THRESHOLD,
+};
 use rollout_model::{RolloutInput, dataset};
 use rollout_record::{
     journal::{PlannedTask, RecordedSource},
@@ -70,6 +73,8 @@ pub struct PlanTask {
     pub name: TaskName,
     /// How often each agent attempts it.
     pub attempts: u32,
+    /// The least reward that counts as solved.
+    pub pass_threshold: f64,
     /// What is to be done.
     pub work: Work,
 }
@@ -172,6 +177,8 @@ pub(super) fn planned(
         PlanDataset::Examples(examples) => return planned_examples(examples, config),
     };
     pins.extend(dataset.resolved);
+    let configured = config.datasets.iter().find(|entry| entry.name == dataset.name);
+    let pass_threshold = configured.map_or(DEFAULT_PASS_THRESHOLD, |entry| entry.pass_threshold);
     let mut tasks = Vec::with_capacity(dataset.tasks.len());
     for entry in dataset.tasks {
         let mut task = entry.task;
@@ -187,6 +194,7 @@ pub(super) fn planned(
             dataset: dataset.name.clone(),
             name: entry.name,
             attempts: config.n_attempts.get(),
+            pass_threshold,
             work: Work::Container { task, verifier_env, source: entry.source },
         });
     }
@@ -211,6 +219,7 @@ pub(super) fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<
             dataset: name.clone(),
             name: names.next().unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
             attempts,
+            pass_threshold: rollouts.pass_threshold,
             work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
         }
     };

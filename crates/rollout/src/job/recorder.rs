@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{JobError, Plan, episode_log::EpisodeLog, planned::Work, provenance::Origin, rollouts::Finished};
@@ -190,8 +191,8 @@ impl Disk<'_> {
     fn write_trial(&self, trial: &Finished) -> Result<(), JobError> {
         match self.plan.parts(trial.index).1.work {
             Work::Container { .. } => {
-                let provenance = self.origin.of(self.plan, trial.index, &trial.result);
-                write_trial(&self.dir.trial(&self.plan.trial(trial.index)), &trial.result, provenance)
+                let dir = self.dir.trial(&self.plan.trial(trial.index));
+                write_trial(&dir, &TrialFile::new(self.plan, trial.index, &trial.result, &self.origin))
             }
             Work::Example { .. } => Ok(()),
         }
@@ -203,20 +204,36 @@ impl Disk<'_> {
 struct TrialFile<'a> {
     #[serde(flatten)]
     result: &'a TrialResult,
+    /// `source` of task.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_source: Option<String>,
+    /// `[metadata]` of task.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_metadata: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     provenance: Option<TrialProvenance>,
 }
 
+impl<'a> TrialFile<'a> {
+    fn new(plan: &Plan, index: TrialIndex, result: &'a TrialResult, origin: &Origin) -> Self {
+        let task = plan.parts(index).1.container().map(|task| &task.config);
+        let source = task.and_then(|task| task.source.as_deref());
+        let metadata = task.map(|task| &task.metadata).filter(|metadata| !metadata.is_empty());
+        Self {
+            result,
+            task_source: source.map(|source| plan.redactor().text(source).into_owned()),
+            task_metadata: metadata.map(|metadata| plan.redactor().json(Value::Object(metadata.clone()))),
+            provenance: origin.of(plan, index, result),
+        }
+    }
+}
+
 /// Writes the files of a finished trial, whose directory is there.
-fn write_trial(
-    dir: &TrialDir,
-    result: &TrialResult,
-    provenance: Option<TrialProvenance>,
-) -> Result<(), JobError> {
-    if let Some(error) = &result.error {
+fn write_trial(dir: &TrialDir, trial: &TrialFile<'_>) -> Result<(), JobError> {
+    if let Some(error) = &trial.result.error {
         atomic::write(&dir.error(), |file| file.write_all(error_text(error).as_bytes()))?;
     }
-    atomic::write_json(&dir.result(), &TrialFile { result, provenance })?;
+    atomic::write_json(&dir.result(), trial)?;
     // What stays of an earlier run is only clutter.
     let _ = dir.settle();
     Ok(())
@@ -234,5 +251,5 @@ pub(super) fn restore_trial(
     let path = dir.path();
     let made = std::fs::create_dir_all(path).and_then(|()| dir.put_back());
     made.map_err(|source| JobError::Directory { path: path.to_owned(), source })?;
-    write_trial(dir, result, origin.of(plan, index, result))
+    write_trial(dir, &TrialFile::new(plan, index, result, origin))
 }

@@ -46,7 +46,8 @@ pub enum Rerun {
     Missing,
     /// Those with an error and no reward. A rollout is scored whatever happened, so of those: all with an error.
     Error,
-    /// Those without a reward of 1. Of a benchmark: those that failed, or whose answer is not right.
+    /// Those whose reward is below the `pass_threshold` of their dataset, or that have none. Of a benchmark: those that
+    /// failed, or whose score is below it.
     Unsolved,
 }
 
@@ -56,7 +57,7 @@ impl Rerun {
             Self::Missing => false,
             Self::Error => row.error.is_some() && (is_rollout || row.reward.is_none()),
             Self::Unsolved => match (row.reward, kind) {
-                (Some(reward), _) => reward < 1.0,
+                (Some(_), _) => !row.is_solved(),
                 (None, JobKind::Job) => true,
                 // No right answer is known, or nobody was to look.
                 (None, JobKind::Benchmark) => row.error.is_some(),

@@ -291,7 +291,7 @@ impl Group {
             }
         };
         let mut result = trial_result(&trial, &output);
-        result.tries = tries;
+        (result.tries, result.agent_starts) = (tries, tries);
         let redact =
             |error: &Error| self.plan.redactor().text(&format!("{error}; it counts as 0")).into_owned();
         result.notes = state.scoring_errors.iter().map(redact).collect();
@@ -353,6 +353,7 @@ pub(super) fn trial_result(trial: &TrialId, output: &RolloutOutput) -> TrialResu
         result.model_cost = usage.cost;
         result.cost = usage.cost.unwrap_or_default();
     }
+    result.agent_starts = 1;
     result.error = output.error.as_ref().map(trial_error);
     let sec = |millis: f64| seconds(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default());
     result.durations.total_sec = sec(timing.total_ms);

@@ -41,7 +41,9 @@ impl SavedRows {
             let mut strange = 0;
             let mut add = |found: &mut Self, task: usize, attempt: u32, line: u64, output: RolloutOutput| {
                 let index = plan.index(agent, task, attempt);
-                let result = Arc::new(trial_result(&plan.trial(index), &output));
+                let mut result = trial_result(&plan.trial(index), &output);
+                result.pass_threshold = plan.tasks[task].pass_threshold;
+                let result = Arc::new(result);
                 let output = keep_outputs.then_some(output);
                 let saved = Saved { line, result, output, in_journal: false };
                 if let Some(earlier) = found.trials.insert(index, saved) {

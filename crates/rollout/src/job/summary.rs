@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Plan, PlanTask, Work};
 use rollout_core::{
+    headline::Headline,
     name::{AgentName, DatasetName, TrialIndex},
     provenance::Provenance,
     result::{ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
@@ -137,14 +138,28 @@ pub(super) struct ResultFile<'a> {
     skipped_trials: u64,
     pass_rate: f64,
     mean_reward: f64,
+    headline: JobHeadline<'a>,
     total_cost: f64,
+    environment_cost: f64,
+    model_cost: Option<f64>,
+    restarted_trials: u64,
     total_duration_sec: f64,
+    #[serde(with = "rollout_core::moment")]
     started_at: Timestamp,
+    #[serde(with = "rollout_core::moment")]
     ended_at: Timestamp,
     agents: IndexMap<&'a AgentName, AgentFile>,
     provenance: Option<&'a Provenance>,
     statistics: StatisticsFile<'a>,
     results: ResultRows<'a>,
+}
+
+/// The headline of a job, with the threshold of each dataset.
+#[derive(Serialize)]
+struct JobHeadline<'a> {
+    #[serde(flatten)]
+    headline: Headline,
+    pass_thresholds: IndexMap<&'a DatasetName, f64>,
 }
 
 #[derive(Serialize)]
@@ -155,7 +170,10 @@ struct AgentFile {
     skipped_trials: u64,
     pass_rate: f64,
     mean_reward: f64,
+    headline: Headline,
     total_cost: f64,
+    environment_cost: f64,
+    model_cost: Option<f64>,
     metrics: IndexMap<JobMetric, Option<f64>>,
 }
 
@@ -177,7 +195,10 @@ impl<'a> ResultFile<'a> {
                 skipped_trials: totals.skipped_trials,
                 pass_rate: totals.pass_rate(),
                 mean_reward: totals.mean_reward(),
+                headline: totals.headline(),
                 total_cost: totals.total_cost,
+                environment_cost: totals.environment_cost,
+                model_cost: totals.model_cost,
                 metrics: metrics.iter().map(|metric| (*metric, totals.metric(*metric))).collect(),
             };
             (name, file)
@@ -191,7 +212,18 @@ impl<'a> ResultFile<'a> {
             skipped_trials: totals.skipped_trials,
             pass_rate: totals.pass_rate(),
             mean_reward: totals.mean_reward(),
+            headline: JobHeadline {
+                headline: totals.headline(),
+                pass_thresholds: plan
+                    .tasks()
+                    .iter()
+                    .map(|task| (&task.dataset, task.pass_threshold))
+                    .collect(),
+            },
             total_cost: totals.total_cost,
+            environment_cost: totals.environment_cost,
+            model_cost: totals.model_cost,
+            restarted_trials: totals.restarted_trials,
             total_duration_sec: result.total_duration_sec,
             started_at: result.started_at,
             ended_at: result.ended_at,

@@ -36,6 +36,8 @@ impl Task {
             difficulty: text("difficulty"),
             tags: tags.filter_map(Value::as_str).map(str::to_owned).collect(),
             description: text("description"),
+            source: self.config.source.clone(),
+            metadata: metadata.clone(),
             instruction: instruction.map(|kept| kept.text).unwrap_or_default(),
             test: read("tests/test.sh").map(|kept| kept.text),
             has_solution: Some(self.has_solution),

@@ -91,9 +91,9 @@ fn parse_usage(found: &FileRead) -> Result<Option<AgentUsage>, String> {
             return Err("it is not a small regular file".to_owned());
         }
     };
-    match usage.cost_usd {
-        Some(cost) if !cost.is_finite() || cost < 0.0 => Err("cost_usd is negative".to_owned()),
-        _ => Ok(Some(usage)),
+    match usage.problem() {
+        Some(problem) => Err(problem),
+        None => Ok(Some(usage)),
     }
 }
 
@@ -109,7 +109,12 @@ mod tests {
             (content("{}"), cost(None)),
             (content(r#"{"cost_usd": 0}"#), cost(Some(0.0))),
             (content(r#"{"cost_usd": 0.5, "model": "m"}"#), cost(Some(0.5))),
-            (content(r#"{"cost_usd": -1}"#), Err("cost_usd is negative")),
+            (content(r#"{"cost_usd": -1}"#), Err("cost_usd is -1.0, and must be from 0 to 1000000")),
+            (content(r#"{"cost_usd": 1.7e300}"#), Err("cost_usd is 1.7e300, and must be from 0 to 1000000")),
+            (
+                content(r#"{"input_tokens": 18446744073709551615}"#),
+                Err("input_tokens is 18446744073709551615, and must be at most 1000000000000"),
+            ),
             (content("{"), Err("EOF while parsing an object at line 1 column 1")),
             (FileRead::Missing, Ok(None)),
             (FileRead::NotRegular, Err("it is not a small regular file")),

@@ -16,8 +16,8 @@ use rollout_env::{Environment, EnvironmentError};
 
 /// What came of the install phase.
 pub(super) struct Installed {
-    /// None: there was nothing to install.
-    pub(super) span: Option<PhaseSpan>,
+    /// Empty if there was nothing to install.
+    pub(super) span: PhaseSpan,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -28,18 +28,19 @@ pub(super) async fn install(
     plan: &InstallPlan,
     notes: &mut Vec<String>,
 ) -> Installed {
+    let began = Instant::now();
+    let nothing = Installed { span: PhaseSpan { began, ended: began }, result: Ok(()) };
     let AgentKind::Script { install: Some(script), .. } = &context.trial.agent.kind else {
-        return Installed { span: None, result: Ok(()) };
+        return nothing;
     };
     let env = match plan {
         InstallPlan::Own => context.agent_variables(),
         InstallPlan::Share { .. } => variables(&context.trial.agent.env),
-        InstallPlan::Restore { .. } => return Installed { span: None, result: Ok(()) },
+        InstallPlan::Restore { .. } => return nothing,
     };
     context.enter(Phase::Install);
-    let began = Instant::now();
     let result = run_script(context, environment, script, &env).await;
-    let span = Some(PhaseSpan::since(began));
+    let span = PhaseSpan::since(began);
     if let (InstallPlan::Share { key }, Ok(())) = (plan, &result)
         && let Err(error) = bounded(take_snapshot(environment, key)).await
     {

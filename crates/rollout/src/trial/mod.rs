@@ -79,7 +79,7 @@ pub async fn run(trial: Trial) -> TrialEnd {
         Ok(task) => TrialContext::new(&trial, task),
         Err(failure) => return without_try(&trial, clock, failure),
     };
-    let mut number = 1;
+    let (mut number, mut agent_starts) = (1, 0);
     loop {
         let record = match run_once(&context).await {
             TryEnd::Finished(record) => record,
@@ -89,10 +89,11 @@ pub async fn run(trial: Trial) -> TrialEnd {
                 return TrialEnd::Unauthorized(error);
             }
         };
+        agent_starts += u32::from(record.execution.is_some());
         let delay = next_try(&trial.config.retry, number, record.failure.as_ref());
         let result = record.into_result(&trial, clock);
         let (Some(delay), Some(error)) = (delay, &result.error) else {
-            return TrialEnd::Finished(Box::new(TrialResult { tries: number, ..result }));
+            return TrialEnd::Finished(Box::new(TrialResult { tries: number, agent_starts, ..result }));
         };
         (trial.progress)(Progress::Retry { failed_try: number, error: error.clone(), delay });
         let (dir, error) = (trial.dir.clone(), error.clone());

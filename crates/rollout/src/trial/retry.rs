@@ -4,7 +4,7 @@ use std::{fs, io, time::Duration};
 
 use super::failure::Failure;
 use crate::config::RetryConfig;
-use rollout_core::result::TrialError;
+use rollout_core::{result::TrialError, text::printable};
 use rollout_record::layout::TrialDir;
 
 /// How long to wait before the next try of a trial; none when this one was the last.
@@ -25,9 +25,9 @@ pub(super) fn keep_failed_try(dir: &TrialDir, number: u32, error: &TrialError) -
     fs::write(kept.join("error.txt"), error_text(error))
 }
 
-/// What `error.txt` says.
+/// What `error.txt` says. People read it in terminals, and the message quotes what agents print.
 pub(crate) fn error_text(error: &TrialError) -> String {
-    format!("{}\n\n{}\n", error.kind, error.message.trim_end())
+    format!("{}\n\n{}\n", error.kind, printable(error.message.trim_end()))
 }
 
 #[cfg(test)]
@@ -54,6 +54,13 @@ mod tests {
     fn waits_grow_to_the_limit_and_the_last_try_is_followed_by_none() {
         let delays: Vec<_> = (1..=5).map(|failed| retry().delay_after(failed)).collect();
         assert_eq!(delays, [millis(1000), millis(2000), millis(3000), millis(3000), None]);
+    }
+
+    #[test]
+    fn the_text_of_an_error_cannot_move_the_cursor() {
+        let message = "exit code 3:\n\u{1b}[2J\u{202e}gone\r\n".to_owned();
+        let text = error_text(&TrialError { kind: ErrorType::AgentExecutionFailed, message });
+        assert_eq!(text, "agent_execution_failed\n\nexit code 3:\n\\u{1b}[2J\\u{202e}gone\n");
     }
 
     #[test]

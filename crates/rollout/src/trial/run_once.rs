@@ -112,7 +112,7 @@ async fn make_ready(
     record.setup = Some(PhaseSpan::since(began));
     prepared?;
     let installed = install(context, environment, plan, &mut record.notes).await;
-    record.install = installed.span;
+    record.install = Some(installed.span);
     installed.result?;
     setup::after_install(context, environment, plan).await
 }

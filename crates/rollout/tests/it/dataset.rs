@@ -56,6 +56,7 @@ impl Tasks {
         let config = DatasetConfig {
             name: DatasetName::new("set").unwrap(),
             source: DatasetSource::Path(self.path(name)),
+            pass_threshold: 1.0,
         };
         let sources = Sources::new(self.path("cache"));
         Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())

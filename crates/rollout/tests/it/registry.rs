@@ -69,6 +69,7 @@ async fn load(
             dataset: dataset.to_owned(),
             version: version.map(str::to_owned),
         },
+        pass_threshold: 1.0,
     };
     let sources = Sources::new(dir.path().join("cache"));
     Ok(sources.load(&[config], &Resolved::default(), &|_| {}).await?.pop().unwrap())
@@ -289,6 +290,7 @@ async fn a_registry_is_downloaded_once_per_load_and_a_plain_file_server_can_hold
             dataset: dataset.to_owned(),
             version: None,
         },
+        pass_threshold: 1.0,
     };
     let sources = Sources::new(fixture.dir.path().join("cache"));
     let datasets =

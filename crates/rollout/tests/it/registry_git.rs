@@ -98,6 +98,7 @@ impl Fixture {
                 dataset: "set".to_owned(),
                 version: None,
             },
+            pass_threshold: 1.0,
         }
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Report {
     /// Tasks of the job.
     tasks: usize,
     /// Tasks whose oracle does not always pass.
-    oracle_fails: Vec<Found>,
+    oracle_unsolved: Vec<Found>,
     /// Tasks that gave nop a reward of 1.
     nop_passes: Vec<Found>,
     /// Tasks that the oracle cannot attempt.
@@ -84,7 +84,7 @@ impl Report {
         Self {
             job: job.path().to_owned(),
             tasks: tally.tasks.len(),
-            oracle_fails: fails.map(|(key, task)| Found::new(name(key), &task.oracle, &dir)).collect(),
+            oracle_unsolved: fails.map(|(key, task)| Found::new(name(key), &task.oracle, &dir)).collect(),
             nop_passes: passes.map(|(key, task)| Found::new(name(key), &task.nop, &dir)).collect(),
             without_solution: tally
                 .tasks
@@ -103,7 +103,7 @@ impl Report {
 
     /// Whether no task is flaky.
     fn is_clean(&self) -> bool {
-        self.oracle_fails.is_empty() && self.nop_passes.is_empty()
+        self.oracle_unsolved.is_empty() && self.nop_passes.is_empty()
     }
 
     /// How the command ends.
@@ -119,7 +119,7 @@ impl Report {
     pub(super) fn render(&self) -> String {
         let mut parts = Vec::new();
         let lists = [
-            ("tasks whose oracle does not always pass", &self.oracle_fails),
+            ("tasks whose oracle does not always pass", &self.oracle_unsolved),
             ("tasks that reward doing nothing", &self.nop_passes),
         ];
         for (heading, found) in lists.into_iter().filter(|(_, found)| !found.is_empty()) {
@@ -151,7 +151,7 @@ impl Report {
             false => format!(
                 "{} {tasks}: {} whose oracle does not always pass, {} that nop passes",
                 paint(BAD, "✗"),
-                self.oracle_fails.len(),
+                self.oracle_unsolved.len(),
                 self.nop_passes.len(),
             ),
         }];

@@ -8,7 +8,7 @@ use rollout::{
         journal::PlannedTask,
         saved::{SavedError, SavedJob},
     },
-    result::{ErrorType, TrialResult, is_pass},
+    result::{ErrorType, TrialResult},
 };
 
 use super::AGENTS;
@@ -87,7 +87,7 @@ impl Tally {
 
 impl Task {
     fn add(&mut self, trial: TrialId, result: &TrialResult) {
-        let passed = result.reward.is_some_and(is_pass);
+        let passed = result.is_solved() == Some(true);
         let error = result.error.as_ref();
         self.ran |= result.environment.is_some();
         let is_oracle = trial.agent.as_str() == "oracle";

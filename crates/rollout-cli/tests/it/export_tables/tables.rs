@@ -87,7 +87,7 @@ fn tables(job: &TestJob) -> Value {
     let tables: Value = Python::new().run(READ, &paths.to_string()).parse().unwrap();
     for (name, schema) in [("trials", schema(TrialRow::COLUMNS)), ("steps", schema(StepRow::COLUMNS))] {
         assert_eq!(tables[name]["schema"], schema);
-        assert_eq!((&tables[name]["version"], &tables[name]["codecs"]), (&json!("1"), &json!(["ZSTD"])));
+        assert_eq!((&tables[name]["version"], &tables[name]["codecs"]), (&json!("2"), &json!(["ZSTD"])));
     }
     tables
 }
@@ -123,7 +123,7 @@ fn tables_of_tasks_in_containers_say_what_the_results_say() {
         "trial",
         "standing",
         "reward",
-        "passed",
+        "solved",
         "error_type",
         "model",
         "n_turns",

@@ -49,7 +49,7 @@ fn flaky_tasks_and_tasks_that_reward_nothing_are_listed_with_their_evidence() {
         .set("n_concurrent_trials", json!(1));
     let told = report(&job, &["job.yaml", "--attempts", "3"], 1);
     assert_eq!(told["tasks"], 4);
-    let flaky = &told["oracle_fails"];
+    let flaky = &told["oracle_unsolved"];
     assert_eq!(flaky.as_array().unwrap().len(), 1, "{told:#}");
     assert_eq!(
         (&flaky[0]["task"], &flaky[0]["passes"], &flaky[0]["attempts"]),
@@ -159,24 +159,24 @@ fn an_agent_that_attempted_nothing_is_told() {
 }
 
 #[test]
-fn a_reward_above_one_is_no_pass_here_as_elsewhere() {
+fn a_reward_above_one_is_a_pass_here_as_elsewhere() {
     let job = job()
         .task(TestTask::new("task").tests("echo 1.5 > /logs/verifier/reward.txt\n"))
         .oracle()
         .agent(json!({"name": "nop"}));
     job.run().expect(0);
     let told = report(&job, &["jobs/job"], 1);
-    assert_eq!((&told["oracle_fails"][0]["passes"], &told["nop_passes"]), (&json!(0), &json!([])));
+    assert_eq!((&told["oracle_unsolved"], &told["nop_passes"][0]["passes"]), (&json!([]), &json!(1)));
     let compared = job.rollout(&["compare", "jobs/job", "--output", "json"]).expect(0);
     let compared: Value = serde_json::from_str(&compared.stdout()).unwrap();
-    assert_eq!(compared["sides"][1]["failed_excluded"]["passed"], 0);
+    assert_eq!(compared["sides"][1]["headline"]["solved"], 1);
 }
 
 #[test]
 fn errors_of_the_oracle_are_counted_by_type() {
     let job = job().task(TestTask::new("broken").solution("echo no such tool >&2; exit 3\n"));
     let told = report(&job, &["job.yaml", "--attempts", "2"], 1);
-    let found = &told["oracle_fails"][0];
+    let found = &told["oracle_unsolved"][0];
     assert_eq!(found["errors"], json!({"agent_execution_failed": 2}));
     assert_eq!(found["trials"].as_array().unwrap().len(), 2);
 }
@@ -187,7 +187,7 @@ fn a_directory_of_tasks_needs_no_job_file() {
     // Nothing says what the image of the test is, so that no trial comes to an environment.
     let told = report(&job, &["set", "--attempts", "1"], 2);
     assert_eq!((&told["nothing_ran"], &told["tasks"]), (&json!(true), &json!(1)), "{told:#}");
-    assert_eq!(told["oracle_fails"][0]["errors"], json!({"environment_build_failed": 1}));
+    assert_eq!(told["oracle_unsolved"][0]["errors"], json!({"environment_build_failed": 1}));
 }
 
 #[test]

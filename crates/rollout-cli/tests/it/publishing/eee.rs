@@ -32,7 +32,7 @@ for path in sorted(glob.glob(os.path.join(told["out"], "data/*/*/*/*.json"))):
         assert line["model_id"] == score["model_info"]["id"]
         text = line["input"]["raw"] + "".join(line["input"]["reference"])
         assert line["sample_hash"] == hashlib.sha256(text.encode()).hexdigest()
-    counted = [line["evaluation"]["score"] for line in lines if line["metadata"]["is_counted"] == "true"]
+    counted = [line["evaluation"]["score"] for line in lines]
     mean = score["evaluation_results"][0]["score_details"]
     assert abs(mean["score"] - sum(counted) / len(counted)) < 1e-12
     assert mean["uncertainty"]["num_samples"] == len(counted)
@@ -93,12 +93,11 @@ fn tasks_in_containers_are_agentic_samples_with_scores_and_errors() {
         ])
         .expect(0);
     let found = validated(&job);
-    assert_eq!(found.len(), 2, "{}", exported.stdout());
-    assert!(
-        exported.stdout().ends_with("6 trials\nleft out: broken on set, where every trial failed (3)\n"),
-        "{}",
-        exported.stdout()
-    );
+    assert_eq!(found.len(), 3, "{}", exported.stdout());
+    assert!(exported.stdout().ends_with("9 trials\n"), "{}", exported.stdout());
+    // An agent that crashes in every trial has a score, and it is 0.
+    let broken = found.iter().find(|found| place(found) == "data/set/unknown/broken").unwrap();
+    assert_eq!(broken["score"]["evaluation_results"][1]["score_details"]["score"], 0.0);
     let model = found.iter().find(|found| place(found) == "data/set/meta/scripted").unwrap();
     let script = found.iter().find(|found| place(found) == "data/set/unknown/script").unwrap();
 
@@ -108,7 +107,7 @@ fn tasks_in_containers_are_agentic_samples_with_scores_and_errors() {
     assert_eq!(score["model_info"]["id"], "meta/scripted");
     assert_eq!(score["model_info"]["additional_details"]["deployment_type"], "self_deployed");
     let (mean, pass) = (&score["evaluation_results"][0], &score["evaluation_results"][1]);
-    let figures = &finished.result()["statistics"]["agents"]["model"]["datasets"]["set"]["failed_excluded"];
+    let figures = &finished.result()["statistics"]["agents"]["model"]["datasets"]["set"]["headline"];
     assert_eq!(mean["score_details"]["score"], figures["mean_reward"]["mean"], "{figures:#}");
     let uncertainty = &mean["score_details"]["uncertainty"];
     assert_eq!(uncertainty["standard_error"]["value"], figures["mean_reward"]["clustered"]["standard_error"]);
@@ -146,7 +145,7 @@ fn tasks_in_containers_are_agentic_samples_with_scores_and_errors() {
 }
 
 #[test]
-fn a_failed_trial_has_a_line_with_its_error_and_counts_for_nothing() {
+fn a_trial_that_the_tests_failed_has_a_line_with_its_error_and_counts_as_zero() {
     let job = job()
         .task(TestTask::new("good"))
         .task(TestTask::new("bad").tests("exit 4\n"))
@@ -157,12 +156,22 @@ fn a_failed_trial_has_a_line_with_its_error_and_counts_for_nothing() {
     let found = validated(&job);
     let (bad, good) = (&found[0]["samples"][0], &found[0]["samples"][1]);
     assert!(bad["error"].as_str().unwrap().starts_with("verifier_failed: "), "{bad:#}");
-    assert_eq!((&bad["evaluation"]["score"], &bad["metadata"]["is_counted"]), (&json!(0.0), &json!("false")));
+    assert_eq!((&bad["evaluation"]["score"], &bad["evaluation"]["is_correct"]), (&json!(0.0), &json!(false)));
     assert_eq!((&good["error"], &good["evaluation"]["is_correct"]), (&Value::Null, &json!(true)));
     let details = &found[0]["score"]["evaluation_results"][0]["score_details"];
-    assert_eq!(details["score"], 1.0);
-    assert_eq!(details["details"]["score_with_failed_as_zero"], "0.5");
-    assert_eq!(details["details"]["failed_trials"], "1");
+    assert_eq!(details["score"], 0.5);
+    assert_eq!(details["details"]["score_over_completed_trials"], "1");
+    assert_eq!(details["details"]["failed_trials_counted_as_zero"], "1");
+}
+
+#[test]
+fn a_trial_that_the_task_failed_has_no_line_and_is_told() {
+    let job = job().task(TestTask::new("good")).task(TestTask::new("bad").without("tests/test.sh")).oracle();
+    job.run().expect(1);
+    let exported = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(0).stdout();
+    let told = "left out: trials of oracle on set that the infrastructure or the task failed (1)";
+    assert!(exported.contains(told), "{exported}");
+    assert_eq!(validated(&job)[0]["samples"].as_array().unwrap().len(), 1);
 }
 
 /// A job whose only agent is a model, on interactions.

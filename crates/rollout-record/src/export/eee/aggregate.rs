@@ -17,6 +17,7 @@ use crate::{
 use rollout_core::{
     event::JobKind,
     message::ToolDef,
+    moment,
     statistics::{Figures, Interval, Resampling},
     text::hex,
 };
@@ -42,7 +43,7 @@ impl Group<'_> {
         let runs = job.runs();
         let provenance = runs.last().and_then(|run| run.provenance.as_ref());
         let version = provenance.map_or("unknown", |provenance| &provenance.rollout_version);
-        let started = runs.first().map(|run| run.started_at.to_string()).unwrap_or_default();
+        let started = runs.first().map(|run| moment::text(run.started_at)).unwrap_or_default();
         let mut library = json!({"name": "rollout", "version": version});
         if let Some(provenance) = provenance {
             let mut details = json!({"config_hash": provenance.config_hash});
@@ -68,7 +69,7 @@ impl Group<'_> {
             "evaluation_timestamp": started,
             "source_data": self.source(job),
             "metric_config": {
-                "evaluation_description": "The share of trials with reward 1",
+                "evaluation_description": "The share of solved trials: their reward reaches the threshold of the dataset",
                 "metric_id": "pass_rate", "metric_name": "Pass rate", "metric_kind": "pass_rate",
                 "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous",
                 "min_score": 0, "max_score": 1,
@@ -150,7 +151,7 @@ fn reward_metric(job: &SavedJob) -> Value {
 }
 
 fn reward_score(figures: &Figures, bootstrap: Resampling) -> Value {
-    let scores = &figures.failed_excluded;
+    let scores = &figures.headline;
     let mean = scores.mean_reward;
     let mut uncertainty = json!({"num_samples": scores.trials});
     if let Some(estimate) = mean.and_then(|mean| mean.clustered) {
@@ -164,24 +165,24 @@ fn reward_score(figures: &Figures, bootstrap: Resampling) -> Value {
     if let Some(plain) = mean.and_then(|mean| mean.plain) {
         uncertainty["standard_deviation"] = json!(plain.standard_error * (scores.trials as f64).sqrt());
     }
-    let as_zero = figures.failed_as_zero.mean_reward.map(|mean| mean.mean);
+    let completed = figures.failed_excluded.mean_reward.map(|mean| mean.mean);
     json!({
         "score": mean.map(|mean| mean.mean),
-        "details": details(figures, as_zero),
+        "details": details(figures, completed),
         "uncertainty": uncertainty,
     })
 }
 
 fn pass_score(figures: &Figures) -> Value {
-    let scores = &figures.failed_excluded;
+    let scores = &figures.headline;
     let mut uncertainty = json!({"num_samples": scores.trials});
     if let Some(rate) = &scores.pass_rate {
         uncertainty["confidence_interval"] = interval(rate.interval, "Wilson");
     }
-    let as_zero = figures.failed_as_zero.pass_rate.map(|rate| rate.rate);
+    let completed = figures.failed_excluded.pass_rate.map(|rate| rate.rate);
     json!({
         "score": scores.pass_rate.map(|rate| rate.rate),
-        "details": details(figures, as_zero),
+        "details": details(figures, completed),
         "uncertainty": uncertainty,
     })
 }
@@ -190,16 +191,17 @@ fn interval(interval: Interval, method: &str) -> Value {
     json!({"lower": interval.low, "upper": interval.high, "confidence_level": 0.95, "method": method})
 }
 
-/// How many trials there were, and what the score is if those that failed count as zero.
-fn details(figures: &Figures, as_zero: Option<f64>) -> Value {
+/// How many trials there were, and what the score is over the completed ones alone.
+fn details(figures: &Figures, completed: Option<f64>) -> Value {
     let mut details = json!({
         "tasks": figures.tasks.to_string(),
         "completed_trials": figures.completed.to_string(),
         "failed_trials": figures.failed.to_string(),
-        "failed_trials_are": "excluded",
+        "failed_trials_counted_as_zero": (figures.failed - figures.excluded).to_string(),
+        "excluded_trials": figures.excluded.to_string(),
     });
-    if let Some(score) = as_zero {
-        details["score_with_failed_as_zero"] = score.to_string().into();
+    if let Some(score) = completed {
+        details["score_over_completed_trials"] = score.to_string().into();
     }
     details
 }

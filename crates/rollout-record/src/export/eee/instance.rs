@@ -12,10 +12,7 @@ use crate::{
     saved::{Conversation, SavedTrial},
     tasks::TaskAbout,
 };
-use rollout_core::{
-    message::{Message, Role, ToolCall},
-    result::Standing,
-};
+use rollout_core::message::{Message, Role, ToolCall};
 
 /// A trial, and what it belongs to.
 pub(super) struct Sample<'a> {
@@ -70,7 +67,7 @@ impl Sample<'_> {
         line["answer_attribution"] = self.attribution(kind);
         line["evaluation"] = json!({
             "score": self.score,
-            "is_correct": rollout_core::result::is_pass(self.score),
+            "is_correct": self.trial.result.is_solved().unwrap_or(false),
             "num_turns": self.conversation.map(Conversation::responses).filter(|turns| *turns > 0),
             "tool_calls_count": self.conversation.map(|_| self.calls().count()),
         });
@@ -238,13 +235,15 @@ impl Sample<'_> {
         add("category", about.and_then(|about| about.category.clone()));
         add("difficulty", about.and_then(|about| about.difficulty.clone()));
         add("tags", about.map(|about| about.tags.join(", ")));
+        add("task_source", about.and_then(|about| about.source.clone()));
+        let written = about.map(|about| &about.metadata).filter(|written| !written.is_empty());
+        add("task_metadata", written.map(|written| text(&Value::Object(written.clone()))));
         add("task_content_hash", task.content_hash.clone());
         add("git_commit_id", task.git_commit_id.clone());
         add("stop_condition", conversation.and_then(|conversation| conversation.stop_condition.clone()));
         add("is_truncated", conversation.filter(|said| said.is_truncated).map(|_| "true".to_owned()));
         add("model_cost_usd", trial.result.model_cost.map(|cost| cost.to_string()));
-        // Failed trials are no part of the scores.
-        add("is_counted", Some((trial.result.standing() != Standing::Failed).to_string()));
+        add("pass_threshold", Some(trial.result.pass_threshold.to_string()));
         Value::Object(metadata)
     }
 }

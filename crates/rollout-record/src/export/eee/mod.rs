@@ -76,16 +76,16 @@ struct Group<'a> {
     checksum: Sha256,
     rows: u64,
     unscored: u64,
-    failed: u64,
+    /// Trials that the infrastructure or the task failed.
+    excluded: u64,
     /// The tools of the first trial that had any.
     tools: Vec<ToolDef>,
 }
 
 /// Writes a file of scores and one of samples for each agent on each dataset.
 ///
-/// A trial that failed has a line with its error and score 0, and does not count in the scores: the job's own results
-/// do not count it either. How the scores would be with it as zero is in their details. A trial that nobody scored
-/// cannot have a line.
+/// The scores are those of the job's headline. A trial that the agent or the tests failed has a line with its error and
+/// score 0. One that the infrastructure or the task failed has no line, nor has one that was not scored.
 pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut groups: BTreeMap<(u32, &str), Group<'_>> = BTreeMap::new();
@@ -125,22 +125,20 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
 
     let mut exported = Exported::default();
     for group in groups.into_values() {
-        let Group { agent, dataset, unscored, .. } = group;
+        let Group { agent, dataset, unscored, excluded, .. } = group;
         if unscored > 0 {
             exported.left_out.push(format!("unscored trials of {agent} on {dataset} ({unscored})"));
         }
+        if excluded > 0 {
+            exported.left_out.push(format!(
+                "trials of {agent} on {dataset} that the infrastructure or the task failed ({excluded})"
+            ));
+        }
         let figures = &statistics.agents[agent].datasets.get(dataset);
-        let scored = figures.filter(|figures| figures.failed_excluded.mean_reward.is_some());
-        match scored {
-            Some(figures) => {
-                let rows = group.rows;
-                exported.files.push(group.finish(export, options, figures, statistics.bootstrap)?);
-                exported.rows += rows;
-            }
-            None if group.failed > 0 => exported
-                .left_out
-                .push(format!("{agent} on {dataset}, where every trial failed ({})", group.failed)),
-            None => {}
+        if let Some(figures) = figures.filter(|figures| figures.headline.mean_reward.is_some()) {
+            let rows = group.rows;
+            exported.files.push(group.finish(export, options, figures, statistics.bootstrap)?);
+            exported.rows += rows;
         }
     }
     if exported.files.is_empty() {
@@ -181,7 +179,7 @@ impl<'a> Group<'a> {
             checksum: Sha256::new(),
             rows: 0,
             unscored: 0,
-            failed: 0,
+            excluded: 0,
             tools: Vec::new(),
         }
     }
@@ -192,16 +190,15 @@ impl<'a> Group<'a> {
     }
 
     fn add(&mut self, export: &Export<'_>, trial: &SavedTrial) -> Result<(), ExportError> {
-        let failed = trial.result.standing() == Standing::Failed;
-        let score = match trial.result.reward {
-            Some(reward) => reward,
-            None if failed => 0.0,
-            None => {
-                self.unscored += 1;
-                return Ok(());
-            }
+        let outcome = TrialSummary::from(&trial.result);
+        let Some(score) = outcome.headline_reward() else {
+            let left_out = match outcome.standing {
+                Standing::Failed => &mut self.excluded,
+                Standing::Completed | Standing::Skipped => &mut self.unscored,
+            };
+            *left_out += 1;
+            return Ok(());
         };
-        self.failed += u64::from(failed);
         let conversation = export.job.conversation(trial)?;
         if let Some(conversation) = conversation.as_ref().filter(|_| self.tools.is_empty()) {
             self.tools = conversation.tools.to_vec();
@@ -238,8 +235,8 @@ impl<'a> Group<'a> {
     /// Puts the lines in their place, once there are no more. Without a score there are no files.
     fn end(&mut self) -> Result<(), ExportError> {
         match self.samples.take() {
-            Some(samples) if self.rows > self.failed => samples.finish().map(|_| ()),
-            _ => Ok(()),
+            Some(samples) => samples.finish().map(|_| ()),
+            None => Ok(()),
         }
     }
 }

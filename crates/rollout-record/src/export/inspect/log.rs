@@ -24,6 +24,7 @@ use crate::{
     saved::SavedJob,
     stats::Clusters,
 };
+use rollout_core::result;
 
 /// The version of the format.
 const VERSION: u32 = 2;
@@ -55,7 +56,9 @@ pub(super) struct Log<'a> {
 struct Totals {
     samples: u64,
     failed: u64,
-    passed: u64,
+    solved: u64,
+    /// The same trials as a job counts them.
+    trials: result::Totals,
     usage: Option<ModelUsage>,
     ended_at: Option<Timestamp>,
     /// By the name of the score; the tasks by their numbers.
@@ -267,7 +270,7 @@ impl<'a> Log<'a> {
             },
             "invalidated": false,
             "tags": [],
-            "metadata": {},
+            "metadata": {"headline": totals.trials.headline()},
         })
     }
 
@@ -282,7 +285,8 @@ impl Totals {
         let result = &trial.saved.result;
         self.samples += 1;
         self.failed += u64::from(trial.is_failed());
-        self.passed += u64::from(result.reward == Some(1.0));
+        self.solved += u64::from(result.is_solved() == Some(true));
+        self.trials.add(result.into());
         self.ended_at = self.ended_at.max(Some(result.timestamps.ended_at));
         self.usage = match (self.usage, trial.usage()) {
             (Some(before), Some(now)) => Some(before.plus(now)),
@@ -314,7 +318,7 @@ impl Totals {
             }
         };
         if name == REWARD {
-            metric("accuracy", Some(self.passed as f64 / all.count() as f64), json!({}));
+            metric("accuracy", Some(self.solved as f64 / all.count() as f64), json!({}));
         }
         metric("mean", all.mean(), json!({}));
         metric("stderr", score.standard_error(), json!({"cluster": "task"}));

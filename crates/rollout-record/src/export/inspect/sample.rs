@@ -234,6 +234,8 @@ impl<'a> Trial<'a> {
             "category": about.and_then(|about| about.category.as_deref()),
             "difficulty": about.and_then(|about| about.difficulty.as_deref()),
             "tags": about.map(|about| &about.tags),
+            "task_source": about.and_then(|about| about.source.as_deref()),
+            "task_metadata": about.map(|about| &about.metadata).filter(|metadata| !metadata.is_empty()),
             "task_version_hash": about.and_then(|about| about.version_hash.as_deref()),
             "task_content_hash": self.content_hash,
             "task_git_commit_id": self.commit,

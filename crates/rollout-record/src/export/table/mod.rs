@@ -15,7 +15,7 @@ use super::{Export, ExportError, Exported, chat};
 
 /// The version of the columns. A column that is added leaves it as it is; one that is gone or means something else
 /// does not.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// A column of a table with rows of the type `R`.
 #[derive(Debug)]

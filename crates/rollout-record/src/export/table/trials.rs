@@ -59,9 +59,18 @@ impl<'a> TrialRow<'a> {
             |row| standing(row.trial.result.standing()).into(),
         ),
         Column::optional("reward", Kind::Real, "The score", |row| row.trial.result.reward.into()),
-        Column::optional("passed", Kind::Boolean, "Whether the reward is 1; null without one", |row| {
-            row.trial.result.reward.map(rollout_core::result::is_pass).into()
-        }),
+        Column::required(
+            "pass_threshold",
+            Kind::Real,
+            "The least reward that counts as solved in the dataset",
+            |row| row.trial.result.pass_threshold.into(),
+        ),
+        Column::optional(
+            "solved",
+            Kind::Boolean,
+            "Whether the reward reaches `pass_threshold`; null without one",
+            |row| row.trial.result.is_solved().into(),
+        ),
         Column::optional(
             "rewards",
             Kind::Json,
@@ -158,6 +167,9 @@ impl<'a> TrialRow<'a> {
         Column::required("tries", Kind::Integer, "How many tries the infrastructure needed", |row| {
             row.trial.result.tries.into()
         }),
+        Column::required("agent_starts", Kind::Integer, "How many of the tries started the agent", |row| {
+            row.trial.result.agent_starts.into()
+        }),
         Column::optional("provider", Kind::Text, "Who provided the environment; null without one", |row| {
             row.environment().map(|environment| &environment.provider).into()
         }),
@@ -214,6 +226,15 @@ impl<'a> TrialRow<'a> {
         }),
         Column::optional("tags", Kind::Json, "The task's tags", |row| {
             row.about.map_or(Cell::Null, |about| Cell::json_list(&about.tags))
+        }),
+        Column::optional("task_source", Kind::Text, "The `source` of task.toml", |row| {
+            row.about.and_then(|about| about.source.as_ref()).into()
+        }),
+        Column::optional("task_metadata", Kind::Json, "All of the task's `[metadata]`", |row| {
+            match row.about.map(|about| &about.metadata) {
+                Some(metadata) if !metadata.is_empty() => Cell::json(metadata),
+                _ => Cell::Null,
+            }
         }),
         Column::optional(
             "task_version_hash",

@@ -213,7 +213,7 @@ fn trials(random: &mut fastrand::Rng) -> Vec<ReportTrial> {
             let outcome = TrialSummary {
                 standing,
                 reward: reward.filter(|_| standing == Standing::Completed),
-                known_cost: random.bool().then(|| random.f64()),
+                model_cost: random.bool().then(|| random.f64()),
                 seconds: 100.0 * random.f64(),
                 ..TrialSummary::SKIPPED
             };
@@ -237,7 +237,7 @@ fn the_figures_of_a_job_agree_under_both_conventions() {
         let report = Report::new(vec!["agent".into()], (0..30).map(task).collect(), trials.clone());
         let statistics = report.statistics();
         let figures = &statistics.agents["agent"].figures;
-        for (scores, zero) in [(&figures.failed_excluded, false), (&figures.failed_as_zero, true)] {
+        for (scores, zero) in [(&figures.failed_excluded, false), (&figures.headline, true)] {
             let counted: Vec<(u32, f64)> = trials
                 .iter()
                 .filter_map(|trial| Some((trial.task, trial.outcome.reward.or(zero.then_some(0.0))?)))

@@ -1,0 +1,151 @@
+//! How a trial can fail, and what it failed through.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The ways a trial can fail, by the phase in which it did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorType {
+    /// The Dockerfile could not be built.
+    EnvironmentBuildFailed,
+    /// The build took longer than `environment.build_timeout_sec`.
+    EnvironmentBuildTimeout,
+    /// The image named by the task could not be had.
+    EnvironmentImagePullFailed,
+    /// The image is there, and its environment did not start.
+    EnvironmentStartFailed,
+    /// The machine cannot give the CPUs, memory or storage asked for.
+    EnvironmentResourceAllocationFailed,
+    /// The install script exited non-zero.
+    AgentInstallFailed,
+    /// The install script took longer than `agent.install_timeout_sec`.
+    AgentInstallTimeout,
+    /// The execute script exited non-zero.
+    AgentExecutionFailed,
+    /// The execute script took longer than `agent.timeout_sec`.
+    AgentExecutionTimeout,
+    /// test.sh exited non-zero.
+    VerifierFailed,
+    /// test.sh took longer than its timeout.
+    VerifierTimeout,
+    /// test.sh left no reward.
+    VerifierRewardMissing,
+    /// test.sh left something that is not a reward.
+    VerifierRewardInvalid,
+    /// The environment could not be stopped or removed.
+    EnvironmentTeardownFailed,
+    /// The task's files are incomplete or wrong.
+    TaskInvalid,
+    /// There is no task where the dataset says.
+    TaskNotFound,
+    /// Rollout itself failed.
+    InternalError,
+}
+
+impl ErrorType {
+    /// All of them, in the order of the phases.
+    pub const ALL: [Self; 17] = [
+        Self::EnvironmentBuildFailed,
+        Self::EnvironmentBuildTimeout,
+        Self::EnvironmentImagePullFailed,
+        Self::EnvironmentStartFailed,
+        Self::EnvironmentResourceAllocationFailed,
+        Self::AgentInstallFailed,
+        Self::AgentInstallTimeout,
+        Self::AgentExecutionFailed,
+        Self::AgentExecutionTimeout,
+        Self::VerifierFailed,
+        Self::VerifierTimeout,
+        Self::VerifierRewardMissing,
+        Self::VerifierRewardInvalid,
+        Self::EnvironmentTeardownFailed,
+        Self::TaskInvalid,
+        Self::TaskNotFound,
+        Self::InternalError,
+    ];
+
+    /// The identifier in records and output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::EnvironmentBuildFailed => "environment_build_failed",
+            Self::EnvironmentBuildTimeout => "environment_build_timeout",
+            Self::EnvironmentImagePullFailed => "environment_image_pull_failed",
+            Self::EnvironmentStartFailed => "environment_start_failed",
+            Self::EnvironmentResourceAllocationFailed => "environment_resource_allocation_failed",
+            Self::AgentInstallFailed => "agent_install_failed",
+            Self::AgentInstallTimeout => "agent_install_timeout",
+            Self::AgentExecutionFailed => "agent_execution_failed",
+            Self::AgentExecutionTimeout => "agent_execution_timeout",
+            Self::VerifierFailed => "verifier_failed",
+            Self::VerifierTimeout => "verifier_timeout",
+            Self::VerifierRewardMissing => "verifier_reward_missing",
+            Self::VerifierRewardInvalid => "verifier_reward_invalid",
+            Self::EnvironmentTeardownFailed => "environment_teardown_failed",
+            Self::TaskInvalid => "task_invalid",
+            Self::TaskNotFound => "task_not_found",
+            Self::InternalError => "internal_error",
+        }
+    }
+}
+
+/// What a failed trial failed through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The agent: it counts as unsolved.
+    Agent,
+    /// The tests: it counts as unsolved, because an agent can make them fail.
+    Verifier,
+    /// The machine, the provider or Rollout itself: it says nothing about the agent.
+    Infrastructure,
+    /// The task's own files: it says nothing about the agent.
+    Task,
+}
+
+impl Fault {
+    /// Whether a trial that failed through it counts in the headline rate, as unsolved.
+    pub fn is_counted(self) -> bool {
+        matches!(self, Self::Agent | Self::Verifier)
+    }
+}
+
+impl ErrorType {
+    /// What a trial with this error failed through.
+    pub fn fault(self) -> Fault {
+        match self {
+            Self::AgentInstallFailed
+            | Self::AgentInstallTimeout
+            | Self::AgentExecutionFailed
+            | Self::AgentExecutionTimeout => Fault::Agent,
+            Self::VerifierFailed
+            | Self::VerifierTimeout
+            | Self::VerifierRewardMissing
+            | Self::VerifierRewardInvalid => Fault::Verifier,
+            Self::TaskInvalid | Self::TaskNotFound => Fault::Task,
+            Self::EnvironmentBuildFailed
+            | Self::EnvironmentBuildTimeout
+            | Self::EnvironmentImagePullFailed
+            | Self::EnvironmentStartFailed
+            | Self::EnvironmentResourceAllocationFailed
+            | Self::EnvironmentTeardownFailed
+            | Self::InternalError => Fault::Infrastructure,
+        }
+    }
+}
+
+impl fmt::Display for ErrorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a trial failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialError {
+    /// The kind of failure.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// What was attempted, what happened, and what to do next.
+    pub message: String,
+}
