@@ -318,3 +318,31 @@ fn mount(arguments: &[&str], target: &Path) {
     let mounted = Command::new("mount").args(arguments).arg(target).status().unwrap();
     assert!(mounted.success(), "mounting needs root");
 }
+
+#[test]
+fn what_cannot_be_removed_is_named_and_the_rest_goes() {
+    let job = job();
+    let state = job.state_dir();
+    for run in ["one", "two"] {
+        fs::create_dir_all(state.join("run").join(run)).unwrap();
+        fs::write(state.join("run").join(run).join("file"), "x").unwrap();
+    }
+    let file = state.join("run/one/file");
+    // Only root may, and not on every file system.
+    if !Command::new("chattr").arg("+i").arg(&file).status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let plain = job.command(&["clean"]);
+    let mut restricted = Command::new("setpriv");
+    restricted.args(["--bounding-set=-linux_immutable", "--inh-caps=-linux_immutable"]);
+    restricted.arg(plain.get_program()).args(plain.get_args()).current_dir(job.root()).env_clear();
+    restricted.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let output = restricted.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let said = said.replace(&*state.canonicalize().unwrap().to_string_lossy(), "[STATE]");
+    insta::assert_snapshot!(said.replace(&*state.to_string_lossy(), "[STATE]"), @"warning: cannot remove [STATE]/run/one/file: Operation not permitted (os error 1)");
+    assert_eq!(["one", "two"].map(|run| state.join("run").join(run).exists()), [true, false]);
+    cleaned(&job, &[]);
+    assert!(!file.exists(), "who may change it can remove it");
+}

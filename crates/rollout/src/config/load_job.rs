@@ -242,15 +242,19 @@ fn override_containers(config: &mut JobConfig) {
 /// Notes what the provider of the job refuses in its settings, each at its line.
 fn check_provider_config(root: &Section<'_>, config: &JobConfig) {
     // A program may have a provider of its own, whose settings only it knows.
-    if config.environment.kind.is_none() {
+    if config.environment.kind.is_none() || !config.needs_environment() {
         return;
     }
     let Err(ConnectError::Config(problems)) = rollout_env::check(&config.environment) else { return };
     let environment = root.inside("environment");
     let settings = environment.inside("provider_config");
-    for problem in problems.lines() {
-        let key = problem.split('`').find_map(|word| word.strip_prefix("provider_config."));
-        let entry = key.and_then(|key| settings.entry(key.split('.').next().unwrap_or(key)));
+    // Several of them are below a line that counts them.
+    let heading = usize::from(problems.lines().count() > 1);
+    for problem in problems.lines().skip(heading) {
+        let entry = problem.split('`').skip(1).step_by(2).find_map(|word| {
+            let key = word.strip_prefix("provider_config.").unwrap_or(word);
+            settings.entry(key.split('.').next().unwrap_or(key))
+        });
         let span = entry.map_or_else(|| environment.value_span("provider_config"), |entry| entry.key_span);
         let message = problem.trim_start_matches("- ").trim();
         root.reader.report(Diagnostic::error(root.reader.sources, span, Code::InvalidValue, message));
