@@ -61,6 +61,7 @@ pub fn a_trial_leaves_the_documented_directory_behind(suite: &Suite) {
         "attempt": 1,
         "task_git_commit_id": null,
         "reward": 0.5,
+        "pass_threshold": 1.0,
         "cost": 0.0,
         "environment_cost": 0.0,
         "model_cost": null,
@@ -86,6 +87,7 @@ pub fn a_trial_leaves_the_documented_directory_behind(suite: &Suite) {
         },
         "environment": "[facts]",
         "tries": 1,
+        "agent_starts": 1,
         "provenance": "[facts]",
     });
     // Compared as text, so that the order of the keys is checked too.

@@ -33,7 +33,8 @@ fn results(finished: &Finished) -> Vec<Value> {
 
 /// How many trials ran their install script.
 fn installed(finished: &Finished) -> usize {
-    results(finished).iter().filter(|result| !result["durations"]["agent_setup_sec"].is_null()).count()
+    let took_time = |result: &Value| result["durations"]["agent_setup_sec"].as_f64() > Some(0.0);
+    results(finished).iter().filter(|result| took_time(result)).count()
 }
 
 pub fn trials_of_this_job_and_later_ones_share_one_install(suite: &Suite) {

@@ -76,7 +76,8 @@ async fn a_process_that_keeps_starting_another_and_ending_is_seen_and_killed() {
     let hopper = "perl -e 'setpgrp; while (1) { my $child = fork; exit if $child }' > /dev/null 2>&1 &";
     for _ in 0..10 {
         container.bash(hopper).await;
-        assert_eq!(container.guest.survivors().await.unwrap().len(), 1);
+        // The older one may still be ending.
+        assert!(!container.guest.survivors().await.unwrap().is_empty());
         container.guest.kill_all().await.unwrap();
         assert_eq!(container.guest.survivors().await.unwrap(), Vec::<String>::new());
     }
