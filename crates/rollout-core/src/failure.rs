@@ -92,7 +92,7 @@ impl ErrorType {
 
 /// What a failed trial failed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum FailureCause {
     /// The agent: it counts as unsolved.
     Agent,
     /// The tests: it counts as unsolved, because an agent can make them fail.
@@ -103,7 +103,7 @@ pub enum Fault {
     Task,
 }
 
-impl Fault {
+impl FailureCause {
     /// Whether a trial that failed through it counts in the headline rate, as unsolved.
     pub fn is_counted(self) -> bool {
         matches!(self, Self::Agent | Self::Verifier)
@@ -112,24 +112,24 @@ impl Fault {
 
 impl ErrorType {
     /// What a trial with this error failed through.
-    pub fn fault(self) -> Fault {
+    pub fn fault(self) -> FailureCause {
         match self {
             Self::AgentInstallFailed
             | Self::AgentInstallTimeout
             | Self::AgentExecutionFailed
-            | Self::AgentExecutionTimeout => Fault::Agent,
+            | Self::AgentExecutionTimeout => FailureCause::Agent,
             Self::VerifierFailed
             | Self::VerifierTimeout
             | Self::VerifierRewardMissing
-            | Self::VerifierRewardInvalid => Fault::Verifier,
-            Self::TaskInvalid | Self::TaskNotFound => Fault::Task,
+            | Self::VerifierRewardInvalid => FailureCause::Verifier,
+            Self::TaskInvalid | Self::TaskNotFound => FailureCause::Task,
             Self::EnvironmentBuildFailed
             | Self::EnvironmentBuildTimeout
             | Self::EnvironmentImagePullFailed
             | Self::EnvironmentStartFailed
             | Self::EnvironmentResourceAllocationFailed
             | Self::EnvironmentTeardownFailed
-            | Self::InternalError => Fault::Infrastructure,
+            | Self::InternalError => FailureCause::Infrastructure,
         }
     }
 }

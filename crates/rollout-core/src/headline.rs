@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::result::{Fault, Totals};
+use crate::result::{FailureCause, Totals};
 
 /// Solved trials as a share of those that count: trials with a reward, and trials that the agent or the tests failed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -56,10 +56,10 @@ impl Totals {
         };
         for (kind, trials) in &self.errors {
             let place = match kind.fault() {
-                Fault::Agent => &mut counted.failed_by_agent,
-                Fault::Verifier => &mut counted.failed_by_verifier,
-                Fault::Infrastructure => &mut excluded.failed_by_infrastructure,
-                Fault::Task => &mut excluded.failed_by_task,
+                FailureCause::Agent => &mut counted.failed_by_agent,
+                FailureCause::Verifier => &mut counted.failed_by_verifier,
+                FailureCause::Infrastructure => &mut excluded.failed_by_infrastructure,
+                FailureCause::Task => &mut excluded.failed_by_task,
             };
             *place += trials;
         }

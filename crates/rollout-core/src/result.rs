@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use crate::failure::{ErrorType, Fault, TrialError};
+pub use crate::failure::{ErrorType, FailureCause, TrialError};
 use crate::{
     moment,
     name::{AgentName, DatasetName, TaskName, TrialId},

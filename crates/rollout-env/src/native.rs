@@ -1,41 +1,35 @@
 //! The native provider: the embedded container engine, with the host as its image.
 
+mod environment;
 mod output;
 
 use std::{
     collections::HashMap,
     fs, io,
-    os::fd::OwnedFd,
     path::Path,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use async_trait::async_trait;
-use rollout_guest::{GuestReply, MAX_REPLY, decode_reply, read_frame};
 use rollout_sandbox::{
-    CommandExit, CopyError, CopyIn, CreateError, EngineOptions, ExecError, ExitStatus, FileLookup, Image,
-    ImageConfig, Network, RunningSandbox, SandboxCommand, SandboxEngine, SandboxEngineError, SandboxLimits,
-    SandboxProcess, SandboxSpec, Stdio,
+    CreateError, EngineOptions, Image, Network, SandboxEngine, SandboxEngineError, SandboxLimits,
+    SandboxSpec,
     build::{
         BaseImageError, BaseImages as _, BuildRequest, HostImages, ImageBuildError, LogSink, build, inspect,
     },
 };
-use rustix::pipe::PipeFlags;
 use serde_json::json;
-use tokio::sync::{RwLock, RwLockReadGuard};
 
-use self::output::Pumps;
+use self::environment::NativeEnvironment;
 use crate::{
     blocking::blocking,
     config::EnvironmentConfig,
     environment::{
-        CommandRole, CopyMode, CopyOut, CopyReport, Environment, EnvironmentError, EnvironmentSpec, Exec,
-        Exit, Facts, FileRead, ImageProblem, ImageRequest, Outcome, PreparedImage, Provider, no_dockerfile,
+        Environment, EnvironmentError, EnvironmentSpec, ImageProblem, ImageRequest, PreparedImage, Provider,
+        no_dockerfile,
     },
     host::HostPaths,
     preparations::Preparations,
-    receive::{LOG_LIMITS, Receive, ReceiveError, Received},
     trouble::is_network_trouble,
 };
 use rollout_core::text::chain;
@@ -44,16 +38,6 @@ use rollout_settings::{
     forms::{whole, word},
     read_json,
 };
-
-/// A command that was killed has ended long before this; what became of it matters less than going on.
-const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where names of hosts are looked up inside, and how much of it is kept.
-const HOSTS: &str = "/etc/hosts";
-const MAX_HOSTS_BYTES: u64 = 64 << 10;
-
-/// Scripts of any user inside write their logs there.
-const SHARED_DIR_MODE: u32 = 0o777;
 
 rollout_settings::settings! {
     /// The native part of `provider_config`.
@@ -279,266 +263,6 @@ impl Provider for Native {
     }
 }
 
-/// A running native environment.
-struct NativeEnvironment {
-    id: String,
-    facts: Facts,
-    isolates_verifier: bool,
-    settings: ImageConfig,
-    /// A snapshot starts it anew, under the same name and on the same files.
-    sandbox: RwLock<RunningSandbox>,
-    pumps: Pumps,
-}
-
-impl NativeEnvironment {
-    fn new(sandbox: RunningSandbox) -> Self {
-        let network = network_name(sandbox.spec().network);
-        let mut enforced = serde_json::to_value(sandbox.enforced()).unwrap_or_default();
-        enforced["storage"] = false.into();
-        Self {
-            id: sandbox.id().to_owned(),
-            facts: Facts { network: network.to_owned(), enforced },
-            isolates_verifier: !sandbox.spec().private_dirs.is_empty(),
-            settings: sandbox.spec().image.config().clone(),
-            sandbox: RwLock::new(sandbox),
-            pumps: Pumps::default(),
-        }
-    }
-
-    async fn add_hosts(&self, hosts: &[(String, String)]) -> Result<(), EnvironmentError> {
-        let mut file = match self.read_file(HOSTS, MAX_HOSTS_BYTES).await? {
-            FileRead::Content(content) => content,
-            FileRead::Missing | FileRead::NotRegular | FileRead::TooLarge(_) => Vec::new(),
-        };
-        for (name, address) in hosts {
-            file.extend(format!("\n{address} {name}\n").into_bytes());
-        }
-        self.sandbox().await.write_file(HOSTS, &file, 0o644).await.map_err(copy_error)
-    }
-
-    async fn sandbox(&self) -> RwLockReadGuard<'_, RunningSandbox> {
-        self.sandbox.read().await
-    }
-
-    fn command(&self, argv: &[&str], env: &[(String, String)], stdio: [OwnedFd; 2]) -> SandboxCommand {
-        let image = &self.settings;
-        let [stdout, stderr] = stdio;
-        SandboxCommand {
-            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
-            env: image.env.iter().chain(env).cloned().collect(),
-            cwd: image.workdir.clone(),
-            user: image.user.clone(),
-            stdin: Stdio::Null,
-            stdout,
-            stderr,
-            tty: false,
-            nested: false,
-        }
-    }
-}
-
-#[async_trait]
-impl Environment for NativeEnvironment {
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn facts(&self) -> Facts {
-        self.facts.clone()
-    }
-
-    fn isolates_verifier(&self) -> bool {
-        self.isolates_verifier
-    }
-
-    async fn address(&self) -> Result<Option<String>, EnvironmentError> {
-        // On the host's network every environment is at the same address.
-        let sandbox = self.sandbox().await;
-        Ok((sandbox.spec().network == Network::Host).then(|| "127.0.0.1".to_owned()))
-    }
-
-    async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
-        let options = CopyIn { replace: mode == CopyMode::Replace };
-        self.sandbox().await.copy_in(source, target, options).await.map_err(copy_error)
-    }
-
-    async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
-        self.sandbox().await.write_file(path, content, 0o755).await.map_err(copy_error)
-    }
-
-    async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
-        let lost = |error: io::Error| EnvironmentError::Lost(error.to_string());
-        let (stream, sent) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|error| lost(error.into()))?;
-        let receive = Receive::new(&copy, LOG_LIMITS);
-        let received = tokio::task::spawn_blocking(move || {
-            let mut stream = io::BufReader::new(fs::File::from(stream));
-            // What cut the stream off is told by the sandbox.
-            receive.all(|| {
-                let frame = read_frame(&mut stream, MAX_REPLY).ok().flatten();
-                let reply = frame.map(|frame| decode_reply(&frame).map(|(_, reply)| reply));
-                reply.unwrap_or(Ok(GuestReply::Done)).ok()
-            })
-        });
-        let sandbox = self.sandbox().await;
-        let copied = sandbox.copy_out(copy.source, copy.first, LOG_LIMITS, sent).await;
-        let received = received.await.map_err(|error| lost(io::Error::other(error)))?;
-        match received {
-            Err(error @ ReceiveError::Host { .. }) => Err(EnvironmentError::Lost(chain(&error))),
-            Ok(Received::Whole(skipped)) => {
-                copied.map_err(copy_error)?;
-                Ok(CopyReport { skipped })
-            }
-            Err(ReceiveError::Nonsense) | Ok(Received::Failed(_) | Received::Lost) => {
-                copied.map_err(copy_error)?;
-                Err(EnvironmentError::Lost("the sandbox sent files in a way that none does".to_owned()))
-            }
-        }
-    }
-
-    async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        let read = self.sandbox().await.read_file(path, max_bytes).await.map_err(copy_error)?;
-        Ok(match read {
-            FileLookup::File(bytes) => FileRead::Content(bytes),
-            FileLookup::Missing => FileRead::Missing,
-            FileLookup::NotRegular => FileRead::NotRegular,
-            FileLookup::TooLarge(size) => FileRead::TooLarge(size),
-        })
-    }
-
-    async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
-        for path in paths {
-            self.sandbox().await.make_dir(path, SHARED_DIR_MODE, empty).await.map_err(copy_error)?;
-        }
-        Ok(())
-    }
-
-    async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
-        self.sandbox().await.symlink(target, link).await.map_err(copy_error)
-    }
-
-    async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
-        let (stdout, stdout_end) =
-            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
-        let (stderr, stderr_end) =
-            output::pipe().map_err(|error| EnvironmentError::Lost(error.to_string()))?;
-        let request = SandboxCommand {
-            nested: command.role == CommandRole::Agent,
-            ..self.command(command.argv, command.env, [stdout_end, stderr_end])
-        };
-        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
-        let stdout = self.pumps.start(stdout, command.stdout);
-        let stderr = self.pumps.start(stderr, command.stderr);
-        let exit = wait(process, command.deadline).await;
-        stdout.catch_up().await;
-        stderr.catch_up().await;
-        exit
-    }
-
-    async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
-        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|error| EnvironmentError::Lost(error.to_string()));
-        let stdio = [copy(&terminal)?, copy(&terminal)?];
-        let env = [("TERM".to_owned(), "xterm-256color".to_owned())];
-        let request =
-            SandboxCommand { stdin: Stdio::Fd(terminal), tty: true, ..self.command(argv, &env, stdio) };
-        let process = self.sandbox().await.exec(request).await.map_err(exec_error)?;
-        wait(process, None).await
-    }
-
-    async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
-        let mut sandbox = self.sandbox.write().await;
-        sandbox.snapshot(key).await.map_err(|error| EnvironmentError::Lost(chain(&error)))
-    }
-
-    async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        let survivors = self.sandbox().await.survivors().await.map_err(exec_error)?;
-        Ok(survivors.into_iter().map(|survivor| survivor.command).collect())
-    }
-
-    async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        self.sandbox().await.kill_all().await.map_err(exec_error)
-    }
-
-    fn cost(&self) -> f64 {
-        0.0
-    }
-
-    async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError> {
-        let ended = self
-            .sandbox
-            .into_inner()
-            .destroy()
-            .await
-            .map_err(|error| EnvironmentError::Teardown(chain(&error)));
-        self.pumps.finish().await;
-        ended
-    }
-
-    async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError> {
-        let place = self
-            .sandbox
-            .into_inner()
-            .preserve()
-            .await
-            .map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
-        self.pumps.finish().await;
-        Ok(place.display().to_string())
-    }
-}
-
-/// Waits for a command, or for its deadline and the end of everything it started.
-async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
-    let mut awaited = Awaited(Some(process));
-    let in_time = match deadline {
-        Some(deadline) => tokio::time::timeout(deadline, awaited.wait()).await.ok(),
-        None => Some(awaited.wait().await),
-    };
-    let Some(exit) = in_time else {
-        awaited.kill().await?;
-        let exit = match tokio::time::timeout(KILL_TIMEOUT, awaited.wait()).await {
-            Ok(exit) => Some(exit?),
-            Err(_) => None,
-        };
-        let oom_killed = exit.is_some_and(|exit| exit.oom_killed);
-        return Ok(Exit { outcome: Outcome::TimedOut, oom_killed });
-    };
-    let exit = exit?;
-    let outcome = match exit.status {
-        ExitStatus::Code(code) => Outcome::Code(code),
-        ExitStatus::Signal(signal) => Outcome::Signal(signal),
-    };
-    Ok(Exit { outcome, oom_killed: exit.oom_killed })
-}
-
-/// A command that is killed, with all that it started, when nobody waits for it any more.
-struct Awaited(Option<SandboxProcess>);
-
-impl Awaited {
-    async fn wait(&mut self) -> Result<CommandExit, EnvironmentError> {
-        let Some(process) = &mut self.0 else { return std::future::pending().await };
-        let exit = process.wait().await;
-        self.0 = None;
-        exit.map_err(exec_error)
-    }
-
-    async fn kill(&self) -> Result<(), EnvironmentError> {
-        match &self.0 {
-            Some(process) => process.kill_tree().await.map_err(exec_error),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        let Some(process) = self.0.take() else { return };
-        // Without a runtime everything ends with the engine.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { process.kill_tree().await });
-        }
-    }
-}
-
 /// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
 fn build_error(error: ImageBuildError) -> EnvironmentError {
     let text = chain(&error);
@@ -558,26 +282,6 @@ fn network_name(network: Network) -> &'static str {
     NETWORKS.iter().find(|(_, known)| *known == network).map_or("", |(name, _)| name)
 }
 
-/// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.
-fn copy_error(error: CopyError) -> EnvironmentError {
-    match error {
-        CopyError::Gone(_) | CopyError::Host { .. } => EnvironmentError::Lost(chain(&error)),
-        CopyError::Inside { ref source, .. } if is_full(source) => EnvironmentError::DiskFull(chain(&error)),
-        _ => EnvironmentError::Command(chain(&error)),
-    }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-fn exec_error(error: ExecError) -> EnvironmentError {
-    match error {
-        ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
-        _ => EnvironmentError::Command(chain(&error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -587,16 +291,6 @@ mod tests {
     fn the_table_in_docs_has_what_the_schema_has() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native.md");
         check_page(&page, &[("native", NativeKeys::keys())]).unwrap();
-    }
-
-    #[test]
-    fn a_full_disk_is_told_from_a_path_that_was_spoilt() {
-        let inside = |kind: io::ErrorKind| {
-            copy_error(CopyError::Inside { step: "making".into(), path: "/logs".into(), source: kind.into() })
-        };
-        assert!(matches!(inside(io::ErrorKind::StorageFull), EnvironmentError::DiskFull(_)));
-        assert!(matches!(inside(io::ErrorKind::QuotaExceeded), EnvironmentError::DiskFull(_)));
-        assert!(matches!(inside(io::ErrorKind::NotADirectory), EnvironmentError::Command(_)));
     }
 
     #[test]

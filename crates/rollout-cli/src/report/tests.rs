@@ -245,14 +245,14 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     stopping: running trials are torn down; press Ctrl-C again to stop at once
     – shell/quickstart/sort__2  skipped
 
-    agent   dataset     trials  completed  failed  pass rate  incl. failed  mean reward     cost  time
-    oracle  quickstart       1          1       0     100.0%        100.0%            1  $0.0342  2.1s
-    shell   quickstart       4          1       1       0.0%          0.0%            0  $0.0342  4.2s
-    all                      5          2       1      50.0%         33.3%          0.5  $0.0684  6.3s
+    agent   dataset     trials  completed  failed  excluded  solved  pass rate  mean reward      cost  time
+    oracle  quickstart       1          1       0         0       1     100.0%            1   $0.0342  2.1s
+    shell   quickstart       4          1       1         0       0       0.0%            0  ≥$0.0342  4.2s
+    all                      5          2       1         0       1      33.3%        0.333  ≥$0.0684  6.3s
 
-    agent   dataset     pass rate, 95%  k  pass@k  pass^k  time p50  time p90  cost p50  cost p90
-    oracle  quickstart     20.7–100.0%  —       —       —      2.1s      2.1s         —         —
-    shell   quickstart       9.5–90.5%  2  100.0%    0.0%      2.1s      2.1s     $0.27     $0.45
+    agent   dataset     pass rate, 95%  mean reward ± se  time p50  time p90  cost p50  cost p90
+    oracle  quickstart     20.7–100.0%                 —      2.1s      2.1s         —         —
+    shell   quickstart       6.1–79.2%     0.333 ± 0.222      2.1s      2.1s     $0.27     $0.45
 
     metrics  mean  max
     oracle      1    1
@@ -323,7 +323,14 @@ fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
         text.replace("\n\n", "\n").trim().to_owned()
     };
     let mut kinds = vec![ErrorType::AgentExecutionFailed; 9];
-    insta::assert_snapshot!(summary(&kinds, 0, 0), @"");
+    insta::assert_snapshot!(summary(&kinds, 0, 0), @"
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    shell  set          10          1       9         0       1      10.0%          0.1     —  0.0s
+    failed
+      shell  set  9  agent_execution_failed
+    10 trials in 5.0s: 1 completed, 9 failed
+    results  result.json
+    ");
     kinds.extend([ErrorType::EnvironmentStartFailed, ErrorType::TaskInvalid]);
     insta::assert_snapshot!(summary(&kinds, 0, 1), @"");
     insta::assert_snapshot!(summary(&[], 2, 0), @"");
@@ -468,8 +475,8 @@ fn nothing_completed_is_a_dash_not_a_zero() {
     my-eval: 5 trials, 2 at a time, on native
     results in jobs/my-eval
 
-    agent  dataset     trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    shell  quickstart       2          0       2          —          0.0%            —    $0  4.2s
+    agent  dataset     trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    shell  quickstart       2          0       2         0       0       0.0%            0     —  4.2s
 
     metrics  mean  max
     shell       —    —

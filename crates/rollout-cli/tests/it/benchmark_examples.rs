@@ -78,8 +78,8 @@ fn in_the_example_benchmark_the_scripted_model_does_sums_in_two_languages() {
     ✓ zh-3  score 1
     ○ zh-4  score 0
 
-    agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    gpt-4.1-mini  sums          8          8       0      75.0%         75.0%         0.75    $0  [time]
+    agent         dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    gpt-4.1-mini  sums          8          8       0         0       6      75.0%         0.75     —  [time]
 
     agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
     gpt-4.1-mini  sums         40.9–92.9%      0.75 ± 0.164  [time]  [time]
@@ -111,8 +111,8 @@ fn in_the_example_benchmark_tools_programs_documents_and_databases_are_asked() {
     ✓ sql-1  score 1
     ✓ sql-2  score 1
 
-    agent         dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    gpt-4.1-mini  library       7          7       0      85.7%         85.7%        0.857    $0  [time]
+    agent         dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    gpt-4.1-mini  library       7          7       0         0       6      85.7%        0.857     —  [time]
 
     agent         dataset  pass rate, 95%  mean reward ± se  time p50  time p90
     gpt-4.1-mini  library      48.7–97.4%     0.857 ± 0.143  [time]  [time]

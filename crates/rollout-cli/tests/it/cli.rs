@@ -141,11 +141,10 @@ fn help_of_run_groups_its_options() {
 
     What comes out:
           --fail-under <RATE=BOUND>
-              Exit with 1 if a rate over completed trials is below this: pass_rate=0.9 or
-              mean_reward=0.5
+              Exit with 1 if the headline pass_rate or mean_reward is below this, such as pass_rate=0.9
 
           --junit <FILE>
-              Write a JUnit report; a reward below 1 is a failure, a failed trial an error
+              Write a JUnit report; an unsolved trial is a failure, a failed trial an error
 
           --output <FOR>
               Choose who reads the output

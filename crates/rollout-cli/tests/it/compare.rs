@@ -47,17 +47,17 @@ fn agents_of_a_job_are_compared_task_by_task() {
     job.run().expect(1);
     let told = job.rollout(&["compare", "jobs/job"]).expect(0);
     insta::assert_snapshot!(shown(&told.stdout()), @"
-            tasks  trials  failed  pass rate         95%  incl. failed  mean reward
-    agent       6       6       0      50.0%  18.8–81.2%         50.0%          0.5
-    better      6       6       0      83.3%  43.6–97.0%         83.3%        0.833
-    broken      6       6       1      60.0%  23.1–88.2%         50.0%          0.6
+            tasks  trials  failed  excluded  pass rate         95%  mean reward
+    agent       6       6       0         0      50.0%  18.8–81.2%          0.5
+    better      6       6       0         0      83.3%  43.6–97.0%        0.833
+    broken      6       6       1         0      50.0%  18.8–81.2%          0.5
 
-    against agent    tasks               mean reward      p                 pass rate      p  won  lost  McNemar p  cost  time
-    better               6  +0.333 (-0.524 to +1.19)  1.000  +33.3% (-52.4 to +100.0)  1.000    3     1      1.000     —  [time]
-    broken               5                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000     —  [time]
-      failures as 0      6                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000
+    against agent     tasks               mean reward      p                 pass rate      p  won  lost  McNemar p  cost  time
+    better                6  +0.333 (-0.524 to +1.19)  1.000  +33.3% (-52.4 to +100.0)  1.000    3     1      1.000     —  [time]
+    broken                6                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000     —  [time]
+      completed only      5                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000
     differences are means over tasks with their 95% intervals; p is that of a permutation test, adjusted by Holm's method for 2 comparisons;
-    a task is won if at least half of its attempts pass here and fewer than half there
+    a task is won if at least half of its attempts are solved here and fewer than half there
 
     only better solves 3 tasks
       set/t4
@@ -116,14 +116,14 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
     job.run().expect(0);
     let told = job.rollout(&["compare", "jobs/before", "jobs/job"]).expect(0);
     insta::assert_snapshot!(shown(&told.stdout()), @"
-                       tasks  trials  failed  pass rate         95%  incl. failed  mean reward
-    jobs/before/agent      6      12       0      33.3%  13.8–60.9%         33.3%        0.333
-    jobs/job/agent         5       5       0      40.0%  11.8–76.9%         40.0%          0.4
+                       tasks  trials  failed  excluded  pass rate         95%  mean reward
+    jobs/before/agent      6      12       0         0      33.3%  13.8–60.9%        0.333
+    jobs/job/agent         5       5       0         0      40.0%  11.8–76.9%          0.4
 
     against jobs/before/agent  tasks  mean reward      p             pass rate      p  won  lost  McNemar p  cost  time
     jobs/job/agent                 5   0 (0 to 0)  1.000  +0.0% (+0.0 to +0.0)  1.000    0     0          —     —  [time]
     differences are means over tasks with their 95% intervals; p is that of a permutation test;
-    a task is won if at least half of its attempts pass here and fewer than half there
+    a task is won if at least half of its attempts are solved here and fewer than half there
 
     only jobs/before/agent has 1 task
       set/t6

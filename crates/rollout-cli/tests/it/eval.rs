@@ -67,8 +67,8 @@ fn a_run_shows_the_running_score_and_where_everything_is() {
     [2/3] ○ q2  score 0, 0.5 on average  …s
     [3/3] ✓ 问题  answered  …s
 
-    agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    m      questions       3          3       0      50.0%         50.0%          0.5    $0  …s
+    agent  dataset    trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    m      questions       3          3       0         0       1      50.0%          0.5     —  …s
 
     agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
     m      questions       9.5–90.5%         0.5 ± 0.5      …s      …s

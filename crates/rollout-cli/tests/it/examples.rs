@@ -155,8 +155,8 @@ fn in_the_example_math_the_scripted_model_solves_what_is_written_in_figures() {
     ○ model/math/4__1  reward 0  [time]
     ○ model/math/4__2  reward 0  [time]
 
-    agent  dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    model  math         10         10       0      80.0%         80.0%          0.8    $0  [time]
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    model  math         10         10       0         0       8      80.0%          0.8     —  [time]
 
     agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
     model  math         49.0–94.3%         0.8 ± 0.2  2   80.0%   80.0%  [time]  [time]
@@ -181,8 +181,8 @@ fn in_the_example_judge_another_model_grades() {
     ✓ model/questions/1__1  reward 1  [time]
     ○ model/questions/2__1  reward 0  [time]
 
-    agent  dataset    trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    model  questions       3          3       0      66.7%         66.7%        0.667    $0  [time]
+    agent  dataset    trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    model  questions       3          3       0         0       2      66.7%        0.667     —  [time]
 
     agent  dataset    pass rate, 95%  mean reward ± se  time p50  time p90
     model  questions      20.8–93.9%     0.667 ± 0.333  [time]  [time]
@@ -211,8 +211,8 @@ fn in_the_example_tools_the_model_counts_in_a_container() {
     ○ model/log/2__1  reward 0  [time]
     ○ model/log/2__2  reward 0  [time]
 
-    agent  dataset  trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    model  log           6          6       0      66.7%         66.7%        0.667    $0  [time]
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    model  log           6          6       0         0       4      66.7%        0.667     —  [time]
 
     agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
     model  log          30.0–90.3%     0.667 ± 0.333  2   66.7%   66.7%  [time]  [time]
@@ -241,11 +241,11 @@ fn in_the_example_model_agent_a_model_stands_between_the_oracle_and_nop() {
     ✓ oracle/quickstart/fix-script__1  reward 1  [time]
     ✓ oracle/quickstart/hello-world__1  reward 1  [time]
 
-    agent   dataset     trials  completed  failed  pass rate  incl. failed  mean reward  cost  time
-    oracle  quickstart       3          3       0     100.0%        100.0%            1    $0  [time]
-    nop     quickstart       3          3       0       0.0%          0.0%            0    $0  [time]
-    model   quickstart       3          3       0      66.7%         66.7%        0.667    $0  [time]
-    all                      9          9       0      55.6%         55.6%        0.556    $0  [time]
+    agent   dataset     trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    oracle  quickstart       3          3       0         0       3     100.0%            1     —  [time]
+    nop     quickstart       3          3       0         0       0       0.0%            0     —  [time]
+    model   quickstart       3          3       0         0       2      66.7%        0.667     —  [time]
+    all                      9          9       0         0       5      55.6%        0.556     —  [time]
 
     agent   dataset     pass rate, 95%  mean reward ± se  time p50  time p90
     oracle  quickstart     43.9–100.0%             1 ± 0  [time]  [time]

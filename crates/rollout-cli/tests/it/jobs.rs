@@ -53,7 +53,30 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
       "skipped_trials": 0,
       "pass_rate": 0.5,
       "mean_reward": 0.5,
+      "headline": {
+        "pass_rate": 0.25,
+        "mean_reward": 0.25,
+        "solved_trials": 2,
+        "counted_trials": 8,
+        "counted": {
+          "scored": 4,
+          "failed_by_agent": 0,
+          "failed_by_verifier": 4
+        },
+        "excluded": {
+          "failed_by_infrastructure": 0,
+          "failed_by_task": 0,
+          "unscored": 0,
+          "skipped": 0
+        },
+        "pass_thresholds": {
+          "set": 1.0
+        }
+      },
       "total_cost": 0.0,
+      "environment_cost": 0.0,
+      "model_cost": null,
+      "restarted_trials": 0,
       "total_duration_sec": "[time]",
       "started_at": "[time]",
       "ended_at": "[time]",
@@ -65,7 +88,26 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
           "skipped_trials": 0,
           "pass_rate": 1.0,
           "mean_reward": 1.0,
+          "headline": {
+            "pass_rate": 0.5,
+            "mean_reward": 0.5,
+            "solved_trials": 2,
+            "counted_trials": 4,
+            "counted": {
+              "scored": 2,
+              "failed_by_agent": 0,
+              "failed_by_verifier": 2
+            },
+            "excluded": {
+              "failed_by_infrastructure": 0,
+              "failed_by_task": 0,
+              "unscored": 0,
+              "skipped": 0
+            }
+          },
           "total_cost": 0.0,
+          "environment_cost": 0.0,
+          "model_cost": null,
           "metrics": {
             "mean": 1.0,
             "sum": 2.0,
@@ -80,7 +122,26 @@ fn results_are_in_enumeration_order_with_totals_by_agent() {
           "skipped_trials": 0,
           "pass_rate": 0.0,
           "mean_reward": 0.0,
+          "headline": {
+            "pass_rate": 0.0,
+            "mean_reward": 0.0,
+            "solved_trials": 0,
+            "counted_trials": 4,
+            "counted": {
+              "scored": 2,
+              "failed_by_agent": 0,
+              "failed_by_verifier": 2
+            },
+            "excluded": {
+              "failed_by_infrastructure": 0,
+              "failed_by_task": 0,
+              "unscored": 0,
+              "skipped": 0
+            }
+          },
           "total_cost": 0.0,
+          "environment_cost": 0.0,
+          "model_cost": null,
           "metrics": {
             "mean": 0.0,
             "sum": 0.0,
@@ -373,7 +434,7 @@ fn fail_under_makes_a_low_pass_rate_fail_the_command() {
 #[test]
 fn a_full_disk_stops_the_job_and_loses_nothing_that_was_reported() {
     let mut job = job()
-        .script("head -c 200000 /dev/zero > /logs/agent/bulk; touch /app/done")
+        .script("head -c 200000 /dev/urandom > /logs/agent/bulk; touch /app/done")
         .set("n_concurrent_trials", json!(1));
     for number in 0..20 {
         job = job.task(TestTask::new(&format!("task-{number:02}")));

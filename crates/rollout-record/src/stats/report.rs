@@ -411,8 +411,8 @@ mod tests {
         let lines: Vec<&str> =
             text.lines().map(str::trim).filter(|line| line.contains("task_name")).collect();
         insta::assert_snapshot!(lines.join("\n"), @r#"
-        {"task_name":"a","dataset_name":"set","category":"math","trials":2,"completed":2,"failed":0,"skipped":0,"failed_excluded":{"trials":2,"passed":1,"pass_rate":0.5,"interval":{"low":0.09453120573423088,"high":0.9054687942657691},"mean_reward":0.5,"standard_error":0.5,"pass_at_k":[0.5,1.0],"pass_all_k":[0.5,0.0]},"mean_duration_sec":2.0,"mean_cost_usd":0.5},
-        {"task_name":"b","dataset_name":"set","trials":1,"completed":0,"failed":1,"skipped":0,"failed_excluded":{"trials":0,"passed":0,"pass_rate":null,"interval":null,"mean_reward":null,"standard_error":null,"pass_at_k":[],"pass_all_k":[]},"failed_as_zero":{"trials":1,"passed":0,"pass_rate":0.0,"interval":{"low":0.0,"high":0.7934506856227623},"mean_reward":0.0,"standard_error":null,"pass_at_k":[0.0],"pass_all_k":[0.0]},"mean_duration_sec":2.0,"mean_cost_usd":null}
+        {"task_name":"a","dataset_name":"set","category":"math","trials":2,"completed":2,"failed":0,"skipped":0,"excluded":0,"headline":{"trials":2,"solved":1,"pass_rate":0.5,"interval":{"low":0.09453120573423088,"high":0.9054687942657691},"mean_reward":0.5,"standard_error":0.5,"pass_at_k":[0.5,1.0],"pass_all_k":[0.5,0.0]},"mean_duration_sec":2.0,"mean_cost_usd":0.5},
+        {"task_name":"b","dataset_name":"set","trials":1,"completed":0,"failed":1,"skipped":0,"excluded":0,"headline":{"trials":1,"solved":0,"pass_rate":0.0,"interval":{"low":0.0,"high":0.7934506856227623},"mean_reward":0.0,"standard_error":null,"pass_at_k":[0.0],"pass_all_k":[0.0]},"failed_excluded":{"trials":0,"solved":0,"pass_rate":null,"interval":null,"mean_reward":null,"standard_error":null,"pass_at_k":[],"pass_all_k":[]},"mean_duration_sec":2.0,"mean_cost_usd":null}
         "#);
         let read: Statistics = serde_json::from_str(&text).unwrap();
         assert_eq!(read, statistics);

@@ -68,6 +68,8 @@ pub struct Form<T> {
     unset: Option<&'static str>,
     others: Vec<Other<T>>,
     always: bool,
+    /// Whether the record has it only where the key was written.
+    where_written: bool,
 }
 
 /// Another key that is read with the value.
@@ -116,6 +118,7 @@ impl<T: 'static> Form<T> {
             unset: None,
             others: Vec::new(),
             always: false,
+            where_written: false,
         }
     }
 
@@ -128,6 +131,13 @@ impl<T: 'static> Form<T> {
     /// Leaves the value out of the record.
     pub fn unrecorded(mut self) -> Self {
         self.record = None;
+        self
+    }
+
+    /// Records the value only where the key was written: records that were made before the setting existed stay the
+    /// same, and with them their hashes.
+    pub fn recorded_where_written(mut self) -> Self {
+        self.where_written = true;
         self
     }
 
@@ -323,6 +333,7 @@ impl<T: 'static> Form<T> {
             unset: self.unset,
             others: self.others.into_iter().map(|other| Other { key: other.key, record: None }).collect(),
             always: self.always,
+            where_written: self.where_written,
         }
     }
 
@@ -344,6 +355,9 @@ impl<T: 'static> Form<T> {
 
     /// Puts the value into the record of its section.
     pub fn record(&self, key: &str, value: &T, written: Written<'_>, out: &mut Map<String, Json>) {
+        if self.where_written && written.key(key).node.is_none() {
+            return;
+        }
         let others = self.others.iter().map(|other| (other.key.name, &other.record));
         for (key, record) in std::iter::once((key, &self.record)).chain(others) {
             if let Some(record) = record {

@@ -252,11 +252,11 @@ rollout_settings::settings! {
         ///
         /// `shared`: where the agent worked. `separate`: in a fresh environment, with the artifacts copied in.
         pub environment: Option<VerifierEnvironment> =
-            word(&VERIFIER_ENVIRONMENTS).optional().unset("the task's, else `shared`"),
+            word(&VERIFIER_ENVIRONMENTS).optional().recorded_where_written().unset("the task's, else `shared`"),
         /// The image that test.sh runs in, in an environment of its own.
-        pub image: Option<String> = filled().optional().unset("the task's"),
+        pub image: Option<String> = filled().optional().recorded_where_written().unset("the task's"),
         /// Files and directories that are copied from the agent's environment to a separate one, beside the task's.
-        pub artifacts: Vec<String> = absolute_paths(),
+        pub artifacts: Vec<String> = absolute_paths().recorded_where_written(),
         /// Variables for test.sh; they win over the task's.
         pub env: Env = env(),
     }

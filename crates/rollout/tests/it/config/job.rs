@@ -90,9 +90,6 @@ fn the_documented_job_is_read() {
         "after_agent_error": "skip",
         "ignore_exit_code": false,
         "agent_processes": "keep",
-        "environment": null,
-        "image": null,
-        "artifacts": [],
         "env": {}
       },
       "metrics": [
