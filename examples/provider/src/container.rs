@@ -195,8 +195,6 @@ impl Environment for Container {
             let words = format!("a snapshot would leave out the volumes of the image: {}", volumes.trim());
             return Err(EnvironmentError::Command(words));
         }
-        // An install script can change it, and it is the first process of every container of the snapshot.
-        self.explained(self.guest()?.restore_program().await).await?;
         // The container itself runs as the super-user, for the guest.
         let user = format!("USER {}", self.user);
         let committed = self.docker.call(&["commit", "--change", &user, &self.name, &reference]).await;

@@ -332,8 +332,24 @@ fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
     results  result.json
     ");
     kinds.extend([ErrorType::EnvironmentStartFailed, ErrorType::TaskInvalid]);
-    insta::assert_snapshot!(summary(&kinds, 0, 1), @"");
-    insta::assert_snapshot!(summary(&[], 2, 0), @"");
+    insta::assert_snapshot!(summary(&kinds, 0, 1), @"
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    shell  set          12          1      11         2       1      10.0%          0.1     —  0.0s
+    excluded from the pass rate: failed 1 by the infrastructure, 1 by the task
+    failed
+      shell  set  9  agent_execution_failed
+      shell  set  1  environment_start_failed
+      shell  set  1  task_invalid
+    12 trials in 5.0s: 1 completed, 11 failed
+    restarted: 1 trial started the agent more than once, because an earlier try failed: see `agent_starts` in result.json
+    results  result.json
+    ");
+    insta::assert_snapshot!(summary(&[], 2, 0), @"
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    shell  set           2          2       0         0       —          —            —     —  0.0s
+    2 trials in 5.0s: 2 completed, 0 failed
+    results  result.json
+    ");
 }
 
 #[test]

@@ -10,7 +10,8 @@ fn job() -> TestJob {
 /// The row of an agent in the table at the end, word by word.
 fn row(stdout: &str, agent: &str) -> String {
     // The head of the table starts with the word agent, too.
-    let row = stdout.lines().rev().find(|line| line.starts_with(&format!("{agent} "))).unwrap();
+    let is_row = |line: &&str| line.starts_with(&format!("{agent} ")) && !line.contains("dataset");
+    let row = stdout.lines().find(is_row).unwrap();
     // The time, which is never the same, comes last.
     row.split_whitespace().take(10).collect::<Vec<_>>().join(" ")
 }
@@ -24,10 +25,31 @@ fn an_agent_that_crashes_in_nine_of_ten_attempts_solves_ten_percent() {
     let run = ["run", "job.yaml", "--fail-under", "pass_rate=0.9"];
     let finished = job.rollout(&run).expect(1);
     assert!(finished.stderr().contains("fail-under: pass_rate is 0.1, below 0.9"), "{}", finished.stderr());
-    insta::assert_snapshot!(row(&finished.stdout(), "agent"), @"");
+    insta::assert_snapshot!(row(&finished.stdout(), "agent"), @"agent set 10 1 9 0 1 10.0% 0.1 —");
     let result = finished.result();
     assert_eq!(result["pass_rate"], 1.0, "the document's own rate is over completed trials");
-    insta::assert_json_snapshot!(result["headline"], @"");
+    insta::assert_json_snapshot!(result["headline"], @r#"
+    {
+      "pass_rate": 0.1,
+      "mean_reward": 0.1,
+      "solved_trials": 1,
+      "counted_trials": 10,
+      "counted": {
+        "scored": 1,
+        "failed_by_agent": 9,
+        "failed_by_verifier": 0
+      },
+      "excluded": {
+        "failed_by_infrastructure": 0,
+        "failed_by_task": 0,
+        "unscored": 0,
+        "skipped": 0
+      },
+      "pass_thresholds": {
+        "set": 1.0
+      }
+    }
+    "#);
     assert_eq!(result["agents"]["agent"]["headline"]["pass_rate"], 0.1);
     let figures = &result["statistics"]["agents"]["agent"]["headline"];
     assert_eq!((&figures["trials"], &figures["pass_rate"]["rate"]), (&json!(10), &json!(0.1)));
@@ -41,7 +63,7 @@ fn what_the_infrastructure_or_the_task_failed_is_left_out_of_the_rate_and_told()
         .task(TestTask::new("no-tests").without("tests/test.sh"))
         .oracle();
     let finished = job.run().expect(1);
-    insta::assert_snapshot!(row(&finished.stdout(), "oracle"), @"");
+    insta::assert_snapshot!(row(&finished.stdout(), "oracle"), @"oracle set 3 1 2 2 1 100.0% 1 —");
     assert!(
         finished
             .stdout()
@@ -61,7 +83,7 @@ fn what_the_infrastructure_or_the_task_failed_is_left_out_of_the_rate_and_told()
 fn trials_without_a_verifier_have_a_dash_and_no_rate() {
     let job = job().task(TestTask::new("task")).oracle().set("verifier", json!({"disable": true}));
     let finished = job.run().expect(0);
-    insta::assert_snapshot!(row(&finished.stdout(), "oracle"), @"");
+    insta::assert_snapshot!(row(&finished.stdout(), "oracle"), @"oracle set 1 1 0 0 — — — —");
     let headline = &finished.result()["headline"];
     assert_eq!((&headline["pass_rate"], &headline["excluded"]["unscored"]), (&Value::Null, &json!(1)));
 }
@@ -121,7 +143,7 @@ fn an_interaction_is_solved_from_one_half_on_in_the_table_and_in_metadata_json()
         .set("n_attempts", json!(2))
         .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
     let finished = job.run().expect(0);
-    insta::assert_snapshot!(row(&finished.stdout(), "policy"), @"");
+    insta::assert_snapshot!(row(&finished.stdout(), "policy"), @"policy sums 2 2 0 0 2 100.0% 0.7 —");
     let metadata: Value = serde_json::from_str(&finished.file("metadata.json")).unwrap();
     assert_eq!((&metadata["pass_threshold"], &metadata["pass_at_k"]["2"]), (&json!(0.5), &json!(1.0)));
     let points = &finished.result()["statistics"]["agents"]["policy"]["headline"]["pass_k"];
