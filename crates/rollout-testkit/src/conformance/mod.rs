@@ -25,7 +25,7 @@
 //!
 //!     fn forget(&self, _place: &str) {}
 //!
-//!     fn kill(&self, _id: &str, _state_dir: &Path) {}
+//!     fn end_environments(&self, _job: &str, _state_dir: &Path) {}
 //! }
 //!
 //! rollout_testkit::conformance!(Mine);
