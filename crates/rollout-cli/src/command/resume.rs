@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
         job = open(resumable, loaded, overrides, &rerun, &change) => job?,
     };
     if job.remaining() == 0 {
-        // Only for whoever reads along; the exit status is that of the results.
+        // A message for people: the exit status depends on the results alone.
         let _ = writeln!(anstream::stderr().lock(), "{}", nothing_to_do(&job));
     }
     execute::execute(job, form, None, &[], &log, cancel).await

@@ -93,13 +93,13 @@ fn a_cost_that_is_not_known_is_null_and_a_dash_and_an_absurd_one_is_refused() {
     let job = job()
         .task(TestTask::new("task"))
         .oracle()
-        .agent(json!({"name": "told", "execute": "echo '{\"cost_usd\": 0.5}' > /logs/agent/usage.json"}))
+        .agent(json!({"name": "priced", "execute": "echo '{\"cost_usd\": 0.5}' > /logs/agent/usage.json"}))
         .agent(
             json!({"name": "absurd", "execute": "echo '{\"cost_usd\": 1.7e308}' > /logs/agent/usage.json"}),
         );
     let finished = job.run().expect(0);
     let cost = |agent: &str| row(&finished.stdout(), agent).split(' ').next_back().unwrap().to_owned();
-    assert_eq!([cost("oracle"), cost("told"), cost("absurd")], ["—", "$0.50", "—"]);
+    assert_eq!([cost("oracle"), cost("priced"), cost("absurd")], ["—", "$0.50", "—"]);
     let result = finished.result();
     assert_eq!((&result["total_cost"], &result["model_cost"]), (&json!(0.5), &json!(0.5)));
     assert_eq!(result["agents"]["oracle"]["model_cost"], Value::Null);

@@ -10,7 +10,7 @@ fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
 }
 
-fn told<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
+fn events_named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == name).collect()
 }
 
@@ -37,7 +37,7 @@ fn more_attempts_keep_those_that_have_run() {
     let first = job.run().expect(0);
     let kept = first.file("oracle/set/b__1/result.json");
     let grown = job.rollout(&["resume", "jobs/job", "--attempts", "3", "--output", "json"]).expect(0);
-    assert_eq!(told(&grown.events(), "trial_finished").len(), 4);
+    assert_eq!(events_named(&grown.events(), "trial_finished").len(), 4);
     let expected = ["a__1", "a__2", "a__3", "b__1", "b__2", "b__3"].map(|name| format!("oracle/set/{name}"));
     assert_eq!(names(&grown.result()), expected);
     assert_eq!(grown.file("oracle/set/b__1/result.json"), kept);
@@ -64,7 +64,7 @@ fn a_larger_job_file_adds_agents_datasets_tasks_and_attempts() {
     assert!(refused.stderr().contains("has more than the job was started with"), "{}", refused.stderr());
     assert!(refused.stderr().contains("--with"), "{}", refused.stderr());
     let grown = job.rollout(&["resume", "jobs/job", "--with", "job.yaml", "--output", "json"]).expect(0);
-    assert_eq!(told(&grown.events(), "trial_finished").len(), 11);
+    assert_eq!(events_named(&grown.events(), "trial_finished").len(), 11);
     let tasks = ["set/a__1", "set/a__2", "set/b__1", "set/b__2", "more/c__1", "more/c__2"];
     let expected: Vec<String> =
         ["oracle", "agent"].iter().flat_map(|agent| tasks.map(|task| format!("{agent}/{task}"))).collect();
@@ -152,13 +152,13 @@ fn rows_of_a_model_follow_when_another_agent_comes() {
     let rows = fs::read_to_string(job.dir().join("outputs.jsonl")).unwrap();
     let job = job.agent(model("two"));
     let grown = job.rollout(&["resume", "jobs/job", "--with", "job.yaml", "--output", "json"]).expect(0);
-    assert_eq!(told(&grown.events(), "trial_finished").len(), 2);
+    assert_eq!(events_named(&grown.events(), "trial_finished").len(), 2);
     assert_eq!(grown.file("one/sums/outputs.jsonl"), rows);
     assert_eq!(grown.file("two/sums/outputs.jsonl").lines().count(), 2);
     assert!(!job.dir().join("outputs.jsonl").exists());
     assert_eq!(grown.result()["completed_trials"], 4);
     let more = job.rollout(&["resume", "jobs/job", "--attempts", "2", "--output", "json"]).expect(0);
-    assert_eq!(told(&more.events(), "trial_finished").len(), 4);
+    assert_eq!(events_named(&more.events(), "trial_finished").len(), 4);
     assert_eq!(more.file("one/sums/outputs.jsonl").lines().count(), 4);
 }
 
@@ -219,7 +219,7 @@ fn a_resume_asks_no_registry_and_no_repository_again() {
     job.run().expect(1);
     fs::remove_dir_all(job.root().join("public")).unwrap();
     let resumed = job.rollout(&["resume", "jobs/job", "--rerun", "error", "--output", "json"]).expect(1);
-    assert_eq!(told(&resumed.events(), "trial_finished").len(), 1);
+    assert_eq!(events_named(&resumed.events(), "trial_finished").len(), 1);
     assert_eq!(resumed.trial("oracle/set/task__1")["error"]["type"], "agent_execution_failed");
 }
 
