@@ -188,13 +188,13 @@ pub(super) fn enter_nested(private: &[PrivateDir]) -> io::Result<()> {
             mount_bind(&dir, &dir)?;
         }
     }
-    // A /proc of its own processes, with the covers of the other. /dev/shm is an empty directory to prepare it at.
+    // A /proc of its own processes, with the covers of the other. /dev/shm is an empty directory to prepare it at. The
+    // other stays below: to take it away first would mean to wait until every processor has noticed.
     let fresh = "/dev/shm";
     mount("proc", fresh, "proc", PLAIN | MountFlags::NOEXEC, None)?;
     for name in READ_ONLY.iter().chain(&MASKED_FILES).chain(&MASKED_DIRS) {
         missing_is_fine(mount_bind_recursive(format!("/proc/{name}"), format!("{fresh}/{name}")))?;
     }
-    unmount("/proc", UnmountFlags::DETACH)?;
     Ok(mount_move(fresh, "/proc")?)
 }
 
@@ -295,13 +295,18 @@ fn proc() -> io::Result<()> {
     let mask = "dev/mask";
     fs::write(mask, "")?;
     rustix::fs::chmod(mask, Mode::from_raw_mode(0o444))?;
-    // Made read-only once: what is bound from it is so, too.
-    mount_bind(mask, mask)?;
-    remount_read_only(mask, MountFlags::NOSUID | MountFlags::NOEXEC)?;
+    // The first is made read-only: what is bound from it is so, too.
+    let mut cover: Option<String> = None;
     for name in MASKED_FILES {
-        missing_is_fine(mount_bind(mask, format!("proc/{name}")))?;
+        let path = format!("proc/{name}");
+        match mount_bind(cover.as_deref().unwrap_or(mask), &path) {
+            Ok(()) if cover.is_none() => {
+                remount_read_only(&path, MountFlags::NOSUID | MountFlags::NOEXEC)?;
+                cover = Some(path);
+            }
+            bound => missing_is_fine(bound)?,
+        }
     }
-    unmount(mask, UnmountFlags::DETACH)?;
     fs::remove_file(mask)?;
     for name in MASKED_DIRS {
         let path = format!("proc/{name}");

@@ -55,6 +55,12 @@ fn kill(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
+/// Whether a process has closed its files, reaped or not.
+fn has_ended(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
 fn zygote_of(engine: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{engine}/task/{engine}/children")).unwrap_or_default();
     let mut all: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
@@ -89,7 +95,7 @@ fn cgroups_of(run_dir: &Path) -> Vec<PathBuf> {
 }
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..60_000 {
         if holds() {
             return;
         }
@@ -189,7 +195,10 @@ async fn engines_on_one_state_directory_leave_each_other_alone() {
 async fn a_killed_zygote_is_replaced_and_its_sandboxes_live_on() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
-    kill(zygote_of(std::process::id()));
+    let zygote = zygote_of(std::process::id());
+    kill(zygote);
+    // Until it is gone it may still take a request, which then fails.
+    eventually("the end of the zygote", || has_ended(zygote)).await;
     assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
     let another = host.sandbox().await;
     assert_eq!(out(&another, "echo new").await, "new\n");

@@ -97,7 +97,7 @@ async fn nested_commands_have_no_power_over_kernel_files() {
     ] {
         nested(&sandbox, &format!("! ( {script} )")).await;
     }
-    assert_eq!(nested(&sandbox, "grep -c ' /proc ' /proc/self/mountinfo; ls -A /dev/shm").await, "1\n");
+    assert_eq!(nested(&sandbox, "ls -A /dev/shm").await, "");
     assert_eq!(nested(&sandbox, "grep -m1 NSpid /proc/self/status | wc -w").await, "2\n");
     sandbox.destroy().await.unwrap();
 }
