@@ -16,11 +16,15 @@
 
 use std::{
     collections::HashMap,
-    fmt, fs, io,
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Read as _},
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -45,6 +49,9 @@ pub enum ExamplesError {
         /// Why.
         source: io::Error,
     },
+    /// The examples cannot be put where the run finds them.
+    #[error("cannot keep the examples in a temporary file")]
+    Store(#[source] io::Error),
     /// Rows are not as they have to be: every problem with its row.
     #[error("{}", Told(.0))]
     Rows(Vec<Problem>),
@@ -77,44 +84,136 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-/// Reads the rows of a file: JSON Lines, or one JSON list of objects. Blocks while it reads.
-pub fn read(path: &Path) -> Result<Vec<Row>, ExamplesError> {
-    let failed = |source| ExamplesError::Io { path: path.to_owned(), source };
-    rows(&fs::read_to_string(path).map_err(failed)?)
-}
-
 /// Reads rows from text: JSON Lines, or one JSON list of objects.
 ///
-/// Empty lines are left out. All bad lines are told at once.
+/// Empty lines are left out. All bad lines are reported at once.
 pub fn rows(text: &str) -> Result<Vec<Row>, ExamplesError> {
-    let text = text.trim_start_matches('\u{feff}');
     let mut rows = Vec::new();
-    let mut problems = Vec::new();
-    let mut take = |number: usize, row: Result<Value, serde_json::Error>| match row {
-        Ok(Value::Object(row)) => rows.push(row),
-        Ok(_) => problems.push(Problem { row: number, message: "a row is a JSON object".to_owned() }),
-        Err(error) => {
-            // The line that the parser counts is the first of one.
-            let message = format!("not JSON: {error}").replace(" at line 1 column ", " at column ");
-            problems.push(Problem { row: number, message });
+    let take = |row| {
+        rows.push(row);
+        ControlFlow::Continue(())
+    };
+    each_row(text.as_bytes(), take).map_err(|error| match error {
+        Unread::Rows(error) => error,
+        Unread::Io(_) => unreachable!("text in memory can be read"),
+    })?;
+    if rows.is_empty() { Err(ExamplesError::Empty) } else { Ok(rows) }
+}
+
+/// Why rows were not read to their end.
+enum Unread {
+    Rows(ExamplesError),
+    Io(io::Error),
+}
+
+impl Unread {
+    fn of(self, path: &Path) -> ExamplesError {
+        match self {
+            Self::Rows(error) => error,
+            Self::Io(source) => ExamplesError::Io { path: path.to_owned(), source },
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<impl BufRead, Unread> {
+    File::open(path).map(|file| BufReader::with_capacity(1 << 16, file)).map_err(Unread::Io)
+}
+
+/// Reads rows one after the other, until `take` has enough of them.
+fn each_row(mut reader: impl BufRead, take: impl FnMut(Row) -> ControlFlow<()>) -> Result<(), Unread> {
+    if reader.fill_buf().map_err(Unread::Io)?.starts_with("\u{feff}".as_bytes()) {
+        reader.consume('\u{feff}'.len_utf8());
+    }
+    let mut blank = Vec::new();
+    let first = loop {
+        match reader.fill_buf().map_err(Unread::Io)?.first().copied() {
+            Some(byte) if byte.is_ascii_whitespace() => {
+                blank.push(byte);
+                reader.consume(1);
+            }
+            first => break first,
         }
     };
-    if text.trim_start().starts_with('[') {
-        match serde_json::from_str::<Vec<Value>>(text) {
-            Ok(list) => list.into_iter().enumerate().for_each(|(place, row)| take(place + 1, Ok(row))),
-            Err(error) => {
-                let message = format!("not a JSON list: {error}");
-                return Err(ExamplesError::Rows(vec![Problem { row: error.line(), message }]));
+    // With the blank lines before it, so that lines are counted from the first.
+    let reader = blank.as_slice().chain(reader);
+    let mut checked = CheckedRows { take, problems: Vec::new() };
+    match first {
+        Some(b'[') => {
+            let mut json = serde_json::Deserializer::from_reader(reader);
+            let read = json.deserialize_seq(&mut checked).and_then(|_| json.end());
+            match read {
+                Err(error) if error.is_io() => return Err(Unread::Io(error.into())),
+                // What was enough is not read to its end.
+                Err(error) if !error.to_string().starts_with(ENOUGH) => {
+                    let message = format!("not a JSON list: {error}");
+                    let problems = vec![Problem { row: error.line(), message }];
+                    return Err(Unread::Rows(ExamplesError::Rows(problems)));
+                }
+                _ => {}
             }
         }
-    } else {
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        lines.for_each(|(number, line)| take(number + 1, serde_json::from_str(line)));
+        _ => checked.lines(reader)?,
     }
-    if !problems.is_empty() {
-        return Err(ExamplesError::Rows(problems));
+    match checked.problems {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Unread::Rows(ExamplesError::Rows(problems))),
     }
-    if rows.is_empty() { Err(ExamplesError::Empty) } else { Ok(rows) }
+}
+
+/// Ends the reading of a list.
+const ENOUGH: &str = "enough";
+
+/// Takes rows, and keeps what is wrong with others.
+struct CheckedRows<F> {
+    take: F,
+    problems: Vec<Problem>,
+}
+
+impl<F: FnMut(Row) -> ControlFlow<()>> CheckedRows<F> {
+    fn lines(&mut self, mut reader: impl BufRead) -> Result<(), Unread> {
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            if reader.read_until(b'\n', &mut line).map_err(Unread::Io)? == 0 {
+                break;
+            }
+            let text = std::str::from_utf8(&line)
+                .map_err(|error| Unread::Io(io::Error::new(io::ErrorKind::InvalidData, error)))?;
+            if !text.trim().is_empty() && self.row(number, serde_json::from_str(text.trim_end())).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, number: usize, row: Result<Value, serde_json::Error>) -> ControlFlow<()> {
+        let message = match row {
+            Ok(Value::Object(row)) => return (self.take)(row),
+            Ok(_) => "a row is a JSON object".to_owned(),
+            // The line that the parser counts is the first of one.
+            Err(error) => format!("not JSON: {error}").replace(" at line 1 column ", " at column "),
+        };
+        self.problems.push(Problem { row: number, message });
+        ControlFlow::Continue(())
+    }
+}
+
+impl<'de, F: FnMut(Row) -> ControlFlow<()>> Visitor<'de> for &mut CheckedRows<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        for number in 1.. {
+            let Some(row) = list.next_element()? else { break };
+            if self.row(number, Ok(row)).is_break() {
+                return Err(serde::de::Error::custom(ENOUGH));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// How the rows of a dataset become inputs.
@@ -136,35 +235,45 @@ impl Format {
     /// place from 0. A column of that name is kept if it holds whole numbers, each once, and becomes `src_id` if not. A
     /// column `env_id` is dropped.
     pub fn inputs(&self, rows: Vec<Row>) -> Result<Vec<RolloutInput>, ExamplesError> {
-        let numbered = rows.iter().all(|row| row.get("example_id").is_some_and(Value::is_u64));
-        let mut problems = Vec::new();
-        let mut seen = HashMap::new();
         let mut inputs = Vec::with_capacity(rows.len());
-        for (place, mut row) in rows.into_iter().enumerate() {
-            row.shift_remove("env_id");
-            let id = row.shift_remove("example_id");
-            let example_id = match id.as_ref().and_then(Value::as_u64).filter(|_| numbered) {
-                Some(id) => id,
-                None => {
-                    if let Some(id) = id {
-                        row.entry("src_id").or_insert(id);
-                    }
-                    place as u64
-                }
-            };
-            if let Some(first) = seen.insert(example_id, place + 1) {
-                let message = format!("example_id {example_id} is that of row {first} too");
-                problems.push(Problem { row: place + 1, message });
-            }
-            match self.input(example_id, row) {
-                Ok(input) => inputs.push(input),
-                Err(message) => problems.push(Problem { row: place + 1, message }),
-            }
+        let mut taking = Taking::new(self, rows.iter().all(is_numbered));
+        for row in rows {
+            inputs.extend(taking.input(row));
         }
-        if !problems.is_empty() {
-            return Err(ExamplesError::Rows(problems));
+        taking.finish()?;
+        Ok(inputs)
+    }
+
+    /// Makes the inputs of the rows of a file, one after the other: JSON Lines, or one JSON list of objects. Blocks while
+    /// it reads. An error of `take` ends it.
+    pub fn each_input(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(RolloutInput) -> io::Result<()>,
+    ) -> Result<(), ExamplesError> {
+        let mut numbered = true;
+        let look = |row: Row| match is_numbered(&row) {
+            true => ControlFlow::Continue(()),
+            false => {
+                numbered = false;
+                ControlFlow::Break(())
+            }
+        };
+        open(path).and_then(|file| each_row(file, look)).map_err(|error| error.of(path))?;
+        let mut taking = Taking::new(self, numbered);
+        let mut failed = None;
+        let each = |row| match taking.input(row).map(&mut take) {
+            Some(Err(error)) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+            Some(Ok(())) | None => ControlFlow::Continue(()),
+        };
+        open(path).and_then(|file| each_row(file, each)).map_err(|error| error.of(path))?;
+        match failed {
+            Some(error) => Err(ExamplesError::Store(error)),
+            None => taking.finish(),
         }
-        if inputs.is_empty() { Err(ExamplesError::Empty) } else { Ok(inputs) }
     }
 
     fn input(&self, example_id: u64, mut row: Row) -> Result<RolloutInput, String> {
@@ -219,6 +328,59 @@ impl Format {
     }
 }
 
+/// Whether a row has a number that can be that of its example.
+fn is_numbered(row: &Row) -> bool {
+    row.get("example_id").is_some_and(Value::is_u64)
+}
+
+/// Makes inputs of rows, and keeps what is wrong with others.
+struct Taking<'a> {
+    format: &'a Format,
+    /// Whether all rows have numbers of their own.
+    numbered: bool,
+    rows: usize,
+    /// The row of each number.
+    seen: HashMap<u64, usize>,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Taking<'a> {
+    fn new(format: &'a Format, numbered: bool) -> Self {
+        Self { format, numbered, rows: 0, seen: HashMap::new(), problems: Vec::new() }
+    }
+
+    fn input(&mut self, mut row: Row) -> Option<RolloutInput> {
+        let place = self.rows as u64;
+        self.rows += 1;
+        row.shift_remove("env_id");
+        let id = row.shift_remove("example_id");
+        let example_id = match id.as_ref().and_then(Value::as_u64).filter(|_| self.numbered) {
+            Some(id) => {
+                if let Some(first) = self.seen.insert(id, self.rows) {
+                    let message = format!("example_id {id} is that of row {first} too");
+                    self.problems.push(Problem { row: self.rows, message });
+                }
+                id
+            }
+            None => {
+                if let Some(id) = id {
+                    row.entry("src_id").or_insert(id);
+                }
+                place
+            }
+        };
+        let input = self.format.input(example_id, row);
+        input.map_err(|message| self.problems.push(Problem { row: self.rows, message })).ok()
+    }
+
+    fn finish(self) -> Result<(), ExamplesError> {
+        if !self.problems.is_empty() {
+            return Err(ExamplesError::Rows(self.problems));
+        }
+        if self.rows == 0 { Err(ExamplesError::Empty) } else { Ok(()) }
+    }
+}
+
 /// Brings items into an order that depends on the seed alone: on every machine and in every version the same.
 ///
 /// The algorithm is that of Fisher and Yates from the last item down, with numbers of SplitMix64; the item at place `i`
@@ -240,19 +402,31 @@ pub fn shuffle<T>(items: &mut [T], seed: u64) {
 
 /// The hash of what the rollouts of an example start from.
 pub fn content_hash(inputs: &[RolloutInput]) -> String {
+    hash_text(&content_digest(inputs))
+}
+
+/// The same as bytes.
+pub fn content_digest(inputs: &[RolloutInput]) -> [u8; 32] {
     let value = |input: &RolloutInput| {
         let RolloutInput { prompt, example_id, task, answer, info, extra } = input;
         json!([prompt, example_id, task, answer, info, extra])
     };
-    hash(&inputs.iter().map(value).collect())
+    digest(inputs.iter().map(value).collect())
 }
 
 /// `sha256:` and the hash of a value, the same whatever the order of its keys.
 pub fn hash(value: &Value) -> String {
-    let mut value = value.clone();
+    hash_text(&digest(value.clone()))
+}
+
+fn digest(mut value: Value) -> [u8; 32] {
     value.sort_all_objects();
-    let digest = Sha256::digest(value.to_string());
-    format!("sha256:{}", hex(&digest))
+    Sha256::digest(value.to_string()).into()
+}
+
+/// A hash as it is written.
+pub fn hash_text(digest: &[u8]) -> String {
+    format!("sha256:{}", hex(digest))
 }
 
 #[cfg(test)]

@@ -238,8 +238,13 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Starts a journal with its header. Fails if there is one already.
-    pub fn create(path: &Path, header: Header) -> Result<Self, JournalError> {
+    /// Starts a journal with its header, and its tasks after those that the header has. They are written one by one:
+    /// there may be many. Fails if there is a journal already.
+    pub fn create<E: From<JournalError>>(
+        path: &Path,
+        header: Header,
+        tasks: impl IntoIterator<Item = Result<PlannedTask, E>>,
+    ) -> Result<Self, E> {
         let file = OpenOptions::new()
             .append(true)
             .create_new(true)
@@ -247,8 +252,12 @@ impl Journal {
             .map_err(|source| io_error("create", path, source))?;
         let mut journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
         journal.lock()?;
-        journal.push(&JournalEntry::Job(Box::new(header)));
-        journal.sync()?;
+        let begun = journal.begin(header, tasks.into_iter());
+        if begun.is_err() {
+            // A journal without its header is none. If it cannot be removed either, it is refused when it is read.
+            let _ = fs::remove_file(path);
+        }
+        begun?;
         if let Some(parent) = path.parent() {
             // Without this the new directory entry itself may be lost with the power.
             File::open(parent)
@@ -256,6 +265,33 @@ impl Journal {
                 .map_err(|source| io_error("sync", path, source))?;
         }
         Ok(journal)
+    }
+
+    /// Writes the first line.
+    fn begin<E: From<JournalError>>(
+        &mut self,
+        header: Header,
+        tasks: impl Iterator<Item = Result<PlannedTask, E>>,
+    ) -> Result<(), E> {
+        const END: &[u8] = b"]}\n";
+        const LARGE: usize = 1 << 20;
+        let mut is_first = header.tasks.is_empty();
+        self.push(&JournalEntry::Job(Box::new(header)));
+        // The tasks are the last of its fields.
+        self.buffer.truncate(self.buffer.len() - END.len());
+        for task in tasks {
+            if !std::mem::take(&mut is_first) {
+                self.buffer.push(b',');
+            }
+            serde_json::to_writer(&mut self.buffer, &task?).expect("tasks are plain data with string keys");
+            if self.buffer.len() > LARGE {
+                let written = self.file.write_all(&self.buffer);
+                written.map_err(|source| io_error("write", &self.path, source))?;
+                self.buffer.clear();
+            }
+        }
+        self.buffer.extend_from_slice(END);
+        Ok(self.sync()?)
     }
 
     /// Opens a journal to continue it: reads every entry after the header into `each`, and cuts off
@@ -386,6 +422,10 @@ mod tests {
         Ok((journal, count))
     }
 
+    fn created(path: &Path) -> Journal {
+        Journal::create(path, header(), std::iter::empty::<Result<_, JournalError>>()).unwrap()
+    }
+
     fn started() -> JournalEntry {
         JournalEntry::RunStarted { at: Timestamp::UNIX_EPOCH, provenance: None }
     }
@@ -394,7 +434,7 @@ mod tests {
     fn a_tail_torn_at_any_byte_is_cut_off_and_the_journal_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        let mut journal = Journal::create(&path, header()).unwrap();
+        let mut journal = created(&path);
         journal.push(&started());
         journal.sync().unwrap();
         let whole = fs::read(&path).unwrap();
@@ -414,10 +454,42 @@ mod tests {
     }
 
     #[test]
+    fn tasks_that_come_one_by_one_are_those_of_the_header() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = |number: u32| PlannedTask {
+            dataset: "set".to_owned(),
+            name: number.to_string(),
+            content_hash: None,
+            git_commit_id: None,
+            example_id: None,
+            attempts: None,
+            source: None,
+        };
+        for (before, after) in [(0, 0), (0, 1), (1, 0), (1, 2), (0, 20_000)] {
+            let path = dir.path().join(format!("{before}-{after}"));
+            let tasks: Vec<_> = (0..before + after).map(task).collect();
+            let (early, late) = tasks.split_at(before as usize);
+            let header = Header { tasks: early.to_vec(), ..header() };
+            let late = late.iter().map(|task| Ok::<_, JournalError>(task.clone()));
+            drop(Journal::create(&path, header.clone(), late).unwrap());
+            assert_eq!(read(&path, |_| ()).unwrap().0, Header { tasks, ..header });
+        }
+    }
+
+    #[test]
+    fn a_journal_whose_tasks_cannot_be_read_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let failing = [Err(JournalError::NoHeader { path: path.clone() })];
+        assert!(Journal::create(&path, header(), failing).is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn zeros_in_the_place_of_the_last_line_are_a_torn_tail() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        drop(Journal::create(&path, header()).unwrap());
+        drop(created(&path));
         let mut bytes = fs::read(&path).unwrap();
         bytes.extend_from_slice(b"\0\0\0\0\n");
         fs::write(&path, bytes).unwrap();
@@ -428,7 +500,7 @@ mod tests {
     fn damage_in_the_middle_is_an_error_that_names_the_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        let mut journal = Journal::create(&path, header()).unwrap();
+        let mut journal = created(&path);
         journal.push(&started());
         journal.sync().unwrap();
         drop(journal);
@@ -441,7 +513,7 @@ mod tests {
     fn a_second_process_cannot_open_a_journal_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal.jsonl");
-        let _journal = Journal::create(&path, header()).unwrap();
+        let _journal = created(&path);
         assert!(matches!(entries(&path), Err(JournalError::Locked { .. })));
     }
 }

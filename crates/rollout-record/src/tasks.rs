@@ -67,7 +67,11 @@ pub struct TaskLimits {
 }
 
 /// Writes the file, without secrets.
-pub fn write(path: &Path, tasks: &[TaskAbout], redactor: &Redactor) -> Result<(), WriteError> {
+pub fn write<'t>(
+    path: &Path,
+    tasks: impl IntoIterator<Item = &'t TaskAbout>,
+    redactor: &Redactor,
+) -> Result<(), WriteError> {
     atomic::write(path, |mut file| {
         for task in tasks {
             let clean = redactor.json(serde_json::to_value(task)?);

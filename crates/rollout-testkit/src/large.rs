@@ -15,7 +15,7 @@ use rollout::{
     name::TaskName,
     name::TrialIndex,
     record::{
-        journal::{Header, Journal, JournalEntry, PlannedTask, VERSION},
+        journal::{Header, Journal, JournalEntry, JournalError, PlannedTask, VERSION},
         layout::JobDir,
         rows,
     },
@@ -154,7 +154,9 @@ impl LargeJob {
         };
         let config = json!({"name": "job", "agents": [{"name": "agent", "model": {"name": "scripted"}}]});
         fs::write(dir.config(), config.to_string()).expect("write the configuration");
-        let mut journal = Journal::create(&dir.journal(), header).expect("start the journal");
+        let mut journal =
+            Journal::create(&dir.journal(), header, std::iter::empty::<Result<_, JournalError>>())
+                .expect("start the journal");
         journal.push(&started());
         let mut example: TrialResult = serde_json::from_value(result()).expect("it is a result");
         for number in 0..trials {

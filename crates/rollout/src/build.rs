@@ -10,15 +10,15 @@ use crate::{
         InteractionKind, McpConfig, ModelConfig, ParserConfig, RubricEntry, ScoreConfig, ToolConfig,
         load_task_config,
     },
-    job::ExampleSet,
+    job::{ExampleSet, ExampleWriter, StoredExamples},
 };
 use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
 use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_model::{
-    DuplicateTool, Interaction, Model, MultiTurn, Rubric, Sandboxed, SingleTurn, ToolUse,
+    DuplicateTool, Interaction, Model, MultiTurn, RolloutInput, Rubric, Sandboxed, SingleTurn, ToolUse,
     client::{Client, ClientConfig, ClientError, Prices, PricesError},
-    dataset::{self, ExamplesError, Format},
+    dataset::{ExamplesError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
     rubric::{Command, Judge},
     tool::{self, Tool, container},
@@ -143,40 +143,42 @@ pub async fn examples(
         .independent_scoring(config.independent_scoring);
     rollouts.check()?;
     rollouts.shuffled = Some(config.shuffle.then_some(config.shuffle_seed));
-    let inputs = inputs(name, config).await.map_err(|source| {
+    let examples = stored(name, config).await.map_err(|source| {
         let place = match &config.dataset {
             ExamplesConfig::File { path, .. } => format!("in {}", path.display()),
             ExamplesConfig::Inline(_) => "of the interaction".to_owned(),
         };
         BuildError::Dataset { place, source }
     })?;
-    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), inputs, names: Vec::new() })
+    Ok(ExampleSet { name: name.clone(), rollouts: Arc::new(rollouts), examples: Arc::new(examples) })
 }
 
-async fn inputs(
-    name: &DatasetName,
-    config: &InteractionConfig,
-) -> Result<Vec<rollout_model::RolloutInput>, ExamplesError> {
+/// Puts the examples where their number costs no memory.
+async fn stored(name: &DatasetName, config: &InteractionConfig) -> Result<StoredExamples, ExamplesError> {
     let format = Format {
         system_prompt: config.system_prompt.clone(),
         few_shot: config.few_shot.clone(),
         task: Some(name.to_string()),
     };
-    let rows = match &config.dataset {
-        ExamplesConfig::File { path, .. } => {
-            let path = path.clone();
-            blocking(move || Ok(dataset::read(&path)))
-                .await
-                .map_err(|source| ExamplesError::Io { path: config.directory.clone(), source })??
+    let (dataset, seed) = (config.dataset.clone(), config.shuffle.then_some(config.shuffle_seed));
+    let most = config.num_examples.unwrap_or(usize::MAX);
+    let store = move || -> Result<_, ExamplesError> {
+        let mut writer = ExampleWriter::default();
+        let mut take = |input: RolloutInput| writer.push(&input, None);
+        match dataset {
+            ExamplesConfig::File { path, .. } => format.each_input(&path, take)?,
+            ExamplesConfig::Inline(rows) => {
+                let inputs = format.inputs(rows)?;
+                inputs.into_iter().try_for_each(&mut take).map_err(ExamplesError::Store)?;
+            }
         }
-        ExamplesConfig::Inline(rows) => rows.clone(),
+        if let Some(seed) = seed {
+            writer.shuffle(seed);
+        }
+        writer.truncate(most);
+        writer.finish().map_err(ExamplesError::Store)
     };
-    let mut inputs = format.inputs(rows)?;
-    if config.shuffle {
-        dataset::shuffle(&mut inputs, config.shuffle_seed);
-    }
-    inputs.truncate(config.num_examples.unwrap_or(usize::MAX));
-    Ok(inputs)
+    blocking(move || Ok(store())).await.map_err(ExamplesError::Store)?
 }
 
 async fn interaction(

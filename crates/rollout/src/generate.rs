@@ -1,7 +1,7 @@
 //! Many rollouts: [`Rollouts::generate`] and [`Rollouts::evaluate`], run by the engine of every other job.
 
 use std::{
-    fmt,
+    fmt, io,
     num::NonZeroU32,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -18,6 +18,7 @@ use crate::{
 };
 use rollout_core::name::{AgentName, DatasetName};
 use rollout_core::row::RolloutOutput;
+use rollout_env::blocking::blocking;
 use rollout_model::{Model, RolloutInput, Share, dataset};
 use rollout_record::hub::{Hub, HubError, Push, PushFile, Pushed, RepoName};
 use rollout_record::metadata::GenerateMetadata;
@@ -253,6 +254,9 @@ pub enum GenerateError {
     /// There is nothing to do.
     #[error("there are no examples to run; give the rollouts a dataset, or `generate` some inputs")]
     NoExamples,
+    /// The examples cannot be put where the run finds them.
+    #[error("cannot keep the examples in a temporary file")]
+    Store(#[source] io::Error),
     /// There are more rollouts than one run can have.
     #[error(transparent)]
     TooMany(PlanError),
@@ -286,7 +290,7 @@ impl GenerateError {
             Self::Job(error) => error.hint(),
             Self::Push { source, .. } => source.hint().map(str::to_owned),
             Self::TooMany(error) => error.hint().map(str::to_owned),
-            Self::NoExamples | Self::Unusable(_) | Self::Unsaved => None,
+            Self::NoExamples | Self::Store(_) | Self::Unusable(_) | Self::Unsaved => None,
         }
     }
 }
@@ -342,15 +346,13 @@ impl Rollouts {
             return Err(GenerateError::Unsaved);
         }
         let (env_id, shuffled) = (self.name().to_owned(), self.shuffled);
-        let examples = ExampleSet {
-            name: DatasetName::new(flat(&env_id)).unwrap_or_else(|_| default_name()),
-            rollouts: Arc::new(self),
-            inputs,
-            names: Vec::new(),
-        };
+        let (set, total) = (DatasetName::new(flat(&env_id)).unwrap_or_else(|_| default_name()), inputs.len());
+        let rollouts = Arc::new(self);
+        let examples =
+            blocking(move || ExampleSet::new(set, rollouts, inputs)).await.map_err(GenerateError::Store)?;
         let agent = AgentName::new(flat(&model.name))
             .unwrap_or_else(|_| AgentName::new("model").expect("a word is a name"));
-        let (name, total) = (model.name.clone(), examples.inputs.len());
+        let name = model.name.clone();
         let mut plan =
             Plan::of_examples(unwritten(config), Vec::new(), agent, model, examples).map_err(|error| {
                 match error {

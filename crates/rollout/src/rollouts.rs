@@ -2,11 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::Deserialize as _;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use rollout_core::message::ToolDef;
 use rollout_model::output::ResultForm;
 use rollout_model::{
     Error, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share, State,
@@ -212,25 +210,6 @@ impl Rollouts {
             Some(share) => Some(share.place().await),
             None => None,
         }
-    }
-
-    /// The tools of all these rollouts; none where they differ from one to the other.
-    pub(crate) fn common_tools<'a>(
-        &self,
-        inputs: impl Iterator<Item = &'a RolloutInput>,
-    ) -> Option<Vec<ToolDef>> {
-        let own =
-            |input: &'a RolloutInput| input.info.as_ref()?.get("tool_defs").filter(|defs| !defs.is_null());
-        let mut all = inputs.map(own);
-        let first = all.next().flatten();
-        if all.any(|other| other != first) {
-            return None;
-        }
-        let tools = match first {
-            None => self.interaction.tool_defs(),
-            Some(defs) => Vec::deserialize(defs).unwrap_or_default(),
-        };
-        (!tools.is_empty()).then_some(tools)
     }
 }
 

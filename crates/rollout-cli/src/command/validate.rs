@@ -127,7 +127,7 @@ fn questions(path: &Path) -> Result<Findings, Failure> {
 fn subject(path: &Path, loaded: &LoadedJob, datasets: &[PlanDataset]) -> String {
     let number = |dataset: &PlanDataset| match dataset {
         PlanDataset::Tasks(dataset) => dataset.tasks.len(),
-        PlanDataset::Examples(examples) => examples.inputs.len(),
+        PlanDataset::Examples(examples) => examples.examples.len(),
     };
     let tasks: usize = datasets.iter().map(number).sum();
     format!(

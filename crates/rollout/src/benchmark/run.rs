@@ -1,6 +1,7 @@
 //! A benchmark as a job: from its configuration to its files.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -21,8 +22,10 @@ use super::{
 use crate::{
     config::{LoadedBenchmark, NotText, Problems, RolloutConfig},
     job::{
-        Cancel, ExampleSet, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun, Resumable, ResumeError,
+        Cancel, ExampleSet, ExampleWriter, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun,
+        Resumable, ResumeError,
     },
+    rollouts::Rollouts,
 };
 use rollout_core::summary::RolloutSummary;
 use rollout_core::{
@@ -298,7 +301,8 @@ async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan,
     let config = loaded.config.clone();
     let items = blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
     let setup = Setup::new(&loaded.config, None)?;
-    let examples = examples(&loaded.config, items, &setup);
+    let (config, rollouts) = (loaded.config.clone(), Arc::new(setup.rollouts.clone()));
+    let examples = blocking(move || examples(&config, items, rollouts)).await.map_err(JobError::Tasks)?;
     let mut job = loaded.job();
     job.config.metrics = vec![JobMetric::Mean];
     let plan =
@@ -312,16 +316,17 @@ pub fn question_hash(config: &RolloutConfig, place: usize, item: BenchmarkItem) 
     dataset::content_hash(&[item.input(place as u64, system, config.dataset_name().as_str())])
 }
 
-fn examples(config: &RolloutConfig, items: Vec<BenchmarkItem>, setup: &Setup) -> ExampleSet {
+fn examples(
+    config: &RolloutConfig,
+    items: Vec<BenchmarkItem>,
+    rollouts: Arc<Rollouts>,
+) -> io::Result<ExampleSet> {
     let system = question::system_message(&config.system_prompt);
     let name = config.dataset_name();
-    let names = items.iter().map(BenchmarkItem::task_name).collect();
-    let input =
-        |(place, item): (usize, BenchmarkItem)| item.input(place as u64, Arc::clone(&system), name.as_str());
-    ExampleSet {
-        rollouts: Arc::new(setup.rollouts.clone()),
-        inputs: items.into_iter().enumerate().map(input).collect(),
-        names,
-        name,
+    let mut writer = ExampleWriter::default();
+    for (place, item) in items.into_iter().enumerate() {
+        let task = item.task_name();
+        writer.push(&item.input(place as u64, Arc::clone(&system), name.as_str()), Some(task))?;
     }
+    Ok(ExampleSet { name, rollouts, examples: Arc::new(writer.finish()?) })
 }

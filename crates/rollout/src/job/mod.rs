@@ -6,7 +6,9 @@
 mod difference;
 mod dispatch;
 mod episode_log;
+mod examples;
 mod growth;
+mod journaled;
 mod moved_rows;
 mod no_provider;
 mod plan;
@@ -30,22 +32,22 @@ use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
 pub use difference::ConfigDifference;
+pub use examples::{ExampleSet, ExampleWriter, StoredExamples};
 pub use no_provider::NoProvider;
 pub use plan::{Plan, PlanAgent, PlanError, Selection};
-pub use planned::{ExampleSet, PlanDataset, PlanTask, Work};
+pub use planned::{PlanDataset, PlanTask, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
-use self::{provenance::TaskHashes, sections::Sections, summary::Rows};
+use self::{journaled::Journaled, provenance::TaskHashes, sections::Sections, summary::Rows};
 use rollout_core::{provenance::Provenance, row::RolloutOutput};
-use rollout_env::{Provider, blocking::blocking};
+use rollout_env::Provider;
 use rollout_model as model;
 use rollout_record::{
     atomic::{self, WriteError},
     journal::{self, Header, Journal, JournalError, PlannedTask},
     layout::JobDir,
     metadata::GenerateMetadata,
-    rows,
-    tasks::{self, TaskAbout},
+    rows, tasks,
 };
 
 /// Whose key is refused, where it is the judge's of a benchmark.
@@ -198,19 +200,20 @@ impl Job {
         make: impl FnOnce(&Plan) -> Result<JobDir, JobError> + Send + 'static,
     ) -> Result<Self, JobError> {
         let plan = Arc::new(plan);
-        let (tasks, abouts) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
+        let journaled = Journaled::read(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let provider_name = provider.name().to_owned();
         let for_disk = Arc::clone(&plan);
         let (store, name, sections) = tokio::task::spawn_blocking(move || {
             let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().copy())?;
-            if !abouts.is_empty() {
-                tasks::write(&dir.tasks(), &abouts, for_disk.redactor())?;
+            if journaled.abouts().next().is_some() {
+                tasks::write(&dir.tasks(), journaled.abouts(), for_disk.redactor())?;
             }
-            let task_hashes = TaskHashes::new(&tasks);
-            let header = header(&for_disk, &name, absolute(dir.path()), provider_name, tasks);
-            let journal = Journal::create(&dir.journal(), header)?;
+            let task_hashes = journaled.hashes(&for_disk);
+            let header = header(&for_disk, &name, absolute(dir.path()), provider_name, Vec::new());
+            let tasks = journaled.tasks(&for_disk).map(|task| task.map_err(JobError::Tasks));
+            let journal = Journal::create(&dir.journal(), header, tasks)?;
             let sections = Sections::new(&for_disk, Some(dir.path()));
             sections.prepare(&for_disk)?;
             Ok::<_, JobError>((Store { dir, journal, task_hashes }, name, sections))
@@ -373,35 +376,4 @@ fn make_directory(plan: &Plan) -> Result<JobDir, JobError> {
         name = format!("{time}-{number}");
     }
     unreachable!("a free number is found long before the integers run out")
-}
-
-/// The tasks as the journal holds them, with the hashes of their files, and what those that are containers say.
-async fn planned_tasks(plan: Arc<Plan>) -> io::Result<(Vec<PlannedTask>, Vec<TaskAbout>)> {
-    blocking(move || {
-        let config = plan.config();
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let chunk = plan.tasks().len().div_ceil(workers).max(1);
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = plan
-                .tasks()
-                .chunks(chunk)
-                .map(|tasks| {
-                    scope.spawn(move || {
-                        tasks.iter().map(|task| task.journaled(config)).collect::<io::Result<Vec<_>>>()
-                    })
-                })
-                .collect();
-            let mut planned = Vec::with_capacity(plan.tasks().len());
-            let mut abouts = Vec::new();
-            for handle in handles {
-                let read = handle.join().map_err(|_| io::Error::other("hashing a task panicked"))??;
-                for (task, about) in read {
-                    planned.push(task);
-                    abouts.extend(about);
-                }
-            }
-            Ok((planned, abouts))
-        })
-    })
-    .await
 }

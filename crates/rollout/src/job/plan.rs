@@ -2,12 +2,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    io,
     sync::Arc,
 };
 
 use globset::GlobMatcher;
 
-use super::planned::{ExampleSet, PlanDataset, PlanTask, Work, planned, planned_examples};
+use super::{
+    examples::ExampleSet,
+    planned::{PlanDataset, PlanTask, Work, planned, planned_examples},
+};
 use crate::{
     config::{AgentConfig, JobConfig, LoadedJob},
     task::Pins,
@@ -18,7 +22,8 @@ use rollout_core::{
     redact::Redactor,
     text::listed,
 };
-use rollout_model::{Model, dataset};
+use rollout_env::blocking::blocking;
+use rollout_model::{Model, RolloutInput, dataset};
 use rollout_record::journal::TaskSelection;
 
 /// The most trials that a job can have. A few numbers of each are in memory while it runs.
@@ -286,6 +291,24 @@ impl Plan {
     pub(super) fn parts(&self, index: TrialIndex) -> (&PlanAgent, &PlanTask, u32) {
         let (agent, task, attempt) = self.place(index);
         (&self.agents[agent], &self.tasks[task], attempt)
+    }
+
+    /// What the rollout at a place starts from.
+    ///
+    /// # Panics
+    ///
+    /// Where the trial is a container.
+    pub(super) async fn input(&self, index: TrialIndex) -> io::Result<RolloutInput> {
+        let (_, task, attempt) = self.parts(index);
+        let Work::Example { examples, inputs, .. } = &task.work else {
+            unreachable!("only examples have inputs")
+        };
+        let place = (inputs.start + attempt - 1).min(inputs.end - 1);
+        if examples.is_on_disk() {
+            let examples = Arc::clone(examples);
+            return blocking(move || examples.read(place)).await;
+        }
+        examples.read(place)
     }
 
     /// The numbers of agent and task of the trial at a place, and its attempt.

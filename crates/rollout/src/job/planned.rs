@@ -2,8 +2,9 @@
 
 use std::{io, sync::Arc};
 
-use indexmap::IndexMap;
+use serde_json::Value;
 
+use super::examples::{ExampleSet, InputPlaces, StoredExamples};
 use crate::{
     config::{Env, JobConfig, TaskConfig, env_value},
     rollouts::Rollouts,
@@ -14,7 +15,6 @@ use rollout_core::{
     name::{DatasetName, TaskName},
     result::DEFAULT_PASS_THRESHOLD,
 };
-use rollout_model::{RolloutInput, dataset};
 use rollout_record::{
     journal::{PlannedTask, RecordedSource},
     tasks::{TaskAbout, TaskLimits},
@@ -50,20 +50,6 @@ impl PlanDataset {
     }
 }
 
-/// The examples of one dataset, and how models are led through them.
-#[derive(Debug, Clone)]
-pub struct ExampleSet {
-    /// Names it in results and directories.
-    pub name: DatasetName,
-    /// Interaction, rubric and limits.
-    pub rollouts: Arc<Rollouts>,
-    /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
-    /// attempt each time instead.
-    pub inputs: Vec<RolloutInput>,
-    /// What their tasks are called, one name for each example. Without any, numbers name them.
-    pub names: Vec<TaskName>,
-}
-
 /// A task of a plan.
 #[derive(Debug)]
 pub struct PlanTask {
@@ -95,8 +81,10 @@ pub enum Work {
     Example {
         /// Interaction, rubric and limits.
         rollouts: Arc<Rollouts>,
+        /// The examples of its dataset.
+        examples: Arc<StoredExamples>,
         /// What each attempt starts from; the last one serves all further attempts.
-        inputs: Vec<RolloutInput>,
+        inputs: InputPlaces,
     },
 }
 
@@ -121,15 +109,25 @@ impl PlanTask {
     pub(super) fn example_id(&self) -> Option<u64> {
         match &self.work {
             Work::Container { .. } => None,
-            Work::Example { inputs, .. } => inputs.first().map(|input| input.example_id),
+            Work::Example { examples, inputs, .. } => Some(examples.example_id(inputs)),
         }
     }
 
-    /// What an attempt at the example starts from.
-    pub(super) fn input(&self, attempt: u32) -> &RolloutInput {
+    /// The category and the difficulty that it says it has.
+    pub(super) fn labels(&self) -> (Option<&str>, Option<&str>) {
         match &self.work {
-            Work::Example { inputs, .. } => &inputs[inputs.len().min(attempt as usize) - 1],
-            Work::Container { .. } => unreachable!("only examples have inputs"),
+            Work::Container { task, .. } => {
+                let about = task.as_ref().ok().map(|task| &task.config.metadata);
+                let label = |key: &str| {
+                    // One level deeper is where some formats put them.
+                    let said = about?.get(key).or_else(|| about?.get("metadata")?.get(key));
+                    said.and_then(Value::as_str).filter(|text| !text.is_empty())
+                };
+                (label("category"), label("difficulty"))
+            }
+            Work::Example { examples, inputs, .. } => {
+                (examples.category(inputs), examples.difficulty(inputs))
+            }
         }
     }
 
@@ -146,7 +144,7 @@ impl PlanTask {
                 (Some(contents.hash()), Some(about))
             }
             Work::Container { task: Err(_), .. } => (None, None),
-            Work::Example { inputs, .. } => (Some(dataset::content_hash(inputs)), None),
+            Work::Example { examples, inputs, .. } => (Some(examples.content_hash(inputs)?), None),
         };
         let source = match &self.work {
             Work::Container { source, .. } => source.clone(),
@@ -202,28 +200,17 @@ pub(super) fn planned(
 }
 
 /// A task for each example, in the order in which they first come.
-pub(super) fn planned_examples(examples: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
-    let ExampleSet { name, rollouts, inputs, names } = examples;
-    let mut by_id: IndexMap<u64, Vec<RolloutInput>> = IndexMap::with_capacity(inputs.len());
-    for input in inputs {
-        by_id.entry(input.example_id).or_default().push(input);
-    }
-    let repeated = by_id.values().any(|inputs| inputs.len() > 1);
-    let mut names = names.into_iter();
-    let task = |(id, mut inputs): (u64, Vec<RolloutInput>)| {
-        let attempts = if repeated { inputs.len() as u32 } else { config.n_attempts.get() };
-        if inputs.iter().all(|input| *input == inputs[0]) {
-            inputs.truncate(1);
-        }
-        PlanTask {
-            dataset: name.clone(),
-            name: names.next().unwrap_or_else(|| TaskName::new(id.to_string()).expect("a number is a name")),
-            attempts,
-            pass_threshold: rollouts.pass_threshold,
-            work: Work::Example { rollouts: Arc::clone(&rollouts), inputs },
-        }
+pub(super) fn planned_examples(set: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
+    let ExampleSet { name, rollouts, examples } = set;
+    let repeated = examples.tasks().any(|(_, count)| count > 1);
+    let task = |(number, (inputs, count))| PlanTask {
+        dataset: name.clone(),
+        name: examples.name(number, &inputs),
+        attempts: if repeated { count } else { config.n_attempts.get() },
+        pass_threshold: rollouts.pass_threshold,
+        work: Work::Example { rollouts: Arc::clone(&rollouts), examples: Arc::clone(&examples), inputs },
     };
-    by_id.into_iter().map(task).collect()
+    examples.tasks().enumerate().map(task).collect()
 }
 
 /// The task's variables, with the job's on top.

@@ -13,7 +13,6 @@ use rollout_core::{
     result::TrialResult,
 };
 use rollout_model::dataset;
-use rollout_record::journal::PlannedTask;
 use serde_json::json;
 
 impl Job {
@@ -83,13 +82,9 @@ pub(super) struct Origin {
 #[derive(Debug, Clone, Default)]
 pub(super) struct TaskHashes(Arc<[Option<Box<str>>]>);
 
-impl TaskHashes {
-    pub(super) fn new(tasks: &[PlannedTask]) -> Self {
-        let hash = |task: &PlannedTask| match task.example_id {
-            None => task.content_hash.as_deref().map(Box::from),
-            Some(_) => None,
-        };
-        Self(tasks.iter().map(hash).collect())
+impl FromIterator<Option<Box<str>>> for TaskHashes {
+    fn from_iter<I: IntoIterator<Item = Option<Box<str>>>>(hashes: I) -> Self {
+        Self(hashes.into_iter().collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,10 +12,11 @@ use serde_json::Value;
 use super::{
     ConfigDifference, History, Job, JobError, NoProvider, Plan, PlanAgent, Store, difference,
     growth::{changes, other_than_provider},
-    header, moved_rows,
+    header,
+    journaled::Journaled,
+    moved_rows,
     planned::PlanTask,
-    planned_tasks,
-    provenance::{Origin, TaskHashes},
+    provenance::Origin,
     recorder::restore_trial,
     saved_rows::SavedRows,
     sections::Sections,
@@ -27,7 +28,7 @@ use crate::{
 };
 use rollout_core::{
     event::JobKind,
-    name::TrialIndex,
+    name::{AgentName, TrialIndex},
     redact,
     result::{TrialResult, TrialSummary},
 };
@@ -36,7 +37,7 @@ use rollout_record::{
     atomic,
     journal::{self, Header, Journal, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, TrialDir},
-    tasks::{self, TaskAbout},
+    tasks,
 };
 
 /// Which finished trials a resume does again. Missing ones are always done.
@@ -266,13 +267,13 @@ impl Resumable {
     ) -> Result<Job, ResumeError> {
         let Self { dir, header: before } = self;
         let plan = Arc::new(restrict(plan, &before, growth).map_err(ResumeError::TasksChanged)?);
-        let (tasks, abouts) = planned_tasks(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
-        let changed = changed(&before.tasks, &tasks);
-        if !changed.is_empty() {
-            return Err(ResumeError::TasksChanged(changed));
-        }
+        let journaled = Journaled::read(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let opened = tokio::task::spawn_blocking(move || {
-            let now = grown(&plan, &before, provider.name(), tasks.clone());
+            let changed = changed(&before.tasks, journaled.tasks(&plan)).map_err(JobError::Tasks)?;
+            if !changed.is_empty() {
+                return Err(ResumeError::TasksChanged(changed));
+            }
+            let now = grown(&plan, &before, provider.name(), &journaled).map_err(JobError::Tasks)?;
             let mut rows = Rows::new(plan.len());
             let places = Places::new(&plan);
             let mut sections = Sections::new(&plan, Some(dir.path()));
@@ -281,7 +282,7 @@ impl Resumable {
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
-            let task_hashes = TaskHashes::new(&tasks);
+            let task_hashes = journaled.hashes(&plan);
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
@@ -314,7 +315,7 @@ impl Resumable {
                 // Before anything else of it: from here on the job is the larger one, whatever happens.
                 journal.sync().map_err(JobError::from)?;
             }
-            write_derived(&dir, &plan, header, &abouts)?;
+            write_derived(&dir, &plan, header, &journaled)?;
             moved_rows::remove_from_root(&dir, header)?;
             saved.remove_old(&sections)?;
             sections.prepare_directories()?;
@@ -368,26 +369,26 @@ fn is_written(trial: &TrialDir) -> bool {
 }
 
 /// What the journal says of a job that has more than before; none if it has not.
-fn grown(plan: &Plan, before: &Header, provider: &str, tasks: Vec<PlannedTask>) -> Option<Header> {
-    let mut now = header(plan, &before.job_name, before.directory.clone(), provider.to_owned(), tasks);
-    let key = |header: &Header, task: &PlannedTask| {
-        (task.dataset.clone(), task.name.clone(), header.attempts_of(task))
-    };
-    let keys = |header: &Header| header.tasks.iter().map(|task| key(header, task)).collect::<Vec<_>>();
-    if now.agents == before.agents && keys(&now) == keys(before) {
-        return None;
+fn grown(plan: &Plan, before: &Header, provider: &str, journaled: &Journaled) -> io::Result<Option<Header>> {
+    let tasks = plan.tasks().iter().map(|task| (task.dataset.as_str(), task.name.as_str(), task.attempts));
+    let known =
+        before.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str(), before.attempts_of(task)));
+    if plan.agents().map(AgentName::as_str).eq(before.agents.iter().map(String::as_str)) && tasks.eq(known) {
+        return Ok(None);
     }
+    let tasks: Vec<PlannedTask> = journaled.tasks(plan).collect::<io::Result<_>>()?;
+    let mut now = header(plan, &before.job_name, before.directory.clone(), provider.to_owned(), tasks);
     let pins = std::mem::take(&mut now.pins);
     now.pins = before.pins.clone().into_iter().chain(pins).collect();
-    if now.selection.is_none() && keys(&now).len() == before.tasks.len() {
+    if now.selection.is_none() && now.tasks.len() == before.tasks.len() {
         now.selection.clone_from(&before.selection);
         now.dataset_sizes.clone_from(&before.dataset_sizes);
     }
-    Some(now)
+    Ok(Some(now))
 }
 
 /// Writes what is made of the header, where a crash or an older version left it behind.
-fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, abouts: &[TaskAbout]) -> Result<(), JobError> {
+fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, journaled: &Journaled) -> Result<(), JobError> {
     if let Some(config) = &header.config {
         let there =
             fs::read(dir.config()).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -396,8 +397,8 @@ fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, abouts: &[TaskAbout
         }
     }
     let told = fs::read(dir.tasks()).map_or(0, |bytes| bytes.split(|byte| *byte == b'\n').count() - 1);
-    if told < abouts.len() {
-        tasks::write(&dir.tasks(), abouts, plan.redactor())?;
+    if told < journaled.abouts().count() {
+        tasks::write(&dir.tasks(), journaled.abouts(), plan.redactor())?;
     }
     Ok(())
 }
@@ -478,16 +479,27 @@ fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec
 }
 
 /// The tasks whose files or inputs are not what they were.
-fn changed(before: &[PlannedTask], now: &[PlannedTask]) -> Vec<String> {
-    let now: HashMap<_, _> = now.iter().map(|task| ((&task.dataset, &task.name), task)).collect();
-    let hash = |task: &PlannedTask| now.get(&(&task.dataset, &task.name))?.content_hash.clone();
+fn changed(
+    before: &[PlannedTask],
+    now: impl Iterator<Item = io::Result<PlannedTask>>,
+) -> io::Result<Vec<String>> {
     // A task that could not be loaded before has no results that a repair could spoil.
-    let changed = before.iter().filter(|task| task.content_hash.is_some() && task.content_hash != hash(task));
+    let hashed = before.iter().filter(|task| task.content_hash.is_some());
+    let known: HashMap<_, _> = hashed.map(|task| ((&*task.dataset, &*task.name), task)).collect();
+    let mut changed = Vec::new();
+    for task in now {
+        let task = task?;
+        if let Some(known) = known.get(&(&*task.dataset, &*task.name))
+            && known.content_hash != task.content_hash
+        {
+            changed.push(*known);
+        }
+    }
     let message = |task: &PlannedTask| match task.example_id {
         Some(_) => format!("example {} of {} is not what it was", task.name, task.dataset),
         None => format!("the files of task {}/{} are not what they were", task.dataset, task.name),
     };
-    changed.map(message).collect()
+    Ok(changed.into_iter().map(message).collect())
 }
 
 fn lines<T: ToString>(items: &[T]) -> String {

@@ -4,6 +4,7 @@
 //! the last one to leave scores them all, in its own place among those that run at the same time.
 
 use std::{
+    io,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -71,6 +72,20 @@ pub(super) enum Fate {
     Unscored(Error),
 }
 
+/// Why a rollout has no state.
+enum Interrupted {
+    /// It was cancelled, or its key is refused.
+    Halt(Halt),
+    /// Its example cannot be read from the file that the plan put it into.
+    Unreadable(io::Error),
+}
+
+impl From<Halt> for Interrupted {
+    fn from(halt: Halt) -> Self {
+        Self::Halt(halt)
+    }
+}
+
 /// Why members that are over have no scores.
 enum Unscored {
     /// A model that was to score has the wrong key.
@@ -136,13 +151,17 @@ impl Group {
         let generated = match &place {
             // A panic must not keep the others of the group from being scored.
             Ok(_) => AssertUnwindSafe(self.generate(index, &progress, &cancel)).catch_unwind().await,
-            Err(halt) => Ok(Err(halt.clone())),
+            Err(halt) => Ok(Err(halt.clone().into())),
         };
         let mut finished = Vec::new();
         let (member, mut fate) = match generated {
             Ok(Ok((state, tries))) => (Some(Member { index, tries, state }), Fate::Done),
-            Ok(Err(Halt::Cancelled)) => (None, Fate::Cancelled),
-            Ok(Err(Halt::Unauthorized(error))) => (None, Fate::Unauthorized(error)),
+            Ok(Err(Interrupted::Halt(Halt::Cancelled))) => (None, Fate::Cancelled),
+            Ok(Err(Interrupted::Halt(Halt::Unauthorized(error)))) => (None, Fate::Unauthorized(error)),
+            Ok(Err(Interrupted::Unreadable(error))) => {
+                finished.push(Finished::new(index, unreadable(&self.plan, index, &error)));
+                (None, Fate::Done)
+            }
             Err(_) => {
                 finished.push(self.crashed(index));
                 (None, Fate::Done)
@@ -222,9 +241,8 @@ impl Group {
         index: TrialIndex,
         progress: &(impl Fn(Progress) + Send + Sync),
         cancel: &CancellationToken,
-    ) -> Result<(State, u32), Halt> {
-        let (_, task, attempt) = self.plan.parts(index);
-        let input = task.input(attempt);
+    ) -> Result<(State, u32), Interrupted> {
+        let input = self.plan.input(index).await.map_err(Interrupted::Unreadable)?;
         let mut tries = 1;
         loop {
             let Rollouts { interaction, limits, .. } = &*self.rollouts;
@@ -239,7 +257,7 @@ impl Group {
             progress(Progress::Retry { failed_try: tries, error, delay });
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
-                () = cancel.cancelled() => return Err(Halt::Cancelled),
+                () = cancel.cancelled() => return Err(Halt::Cancelled.into()),
             }
             tries += 1;
         }
@@ -322,6 +340,13 @@ impl Group {
 /// A delay, up to a second longer: rollouts that failed together are not tried again together.
 fn jittered(delay: Duration) -> Duration {
     delay + delay.min(Duration::from_secs(1)).mul_f64(fastrand::f64())
+}
+
+/// The result of a trial whose example cannot be read.
+fn unreadable(plan: &Plan, index: TrialIndex, error: &io::Error) -> TrialResult {
+    let message = format!("cannot read the example from the temporary file that holds it: {error}");
+    let error = TrialError { kind: ErrorType::InternalError, message };
+    TrialResult { error: Some(error), ..TrialResult::empty(&plan.trial(index), Timestamp::now()) }
 }
 
 /// An error of a rollout as that of a trial.

@@ -60,7 +60,7 @@ fn find(dir: &JobDir, plan: &Plan) -> Result<Option<Resumable>, ResumeError> {
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let header =
             super::header(plan, &name, absolute(dir.path()), NoProvider.name().to_owned(), Vec::new());
-        Journal::create(&dir.journal(), header).map_err(JobError::from)?;
+        Journal::create(&dir.journal(), header, std::iter::empty::<Result<_, JobError>>())?;
     }
     Resumable::open(dir.path()).map(Some)
 }

@@ -10,7 +10,7 @@ use indexmap::IndexSet;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{JobError, Plan, planned::Work};
+use super::{JobError, Plan, PlanTask, planned::Work};
 use crate::rollouts::Rollouts;
 use rollout_core::{message::ToolDef, name::TrialIndex, provenance::Provenance, result::TrialResult};
 use rollout_model::Model;
@@ -81,7 +81,7 @@ impl Sections {
                     dir,
                     rollouts: Arc::clone(rollouts),
                     model: Arc::clone(model),
-                    tools: rollouts.common_tools(plan.tasks[tasks.clone()].iter().map(|task| task.input(1))),
+                    tools: common_tools(rollouts, &plan.tasks[tasks.clone()]),
                     names: IndexSet::new(),
                     stats: vec![None; count],
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
@@ -254,6 +254,24 @@ impl Section {
         aggregate.tell(self.names.iter(), &mut metadata);
         metadata
     }
+}
+
+/// The tools of all rollouts of these tasks; none where they differ from one to the other.
+fn common_tools(rollouts: &Rollouts, tasks: &[PlanTask]) -> Option<Vec<ToolDef>> {
+    let own = |task: &'_ PlanTask| match &task.work {
+        Work::Example { examples, inputs, .. } => examples.tools(inputs).map(str::to_owned),
+        Work::Container { .. } => None,
+    };
+    let mut all = tasks.iter().map(own);
+    let first = all.next().flatten();
+    if all.any(|other| other != first) {
+        return None;
+    }
+    let tools = match first {
+        None => rollouts.interaction.tool_defs(),
+        Some(defs) => serde_json::from_str(&defs).unwrap_or_default(),
+    };
+    (!tools.is_empty()).then_some(tools)
 }
 
 /// Settings without secrets, which an author may have written anywhere.

@@ -5,9 +5,8 @@ use std::collections::HashSet;
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use serde_json::Value;
 
-use super::{Plan, PlanTask, Work};
+use super::{Plan, PlanTask};
 use rollout_core::{
     headline::Headline,
     name::{AgentName, DatasetName, TrialIndex},
@@ -60,26 +59,14 @@ pub(super) struct Times {
 
 /// The trials of a job as statistics take them.
 pub(super) fn report(plan: &Plan, rows: &Rows) -> Report {
-    let label = |text: Option<&Value>| match text {
-        Some(Value::String(text)) if !text.is_empty() => Some(plan.redactor().text(text).into_owned()),
-        _ => None,
-    };
     let task = |task: &PlanTask| {
-        let about = match &task.work {
-            Work::Container { task, .. } => task.as_ref().ok().map(|task| &task.config.metadata),
-            Work::Example { inputs, .. } => inputs.first().and_then(|input| input.info.as_ref()),
-        };
-        // What the lines of a benchmark say beside the question is one level deeper.
-        let deeper = about.and_then(|about| about.get("metadata"));
-        let about = |key: &str| {
-            let said = about.and_then(|about| about.get(key)).or_else(|| deeper?.get(key));
-            label(said)
-        };
+        let (category, difficulty) = task.labels();
+        let clean = |text: Option<&str>| text.map(|text| plan.redactor().text(text).into_owned());
         ReportTask {
             dataset: task.dataset.to_string(),
             name: task.name.to_string(),
-            category: about("category"),
-            difficulty: about("difficulty"),
+            category: clean(category),
+            difficulty: clean(difficulty),
         }
     };
     let trial = |index| {

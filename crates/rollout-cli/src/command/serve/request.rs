@@ -186,7 +186,7 @@ impl Offer {
                 problems.push("`inputs` is empty".to_owned());
                 Vec::new()
             }
-            Err(error @ ExamplesError::Io { .. }) => {
+            Err(error @ (ExamplesError::Io { .. } | ExamplesError::Store(_))) => {
                 problems.push(error.to_string());
                 Vec::new()
             }

@@ -70,7 +70,11 @@ impl Service {
             rollouts: examples.rollouts,
             offer: Offer {
                 format,
-                examples: examples.inputs.into_iter().map(|input| (input.example_id, input)).collect(),
+                examples: examples
+                    .examples
+                    .inputs()
+                    .map(|input| input.map(|input| (input.example_id, input)))
+                    .collect::<std::io::Result<_>>()?,
                 model: Arc::new(build::model(model)?),
                 token_ids: model.token_ids,
                 per_example: loaded.config.n_attempts,

@@ -90,11 +90,13 @@ fn loaded(jobs: &std::path::Path) -> LoadedJob {
 #[tokio::test]
 async fn in_a_job_each_model_has_its_rows_of_each_dataset_in_a_directory_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let set = |name: &str| ExampleSet {
-        name: DatasetName::new(name).unwrap(),
-        rollouts: Arc::new(rollouts(&right(), 0)),
-        inputs: super::support::examples(3),
-        names: Vec::new(),
+    let set = |name: &str| {
+        ExampleSet::new(
+            DatasetName::new(name).unwrap(),
+            Arc::new(rollouts(&right(), 0)),
+            super::support::examples(3),
+        )
+        .unwrap()
     };
     let vars = |_: &str| None;
     let sets = [set("one"), set("two")];
@@ -126,11 +128,13 @@ async fn in_a_job_each_model_has_its_rows_of_each_dataset_in_a_directory_of_its_
 #[tokio::test]
 async fn an_agent_that_is_no_model_fails_the_examples_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let set = ExampleSet {
-        name: DatasetName::new("one").unwrap(),
-        rollouts: Arc::new(rollouts(&right(), 0)),
-        inputs: super::support::examples(1),
-        names: Vec::new(),
+    let set = {
+        ExampleSet::new(
+            DatasetName::new("one").unwrap(),
+            Arc::new(rollouts(&right(), 0)),
+            super::support::examples(1),
+        )
+        .unwrap()
     };
     let vars = |_: &str| None;
     let plan = Plan::new(loaded(dir.path()), Vec::new(), [set], &Selection::default(), &vars).unwrap();
@@ -148,11 +152,13 @@ async fn errored_rollouts_can_be_done_again_and_only_their_new_rows_stay() {
         (id, _) => Ok(id.to_string()),
     });
     let plan = || {
-        let set = ExampleSet {
-            name: DatasetName::new("one").unwrap(),
-            rollouts: Arc::new(rollouts(&scripted, 0)),
-            inputs: super::support::examples(3),
-            names: Vec::new(),
+        let set = {
+            ExampleSet::new(
+                DatasetName::new("one").unwrap(),
+                Arc::new(rollouts(&scripted, 0)),
+                super::support::examples(3),
+            )
+            .unwrap()
         };
         let mut loaded = loaded(dir.path());
         loaded.config.agents.truncate(1);

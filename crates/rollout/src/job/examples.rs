@@ -1,0 +1,343 @@
+//! The examples of a plan. Where there are many, they are in a file without a name, and a few numbers of each in memory.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Write as _},
+    ops::Range,
+    os::unix::fs::FileExt as _,
+    sync::Arc,
+};
+
+use indexmap::IndexSet;
+use serde_json::Value;
+
+use crate::rollouts::Rollouts;
+use rollout_core::name::{DatasetName, TaskName};
+use rollout_model::{RolloutInput, dataset};
+
+/// The examples of one dataset, and how models are led through them.
+#[derive(Debug, Clone)]
+pub struct ExampleSet {
+    /// Names it in results and directories.
+    pub name: DatasetName,
+    /// Interaction, rubric and limits.
+    pub rollouts: Arc<Rollouts>,
+    /// The examples. Each is attempted as often as the job says; the same `example_id` more than once asks for one
+    /// attempt each time instead.
+    pub examples: Arc<StoredExamples>,
+}
+
+impl ExampleSet {
+    /// Takes inputs that are in memory. Numbers name their tasks.
+    pub fn new(
+        name: DatasetName,
+        rollouts: Arc<Rollouts>,
+        inputs: impl IntoIterator<Item = RolloutInput>,
+    ) -> io::Result<Self> {
+        let mut writer = ExampleWriter::default();
+        for input in inputs {
+            writer.push(&input, None)?;
+        }
+        Ok(Self { name, rollouts, examples: Arc::new(writer.finish()?) })
+    }
+}
+
+/// How many bytes of examples are in memory.
+const MOST_IN_MEMORY: usize = 1 << 20;
+
+/// Takes examples, and writes them to a file that is gone when it is closed once they are many.
+#[derive(Debug, Default)]
+pub struct ExampleWriter {
+    file: Option<File>,
+    /// What is not in the file.
+    buffer: Vec<u8>,
+    /// How long the file is.
+    length: u64,
+    stored: Vec<Stored>,
+    names: Vec<TaskName>,
+    texts: IndexSet<Box<str>>,
+}
+
+/// What is in memory of an example.
+#[derive(Debug, Clone, Copy)]
+struct Stored {
+    example_id: u64,
+    offset: u64,
+    length: u32,
+    /// The numbers of texts that many examples share; 0 is none.
+    category: u32,
+    difficulty: u32,
+    tools: u32,
+    hash: [u8; 32],
+}
+
+impl ExampleWriter {
+    /// Adds an example. Its number is the name of its task, unless it has one of its own, as either all have or none.
+    /// Blocks while it writes, to the system's directory for temporary files.
+    pub fn push(&mut self, input: &RolloutInput, name: Option<TaskName>) -> io::Result<()> {
+        let RolloutInput { prompt, example_id, task, answer, info, extra } = input;
+        let start = self.buffer.len();
+        serde_json::to_writer(&mut self.buffer, &(prompt, example_id, task, answer, info, extra))?;
+        let length = self.buffer.len() - start;
+        let said = |key: &str| {
+            let info = info.as_ref()?;
+            // What the lines of a benchmark say beside the question is one level deeper.
+            info.get(key).or_else(|| info.get("metadata")?.get(key)).filter(|value| !value.is_null())
+        };
+        let label = |key: &str| said(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let tools = info.as_ref().and_then(|info| info.get("tool_defs")).filter(|defs| !defs.is_null());
+        let stored = Stored {
+            example_id: *example_id,
+            offset: self.length + start as u64,
+            length: u32::try_from(length).map_err(|_| io::Error::other("an example is larger than 4 GiB"))?,
+            category: number(&mut self.texts, label("category")),
+            difficulty: number(&mut self.texts, label("difficulty")),
+            tools: number(&mut self.texts, tools.map(Value::to_string).as_deref()),
+            hash: dataset::content_digest(std::slice::from_ref(input)),
+        };
+        self.stored.push(stored);
+        self.names.extend(name);
+        if self.buffer.len() > MOST_IN_MEMORY {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => tempfile::tempfile()?,
+        };
+        file.write_all(&self.buffer)?;
+        self.length += self.buffer.len() as u64;
+        self.buffer.clear();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Brings the examples into an order that depends on the seed alone. For those without names.
+    pub fn shuffle(&mut self, seed: u64) {
+        dataset::shuffle(&mut self.stored, seed);
+    }
+
+    /// Keeps so many of the examples, from the first on.
+    pub fn truncate(&mut self, count: usize) {
+        self.stored.truncate(count);
+        self.names.truncate(count);
+    }
+
+    /// The examples, in the order in which their numbers first come.
+    pub fn finish(mut self) -> io::Result<StoredExamples> {
+        if self.file.is_some() {
+            self.flush()?;
+        }
+        let Self { file, buffer, mut stored, names, texts, .. } = self;
+        let text = match file {
+            Some(file) => Text::OnDisk(file),
+            None => Text::InMemory(buffer),
+        };
+        if !stored.is_sorted_by_key(|stored| stored.example_id) {
+            let mut first = HashMap::with_capacity(stored.len());
+            for (place, stored) in stored.iter().enumerate() {
+                first.entry(stored.example_id).or_insert(place);
+            }
+            stored.sort_by_key(|stored| first[&stored.example_id]);
+        }
+        stored.shrink_to_fit();
+        Ok(StoredExamples { text, stored, names, texts })
+    }
+}
+
+/// The number of a text, from 1. 0 is none.
+fn number(texts: &mut IndexSet<Box<str>>, text: Option<&str>) -> u32 {
+    let Some(text) = text else { return 0 };
+    let known = texts.get_index_of(text);
+    known.unwrap_or_else(|| texts.insert_full(text.into()).0) as u32 + 1
+}
+
+/// Examples that can be read one by one.
+#[derive(Debug)]
+pub struct StoredExamples {
+    text: Text,
+    stored: Vec<Stored>,
+    names: Vec<TaskName>,
+    texts: IndexSet<Box<str>>,
+}
+
+/// Where the examples are, each as JSON.
+#[derive(Debug)]
+enum Text {
+    InMemory(Vec<u8>),
+    OnDisk(File),
+}
+
+/// The inputs of one task: their places among those that are stored.
+pub(super) type InputPlaces = Range<u32>;
+
+impl StoredExamples {
+    /// How many inputs there are.
+    pub fn len(&self) -> usize {
+        self.stored.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stored.is_empty()
+    }
+
+    /// Reads all inputs, one after the other. Blocks while it reads.
+    pub fn inputs(&self) -> impl Iterator<Item = io::Result<RolloutInput>> {
+        (0..self.stored.len() as u32).map(|place| self.read(place))
+    }
+
+    /// Whether to read an input is to wait for the disk.
+    pub(super) fn is_on_disk(&self) -> bool {
+        matches!(self.text, Text::OnDisk(_))
+    }
+
+    /// Reads an input. Blocks while it reads.
+    pub(super) fn read(&self, place: u32) -> io::Result<RolloutInput> {
+        let Stored { offset, length, .. } = self.stored[place as usize];
+        let (prompt, example_id, task, answer, info, extra) = match &self.text {
+            Text::InMemory(all) => serde_json::from_slice(&all[offset as usize..][..length as usize])?,
+            Text::OnDisk(file) => {
+                let mut text = vec![0; length as usize];
+                file.read_exact_at(&mut text, offset)?;
+                serde_json::from_slice(&text)?
+            }
+        };
+        Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
+    }
+
+    /// The places of the inputs of each example, and how often the example comes. Inputs that are the same have one
+    /// place.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = (InputPlaces, u32)> {
+        let mut start = 0;
+        self.stored.chunk_by(|one, next| one.example_id == next.example_id).map(move |inputs| {
+            let count = inputs.len() as u32;
+            let same = inputs.iter().all(|input| input.hash == inputs[0].hash);
+            let places = start..start + if same { 1 } else { count };
+            start += count;
+            (places, count)
+        })
+    }
+
+    /// The name of a task.
+    pub(super) fn name(&self, task: usize, places: &InputPlaces) -> TaskName {
+        let number = || TaskName::new(self.example_id(places).to_string()).expect("a number is a name");
+        self.names.get(task).cloned().unwrap_or_else(number)
+    }
+
+    /// The number of an example.
+    pub(super) fn example_id(&self, places: &InputPlaces) -> u64 {
+        self.first(places).example_id
+    }
+
+    /// The hash of what the rollouts of an example start from. Blocks while it reads.
+    pub(super) fn content_hash(&self, places: &InputPlaces) -> io::Result<String> {
+        if places.len() == 1 {
+            return Ok(dataset::hash_text(&self.first(places).hash));
+        }
+        let inputs: Vec<_> = places.clone().map(|place| self.read(place)).collect::<io::Result<_>>()?;
+        Ok(dataset::hash_text(&dataset::content_digest(&inputs)))
+    }
+
+    /// The category that an example says it has.
+    pub(super) fn category(&self, places: &InputPlaces) -> Option<&str> {
+        self.text(self.first(places).category)
+    }
+
+    /// How difficult an example says it is.
+    pub(super) fn difficulty(&self, places: &InputPlaces) -> Option<&str> {
+        self.text(self.first(places).difficulty)
+    }
+
+    /// The tools that an example brings, as JSON.
+    pub(super) fn tools(&self, places: &InputPlaces) -> Option<&str> {
+        self.text(self.first(places).tools)
+    }
+
+    fn first(&self, places: &InputPlaces) -> &Stored {
+        &self.stored[places.start as usize]
+    }
+
+    fn text(&self, number: u32) -> Option<&str> {
+        let place = (number as usize).checked_sub(1)?;
+        self.texts.get_index(place).map(|text| &**text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rollout_model::dataset::{Format, rows};
+
+    fn stored(lines: &str) -> (Vec<RolloutInput>, StoredExamples) {
+        let inputs = Format::default().inputs(rows(lines).unwrap()).unwrap();
+        let mut writer = ExampleWriter::default();
+        inputs.iter().for_each(|input| writer.push(input, None).unwrap());
+        (inputs, writer.finish().unwrap())
+    }
+
+    #[test]
+    fn an_example_is_read_as_it_was_written() {
+        let (inputs, stored) = stored(
+            r#"{"question": "2+2? \u0000 😀", "answer": "4", "info": {"x": 0.1, "y": [1e300, null]}, "more": {"b": 1, "a": 2}}
+               {"prompt": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "n"}, {"role": "other", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"k": 1}}}]}], "task": "t"}"#,
+        );
+        let read: Vec<_> = stored.inputs().collect::<io::Result<_>>().unwrap();
+        assert_eq!(read, inputs);
+        let hashes: Vec<_> =
+            stored.tasks().map(|(places, _)| stored.content_hash(&places).unwrap()).collect();
+        let expected: Vec<_> = inputs.chunks(1).map(dataset::content_hash).collect();
+        assert_eq!(hashes, expected);
+    }
+
+    #[test]
+    fn many_examples_are_on_the_disk_and_read_as_they_were_written() {
+        let long = "x".repeat(MOST_IN_MEMORY / 3);
+        let inputs = (0..9).map(|example_id| RolloutInput {
+            example_id,
+            answer: Some(format!("{long}{example_id}")),
+            ..RolloutInput::default()
+        });
+        let set = ExampleSet::new(DatasetName::new("set").unwrap(), rollouts(), inputs.clone()).unwrap();
+        assert!(set.examples.is_on_disk());
+        for (read, written) in set.examples.inputs().zip(inputs) {
+            assert_eq!(read.unwrap(), written);
+        }
+    }
+
+    #[test]
+    fn inputs_of_one_number_come_together_and_same_ones_once() {
+        let input = |example_id, task: &str| RolloutInput {
+            example_id,
+            task: task.into(),
+            ..RolloutInput::default()
+        };
+        let inputs = [input(7, "a"), input(2, "b"), input(7, "c"), input(2, "b")];
+        let set = ExampleSet::new(DatasetName::new("set").unwrap(), rollouts(), inputs.clone()).unwrap();
+        let tasks: Vec<_> = set.examples.tasks().collect();
+        assert_eq!(tasks, [(0..2, 2), (2..3, 2)]);
+        let hash = set.examples.content_hash(&tasks[0].0).unwrap();
+        assert_eq!(hash, dataset::content_hash(&[inputs[0].clone(), inputs[2].clone()]));
+        assert_eq!(set.examples.name(0, &tasks[0].0).as_str(), "7");
+    }
+
+    #[test]
+    fn labels_are_those_of_the_example_or_of_what_stands_beside_its_question() {
+        let (_, stored) = stored(
+            r#"{"question": "a", "info": {"category": "x", "metadata": {"category": "y", "difficulty": "hard"}}}
+               {"question": "b", "info": {"category": "", "tool_defs": [{"name": "t"}]}}"#,
+        );
+        let (first, second) = (0..1, 1..2);
+        assert_eq!((stored.category(&first), stored.difficulty(&first)), (Some("x"), Some("hard")));
+        assert_eq!((stored.category(&second), stored.difficulty(&second)), (None, None));
+        assert_eq!((stored.tools(&first), stored.tools(&second)), (None, Some(r#"[{"name":"t"}]"#)));
+    }
+
+    fn rollouts() -> Arc<Rollouts> {
+        Arc::new(Rollouts::new(rollout_model::SingleTurn, rollout_model::Rubric::new()))
+    }
+}

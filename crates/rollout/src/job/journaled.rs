@@ -1,0 +1,72 @@
+//! The tasks of a plan as the journal holds them, with the hashes of their files.
+
+use std::{io, sync::Arc};
+
+use super::{Plan, PlanTask, Work, provenance::TaskHashes};
+use rollout_env::blocking::blocking;
+use rollout_record::{journal::PlannedTask, tasks::TaskAbout};
+
+/// What had to be read for the journal: the files of those tasks that are containers, in their order.
+pub(super) struct Journaled {
+    containers: Vec<(PlannedTask, Option<TaskAbout>)>,
+}
+
+impl Journaled {
+    /// Reads the files of the tasks.
+    pub(super) async fn read(plan: Arc<Plan>) -> io::Result<Self> {
+        blocking(move || {
+            let containers: Vec<&PlanTask> = plan.tasks().iter().filter(|task| is_container(task)).collect();
+            let workers = std::thread::available_parallelism().map_or(1, usize::from);
+            let chunk = containers.len().div_ceil(workers).max(1);
+            let config = plan.config();
+            std::thread::scope(|scope| {
+                let read = |tasks: &[&PlanTask]| {
+                    tasks.iter().map(|task| task.journaled(config)).collect::<io::Result<Vec<_>>>()
+                };
+                let handles: Vec<_> =
+                    containers.chunks(chunk).map(|tasks| scope.spawn(move || read(tasks))).collect();
+                let mut containers = Vec::with_capacity(containers.len());
+                for handle in handles {
+                    let read = handle.join().map_err(|_| io::Error::other("hashing a task panicked"))??;
+                    containers.extend(read);
+                }
+                Ok(Self { containers })
+            })
+        })
+        .await
+    }
+
+    /// The tasks of the plan, one by one: there may be many examples. Blocks while it reads those.
+    pub(super) fn tasks<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = io::Result<PlannedTask>> + 'a {
+        let mut containers = self.containers.iter();
+        plan.tasks().iter().map(move |task| match is_container(task) {
+            true => {
+                let (task, _) = containers.next().expect("each task that is a container was read");
+                Ok(task.clone())
+            }
+            false => task.journaled(plan.config()).map(|(task, _)| task),
+        })
+    }
+
+    /// What the tasks say that are containers and can be run.
+    pub(super) fn abouts(&self) -> impl Iterator<Item = &TaskAbout> {
+        self.containers.iter().filter_map(|(_, about)| about.as_ref())
+    }
+
+    /// The hashes of the files of the tasks, by the number of the task. Examples have none here.
+    pub(super) fn hashes(&self, plan: &Plan) -> TaskHashes {
+        if self.containers.is_empty() {
+            return TaskHashes::default();
+        }
+        let mut containers = self.containers.iter();
+        let hash = |task: &PlanTask| {
+            let (task, _) = is_container(task).then(|| containers.next())??;
+            task.content_hash.as_deref().map(Box::from)
+        };
+        plan.tasks().iter().map(hash).collect()
+    }
+}
+
+fn is_container(task: &PlanTask) -> bool {
+    matches!(task.work, Work::Container { .. })
+}
