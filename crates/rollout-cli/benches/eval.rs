@@ -3,14 +3,12 @@
 //! `cargo bench -p rollout-cli --bench eval` prints one table: 5,000 questions, each with three calls of a tool.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Read as _},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
-};
+#[path = "support/process.rs"]
+mod process;
 
+use std::{fs, io::Read as _, path::Path, process::Command};
+
+use process::{Server, Usage};
 use rollout_testkit::{ModelReply, ModelServer, Script};
 use serde_json::json;
 
@@ -44,15 +42,14 @@ fn table() {
         write_benchmark(dir.path(), &model.url, &tools.url, workers);
         let (seconds, own) = run(dir.path());
         let (model, tools) = (model.stop(), tools.stop());
-        let megabytes = |usage: Usage| usage.peak_kilobytes as f64 / 1024.0;
         println!(
             "{workers:>9} {:>15.0} {:>13.2} {:>13.2} {:>13.2} {:>9.1} {:>14.1}",
             f64::from(QUESTIONS) / seconds,
             own.cpu.as_secs_f64(),
             tools.cpu.as_secs_f64(),
             model.cpu.as_secs_f64(),
-            megabytes(own),
-            megabytes(tools),
+            own.megabytes(),
+            tools.megabytes(),
         );
     }
 }
@@ -81,73 +78,11 @@ fn write_benchmark(dir: &Path, model: &str, tools: &str, workers: u32) {
 
 /// Runs the command from its start to its end.
 fn run(dir: &Path) -> (f64, Usage) {
-    let from = Instant::now();
-    let mut rollout = Command::new(env!("CARGO_BIN_EXE_rollout"))
-        .args(["eval", "config.json", "--output", "json"])
-        .current_dir(dir)
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("start the command");
-    // A process that has ended has no figures to ask, so the last ones before that are taken.
-    let mut usage = Usage::default();
-    let status = loop {
-        usage = Usage::of(rollout.id()).unwrap_or(usage);
-        if let Some(status) = rollout.try_wait().expect("wait for the command") {
-            break status;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    assert!(status.success(), "the command failed");
-    let seconds = from.elapsed().as_secs_f64();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
+    command.args(["eval", "config.json", "--output", "json"]).current_dir(dir);
+    let (seconds, usage) = Usage::of_run(&mut command);
     let evaluation = fs::read_to_string(dir.join("results/evaluation.json")).expect("read the scores");
     let evaluation: serde_json::Value = serde_json::from_str(&evaluation).expect("scores are JSON");
     assert_eq!(evaluation["perfect_matches"], QUESTIONS, "every answer is right");
     (seconds, usage)
-}
-
-/// A server that says where it is and ends with its input.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a server");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("its output is a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("read the server's address");
-        let (_, url) = line.trim_end().rsplit_once(" at ").expect("a server says where it is");
-        Self { url: url.to_owned(), child }
-    }
-
-    fn stop(&mut self) -> Usage {
-        let usage = Usage::of(self.child.id()).expect("it is still there");
-        drop(self.child.stdin.take());
-        self.child.wait().expect("wait for a server");
-        usage
-    }
-}
-
-/// What a process has used so far.
-#[derive(Clone, Copy, Default)]
-struct Usage {
-    cpu: Duration,
-    peak_kilobytes: u64,
-}
-
-impl Usage {
-    /// None of a process that is over.
-    fn of(process: u32) -> Option<Self> {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
-        let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok());
-        Some(Self {
-            // The kernel reports in hundredths of a second on every architecture that Rollout runs on.
-            cpu: Duration::from_millis((ticks(11)? + ticks(12)?) * 10),
-            peak_kilobytes: peak.trim().trim_end_matches(" kB").parse().ok()?,
-        })
-    }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::lines::{Line, Lines};
 use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
@@ -295,8 +295,8 @@ impl Journal {
     }
 
     /// Opens a journal to continue it: reads every entry after the header into `each`, and cuts off
-    /// a torn tail.
-    pub fn open(path: &Path, each: impl FnMut(JournalEntry)) -> Result<(Self, Header), JournalError> {
+    /// a torn tail. The header itself is not kept: who continues a job has read it, and it may be large.
+    pub fn open(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<Self, JournalError> {
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -304,9 +304,12 @@ impl Journal {
             .map_err(|source| io_error("open", path, source))?;
         let journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
         journal.lock()?;
-        let (header, whole) = read(path, each)?;
-        journal.file.set_len(whole).map_err(|source| io_error("truncate", path, source))?;
-        Ok((journal, header))
+        let (_, whole) = read_lines::<AnyHeader>(path, |_, entry| each(entry))?;
+        let length = journal.file.metadata().map_err(|source| io_error("examine", path, source))?.len();
+        if length != whole {
+            journal.file.set_len(whole).map_err(|source| io_error("truncate", path, source))?;
+        }
+        Ok(journal)
     }
 
     fn lock(&self) -> Result<(), JournalError> {
@@ -356,8 +359,57 @@ pub fn read(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<(Header, 
 /// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
 pub(super) fn read_places(
     path: &Path,
-    mut each: impl FnMut(u64, JournalEntry),
+    each: impl FnMut(u64, JournalEntry),
 ) -> Result<(Header, u64), JournalError> {
+    read_lines(path, each)
+}
+
+/// What is read of a header.
+trait ReadHeader: DeserializeOwned {
+    fn version(&self) -> u32;
+}
+
+impl ReadHeader for Header {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// A header of which nothing is kept.
+#[derive(Deserialize)]
+struct AnyHeader {
+    version: u32,
+}
+
+impl ReadHeader for AnyHeader {
+    fn version(&self) -> u32 {
+        self.version
+    }
+}
+
+/// A line of a journal.
+enum Parsed<H> {
+    Header(H),
+    Entry(JournalEntry),
+}
+
+impl<H: ReadHeader> Parsed<H> {
+    fn new(line: &[u8]) -> serde_json::Result<Self> {
+        // A header may be large. Read as one of several kinds of entries, it would be in memory twice.
+        if line.starts_with(br#"{"entry":"job","#) {
+            return serde_json::from_slice(line).map(Self::Header);
+        }
+        match serde_json::from_slice(line)? {
+            JournalEntry::Job(_) => serde_json::from_slice(line).map(Self::Header),
+            entry => Ok(Self::Entry(entry)),
+        }
+    }
+}
+
+fn read_lines<H: ReadHeader>(
+    path: &Path,
+    mut each: impl FnMut(u64, JournalEntry),
+) -> Result<(H, u64), JournalError> {
     let mut lines = Lines::open(path).map_err(|source| io_error("open", path, source))?;
     let mut whole = 0;
     let mut header = None;
@@ -367,20 +419,20 @@ pub(super) fn read_places(
             break;
         }
         let end = offset + bytes.len() as u64;
-        let entry = match serde_json::from_slice(bytes) {
-            Ok(entry) => entry,
+        let parsed = match Parsed::<H>::new(bytes) {
+            Ok(parsed) => parsed,
             // A crash of the machine can leave a last line of the right length and the wrong bytes.
             Err(_) if number > 1 && lines.is_at_end() => break,
             Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
         };
         whole = end;
-        match (entry, &header) {
-            (JournalEntry::Job(found), _) if found.version > VERSION => {
-                return Err(JournalError::TooNew { path: path.to_owned(), found: found.version });
+        match (parsed, &header) {
+            (Parsed::Header(found), _) if found.version() > VERSION => {
+                return Err(JournalError::TooNew { path: path.to_owned(), found: found.version() });
             }
-            (JournalEntry::Job(found), _) => header = Some(*found),
-            (_, None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
-            (entry, Some(_)) => each(offset, entry),
+            (Parsed::Header(found), _) => header = Some(found),
+            (Parsed::Entry(_), None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
+            (Parsed::Entry(entry), Some(_)) => each(offset, entry),
         }
     }
     let header = header.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;
@@ -417,8 +469,8 @@ mod tests {
 
     fn entries(path: &Path) -> Result<(Journal, usize), JournalError> {
         let mut count = 0;
-        let (journal, found) = Journal::open(path, |_| count += 1)?;
-        assert_eq!(found, header());
+        let journal = Journal::open(path, |_| count += 1)?;
+        assert_eq!(read(path, |_| ())?.0, header());
         Ok((journal, count))
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rollout_testkit::{Gate, TestJob, TestTask};
+use rollout_testkit::{Gate, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 fn job() -> TestJob {
@@ -172,4 +172,51 @@ fn piped_output_is_plain_lines() {
     let said = finished.stdout() + &finished.stderr();
     assert!(!said.contains(['\u{1b}', '\r']), "{said:?}");
     assert_eq!(said.lines().filter(|line| line.contains("oracle/set/a__1")).count(), 1, "{said}");
+}
+
+/// Every file of a job, with when it was written and what is in it.
+fn written(job: &TestJob) -> Vec<(std::path::PathBuf, std::time::SystemTime, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut directories = vec![job.dir()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let (path, about) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
+            match about.is_dir() {
+                true => directories.push(path),
+                false => found.push((path.clone(), about.modified().unwrap(), fs::read(path).unwrap())),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_resume_with_nothing_left_to_do_changes_no_file_and_shows_the_result() {
+    let job = job().task(TestTask::new("a")).task(TestTask::new("b")).oracle();
+    let first = job.rollout(&["run", "job.yaml", "--output", "json"]).expect(0);
+    let before = written(&job);
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(written(&job), before);
+    let ends = [first, resumed].map(|run| told(&run.events(), "job_finished")[0]["result"].clone());
+    assert_eq!(ends[0]["totals"], ends[1]["totals"]);
+    fs::remove_file(job.dir().join("result.json")).unwrap();
+    let mended = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(mended.result()["completed_trials"], 2);
+}
+
+#[test]
+fn a_resume_of_a_finished_benchmark_changes_no_file_and_shows_its_summary() {
+    let server = ModelServer::arithmetic();
+    let config = json!({"data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(), "model_name": "m"});
+    let job = job()
+        .file("questions.jsonl", r#"{"id": "q1", "question": "What is 2+2?", "answer": "4"}"#)
+        .file("config.json", &config.to_string());
+    let first = job.rollout(&["eval", "config.json", "--output", "json"]).expect(0);
+    let before = written(&job);
+    let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+    assert_eq!(written(&job), before);
+    let ends = [first, resumed].map(|run| told(&run.events(), "benchmark_finished")[0]["summary"].clone());
+    assert_eq!(ends[0], ends[1]);
+    assert_eq!(server.served(), 1);
 }

@@ -204,7 +204,11 @@ impl Run {
     pub async fn run(self, events: UnboundedSender<Event>, cancel: Cancel) -> Result<EvalOutcome, EvalError> {
         let Self { mut job, config, tools: Tools { toolbox, mut server, .. } } = self;
         let dir = job.directory().to_owned();
-        let provenance = Some(job.provenance().await);
+        let is_settled = job.is_settled();
+        let provenance = match is_settled {
+            true => None,
+            false => Some(job.provenance().await),
+        };
         let stop = Cancel { graceful: cancel.graceful.child_token(), now: cancel.now.clone() };
         let (told, heard) = mpsc::unbounded_channel();
         let mut result = pin!(future::join(job.run(told, stop.clone()), pass_on(heard, &events)));
@@ -227,6 +231,9 @@ impl Run {
         }
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
         let summary = tokio::task::spawn_blocking(move || {
+            if is_settled && let Some(saved) = summary::saved(&config, &totals) {
+                return Ok(saved);
+            }
             let now = Zoned::now();
             let summary = summary::summary(&config, &totals, seconds, &now);
             let summary = RolloutSummary { judge_failures, provenance, ..summary };

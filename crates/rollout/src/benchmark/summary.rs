@@ -1,10 +1,16 @@
 //! Makes and saves the summary of a benchmark: `summary_<benchmark>_<time>.json`.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use jiff::Zoned;
 use rollout_core::{result::Totals, summary::RolloutSummary};
-use rollout_record::atomic::{self, WriteError};
+use rollout_record::{
+    atomic::{self, WriteError},
+    rows,
+};
 
 use crate::config::RolloutConfig;
 
@@ -27,6 +33,31 @@ pub(super) fn summary(config: &RolloutConfig, totals: &Totals, seconds: f64, now
         provenance: None,
         summary_file: None,
     }
+}
+
+/// The summary that an earlier run saved last, if all its files are there.
+pub(super) fn saved(config: &RolloutConfig, totals: &Totals) -> Option<RolloutSummary> {
+    let start = format!("summary_{}_", config.dataset_name());
+    let named = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&start) && name.ends_with(".json"))
+    };
+    let files = fs::read_dir(config.results_dir()).ok()?;
+    let files = files.filter_map(|entry| Some(entry.ok()?.path())).filter(named);
+    let last = files.max_by_key(|path| fs::metadata(path).and_then(|file| file.modified()).ok())?;
+    let summary: RolloutSummary = serde_json::from_slice(&fs::read(&last).ok()?).ok()?;
+    let evaluation_file = config.evaluate_results.then(|| config.results_dir().join(rows::EVALUATION));
+    if evaluation_file.as_ref().is_some_and(|file| !file.is_file()) {
+        return None;
+    }
+    // The directory may have been moved since.
+    Some(RolloutSummary {
+        evaluated_tasks: evaluation_file.as_ref().map_or(0, |_| totals.rewarded_trials),
+        results_file: Some(config.results_dir().join(rows::RESULTS)),
+        evaluation_file,
+        summary_file: Some(last),
+        ..summary
+    })
 }
 
 /// Saves it in a directory, under a name that no other file has.

@@ -53,6 +53,10 @@ impl Job {
         events: UnboundedSender<Event>,
         cancel: Cancel,
     ) -> Result<JobResult, JobError> {
+        if let Some(ended_at) = self.settled_at {
+            return self.report_again(ended_at, &events).await;
+        }
+        let started = self.started();
         let provenance = match &self.store {
             Some(_) => Some(self.provenance().await),
             None => None,
@@ -86,17 +90,7 @@ impl Job {
                 (Some(dir), recorder, recorded)
             }
         };
-        let _ = events.send(Event::JobStarted {
-            job: name.to_string(),
-            kind: plan.kind(),
-            directory: dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default(),
-            provider: provider.description(),
-            total_trials: plan.len(),
-            resumed_trials: plan.len() - todo.len() as u64,
-            concurrency: plan.config().n_concurrent_trials.get(),
-            metrics: plan.config().metrics.clone(),
-            earlier: summary::earlier(&plan, &rows, &todo),
-        });
+        let _ = events.send(started);
         for message in provider.notes().into_iter().chain(warnings) {
             let _ = events.send(Event::Warning { message });
         }
@@ -151,7 +145,7 @@ impl Job {
                 .collect();
             let tidied = || -> Result<(), JobError> {
                 if sections.have_old_rows() {
-                    SavedRows::read(&plan, &sections, false)?.remove_old(&sections)?;
+                    SavedRows::read(&plan, sections.files(), false, |_, _| ())?.remove_old()?;
                 }
                 for (path, metadata) in &averages {
                     if let Some(path) = path {
@@ -183,6 +177,24 @@ impl Job {
         let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
         settling.settle().await;
         Ok(result)
+    }
+}
+
+impl Job {
+    /// What is reported first.
+    pub(super) fn started(&self) -> Event {
+        let Self { plan, provider, name, rows, todo, .. } = self;
+        Event::JobStarted {
+            job: name.to_string(),
+            kind: plan.kind(),
+            directory: self.directory().to_owned(),
+            provider: provider.description(),
+            total_trials: plan.len(),
+            resumed_trials: plan.len() - todo.len() as u64,
+            concurrency: plan.config().n_concurrent_trials.get(),
+            metrics: plan.config().metrics.clone(),
+            earlier: summary::earlier(plan, rows, todo),
+        }
     }
 }
 
@@ -517,7 +529,7 @@ pub(super) fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
     TrialResult { error: Some(error), ..TrialResult::empty(&plan.trial(index), Timestamp::now()) }
 }
 
-fn panicked(error: JoinError) -> JobError {
+pub(super) fn panicked(error: JoinError) -> JobError {
     JobError::Tasks(std::io::Error::other(error))
 }
 
@@ -532,6 +544,10 @@ fn panicked_recorder(dir: Option<&JobDir>) -> JobError {
 impl History {
     /// Takes note of an entry of an earlier run.
     pub(super) fn hear(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
+        self.ended_at = match entry {
+            JournalEntry::RunEnded { at, cancelled: false } => Some(*at),
+            _ => None,
+        };
         match entry {
             JournalEntry::RunStarted { at, .. } => {
                 self.first_start.get_or_insert(*at);

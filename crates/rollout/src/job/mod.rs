@@ -20,6 +20,7 @@ pub(crate) mod rollouts;
 mod saved;
 mod saved_rows;
 mod sections;
+mod settled;
 mod summary;
 
 use std::{
@@ -65,6 +66,8 @@ pub struct Job {
     /// The trials that this run is to do.
     todo: Vec<rollout_core::name::TrialIndex>,
     history: History,
+    /// When it ended, if nothing is left to do or to write.
+    settled_at: Option<Timestamp>,
     warnings: Vec<String>,
     collector: Option<Box<dyn Collector>>,
     /// Rows of earlier runs, where somebody asked for them.
@@ -95,6 +98,8 @@ pub(crate) trait Collector: Send {
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
     first_start: Option<Timestamp>,
+    /// The end of the last run, if it ended in good order.
+    ended_at: Option<Timestamp>,
     seconds: f64,
 }
 
@@ -231,6 +236,7 @@ impl Job {
             rows,
             todo,
             history: History::default(),
+            settled_at: None,
             warnings: Vec::new(),
             collector: None,
             earlier: Vec::new(),
@@ -275,6 +281,7 @@ impl Job {
             rows: Rows::new(plan.len()),
             todo: plan.indexes().collect(),
             history: History::default(),
+            settled_at: None,
             warnings: Vec::new(),
             collector: None,
             earlier: Vec::new(),

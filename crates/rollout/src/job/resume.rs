@@ -278,13 +278,16 @@ impl Resumable {
             let places = Places::new(&plan);
             let mut sections = Sections::new(&plan, Some(dir.path()));
             moved_rows::link(&dir, &before, now.as_ref())?;
-            let mut saved = SavedRows::read(&plan, &sections, keep_outputs)?;
+            let mut saved = SavedRows::read(&plan, sections.files(), keep_outputs, |index, result| {
+                rows.set(index, result);
+                sections.set(&plan, index, result);
+            })?;
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
             let task_hashes = journaled.hashes(&plan);
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
-            let (mut journal, _) = Journal::open(&dir.journal(), |entry| {
+            let mut journal = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
                 let result = match entry {
                     JournalEntry::Trial { result, .. } => result,
@@ -296,7 +299,9 @@ impl Resumable {
                 };
                 let Some(index) = places.of(&plan, &result) else { return };
                 if sections.of(index).is_some() {
-                    saved.hear(index, result);
+                    if saved.hear(index, &result) {
+                        rows.set(index, &result);
+                    }
                 } else if rows.set(index, &result)
                     && plan.parts(index).1.container().is_some()
                     && !is_written(&dir.trial(&plan.trial(index)))
@@ -317,23 +322,28 @@ impl Resumable {
             }
             write_derived(&dir, &plan, header, &journaled)?;
             moved_rows::remove_from_root(&dir, header)?;
-            saved.remove_old(&sections)?;
             sections.prepare_directories()?;
-            let (trials, outputs, warnings) = saved.into_parts();
-            for (index, result, in_journal) in trials {
-                rows.set(index, &result);
-                sections.set(&plan, index, &result);
-                if !in_journal {
-                    journal.push(&JournalEntry::Trial { index, result });
-                }
+            let mut is_whole = now.is_none() && !sections.have_old_rows();
+            saved.missing(&plan, |index, result| {
+                is_whole = false;
+                journal.push(&JournalEntry::Trial { index, result: Arc::new(result) });
+            })?;
+            if !is_whole {
+                journal.sync().map_err(JobError::from)?;
             }
-            journal.sync().map_err(JobError::from)?;
+            saved.remove_old()?;
+            sections.old_rows_are_gone();
+            let (outputs, warnings) = saved.into_parts();
             let wanted = |index: &TrialIndex| {
                 let is_rollout = sections.of(*index).is_some();
                 let again = |row| rerun.iter().any(|rerun| rerun.wants(row, is_rollout, plan.kind()));
                 rows.get(*index).is_none_or(again)
             };
-            let todo = plan.indexes().filter(wanted).collect();
+            let todo: Vec<_> = plan.indexes().filter(wanted).collect();
+            let settled_at = match is_whole && todo.is_empty() {
+                true => history.settled_at(&dir, plan.len()),
+                false => None,
+            };
             Ok::<_, ResumeError>(Job {
                 plan,
                 provider,
@@ -343,6 +353,7 @@ impl Resumable {
                 rows,
                 todo,
                 history,
+                settled_at,
                 warnings,
                 collector: None,
                 earlier: outputs,
@@ -405,22 +416,22 @@ fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, journaled: &Journal
 
 /// The numbers of agents and tasks by their names: what the journal says of a trial is found by those, because a job
 /// that has grown has moved the places of its trials.
-struct Places {
-    agents: HashMap<String, usize>,
-    tasks: HashMap<(String, String), usize>,
+struct Places<'p> {
+    agents: HashMap<&'p str, usize>,
+    tasks: HashMap<(&'p str, &'p str), usize>,
 }
 
-impl Places {
-    fn new(plan: &Plan) -> Self {
-        let agents = plan.agents.iter().enumerate().map(|(number, agent)| (agent.name.to_string(), number));
-        let key = |task: &PlanTask| (task.dataset.to_string(), task.name.to_string());
+impl<'p> Places<'p> {
+    fn new(plan: &'p Plan) -> Self {
+        let agents = plan.agents.iter().enumerate().map(|(number, agent)| (agent.name.as_str(), number));
+        let key = |task: &'p PlanTask| (task.dataset.as_str(), task.name.as_str());
         let tasks = plan.tasks.iter().enumerate().map(|(number, task)| (key(task), number));
         Self { agents: agents.collect(), tasks: tasks.collect() }
     }
 
     fn of(&self, plan: &Plan, result: &TrialResult) -> Option<TrialIndex> {
         let agent = *self.agents.get(result.agent_name.as_str())?;
-        let task = *self.tasks.get(&(result.dataset_name.to_string(), result.task_name.to_string()))?;
+        let task = *self.tasks.get(&(result.dataset_name.as_str(), result.task_name.as_str()))?;
         let is_planned = (1..=plan.tasks[task].attempts).contains(&result.attempt);
         is_planned.then(|| plan.index(agent, task, result.attempt))
     }
@@ -441,13 +452,18 @@ impl Job {
 /// Brings a plan down to the agents and tasks that the job was started with, in their order. Where the job may grow,
 /// the plan stays as it is, if nothing of the job is missing.
 fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec<String>> {
+    let agents = plan.agents().map(AgentName::as_str).eq(header.agents.iter().map(String::as_str));
+    let planned = plan.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str()));
+    if agents && planned.eq(header.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str()))) {
+        return Ok(plan);
+    }
     let mut missing = Vec::new();
     if growth == Growth::Allowed {
         let places = Places::new(&plan);
-        let gone = |name: &&String| !places.agents.contains_key(*name);
+        let gone = |name: &&String| !places.agents.contains_key(name.as_str());
         missing.extend(header.agents.iter().filter(gone).map(|name| format!("agent {name} is gone")));
         for PlannedTask { dataset, name, .. } in &header.tasks {
-            if !places.tasks.contains_key(&(dataset.clone(), name.clone())) {
+            if !places.tasks.contains_key(&(dataset.as_str(), name.as_str())) {
                 missing.push(format!("task {dataset}/{name} is gone"));
             }
         }

@@ -1,68 +1,82 @@
 //! Rows of earlier runs, matched with the trials of a plan.
 //!
 //! A rollout is done when its row is there: what the journal says of one without a row is done again, and a row that
-//! came to the disk just before the process ended is put into the journal.
+//! came to the disk just before the process ended is put into the journal. Of each row a few numbers are in memory.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashMap};
 
-use super::{JobError, Plan, rollouts::trial_result, sections::Sections};
+use jiff::Timestamp;
+
+use super::{JobError, Plan, rollouts::trial_result, sections::SectionRows};
 use rollout_core::{name::TrialIndex, result::TrialResult, row::RolloutOutput};
 use rollout_record::rows;
 
 /// What was found of earlier runs.
 pub(super) struct SavedRows {
-    trials: BTreeMap<TrialIndex, Saved>,
-    /// Lines by section whose place a later line has taken.
-    old: Vec<Vec<u64>>,
+    /// By the place of the trial.
+    trials: Vec<Option<Saved>>,
+    /// The rows themselves, if they are to be handed over.
+    outputs: Option<BTreeMap<TrialIndex, RolloutOutput>>,
+    /// The files, each with the lines whose place a later line has taken.
+    files: Vec<(SectionRows, Vec<u64>)>,
     warnings: Vec<String>,
 }
 
+/// What is in memory of a row.
+#[derive(Debug, Clone, Copy)]
 struct Saved {
     line: u64,
-    result: Arc<TrialResult>,
-    output: Option<RolloutOutput>,
+    reward: Option<f64>,
+    started_at: Timestamp,
     in_journal: bool,
 }
 
 impl SavedRows {
-    /// Reads the rows of all sections.
-    pub(super) fn read(plan: &Plan, sections: &Sections, keep_outputs: bool) -> Result<Self, JobError> {
-        let mut found = Self { trials: BTreeMap::new(), old: Vec::new(), warnings: Vec::new() };
-        for section in sections.iter() {
-            let Some(path) = section.rows() else { continue };
-            let (agent, tasks) = section.parts();
-            let by_id: HashMap<u64, usize> =
-                tasks.filter_map(|task| Some((plan.tasks[task].example_id()?, task))).collect();
+    /// Reads the rows of sections, calling `each` with what a row says of its trial. Of several rows of a trial the
+    /// last one counts.
+    pub(super) fn read(
+        plan: &Plan,
+        files: Vec<SectionRows>,
+        keep_outputs: bool,
+        mut each: impl FnMut(TrialIndex, &TrialResult),
+    ) -> Result<Self, JobError> {
+        let outputs = keep_outputs.then(BTreeMap::new);
+        let trials = vec![None; plan.len() as usize];
+        let mut found = Self { trials, outputs, files: Vec::new(), warnings: Vec::new() };
+        for file in files {
             let mut old = Vec::new();
             let mut unnumbered = Vec::new();
             let mut strange = 0;
+            let by_id = file.examples(plan);
             let mut add = |found: &mut Self, task: usize, attempt: u32, line: u64, output: RolloutOutput| {
-                let index = plan.index(agent, task, attempt);
-                let mut result = trial_result(&plan.trial(index), &output);
-                result.pass_threshold = plan.tasks[task].pass_threshold;
-                let result = Arc::new(result);
-                let output = keep_outputs.then_some(output);
-                let saved = Saved { line, result, output, in_journal: false };
-                if let Some(earlier) = found.trials.insert(index, saved) {
-                    old.push(earlier.line);
+                let index = plan.index(file.agent, task, attempt);
+                let result = result(plan, index, &output);
+                each(index, &result);
+                let earlier = found.trials[index.0 as usize].replace(Saved {
+                    line,
+                    reward: result.reward,
+                    started_at: result.timestamps.started_at,
+                    in_journal: false,
+                });
+                old.extend(earlier.map(|earlier| earlier.line));
+                if let Some(outputs) = &mut found.outputs {
+                    outputs.insert(index, output);
                 }
             };
-            let foreign =
-                rows::read(&path, |line, output| match (by_id.get(&output.example_id), output.attempt) {
+            let foreign = rows::read(&file.path, |line, output| {
+                match (by_id.get(&output.example_id), output.attempt) {
                     (Some(&task), Some(attempt)) if (1..=plan.tasks[task].attempts).contains(&attempt) => {
                         add(&mut found, task, attempt, line, output);
                     }
                     (Some(&task), None) => unnumbered.push((task, line, output)),
                     _ => strange += 1,
-                })
-                .map_err(|source| JobError::Rows { path: path.clone(), source })?;
+                }
+            })
+            .map_err(|source| JobError::Rows { path: file.path.clone(), source })?;
             // Rows of programs that do not number the rollouts of an example take the numbers that are free.
             for (task, line, mut output) in unnumbered {
                 let free = (1..=plan.tasks[task].attempts)
-                    .find(|attempt| !found.trials.contains_key(&plan.index(agent, task, *attempt)));
+                    .find(|attempt| !found.has(plan.index(file.agent, task, *attempt)));
                 match free {
                     Some(attempt) => {
                         output.attempt = Some(attempt);
@@ -75,48 +89,70 @@ impl SavedRows {
                 found.warnings.push(format!(
                     "{} of the lines in {} are not rows of this job and are left alone",
                     foreign + strange,
-                    path.display()
+                    file.path.display()
                 ));
             }
             old.sort_unstable();
-            found.old.push(old);
+            found.files.push((file, old));
         }
         Ok(found)
     }
 
-    /// Takes note of what the journal says of a rollout.
-    pub(super) fn hear(&mut self, index: TrialIndex, result: Arc<TrialResult>) {
-        if let Some(saved) = self.trials.get_mut(&index) {
-            // The row tells the numbers; the journal knows how many tries it took.
-            saved.in_journal = result.reward == saved.result.reward
-                && result.timestamps.started_at == saved.result.timestamps.started_at;
-            if saved.in_journal {
-                saved.result = result;
-            }
-        }
+    fn has(&self, index: TrialIndex) -> bool {
+        self.trials[index.0 as usize].is_some()
     }
 
-    /// Takes lines out whose place a later line has taken.
-    pub(super) fn remove_old(&self, sections: &Sections) -> Result<(), JobError> {
-        for (path, old) in sections.iter().filter_map(|section| section.rows()).zip(&self.old) {
-            if !old.is_empty() {
-                rows::remove_lines(&path, old)?;
+    /// Takes note of what the journal says of a rollout. True if that is what the row says, too.
+    pub(super) fn hear(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
+        let Some(saved) = &mut self.trials[index.0 as usize] else { return false };
+        // The row tells the numbers; the journal knows how many tries it took.
+        saved.in_journal = result.reward == saved.reward && result.timestamps.started_at == saved.started_at;
+        saved.in_journal
+    }
+
+    /// Reads the rows again that the journal does not have, calling `each` with them.
+    pub(super) fn missing(
+        &self,
+        plan: &Plan,
+        mut each: impl FnMut(TrialIndex, TrialResult),
+    ) -> Result<(), JobError> {
+        let missing = |saved: &Option<Saved>| saved.filter(|saved| !saved.in_journal);
+        for (file, _) in &self.files {
+            let trials = file.trials.start as usize..file.trials.end as usize;
+            let places = trials.clone().map(|place| TrialIndex(place as u64));
+            let saved = places.zip(&self.trials[trials]);
+            let lines: HashMap<u64, TrialIndex> =
+                saved.filter_map(|(index, saved)| Some((missing(saved)?.line, index))).collect();
+            if lines.is_empty() {
+                continue;
             }
+            rows::read(&file.path, |line, output| {
+                if let Some(index) = lines.get(&line) {
+                    each(*index, result(plan, *index, &output));
+                }
+            })
+            .map_err(|source| JobError::Rows { path: file.path.clone(), source })?;
         }
         Ok(())
     }
 
-    /// The trials that are done, each with whether the journal has it; their rows, if they were kept; and warnings.
-    #[expect(clippy::type_complexity, reason = "taken apart at once by its only caller")]
-    pub(super) fn into_parts(
-        self,
-    ) -> (Vec<(TrialIndex, Arc<TrialResult>, bool)>, Vec<RolloutOutput>, Vec<String>) {
-        let mut trials = Vec::with_capacity(self.trials.len());
-        let mut outputs = Vec::new();
-        for (index, saved) in self.trials {
-            trials.push((index, saved.result, saved.in_journal));
-            outputs.extend(saved.output);
+    /// Takes lines out whose place a later line has taken.
+    pub(super) fn remove_old(&self) -> Result<(), JobError> {
+        for (file, old) in self.files.iter().filter(|(_, old)| !old.is_empty()) {
+            rows::remove_lines(&file.path, old)?;
         }
-        (trials, outputs, self.warnings)
+        Ok(())
     }
+
+    /// The rows by trial, if they were kept, and warnings.
+    pub(super) fn into_parts(self) -> (Vec<RolloutOutput>, Vec<String>) {
+        (self.outputs.into_iter().flat_map(BTreeMap::into_values).collect(), self.warnings)
+    }
+}
+
+/// What a row says of its trial.
+fn result(plan: &Plan, index: TrialIndex, output: &RolloutOutput) -> TrialResult {
+    let mut result = trial_result(&plan.trial(index), output);
+    result.pass_threshold = plan.parts(index).1.pass_threshold;
+    result
 }

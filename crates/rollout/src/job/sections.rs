@@ -1,6 +1,7 @@
 //! The rollouts of each model on each dataset: where their rows go, and what they come to.
 
 use std::{
+    collections::HashMap,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -43,8 +44,29 @@ pub(super) struct Section {
     pub(super) stale: bool,
     /// Whether a row came in the place of another, which is still in the file.
     has_old_rows: bool,
+    /// Whether `running` has something in it that a later result took the place of.
+    running_is_wrong: bool,
     /// Where its results come from, once they are to be kept.
     pub(super) provenance: Option<Arc<Provenance>>,
+}
+
+/// The file of the rows of a section.
+#[derive(Debug, Clone)]
+pub(super) struct SectionRows {
+    pub(super) path: PathBuf,
+    /// The number of its agent.
+    pub(super) agent: usize,
+    tasks: Range<usize>,
+    /// The places of its trials.
+    pub(super) trials: Range<u64>,
+}
+
+impl SectionRows {
+    /// The numbers of its tasks by those of their examples.
+    pub(super) fn examples(&self, plan: &Plan) -> HashMap<u64, usize> {
+        let tasks = self.tasks.clone();
+        tasks.filter_map(|task| Some((plan.tasks[task].example_id()?, task))).collect()
+    }
 }
 
 impl Sections {
@@ -87,6 +109,7 @@ impl Sections {
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
                     stale: true,
                     has_old_rows: false,
+                    running_is_wrong: false,
                     provenance: None,
                 });
             }
@@ -128,6 +151,16 @@ impl Sections {
         }
     }
 
+    /// The files of their rows.
+    pub(super) fn files(&self) -> Vec<SectionRows> {
+        self.0.iter().filter_map(Section::rows_file).collect()
+    }
+
+    /// Takes note that no row is in its file that another has taken the place of.
+    pub(super) fn old_rows_are_gone(&mut self) {
+        self.0.iter_mut().for_each(|section| section.has_old_rows = false);
+    }
+
     /// Whether rows are in their files that others have taken the place of.
     pub(super) fn have_old_rows(&self) -> bool {
         self.0.iter().any(|section| section.has_old_rows)
@@ -166,9 +199,10 @@ impl Section {
         self.trials.clone().map(TrialIndex)
     }
 
-    /// The agent and the tasks of its trials.
-    pub(super) fn parts(&self) -> (usize, Range<usize>) {
-        (self.agent, self.tasks.clone())
+    /// Where its rows go, and whose they are.
+    fn rows_file(&self) -> Option<SectionRows> {
+        let (agent, tasks, trials) = (self.agent, self.tasks.clone(), self.trials.clone());
+        Some(SectionRows { path: self.rows()?, agent, tasks, trials })
     }
 
     fn set(&mut self, plan: &Plan, index: TrialIndex, result: &TrialResult) {
@@ -185,8 +219,9 @@ impl Section {
         let replaced = slot.is_some();
         let stats = slot.insert(stats);
         if replaced {
-            // From now on all are added up anew, because this one cannot be taken away again.
             self.has_old_rows = true;
+            // From now on all are added up anew, because this one cannot be taken away again.
+            self.running_is_wrong = true;
         } else {
             self.running.add(example(plan, index), stats);
         }
@@ -217,7 +252,7 @@ impl Section {
 
     /// What the rollouts came to so far, quickly.
     pub(super) fn so_far(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
-        match self.has_old_rows {
+        match self.running_is_wrong {
             true => self.metadata(plan, seconds),
             false => self.tell(plan, &self.running, seconds),
         }

@@ -1,0 +1,65 @@
+//! A job of which all is done and written: a resume reports what it came to, and changes nothing.
+
+use std::{fs::File, io::BufReader, sync::Arc};
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{
+    History, Job, JobError, dispatch,
+    summary::{self, Times},
+};
+use rollout_core::{event::Event, result::JobResult};
+use rollout_record::layout::JobDir;
+
+impl Job {
+    /// Whether nothing is left to do or to write.
+    pub fn is_settled(&self) -> bool {
+        self.settled_at.is_some()
+    }
+
+    /// Reports what the job came to.
+    pub(super) async fn report_again(
+        mut self,
+        ended_at: Timestamp,
+        events: &UnboundedSender<Event>,
+    ) -> Result<JobResult, JobError> {
+        let _ = events.send(self.started());
+        for message in std::mem::take(&mut self.warnings) {
+            let _ = events.send(Event::Warning { message });
+        }
+        let Self { plan, provider, name, sections, rows, history, mut collector, .. } = self;
+        let result = tokio::task::spawn_blocking(move || {
+            let seconds = history.seconds;
+            if let (Some(collector), Some(section)) = (&mut collector, sections.iter().next()) {
+                collector.end(section.metadata(&plan, seconds), false);
+            }
+            let started_at = history.first_start.unwrap_or(ended_at);
+            let times = Times { started_at, ended_at, total_duration_sec: seconds };
+            summary::aggregate(&plan, &rows, &summary::report(&plan, &rows), &name, false, times)
+        })
+        .await
+        .map_err(dispatch::panicked)?;
+        let _ = events.send(Event::JobFinished { result: Arc::new(result.clone()) });
+        provider.settle().await;
+        Ok(result)
+    }
+}
+
+impl History {
+    /// When the job ended, if the last run ended in good order and wrote the result of so many trials.
+    pub(super) fn settled_at(&self, dir: &JobDir, trials: u64) -> Option<Timestamp> {
+        let file = BufReader::new(File::open(dir.result()).ok()?);
+        let written: Written = serde_json::from_reader(file).ok()?;
+        self.ended_at.filter(|at| *at == written.ended_at && trials == written.total_trials)
+    }
+}
+
+/// What a result.json says of itself.
+#[derive(Deserialize)]
+struct Written {
+    total_trials: u64,
+    #[serde(with = "rollout_core::moment")]
+    ended_at: Timestamp,
+}
