@@ -174,11 +174,16 @@ impl Formatter for Layout {
 /// A finite number as Python's `repr` writes it: the fewest digits that give it back, with an exponent below 0.0001
 /// and from 1e16 on.
 fn float(value: f64) -> String {
-    let scientific = format!("{value:e}");
+    let shortest = format!("{value:e}");
+    let digits = shortest.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count();
+    // Of two texts of the same length that are as close, Python takes the even one, as the rounding to a length does.
+    let rounded = format!("{value:.*e}", digits - 1);
+    let scientific = if rounded.parse() == Ok(value) { rounded } else { shortest };
     let (number, exponent) = scientific.split_once('e').expect("this format has an exponent");
     let exponent: i32 = exponent.parse().expect("an exponent is a whole number");
     if (-4..16).contains(&exponent) {
-        let fixed = value.to_string();
+        let decimals = usize::try_from(digits as i32 - 1 - exponent).unwrap_or(0);
+        let fixed = format!("{value:.decimals$}");
         return if fixed.contains('.') { fixed } else { fixed + ".0" };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
@@ -217,6 +222,12 @@ mod tests {
             (f64::MAX, "1.7976931348623157e+308"),
             (f64::MIN_POSITIVE, "2.2250738585072014e-308"),
             (5e-324, "5e-324"),
+            (2_804_368_900_913_805.0 / 4.0, "701092225228451.2"),
+            (2_804_368_900_913_807.0 / 4.0, "701092225228451.8"),
+            (4_503_599_627_370_497.5, "4503599627370497.5"),
+            (9_007_199_254_740_991.0, "9007199254740991.0"),
+            (-0.5, "-0.5"),
+            (100.0, "100.0"),
         ];
         for (value, text) in table {
             assert_eq!(PythonJson::sorted().text(&json!(value)), text);

@@ -138,6 +138,7 @@ pub fn question_row(state: &State, form: ResultForm) -> TaskResult {
     let Timing { start_time, generation_ms, .. } = state.timing;
     let start_time = Timestamp::from_microsecond((start_time * 1e6) as i64).unwrap_or(Timestamp::UNIX_EPOCH);
     let lasted = SignedDuration::from_micros((generation_ms * 1e3) as i64);
+    let metadata = state.input.info.as_ref().and_then(|info| info.get("metadata")?.as_object());
     TaskResult {
         trajectory: Some(Trajectory {
             task_id: task_id.clone(),
@@ -163,6 +164,9 @@ pub fn question_row(state: &State, form: ResultForm) -> TaskResult {
         score: state.reward,
         metric: state.reward.and(form.metric).map(|metric| metric.as_str().to_owned()),
         details: state.fields.get(SCORE_DETAILS).filter(|details| !details.is_null()).cloned(),
+        metadata: metadata.cloned().unwrap_or_default(),
+        total_turns: Some(state.trajectory.len() as u64),
+        tool_names: state.tool_defs.iter().map(|tool| tool.name.clone()).collect(),
         error: state.error.as_ref().map(ToString::to_string),
         error_chain: state.error.as_ref().map(Error::chain),
         example_id: Some(state.input.example_id),

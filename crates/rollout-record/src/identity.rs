@@ -7,6 +7,10 @@ use serde_json::{Map, Value as Json};
 /// The key under which a benchmark's record has the hash of its system prompt.
 pub const PROMPT_HASH: &str = "system_prompt_sha256";
 
+/// The key under which a benchmark's record has what `${VAR}` stood for, where results are known by it. It begins as
+/// comments do, so that nothing takes it for a setting.
+pub const EXPANDED: &str = "_expanded";
+
 /// How a model is reached. A server that has moved, or a key that was renewed, gives no other results.
 const NOT_HASHED: [&str; 7] =
     ["base_url", "api_key", "headers", "timeout_sec", "connect_timeout_sec", "max_retries", "rate_limit"];
@@ -30,7 +34,8 @@ pub fn strip_model(model: &mut Json) {
 }
 
 /// The agent of this name as the record of a job or a benchmark (the content of `config.json`) has it, without what can
-/// differ between two machines that run the same agent: `${VAR}` is not expanded, scripts of files are there by their
+/// differ between two machines that run the same agent: `${VAR}` is not expanded but in the name of a benchmark's model,
+/// scripts of files are there by their
 /// hashes and not by their paths, and it is left out how a model is reached and what it costs. Prose for readers is no
 /// part of it either.
 ///
@@ -77,9 +82,17 @@ fn leave_out_unset(settings: &mut Map<String, Json>) {
     });
 }
 
+/// The name of the model that answered, by the record of a benchmark.
+pub fn model_name(record: &Json) -> Option<&str> {
+    record[EXPANDED]["model_name"].as_str().or_else(|| record["model_name"].as_str())
+}
+
 fn of_benchmark(record: &Json) -> Map<String, Json> {
     let known = |key: &&str| record.get(*key).map(|value| ((*key).to_owned(), value.clone()));
     let mut config: Map<_, _> = OF_A_BENCHMARK.iter().filter_map(known).collect();
+    if let Some(model) = model_name(record) {
+        config.insert("model_name".to_owned(), model.into());
+    }
     config.get_mut("resource_init_configs").into_iter().for_each(cut_paths);
     leave_out_unset(&mut config);
     config
@@ -192,6 +205,14 @@ mod tests {
         assert_eq!(id("full"), "8d47a3efcd9bac0b8431b3dc6f0f8268fb859f5234313afa47af639edf880405");
         // Jobs of before are resumed only if this is what it was.
         assert_eq!(job.hash, "sha256:58e4a5be5f050422f299c04b592a6c806e2d79310b999535c904681450733f8c");
+    }
+
+    #[test]
+    fn two_models_behind_one_variable_are_two_agents() {
+        let record = |model: &str| json!({ "model_name": "${MODEL}", "_expanded": { "model_name": model } });
+        let [one, two] = ["a", "b"].map(|model| agent_identity(&record(model), "agent"));
+        assert_eq!((&one["model_name"], &two["model_name"]), (&json!("a"), &json!("b")));
+        assert_eq!(one, agent_identity(&json!({ "model_name": "a" }), "agent"));
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! What the tasks of a job said when it was planned: `tasks.jsonl`.
 //!
 //! Records of a job tell of its tasks long after their files have changed or are gone. Examples for models are not in
-//! it: their rows tell what they were.
+//! it, because their rows tell what they were; questions of benchmarks are.
 
-use std::path::Path;
+use std::{borrow::Cow, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::atomic::{self, WriteError};
+use super::{
+    atomic::{self, WriteError},
+    lines::Lines,
+};
 use rollout_core::redact::Redactor;
 
 /// What a task said: a line of the file.
@@ -19,6 +22,9 @@ pub struct TaskAbout {
     pub dataset: String,
     /// Its name.
     pub name: String,
+    /// Its id in the file of questions, if it is a question of a benchmark: not every id can be a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The hash of all that its results depend on; none if it is too large to be told.
     pub version_hash: Option<String>,
     /// `category` of its metadata.
@@ -69,15 +75,28 @@ pub struct TaskLimits {
 /// Writes the file, without secrets.
 pub fn write<'t>(
     path: &Path,
-    tasks: impl IntoIterator<Item = &'t TaskAbout>,
+    tasks: impl IntoIterator<Item = io::Result<Cow<'t, TaskAbout>>>,
     redactor: &Redactor,
 ) -> Result<(), WriteError> {
     atomic::write(path, |mut file| {
         for task in tasks {
-            let clean = redactor.json(serde_json::to_value(task)?);
+            let clean = redactor.json(serde_json::to_value(&*task?)?);
             serde_json::to_writer(&mut file, &clean)?;
             file.write_all(b"\n")?;
         }
         Ok(())
     })
+}
+
+/// How many tasks the file has; 0 if it is not there.
+pub fn count(path: &Path) -> usize {
+    let mut lines = match Lines::open(path) {
+        Ok(lines) => lines,
+        Err(_) => return 0,
+    };
+    let mut count = 0;
+    while let Ok(Some(line)) = lines.next_line() {
+        count += usize::from(line.bytes.ends_with(b"\n"));
+    }
+    count
 }

@@ -16,6 +16,7 @@ mod document;
 pub mod expand;
 mod expanded;
 pub mod forms;
+mod json;
 mod overrides;
 pub mod toml_file;
 pub mod tree;

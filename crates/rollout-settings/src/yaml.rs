@@ -10,6 +10,7 @@ use serde_saphyr::{Location, Spanned};
 
 use super::{
     diagnostic::{Code, Diagnostic, Problems},
+    json,
     tree::printable,
     tree::{Entry, Node, SourceFiles, Span, Value},
     yaml_syntax::{SyntaxCause, cause},
@@ -65,16 +66,25 @@ impl YamlError {
 /// Parses the content of the file at `path`, which is `name` in messages.
 pub fn parse_file(sources: &mut SourceFiles, name: &str, path: &Path, text: &str) -> Result<Node, Problems> {
     let source = sources.add(name, text);
-    parse(text, source).map_err(|error| {
+    parse_at(path, text, source).map_err(|error| {
         let span = error.span.unwrap_or(Span { source, start: 0, end: 0 });
-        let json = path.extension().is_some_and(|extension| extension == "json");
-        let message = format!("this is not {}: {}", if json { "JSON" } else { "YAML" }, error.message);
+        let message =
+            format!("this is not {}: {}", if is_json(path) { "JSON" } else { "YAML" }, error.message);
         let problem = Diagnostic::error(sources, span, Code::Syntax, message);
         Problems::new(vec![match error.hint {
             Some(hint) => problem.hint(hint),
             None => problem,
         }])
     })
+}
+
+/// Parses the content of the file at `path`: JSON if its name says so, else YAML.
+pub fn parse_at(path: &Path, text: &str, source: usize) -> Result<Node, YamlError> {
+    if is_json(path) { json::parse(text, source) } else { parse(text, source) }
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
 /// Parses one document. Keys that are written twice are in the tree twice.

@@ -1,6 +1,10 @@
 //! The configuration of a tool server: which tools there are, and what they may use.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rollout::{config::Problems, environment::HostPaths, model::tool::mcp::McpTransport};
 use rollout_settings::{Code, Document, Entry, Form, Settings, forms::section, tree};
@@ -76,6 +80,18 @@ impl ToolsConfig {
         let ResourceKeys { code, doc, rag, sql, vm, web } = resources;
         let secrets = document.secrets().to_vec();
         Ok(Self { server, code, doc, rag, sql, vm, web, mcp: mcp.servers, secrets })
+    }
+
+    /// Lets the tools that read files read these too.
+    pub fn add_roots(&mut self, paths: &[PathBuf]) {
+        let Self { code, doc, rag, sql, .. } = self;
+        let roots = [
+            code.as_mut().map(|config| &mut config.roots),
+            doc.as_mut().map(|config| &mut config.roots),
+            rag.as_mut().map(|config| &mut config.roots),
+            sql.as_mut().map(|config| &mut config.roots),
+        ];
+        roots.into_iter().flatten().for_each(|roots| roots.extend_from_slice(paths));
     }
 
     /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the

@@ -4,10 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use rollout::config::Bytes;
 use rollout_settings::{
-    Form,
-    forms::{self, Whole, number, texts, whole},
+    Form, Section,
+    forms::{self, Whole, number, whole},
     section::above_zero,
 };
+use serde_json::json;
 
 use crate::environments::EnvironmentType;
 
@@ -42,14 +43,15 @@ pub(crate) fn memory(default: u64) -> Form<Bytes> {
     forms::bytes().read_by(|section, key| section.quantity(key)).default(Bytes(default))
 }
 
-/// Folders that files may be in.
+/// Folders or files that may be read, relative to the file that names them.
 pub(crate) fn roots() -> Form<Vec<PathBuf>> {
-    texts()
-        .kind("list of paths")
-        .map(
-            |paths| paths.into_iter().map(PathBuf::from).collect(),
-            |paths: &Vec<PathBuf>| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
-        )
+    let schema = || json!({ "type": "array", "items": { "type": "string" } });
+    let read = |section: &Section<'_>, key: &str| {
+        let paths = section.strings(key)?;
+        Some(paths.into_iter().map(|path| section.reader.dir.join(path)).collect())
+    };
+    Form::written("list of paths", schema, read)
+        .recorded(|paths: &Vec<PathBuf>, _| paths.iter().map(|path| path.to_string_lossy()).collect())
         .default(crate::seed::default_roots())
         .unset("where the server was started")
 }

@@ -24,4 +24,4 @@ pub mod web;
 pub use config::ToolsConfig;
 pub use helper::{HELPER_ARG, Helper};
 pub use helper_process::helper_main;
-pub use resource::{Call, ErrorCode, Params, Resource, Session, ToolError, ToolSpec};
+pub use resource::{Call, ErrorCode, Params, PlannedUse, Resource, Session, ToolError, ToolSpec};

@@ -5,6 +5,7 @@ mod failure;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_settings::diagnostic::nearest;
 use serde_json::{Map, Value};
 
 pub use failure::{ErrorCode, ToolError};
@@ -36,6 +37,29 @@ pub struct Call {
     pub timeout: Duration,
 }
 
+/// What a client is going to do with a resource.
+#[derive(Debug, Clone, Default)]
+pub struct PlannedUse {
+    /// The tools that it is going to call, by their names without the prefix.
+    pub tools: Vec<String>,
+    /// What it is going to open sessions with.
+    pub config: Params,
+    /// Files and folders that its calls are going to name.
+    pub paths: Vec<String>,
+}
+
+impl PlannedUse {
+    /// Warns of settings that sessions do not have.
+    pub(crate) fn warnings(&self, known: &[&str]) -> Vec<String> {
+        let unknown = self.config.keys().filter(|key| !known.contains(&key.as_str()));
+        let warning = |key: &String| match nearest(key, known) {
+            Some(near) => format!("sessions have no setting `{key}`; did you mean `{near}`?"),
+            None => format!("sessions have no setting `{key}`, so it has no effect"),
+        };
+        unknown.map(warning).collect()
+    }
+}
+
 /// A kind of tools that belong together.
 #[async_trait]
 pub trait Resource: Send + Sync {
@@ -53,6 +77,12 @@ pub trait Resource: Send + Sync {
     /// Does once what would hold up the first session: looks for programs, builds an index.
     async fn warm_up(&self) -> Result<(), ToolError> {
         Ok(())
+    }
+
+    /// Whether a client can do what it is going to do; an error says why every call would fail. Returns warnings. Nothing
+    /// is opened or started.
+    async fn check(&self, _planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        Ok(Vec::new())
     }
 
     /// Opens a session with what the client wants it to have.

@@ -164,7 +164,7 @@ async fn stored(name: &DatasetName, config: &InteractionConfig) -> Result<Stored
     let most = config.num_examples.unwrap_or(usize::MAX);
     let store = move || -> Result<_, ExamplesError> {
         let mut writer = ExampleWriter::default();
-        let mut take = |input: RolloutInput| writer.push(&input, None);
+        let mut take = |input: RolloutInput| writer.push(&input, None, None);
         match dataset {
             ExamplesConfig::File { path, .. } => format.each_input(&path, take)?,
             ExamplesConfig::Inline(rows) => {

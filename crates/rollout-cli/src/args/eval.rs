@@ -60,7 +60,7 @@ pub(crate) struct Eval {
 /// Arguments of `ask`.
 #[derive(Debug, Args)]
 pub(crate) struct Ask {
-    /// The question
+    /// The question; - reads it from stdin
     #[arg(value_name = "QUESTION")]
     pub question: String,
 
@@ -84,7 +84,12 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:18890")]
     pub sandbox_url: String,
 
-    /// Tell the model this before the question
+    /// The file with the token of the tool server
+    #[arg(long, value_name = "FILE")]
+    pub sandbox_token_file: Option<PathBuf>,
+
+    /// Tell the model this before the question; '' for nothing. Without it, a text of Rollout's own, which
+    /// --show-trajectory shows
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 
@@ -92,7 +97,7 @@ pub(crate) struct Ask {
     #[arg(long)]
     pub show_trajectory: bool,
 
-    /// Choose who reads the output; for a program, one JSON object
-    #[arg(long, value_name = "FOR", default_value = "human", hide_default_value = true)]
+    /// Output format; json is one JSON object
+    #[arg(long, value_name = "FORMAT", default_value = "human", hide_default_value = true)]
     pub output: Output,
 }

@@ -109,8 +109,9 @@ pub(crate) struct ExportEvalLog {
 pub(crate) enum EvalLogDialect {
     /// Those of the document that describes eval logs
     Document,
-    /// Newer ones, closer to the schemas of Every Eval Ever
-    EeeAligned,
+    /// Those of cube-harness since May 2026, which loads the records as they are
+    #[value(alias = "eee-aligned")]
+    CubeHarness,
 }
 
 /// Arguments of `export rl`.

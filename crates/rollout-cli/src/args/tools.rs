@@ -51,9 +51,13 @@ pub(crate) struct ToolsServe {
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
-    /// End when the standard input does: with whoever started it, however that ends
+    /// Exit when stdin closes
     #[arg(long)]
     pub until_stdin_closes: bool,
+
+    /// Read a line of JSON from stdin first, with the token of the clients and further roots
+    #[arg(long, hide = true, requires = "until_stdin_closes", conflicts_with = "token_file")]
+    pub settings_from_stdin: bool,
 }
 
 /// Arguments of `tools list`.

@@ -25,14 +25,29 @@ pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let base_url = args.base_url.filter(|url| !url.trim().is_empty()).ok_or_else(|| {
         let hint = "set OPENAI_BASE_URL, or give --base-url, such as https://api.openai.com/v1";
-        Failure::from("nobody said where the model's server is").hint(Some(hint))
+        Failure::from("no model URL: the address of the model's server is not set").hint(Some(hint))
     })?;
     let api_key = load::variable("OPENAI_API_KEY").unwrap_or_default();
     if api_key.is_empty() && !is_loopback(&base_url) {
         let hint = "set OPENAI_API_KEY to the key of the server";
         return Err(Failure::from("there is no key for the server of the model").hint(Some(hint)));
     }
-    let redactor = Redactor::new([api_key.as_str()]);
+    let sandbox_token = match &args.sandbox_token_file {
+        Some(path) => {
+            std::fs::read_to_string(path).map(|token| token.trim().to_owned()).map_err(|error| {
+                Failure::from(format!("cannot read the token in {}: {error}", path.display()))
+            })?
+        }
+        None => String::new(),
+    };
+    let question = match args.question.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin())?.trim().to_owned(),
+        _ => args.question,
+    };
+    if question.trim().is_empty() {
+        return Err(Failure::from("the question is empty"));
+    }
+    let redactor = Redactor::new([api_key.as_str(), sandbox_token.as_str()]);
     let options = QuickOptions {
         tools: args.tools,
         model_name: args.model,
@@ -40,13 +55,14 @@ pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
         base_url,
         max_turns: args.max_turns,
         sandbox_url: args.sandbox_url,
-        system_prompt: args.system.unwrap_or_default(),
+        sandbox_token,
+        system_prompt: args.system,
         cancel: cancel.graceful.clone(),
     };
     let result = tokio::select! {
         biased;
         () = cancel.now.cancelled() => return Ok(Exit::Cancelled),
-        result = quick_rollout(&args.question, options) => match result {
+        result = quick_rollout(&question, options) => match result {
             Err(QuickError::Rollout(RolloutError::Cancelled)) => return Ok(Exit::Cancelled),
             result => result.map_err(failure)?,
         },

@@ -1,18 +1,20 @@
 //! `rollout tools`: tools for models, over HTTP and one at a time.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, BufRead as _, Read as _, Write as _},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use rollout::config::LogLevel;
+use rollout_http::{AccessGuard, AccessToken};
 use rollout_tools::{
     Helper, Params, ToolsConfig,
     server::{Action, Registry, Service, serve},
 };
+use serde::Deserialize;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +37,9 @@ const OPEN_FILES: u64 = 1 << 16;
 /// How long the beginning of a server waits for MCP servers, whose tools it would name.
 const MCP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The most bytes of settings that are read from stdin: thousands of paths.
+const MAX_SETTINGS: u64 = 16 << 20;
+
 /// The tools of MCP servers.
 const MCP: &str = "mcp";
 
@@ -49,6 +54,8 @@ const WORKER: &str = "command";
 enum ToolsError {
     #[error("the configuration of the tools cannot be used")]
     Config,
+    #[error("no settings came from stdin: one line of JSON with a `token`")]
+    Settings,
     #[error("cannot listen at {address}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("{what} is not a JSON object")]
@@ -70,8 +77,15 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     allow_connections();
     let danger = "anybody could run code and read files through the tools";
-    let guard = guard(args.host, args.token_file.as_deref(), danger)?;
-    let service = service(args.config.as_deref())?;
+    let (guard, roots) = match args.settings_from_stdin {
+        true => {
+            let OwnerSettings { token, roots } = owner_settings()?;
+            let token = AccessToken::new(&token).map_err(|_| ToolsError::Settings)?;
+            (AccessGuard::new(args.host, Some(token)), roots)
+        }
+        false => (guard(args.host, args.token_file.as_deref(), danger)?, Vec::new()),
+    };
+    let service = service(args.config.as_deref(), &roots)?;
     let address = SocketAddr::new(args.host, args.port);
     let stop = cancel.graceful.clone();
     let mut connecting = JoinSet::new();
@@ -117,6 +131,20 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     // An engine that is just starting would leave something behind.
     let _ = tokio::time::timeout(WARM_UP_GRACE, warming).await;
     ended
+}
+
+/// What the process that starts a server for itself gives it. Arguments and variables of a process can be read by others.
+#[derive(Deserialize)]
+struct OwnerSettings {
+    token: String,
+    #[serde(default)]
+    roots: Vec<PathBuf>,
+}
+
+fn owner_settings() -> Result<OwnerSettings, ToolsError> {
+    let mut line = String::new();
+    io::stdin().lock().take(MAX_SETTINGS).read_line(&mut line).map_err(|_| ToolsError::Settings)?;
+    serde_json::from_str(&line).map_err(|_| ToolsError::Settings)
 }
 
 /// Raises the number of files that this process may open: every connection is one, and tools need some of their own.
@@ -181,7 +209,7 @@ fn stop_with_stdin(stop: CancellationToken) {
 }
 
 async fn list(args: &ToolsList) -> Result<Exit, Failure> {
-    let service = service(args.config.as_deref())?;
+    let service = service(args.config.as_deref(), &[])?;
     connect(Arc::clone(&service)).await;
     super::print(&listing(service.registry()))?;
     service.stop().await;
@@ -204,7 +232,7 @@ async fn call(args: &ToolsCall) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let params = object("what the tool is called with", &args.params)?;
     let config = args.session_config.as_deref().map(|text| object("--session-config", text)).transpose()?;
-    let service = service(args.config.as_deref())?;
+    let service = service(args.config.as_deref(), &[])?;
     let called = async {
         // A name that is known already needs none of the MCP servers.
         if service.registry().find(&args.tool).is_err() {
@@ -248,12 +276,13 @@ fn object(what: &'static str, text: &str) -> Result<Params, ToolsError> {
 }
 
 /// The tools that a file describes, or those that need no file.
-fn service(config: Option<&Path>) -> Result<Arc<Service>, Failure> {
-    let config = match config {
+fn service(config: Option<&Path>, roots: &[PathBuf]) -> Result<Arc<Service>, Failure> {
+    let mut config = match config {
         Some(path) => ToolsConfig::load(path, &load::variable)
             .map_err(|problems| Failure::from(ToolsError::Config).details(problems.render(true)))?,
         None => ToolsConfig::default(),
     };
+    config.add_roots(roots);
     logging::start(LogLevel::Warn, &config.secrets, true);
     let server = config.server.clone();
     let place = run::place()?;

@@ -1,9 +1,6 @@
 //! Benchmarks by the command, against a scripted server.
 
-use std::{
-    fs,
-    net::{TcpListener, TcpStream},
-};
+use std::{fs, net::TcpListener, path::PathBuf};
 
 use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, files_holding};
 use serde_json::{Value, json};
@@ -342,9 +339,23 @@ fn an_export_of_answers_says_what_they_lack() {
     );
 }
 
+/// The processes of tool servers that a run of this job started.
+fn own_servers(job: &TestJob) -> Vec<PathBuf> {
+    let root = job.root().canonicalize().unwrap();
+    let is_one = |process: &PathBuf| {
+        let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments).into_owned();
+        arguments.contains("--settings-from-stdin")
+            && fs::read_link(process.join("cwd")).is_ok_and(|dir| dir == root)
+    };
+    fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(is_one).collect()
+}
+
 #[test]
 fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Whatever else answers at the usual address is not taken for it.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
     let server = ModelServer::turns([
         ModelReply::tool_call("code-shell", &json!({"command": "echo $((6*7)) > n; cat n"})),
         ModelReply::tool_call("code-shell", &json!({"command": "cat n; rm n"})),
@@ -373,38 +384,88 @@ fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
         let said = row["trajectory"]["messages"][5]["content"].as_str().unwrap();
         assert!(said.contains("42"), "files are kept between the calls of a question: {said}");
     }
-    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the tool server is gone");
+    assert_eq!(own_servers(&job), Vec::<PathBuf>::new(), "the tool server is gone");
+    other.set_nonblocking(true).unwrap();
+    assert!(other.accept().is_err(), "nothing was asked at the usual address");
 }
 
-/// Ends the process that listens at a port of this machine.
-fn kill_listener(port: u16) {
-    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
-    let listens = format!("0100007F:{port:04X} 00000000:0000 0A");
-    let socket = sockets.lines().find(|line| line.contains(&listens)).unwrap();
-    let inode = socket.split_whitespace().nth(9).unwrap();
-    let wanted = format!("socket:[{inode}]");
-    let holds = |process: &std::path::Path| {
-        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        files
-            .filter_map(|file| fs::read_link(file.path()).ok())
-            .any(|link| link.as_os_str() == wanted.as_str())
-    };
-    let process = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find(|path| holds(path));
-    let process = process.unwrap();
-    let status = std::process::Command::new("kill").arg("-9").arg(process.file_name().unwrap()).status();
-    assert!(status.unwrap().success());
+#[test]
+fn a_tool_server_of_a_run_reads_what_the_configuration_and_the_questions_name() {
+    let server = ModelServer::turns([
+        ModelReply::tool_call("doc-read", &json!({})),
+        ModelReply::text("Final answer: 42"),
+    ]);
+    let question = |id: &str, path: &str| json!({"id": id, "question": "6*7?", "answer": "42", "kwargs": {"seed_path": path}});
+    let config = json!({
+        "data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(), "model_name": "m",
+        "available_tools": ["doc:read"], "sandbox_auto_start": true,
+    });
+    // The working directory is another than that of the files.
+    let files = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(files.path().join(name), text).unwrap();
+    fs::create_dir(files.path().join("notes")).unwrap();
+    write("notes/a.txt", "forty-two");
+    write("notes/b.txt", "forty-two");
+    write("config.json", &config.to_string());
+    write(
+        "questions.jsonl",
+        &format!("{}\n{}\n", question("one", "notes/a.txt"), question("two", "notes/b.txt")),
+    );
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"));
+    let path = files.path().join("config.json");
+    let rows = job.rollout(&["eval", path.to_str().unwrap()]).expect(0).file("results.jsonl");
+    for row in rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let call = &row["trajectory"]["tool_calls"][0];
+        assert_eq!(call["success"], true, "{call}");
+        assert!(call["result"].to_string().contains("forty-two"), "{call}");
+    }
+
+    // What questions name elsewhere on the machine is refused before anything is asked.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let secret = elsewhere.path().join("secret.txt");
+    fs::write(&secret, "not for models").unwrap();
+    write("questions.jsonl", &question("far", secret.to_str().unwrap()).to_string());
+    let refused = job.rollout(&["eval", path.to_str().unwrap(), "--output-dir", "jobs/far"]).expect(2);
+    let said = refused.stderr();
+    assert!(said.contains("is not below a folder that this server may read"), "{said}");
+    assert!(!job.root().join("jobs/far").exists());
+    // The configuration may name it.
+    let mut config = config;
+    config["resource_types"] = json!(["doc"]);
+    config["resource_init_configs"] = json!({"doc": {"content": {"seed_path": elsewhere.path()}}});
+    write("config.json", &config.to_string());
+    let rows = job.rollout(&["eval", path.to_str().unwrap(), "--output-dir", "jobs/far"]).expect(0);
+    assert!(rows.stdout().contains("1 answered, 0 failed"), "{}", rows.stdout());
+}
+
+#[test]
+fn tools_that_cannot_work_are_refused_before_the_first_question() {
+    let server = ModelServer::arithmetic();
+    let config =
+        json!({"available_tools": ["web:search"], "resource_types": ["web"], "sandbox_auto_start": true});
+    let job = benchmark(&server, &sums(), config);
+    let refused = job.rollout(&["eval", "config.json"]).expect(2);
+    assert!(refused.stderr().contains("no search service is configured"), "{}", refused.stderr());
+    assert_eq!(server.served(), 0);
+
+    let config = json!({
+        "available_tools": ["doc:*"], "resource_types": ["doc"], "sandbox_auto_start": true,
+        "resource_init_configs": {"doc": {"content": {"seed_pth": "notes"}}, "docs": {}},
+    });
+    let job = benchmark(&server, &sums(), config);
+    let told = job.rollout(&["eval", "config.json"]).expect(0).stderr();
+    assert!(told.contains("sessions have no setting `seed_pth`; did you mean `seed_path`?"), "{told}");
+    assert!(told.contains("`docs` is not in `resource_types`"), "{told}");
 }
 
 #[test]
 fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let hold = Hold::new();
     let held = hold.clone();
     let server = ModelServer::scripted(move |_| ModelReply::text("42").held(&held));
     let questions: Vec<_> = (0..4).map(|n| json!({"id": n, "question": "6*7?", "answer": "42"})).collect();
     let config = json!({
         "available_tools": ["sql:*"], "resource_types": ["sql"], "sandbox_auto_start": true,
-        "sandbox_server_url": format!("http://127.0.0.1:{port}"),
     });
     let job = benchmark(&server, &questions, config);
     let mut running = job.start_with(&["eval", "config.json", "--output", "json"]);
@@ -412,7 +473,9 @@ fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
     running.until("an answer and the next question", |events| {
         events.iter().filter(|event| event["event"] == "trial_started").count() == 2
     });
-    kill_listener(port);
+    let [process] = &own_servers(&job)[..] else { panic!("a run has one tool server") };
+    let status = std::process::Command::new("kill").arg("-9").arg(process.file_name().unwrap()).status();
+    assert!(status.unwrap().success());
     let finished = running.finish().expect(1);
     let said = finished.stderr();
     assert!(said.contains("the tool server of this run ended in the middle of it (signal: 9"), "{said}");
@@ -423,7 +486,6 @@ fn a_run_whose_tool_server_dies_stops_and_is_resumed_with_another() {
     job.rollout(&["resume", "jobs/job"]).expect(0);
     // Everything is answered, so that nothing is started to write what it came to.
     fs::remove_file(job.dir().join("evaluation.json")).unwrap();
-    let _port_is_taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     job.rollout(&["resume", "jobs/job"]).expect(0);
     assert!(job.dir().join("evaluation.json").exists());
 }

@@ -3,5 +3,5 @@
 mod question;
 mod rollout;
 
-pub use question::{Kept, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+pub use question::{Kept, TOOL_NAMES, TOTAL_TURNS, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
 pub use rollout::{KEYS, OutputError, OutputUsage, RolloutOutput, Timing};

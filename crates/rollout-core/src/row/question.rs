@@ -10,6 +10,11 @@ use serde_json::{Map, Value, json};
 use super::rollout::{OutputError, OutputUsage, RolloutOutput, Timing};
 use crate::message::{Message, Messages, Role};
 
+/// The column of a row that has how often the model spoke.
+pub const TOTAL_TURNS: &str = "total_turns";
+/// The column of a row that has the names of the tools that the model could call.
+pub const TOOL_NAMES: &str = "tool_names";
+
 /// What of an answered question is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
@@ -43,15 +48,21 @@ pub struct TaskResult {
     pub metric: Option<String>,
     /// What the metric has to say beside the score.
     pub details: Option<Value>,
+    /// The fields of the question that have no meaning of their own.
+    pub metadata: Map<String, Value>,
     /// What went wrong, if the question failed.
     pub error: Option<String>,
     /// The names of the error and its causes.
     pub error_chain: Option<String>,
     /// The conversation, where it was kept.
     pub trajectory: Option<Trajectory>,
+    /// How often the model spoke. Where the conversation is kept, a line has it there.
+    pub total_turns: Option<u64>,
+    /// The tools that the model could call, by the names that it was shown.
+    pub tool_names: Vec<String>,
     /// The number of the question. Lines of other programs have none.
     pub example_id: Option<u64>,
-    /// The how-manyth attempt at it, from 1.
+    /// The attempt at it, counted from 1.
     pub attempt: Option<u32>,
     /// How long it took.
     pub timing: Timing,
@@ -154,6 +165,9 @@ impl Serialize for Line<'_> {
                 map.serialize_entry("details", details)?;
             }
         }
+        if !result.metadata.is_empty() {
+            map.serialize_entry("metadata", &result.metadata)?;
+        }
         if let Some(error) = &result.error {
             map.serialize_entry("error", error)?;
         }
@@ -162,6 +176,11 @@ impl Serialize for Line<'_> {
         }
         if let Some(trajectory) = result.trajectory.as_ref().filter(|_| *kept != Kept::Answers) {
             map.serialize_entry("trajectory", trajectory)?;
+        } else if let Some(turns) = result.total_turns {
+            map.serialize_entry(TOTAL_TURNS, &turns)?;
+        }
+        if !result.tool_names.is_empty() {
+            map.serialize_entry(TOOL_NAMES, &result.tool_names)?;
         }
         if let Some(example) = result.example_id {
             map.serialize_entry("example_id", &example)?;
@@ -199,6 +218,14 @@ impl TryFrom<TaskResult> for RolloutOutput {
         let mut columns = Map::new();
         columns.insert("task_id".to_owned(), result.task_id.clone().into());
         columns.insert("predicted_answer".to_owned(), result.predicted_answer.into());
+        let turns =
+            result.trajectory.as_ref().map(|trajectory| trajectory.total_turns).or(result.total_turns);
+        if let Some(turns) = turns {
+            columns.insert(TOTAL_TURNS.to_owned(), turns.into());
+        }
+        if !result.tool_names.is_empty() {
+            columns.insert(TOOL_NAMES.to_owned(), result.tool_names.into());
+        }
         let messages = result.trajectory.map(|trajectory| trajectory.messages);
         let (prompt, completion) = match messages {
             None => (None, None),
@@ -216,7 +243,7 @@ impl TryFrom<TaskResult> for RolloutOutput {
             prompt,
             completion,
             answer: result.ground_truth,
-            info: None,
+            info: (!result.metadata.is_empty()).then_some(result.metadata),
             reward: result.score.unwrap_or_default(),
             is_unscored: result.score.is_none(),
             error: result.error.map(|message| {

@@ -40,7 +40,7 @@ pub fn extract_final_answer(text: &str) -> String {
     let announced = PATTERNS.iter().find_map(|pattern| pattern.captures(text)?.get(1));
     if let Some(answer) = announced {
         let answer = strip(answer.as_str());
-        return answer.strip_suffix('.').unwrap_or(answer).to_owned();
+        return strip(answer.strip_suffix('.').unwrap_or(answer)).to_owned();
     }
     text.split('\n').map(strip).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned()
 }
@@ -56,6 +56,7 @@ mod tests {
             ("Also, sofas are nice.", "sofas are nice"),
             ("answer: a\nFinal Answer: b", "a"),
             ("The answer is: Paris.", "Paris"),
+            ("The answer is: x .", "x"),
             ("the ANSWER IS - 42", "42"),
             ("final answer\n\n 7 \nend", "7"),
             ("**Answer**: 12", "12"),

@@ -26,6 +26,7 @@ mod scorer;
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 pub use self::{
     extract::extract_final_answer,
@@ -133,6 +134,43 @@ impl Metric {
                 f64::from(truth.is_some() && choice::letter(predicted) == truth)
             }
         })
+    }
+}
+
+/// The most characters and numbers of an answer that details have.
+const MAX_DETAIL_CHARS: usize = 1000;
+const MAX_DETAIL_NUMBERS: usize = 20;
+
+impl Metric {
+    /// What was compared to score an answer: texts as they are after normalisation, numbers, letters. Empty for
+    /// [`Metric::LlmJudgement`], which says itself what it found.
+    pub fn details(self, predicted: &str, truth: &str) -> Map<String, Value> {
+        let normal = |text: &str| -> Value {
+            normalize_answer(text).chars().take(MAX_DETAIL_CHARS).collect::<String>().into()
+        };
+        let numbers =
+            |text: &str| numeric::numbers(text).take(MAX_DETAIL_NUMBERS).map(Value::from).collect::<Value>();
+        let letter =
+            |text: &str| choice::letter(text).map_or(Value::Null, |letter| letter.to_string().into());
+        let compared: (Value, Value) = match self {
+            Self::LlmJudgement => return Map::new(),
+            Self::NumericMatch => (numbers(predicted), numbers(truth)),
+            Self::MultipleChoice => (letter(predicted), letter(truth)),
+            Self::MathEqual => (predicted.trim().into(), truth.trim().into()),
+            _ => (normal(predicted), normal(truth)),
+        };
+        let mut details = Map::from_iter([
+            ("compared_prediction".to_owned(), compared.0),
+            ("compared_ground_truth".to_owned(), compared.1),
+        ]);
+        if self == Self::F1Score {
+            let (predicted, truth) = (normalize_answer(predicted), normalize_answer(truth));
+            let (precision, recall) =
+                overlap::precision_and_recall(predicted.split_whitespace(), truth.split_whitespace());
+            details.insert("precision".to_owned(), precision.into());
+            details.insert("recall".to_owned(), recall.into());
+        }
+        details
     }
 }
 

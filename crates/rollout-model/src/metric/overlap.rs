@@ -14,6 +14,15 @@ pub(super) fn f1<T: Eq + Hash>(
     predicted: impl IntoIterator<Item = T>,
     truth: impl IntoIterator<Item = T>,
 ) -> f64 {
+    let (precision, recall) = precision_and_recall(predicted, truth);
+    if precision == 0.0 { 0.0 } else { 2.0 * precision * recall / (precision + recall) }
+}
+
+/// How much of what is given is right, and how much of what is right is given. 0 where nothing is common.
+pub(super) fn precision_and_recall<T: Eq + Hash>(
+    predicted: impl IntoIterator<Item = T>,
+    truth: impl IntoIterator<Item = T>,
+) -> (f64, f64) {
     let mut left: HashMap<T, u64> = HashMap::new();
     let mut right = 0_u64;
     for token in truth {
@@ -29,10 +38,9 @@ pub(super) fn f1<T: Eq + Hash>(
         }
     }
     if common == 0 {
-        return 0.0;
+        return (0.0, 0.0);
     }
-    let (precision, recall) = (common as f64 / given as f64, common as f64 / right as f64);
-    2.0 * precision * recall / (precision + recall)
+    (common as f64 / given as f64, common as f64 / right as f64)
 }
 
 /// The characters that both have by those that either has. 0 where one is empty.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
-use crate::saved::SavedJob;
+use crate::{identity, saved::SavedJob};
 use rollout_core::message::{Content, ToolCall};
 
 /// How the URLs of images begin.
@@ -109,7 +109,7 @@ pub(super) fn model_of<'a>(job: &'a SavedJob, agent: &str) -> Option<&'a str> {
     let agents = config["agents"].as_array().into_iter().flatten();
     let model =
         agents.filter(|entry| entry["name"] == agent).find_map(|entry| entry["model"]["name"].as_str());
-    model.or_else(|| config["model_name"].as_str())
+    model.or_else(|| identity::model_name(config))
 }
 
 #[cfg(test)]

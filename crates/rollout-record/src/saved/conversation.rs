@@ -10,7 +10,7 @@ use crate::layout::open_below;
 use rollout_core::{
     message::{Messages, Role, ToolDef},
     response::{Response, ResponseTokens, TokenUsage},
-    row::{OutputError, RolloutOutput},
+    row::{OutputError, RolloutOutput, TOTAL_TURNS},
 };
 
 /// The conversation of one trial.
@@ -150,8 +150,18 @@ impl Conversation {
         self.prompt.iter().chain(&self.completion)
     }
 
-    /// How many responses the model gave.
+    /// How many responses the model gave that were kept.
     pub fn responses(&self) -> usize {
         self.completion.iter().filter(|message| message.role == Role::Assistant).count()
+    }
+
+    /// How often the model was asked. Where no conversation was kept, its row has the number alone.
+    pub fn model_calls(&self) -> usize {
+        match self.responses() {
+            0 => {
+                self.row.as_ref().and_then(|row| row.columns.get(TOTAL_TURNS)?.as_u64()).unwrap_or(0) as usize
+            }
+            responses => responses,
+        }
     }
 }

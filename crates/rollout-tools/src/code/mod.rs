@@ -18,7 +18,7 @@ pub(crate) use config::CodeConfig;
 use self::{seed::Seed, session::CodeSession};
 use crate::{
     environments::{Environments, failed},
-    resource::{ErrorCode, Params, Resource, Session, ToolError, ToolSpec},
+    resource::{ErrorCode, Params, PlannedUse, Resource, Session, ToolError, ToolSpec},
 };
 
 /// How many environments start at the same time: more of them would only be slower.
@@ -89,6 +89,16 @@ impl Resource for Code {
             return Err(session::no_python());
         }
         removed.map_err(|error| ToolError::new(ErrorCode::ResourceFailed, error.to_string()))
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        if let Some(Value::String(image)) = planned.config.get("image") {
+            self.0.config.allowed(image)?;
+        }
+        if let Some(Value::String(path)) = planned.config.get("seed_path") {
+            Seed::find(path.clone(), &self.0.config.roots).await?;
+        }
+        Ok(planned.warnings(&["image", "seed_path"]))
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {

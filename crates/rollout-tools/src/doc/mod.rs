@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::forms::{roots, size, whole_seconds};
 use crate::helper::Helper;
-use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
+use crate::resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec};
 use crate::seed::Seeds;
 use extract::ExtractLimits;
 use library::Library;
@@ -119,6 +119,10 @@ impl Resource for Docs {
 
     async fn warm_up(&self) -> Result<(), ToolError> {
         Seeds::open(&self.roots, &Params::new()).await.map(drop)
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        Seeds::check(&self.roots, planned).await
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {

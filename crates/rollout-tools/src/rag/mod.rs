@@ -17,7 +17,7 @@ use crate::doc::extract::ExtractLimits;
 use crate::doc::reader::Reader;
 use crate::forms::{roots, size, whole_seconds};
 use crate::helper::Helper;
-use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
+use crate::resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec};
 use crate::seed::Seeds;
 use index::Indexes;
 
@@ -110,6 +110,10 @@ impl Resource for Rag {
             self.indexes.of(&seeds, &Params::new()).await?;
         }
         Ok(())
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        Seeds::check(&self.roots, planned).await
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {

@@ -16,11 +16,11 @@ pub(crate) use roots::Roots;
 
 use crate::{
     arguments,
-    resource::{ErrorCode, Params, ToolError},
+    resource::{ErrorCode, Params, PlannedUse, ToolError},
 };
 
 /// The parameters, of a session or of a call, that name the files: the first that is there counts.
-const NAMES: [&str; 2] = ["seed_path", "folder"];
+pub(crate) const NAMES: [&str; 2] = ["seed_path", "folder"];
 /// The most paths that a session or a call can name. Each is looked for, and a folder is walked through.
 const MOST_SEEDS: usize = 100;
 
@@ -110,6 +110,14 @@ impl Seeds {
         })
         .await?;
         Ok(seeds)
+    }
+
+    /// Whether sessions and calls can have the files that a client is going to name. Returns warnings.
+    pub(crate) async fn check(roots: &[PathBuf], planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        let mut wanted = named(&planned.config)?;
+        wanted.extend(planned.paths.iter().filter(|path| !path.trim().is_empty()).cloned());
+        Self::of(roots, wanted).await?;
+        Ok(planned.warnings(&NAMES))
     }
 
     /// Whether the session was opened with nothing.

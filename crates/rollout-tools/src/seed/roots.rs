@@ -44,19 +44,26 @@ pub(super) struct Entry {
 }
 
 impl Roots {
-    /// Opens the folders that the operator named.
+    /// Opens the folders, and the folders of the files, that the operator named.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, SeedError> {
         let roots = paths.iter().map(|path| {
             let failed =
                 |source: std::io::Error| SeedError::Root { path: path.display().to_string(), source };
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let folder = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
             let absolute = std::path::absolute(path).map_err(failed)?;
             let mut names = vec![std::fs::canonicalize(path).map_err(failed)?];
+            let (folder, only) = match names[0].is_file().then(|| names[0].clone()) {
+                Some(file) => {
+                    (file.parent().unwrap_or(&file).to_owned(), file.file_name().map(PathBuf::from))
+                }
+                None => (path.clone(), None),
+            };
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder =
+                rustix::fs::openat(CWD, &folder, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
             if absolute != names[0] {
                 names.push(absolute);
             }
-            Ok(Root { names, folder: Arc::new(folder), only: None })
+            Ok(Root { names, folder: Arc::new(folder), only })
         });
         Ok(Self { roots: roots.collect::<Result<_, SeedError>>()?, narrowed: false })
     }

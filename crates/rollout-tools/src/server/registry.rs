@@ -213,13 +213,17 @@ fn quoted(name: &str) -> String {
 
 fn description(name: &str, entry: &Entry) -> Value {
     let Entry { resource, spec } = entry;
-    json!({
+    let mut told = json!({
         "name": name,
         "resource_type": resource,
         "description": spec.description,
         "parameters": parameters(&spec.parameters),
         "input_schema": spec.parameters,
-    })
+    });
+    if !spec.aliases.is_empty() {
+        told["aliases"] = spec.aliases.iter().map(|alias| format!("{resource}:{alias}")).collect();
+    }
+    told
 }
 
 /// The parameters as a list, for clients that know no JSON Schema.

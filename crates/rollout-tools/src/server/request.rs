@@ -20,6 +20,9 @@ const MAX_WORKER_BYTES: usize = 256;
 /// The most calls that one request makes.
 const MAX_ACTIONS: usize = 256;
 
+/// The most paths that one request has checked.
+const MAX_PATHS: usize = 1000;
+
 /// A body in the form of the protocol.
 pub(super) struct Asked<T>(pub(super) T);
 
@@ -29,6 +32,11 @@ impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Unreadable> {
         let body = read_json_body(request, service.config.max_body_bytes).await?;
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
+        // A list would be taken for the fields in their order.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            let text = "the request is not in the form of the protocol: its body is no JSON object";
+            return Err(Unreadable::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text));
+        }
         serde_json::from_slice(body).map(Self).map_err(|error| {
             let text = format!("the request is not in the form of the protocol: {error}");
             Unreadable::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text)
@@ -137,6 +145,18 @@ pub(super) struct Create {
     pub(super) custom_name: Option<String>,
 }
 
+/// What a client is going to do with a resource.
+#[derive(Debug, Deserialize)]
+pub(super) struct Check {
+    pub(super) resource_type: String,
+    #[serde(default, deserialize_with = "tools")]
+    pub(super) tools: Vec<String>,
+    #[serde(default, deserialize_with = "or_null")]
+    pub(super) session_config: Params,
+    #[serde(default, deserialize_with = "paths")]
+    pub(super) paths: Vec<String>,
+}
+
 /// A session, or all of a worker's.
 #[derive(Debug, Deserialize)]
 pub(super) struct SessionOf {
@@ -201,6 +221,24 @@ fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<BatchAction>, D::Error>
         many => {
             Err(de::Error::custom(format!("{many} actions are more than the {MAX_ACTIONS} of one request")))
         }
+    }
+}
+
+fn tools<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    at_most(from, MAX_ACTIONS, "tools")
+}
+
+fn paths<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    at_most(from, MAX_PATHS, "paths")
+}
+
+fn at_most<'de, D: Deserializer<'de>>(from: D, most: usize, what: &str) -> Result<Vec<String>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    match texts.len() > most {
+        true => {
+            Err(de::Error::custom(format!("{} {what} are more than the {most} of one request", texts.len())))
+        }
+        false => Ok(texts),
     }
 }
 

@@ -17,11 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Envelope, Service,
-    request::{Asked, Batch, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker},
+    request::{
+        Asked, Batch, Check, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker,
+    },
     service::content_of,
     warmup::WarmUp,
 };
-use crate::resource::{ErrorCode, Params, ToolError};
+use crate::resource::{ErrorCode, Params, PlannedUse, ToolError};
 
 type Server = State<Arc<Service>>;
 
@@ -42,6 +44,7 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: Cancellati
         .route("/api/v1/init/resource", post(init_resource))
         .route("/api/v1/init/batch", post(init_batch))
         .route("/api/v1/init/from-config", post(init_from_config))
+        .route("/api/v1/check", post(check))
         .route("/api/v1/tools", get(tools))
         .route("/api/v1/tools/{name}/schema", get(schema))
         .route("/api/v1/warmup", post(warm_up))
@@ -63,13 +66,16 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: Cancellati
 }
 
 async fn health() -> Json<Value> {
-    Json(json!({"status": "healthy", "timestamp": now()}))
+    Json(
+        json!({"status": "healthy", "timestamp": now(), "server": "rollout", "version": env!("CARGO_PKG_VERSION")}),
+    )
 }
 
 async fn ready(State(service): Server) -> Json<Value> {
     let (workers, sessions) = service.sessions.counts();
     Json(json!({
         "status": "ready",
+        "pid": std::process::id(),
         "tools_count": service.registry.len(),
         "active_workers": workers,
         "total_sessions": sessions,
@@ -242,6 +248,16 @@ fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
             format!("the file {path:?} does not describe resources"),
         )),
     }
+}
+
+async fn check(State(service): Server, Asked(asked): Asked<Check>) -> Envelope {
+    let Check { resource_type, tools, session_config, paths } = asked;
+    let resource = match service.registry.resource(&resource_type) {
+        Ok(resource) => resource,
+        Err(error) => return error.into(),
+    };
+    let checked = resource.check(&PlannedUse { tools, config: session_config, paths }).await;
+    Envelope::new(checked.map(|warnings| json!({"warnings": warnings})))
 }
 
 async fn tools(State(service): Server) -> Json<Value> {

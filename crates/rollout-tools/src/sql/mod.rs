@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::forms::{roots, whole_seconds};
 use crate::helper::Helper;
-use crate::resource::{Params, Resource, Session, ToolError, ToolSpec};
+use crate::resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec};
 use crate::seed::Seeds;
 
 rollout_settings::settings! {
@@ -92,6 +92,10 @@ impl Resource for Sql {
 
     async fn warm_up(&self) -> Result<(), ToolError> {
         Seeds::open(&self.config.roots, &Params::new()).await.map(drop)
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        Seeds::check(&self.config.roots, planned).await
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {

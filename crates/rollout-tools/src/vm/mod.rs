@@ -18,7 +18,7 @@ pub use config::VmConfig;
 use self::desktop::Desktop;
 use crate::{
     environments::Environments,
-    resource::{Params, Resource, Session, ToolError, ToolSpec},
+    resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec},
 };
 
 /// How many desktops start at the same time: more of them would only be slower.
@@ -63,6 +63,10 @@ impl Resource for Desktops {
     async fn warm_up(&self) -> Result<(), ToolError> {
         Box::new(self.start(&Params::new()).await?).close().await;
         Ok(())
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        self.config.wanted(&planned.config).map(|_| Vec::new())
     }
 
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {

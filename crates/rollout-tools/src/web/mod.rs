@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub use config::{WebConfig, WebConfigError};
 
 use self::{fetch::Fetcher, search::Search};
-use crate::resource::{Call, ErrorCode, Params, Resource, Session, ToolError, ToolSpec};
+use crate::resource::{Call, ErrorCode, Params, PlannedUse, Resource, Session, ToolError, ToolSpec};
 
 /// The web tools: `search` and `browse`.
 #[derive(Debug)]
@@ -107,6 +107,21 @@ impl Resource for Web {
         vec![search, browse]
     }
 
+    async fn warm_up(&self) -> Result<(), ToolError> {
+        match &self.shared.search {
+            Some(_) => Ok(()),
+            None => Err(no_search()),
+        }
+    }
+
+    async fn check(&self, planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
+        self.open(&planned.config).await?;
+        match &self.shared.search {
+            None if planned.tools.iter().any(|tool| tool == "search") => Err(no_search()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
         if let Some(name) = config.keys().next() {
             let message = format!(
@@ -129,15 +144,19 @@ impl Session for WebSession {
         let Shared { search, fetcher, max_chars } = &*self.shared;
         match (tool, search) {
             ("search", Some(search)) => search.search(&params).await,
-            ("search", None) => Err(ToolError::new(ErrorCode::DependencyMissing, NO_SEARCH)),
+            ("search", None) => Err(no_search()),
             ("browse", _) => browse::browse(fetcher, *max_chars, &params).await,
             _ => Err(ToolError::new(ErrorCode::InvalidRequest, format!("web has no tool {tool:?}"))),
         }
     }
 }
 
-/// What to do where nobody said how to search.
-const NO_SEARCH: &str = "no search service is configured; whoever runs the tool server writes one into its \
-    configuration, as in {\"resources\": {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \
+fn no_search() -> ToolError {
+    ToolError::new(ErrorCode::DependencyMissing, NO_SEARCH)
+}
+
+/// What to do where no search service is configured.
+const NO_SEARCH: &str = "`web:search` cannot be used: no search service is configured; write one into the configuration \
+    of the tool server, as in {\"resources\": {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \
     \"http://localhost:8888\"}}}} or {\"resources\": {\"web\": {\"search\": {\"backend\": \"brave\", \"api_key\": \
     \"…\"}}}} (searxng, brave, serper or custom)";

@@ -1,27 +1,27 @@
 //! A tool server of one's own: started for a run, and ended with it.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use secrecy::SecretString;
+use serde_json::json;
 use tokio::{
-    io::AsyncReadExt as _,
-    process::{Child, ChildStderr, ChildStdin, Command},
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
     task::JoinHandle,
-    time::Instant,
 };
 
 use super::tools::{ToolServer, ToolServerError};
-use rollout_core::address::is_loopback;
+use rollout_core::{address::is_loopback, text::hex};
 
 /// How long the server may take until it answers.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How often it is asked.
-const INTERVAL: Duration = Duration::from_millis(50);
 /// How long it may take to close what is open. Longer than it takes itself to give up on that.
 const FAREWELL: Duration = Duration::from_secs(30);
 /// How much of its last words is kept.
@@ -30,12 +30,12 @@ const LAST_WORDS: usize = 4096;
 /// Why the tool server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum AutoStartError {
-    /// It is not on this machine.
-    #[error("the tool server at {0} does not answer, and only one on this machine can be started")]
+    /// The configuration names one of another machine.
+    #[error("`sandbox_auto_start` starts a tool server on this machine, and `sandbox_server_url` names {0}")]
     Elsewhere(String),
-    /// It is to be reached in a way that it does not offer.
-    #[error("the tool server at {0} does not answer, and one that is started here speaks no `https`")]
-    Encrypted(String),
+    /// No token can be made for it.
+    #[error("no random token can be made for the tool server")]
+    Token(#[source] io::Error),
     /// There is no such program.
     #[error("cannot start the tool server with `{}`", program.display())]
     Program {
@@ -66,7 +66,10 @@ pub enum AutoStartError {
         /// What it said last.
         words: String,
     },
-    /// Something else answers at its address.
+    /// Another process answers at its address.
+    #[error("what answers at {0} is not the tool server that was started for this run")]
+    Stranger(String),
+    /// It does not answer as a tool server does.
     #[error(transparent)]
     Server(#[from] ToolServerError),
 }
@@ -115,48 +118,67 @@ impl LastWords {
 }
 
 impl OwnServer {
-    /// Starts a server at the address of this one, and waits until it answers.
+    /// Starts a server at a free port of this machine, for this process alone, and waits until it answers.
+    ///
+    /// Its tools may read what `roots` names, beside what its configuration allows. The server itself says where it
+    /// listens, it lets only clients with the token in, and it has to be the process that was started: no other server
+    /// is taken for it.
     pub(crate) async fn start(
         program: &Path,
         config: Option<&Path>,
-        server: &ToolServer,
-    ) -> Result<Self, AutoStartError> {
-        let (host, port) = server.loopback().ok_or_else(|| {
-            let url = server.url().to_owned();
-            if is_loopback(&url) { AutoStartError::Encrypted(url) } else { AutoStartError::Elsewhere(url) }
-        })?;
+        roots: &[PathBuf],
+        timeout: Duration,
+    ) -> Result<(Self, ToolServer), AutoStartError> {
+        let token = new_token().map_err(AutoStartError::Token)?;
         let mut command = Command::new(program);
-        command.args(["tools", "serve", "--until-stdin-closes"]);
-        command.args(["--host", &host.to_string(), "--port", &port.to_string()]);
+        command.args(["tools", "serve", "--until-stdin-closes", "--settings-from-stdin", "--port", "0"]);
         if let Some(config) = config {
             command.arg("--config").arg(config);
         }
         command
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Ctrl-C is for the run, which still needs the server to close its sessions.
             .process_group(0)
             .kill_on_drop(true);
         let failed = |source| AutoStartError::Program { program: program.to_owned(), source };
         let mut child = command.spawn().map_err(failed)?;
-        let stdin = child.stdin.take();
-        let mut words = LastWords::of(child.stderr.take());
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            if let Some(status) = child.try_wait().map_err(failed)? {
-                return Err(AutoStartError::Ended { status, words: words.all().await });
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let words = LastWords::of(child.stderr.take());
+        let mut server = Self { child, stdin, words };
+        let settings = format!("{}\n", json!({ "token": token, "roots": roots }));
+        let url = tokio::time::timeout(DEADLINE, server.exchange(settings.as_bytes(), stdout)).await;
+        let url = match url {
+            Ok(Some(url)) => url,
+            Ok(None) => {
+                // It closes its output when it ends, or a moment before.
+                let status = tokio::time::timeout(FAREWELL, server.child.wait()).await;
+                let words = server.words.all().await;
+                return Err(match status {
+                    Ok(Ok(status)) => AutoStartError::Ended { status, words },
+                    Ok(Err(source)) => failed(source),
+                    Err(_) => AutoStartError::Silent { words },
+                });
             }
-            match server.health().await {
-                Ok(()) => return Ok(Self { child, stdin, words }),
-                Err(ToolServerError::Unreachable { .. }) if Instant::now() < deadline => {}
-                Err(ToolServerError::Unreachable { .. }) => {
-                    return Err(AutoStartError::Silent { words: words.so_far() });
-                }
-                Err(other) => return Err(other.into()),
-            }
-            tokio::time::sleep(INTERVAL).await;
+            Err(_) => return Err(AutoStartError::Silent { words: server.words.so_far() }),
+        };
+        let client = ToolServer::new(&url, Some(SecretString::from(token)), timeout)?;
+        match client.pid().await? {
+            Some(pid) if Some(pid) == server.child.id() => Ok((server, client)),
+            _ => Err(AutoStartError::Stranger(url)),
         }
+    }
+
+    /// Gives the server its settings, and reads the address that it announces. None if it says something else or ends.
+    async fn exchange(&mut self, settings: &[u8], stdout: Option<ChildStdout>) -> Option<String> {
+        // A server that ended cannot read them; how it ended says more.
+        let _ = self.stdin.as_mut()?.write_all(settings).await;
+        let mut lines = BufReader::new(stdout?).lines();
+        let line = lines.next_line().await.ok()??;
+        // Whatever else it says goes nowhere, but must not fill the pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        line.rsplit_once(" at ").map(|(_, url)| url.trim().to_owned()).filter(|url| is_loopback(url))
     }
 
     /// Waits until the server ends, which it should not before it is told to.
@@ -175,6 +197,13 @@ impl OwnServer {
             tracing::warn!("the tool server did not end by itself");
         }
     }
+}
+
+/// A token that no other process can guess.
+fn new_token() -> io::Result<String> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(hex(&bytes))
 }
 
 /// Keeps the end of what the server says.

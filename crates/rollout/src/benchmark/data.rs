@@ -67,12 +67,13 @@ impl BenchmarkItem {
         })
     }
 
-    /// What a rollout of the question starts from. `example_id` is its place, and `task` names the benchmark.
-    pub fn input(self, example_id: u64, system: Arc<Message>, task: &str) -> RolloutInput {
+    /// What a rollout of the question starts from. `example_id` is its place, `task` names the benchmark, and `system` is
+    /// what the model is told before the question, if anything is.
+    pub fn input(self, example_id: u64, system: impl Into<Option<Arc<Message>>>, task: &str) -> RolloutInput {
         let Self { id, question, answer, kwargs, metadata } = self;
         let info = [("id", json!(id)), ("kwargs", json!(kwargs)), ("metadata", json!(metadata))];
         RolloutInput {
-            prompt: vec![system, Arc::new(Message::user(question))],
+            prompt: system.into().into_iter().chain([Arc::new(Message::user(question))]).collect(),
             example_id,
             task: task.to_owned(),
             answer,
@@ -175,6 +176,9 @@ pub enum DataError {
     /// There is no question.
     #[error("{0} has no questions in it")]
     Empty(String),
+    /// The questions cannot be put where the run finds them.
+    #[error("cannot keep the questions in a temporary file")]
+    Store(#[source] io::Error),
     /// Questions are asked for that are not there.
     #[error("there is no question with the id {}", listed(.0.iter().map(|id| id.to_string())))]
     UnknownIds(Vec<UnknownId>),
@@ -221,6 +225,16 @@ impl fmt::Display for Told<'_> {
 ///
 /// Empty lines are left out. All that is wrong is told at once, each problem with its line.
 pub fn load_tasks(path: &Path) -> Result<Vec<BenchmarkItem>, DataError> {
+    let mut items = Vec::new();
+    each_task(path, &mut |item| {
+        items.push(item);
+        Ok(())
+    })?;
+    Ok(items)
+}
+
+/// Reads questions one by one, and returns how many there are.
+fn each_task(path: &Path, take: &mut dyn FnMut(BenchmarkItem) -> io::Result<()>) -> Result<u64, DataError> {
     let failed = |source| DataError::Io { path: path.to_owned(), source };
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let is_list = match extension.as_str() {
@@ -232,7 +246,7 @@ pub fn load_tasks(path: &Path) -> Result<Vec<BenchmarkItem>, DataError> {
     if file.fill_buf().map_err(failed)?.starts_with("\u{feff}".as_bytes()) {
         file.consume('\u{feff}'.len_utf8());
     }
-    let mut gathered = Gathered::new(if is_list { "entry" } else { "line" });
+    let mut gathered = Gathered::new(if is_list { "entry" } else { "line" }, take);
     if is_list {
         let mut json = serde_json::Deserializer::from_reader(file);
         let read = List { gathered: &mut gathered, nested: true }.deserialize(&mut json);
@@ -259,11 +273,46 @@ pub fn load_tasks(path: &Path) -> Result<Vec<BenchmarkItem>, DataError> {
 
 /// Makes questions of values, each an object as it would be in a file.
 pub fn tasks_from(values: impl IntoIterator<Item = Value>) -> Result<Vec<BenchmarkItem>, DataError> {
-    let mut gathered = Gathered::new("entry");
+    let mut items = Vec::new();
+    let mut take = |item| {
+        items.push(item);
+        Ok(())
+    };
+    let mut gathered = Gathered::new("entry", &mut take);
     for (place, value) in values.into_iter().enumerate() {
         gathered.take(place + 1, BenchmarkItem::parse(&value.to_string()));
     }
-    gathered.finish("the list".to_owned())
+    gathered.finish("the list".to_owned())?;
+    Ok(items)
+}
+
+/// Reads the questions that a configuration asks for one by one, each with its place among them. Returns how many there
+/// are in all. Blocks while it reads.
+pub(super) fn each_question(
+    config: &RolloutConfig,
+    mut take: impl FnMut(u64, BenchmarkItem) -> io::Result<()>,
+) -> Result<u64, DataError> {
+    let path = config.data_path.as_deref().ok_or(DataError::NoPath)?;
+    let ids = config.task_ids.as_deref();
+    let wanted: Option<HashSet<&str>> = ids.map(|ids| ids.iter().map(String::as_str).collect());
+    let most = config.number_of_tasks.map_or(u64::MAX, |most| most as u64);
+    let (mut found, mut place) = (0, 0);
+    let count = each_task(path, &mut |item| {
+        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(item.id.as_str())) {
+            return Ok(());
+        }
+        found += 1;
+        if place < most {
+            take(place, item)?;
+            place += 1;
+        }
+        Ok(())
+    })?;
+    if wanted.is_some_and(|wanted| found < wanted.len()) {
+        // Only the message needs all of them, for what may have been meant.
+        select(load_tasks(path)?, ids, None)?;
+    }
+    Ok(count)
 }
 
 /// Reads the questions that a configuration asks for. Blocks while it reads.
@@ -307,19 +356,22 @@ fn nearest(id: &str, items: &[BenchmarkItem]) -> Option<String> {
 }
 
 /// Questions, and what is wrong with others.
-struct Gathered {
+struct Gathered<'t> {
     /// What questions are counted in.
     unit: &'static str,
-    items: Vec<BenchmarkItem>,
+    take: &'t mut dyn FnMut(BenchmarkItem) -> io::Result<()>,
+    count: u64,
+    /// Why a question could not be taken.
+    failed: Option<io::Error>,
     /// Where each id was seen first.
     seen: HashMap<String, usize>,
     problems: Vec<Problem>,
     more: usize,
 }
 
-impl Gathered {
-    fn new(unit: &'static str) -> Self {
-        Self { unit, items: Vec::new(), seen: HashMap::new(), problems: Vec::new(), more: 0 }
+impl<'t> Gathered<'t> {
+    fn new(unit: &'static str, take: &'t mut dyn FnMut(BenchmarkItem) -> io::Result<()>) -> Self {
+        Self { unit, take, count: 0, failed: None, seen: HashMap::new(), problems: Vec::new(), more: 0 }
     }
 
     fn take(&mut self, row: usize, item: Result<BenchmarkItem, String>) {
@@ -327,7 +379,11 @@ impl Gathered {
             Ok(item) => match self.seen.get(&item.id) {
                 None => {
                     self.seen.insert(item.id.clone(), row);
-                    self.items.push(item);
+                    self.count += 1;
+                    // What is wrong with a file is still found, though nothing is made of it any more.
+                    if self.failed.is_none() && self.problems.is_empty() {
+                        self.failed = (self.take)(item).err();
+                    }
                     return;
                 }
                 Some(first) => format!("the id {:?} is that of {} {first} too", excerpt(&item.id), self.unit),
@@ -341,23 +397,27 @@ impl Gathered {
         }
     }
 
-    fn finish(self, place: String) -> Result<Vec<BenchmarkItem>, DataError> {
-        let Self { unit, items, problems, more, .. } = self;
+    fn finish(self, place: String) -> Result<u64, DataError> {
+        let Self { unit, count, failed, problems, more, .. } = self;
         if !problems.is_empty() {
             return Err(DataError::Items { place, unit, problems, more });
         }
-        if items.is_empty() { Err(DataError::Empty(place)) } else { Ok(items) }
+        match failed {
+            Some(error) => Err(DataError::Store(error)),
+            None if count == 0 => Err(DataError::Empty(place)),
+            None => Ok(count),
+        }
     }
 }
 
 /// Reads a list entry by entry, so that it is never in memory whole.
-struct List<'g> {
-    gathered: &'g mut Gathered,
+struct List<'g, 't> {
+    gathered: &'g mut Gathered<'t>,
     /// Whether the list may stand under `data`.
     nested: bool,
 }
 
-impl<'de> DeserializeSeed<'de> for List<'_> {
+impl<'de> DeserializeSeed<'de> for List<'_, '_> {
     type Value = ();
 
     fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -365,7 +425,7 @@ impl<'de> DeserializeSeed<'de> for List<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for List<'_> {
+impl<'de> Visitor<'de> for List<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -396,195 +456,4 @@ impl<'de> Visitor<'de> for List<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn read(name: &str, content: impl AsRef<[u8]>) -> Result<Vec<BenchmarkItem>, DataError> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        load_tasks(&path)
-    }
-
-    fn refused(name: &str, content: impl AsRef<[u8]>) -> String {
-        let error = read(name, content).unwrap_err();
-        let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-        let text = error.to_string() + &source.unwrap_or_default();
-        match text.split_once(name) {
-            Some((_, rest)) => format!("{name}{rest}"),
-            None => text,
-        }
-    }
-
-    fn fields(line: &str) -> Value {
-        let BenchmarkItem { id, question, answer, kwargs, metadata } = BenchmarkItem::parse(line).unwrap();
-        json!([id, question, answer, kwargs, metadata])
-    }
-
-    #[test]
-    fn a_field_has_several_names_of_which_the_first_that_is_there_counts() {
-        for (line, expected) in [
-            (r#"{"id": "a", "question": "q", "answer": "x"}"#, json!(["a", "q", "x", {}, {}])),
-            (r#"{"task_id": "a", "query": "q", "ground_truth": "x"}"#, json!(["a", "q", "x", {}, {}])),
-            (r#"{"task_id": "a", "input": "q", "expected": "x"}"#, json!(["a", "q", "x", {}, {}])),
-            (r#"{"id": "a", "question": "q"}"#, json!(["a", "q", null, {}, {}])),
-            (r#"{"id": "a", "question": "q", "answer": ""}"#, json!(["a", "q", "", {}, {}])),
-            (
-                r#"{"answer": null, "expected": "x", "task_id": "b", "id": "a", "input": "p", "question": "q"}"#,
-                json!(["a", "q", null, {}, {"expected": "x", "task_id": "b", "input": "p"}]),
-            ),
-        ] {
-            assert_eq!(fields(line), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_text_becomes_one() {
-        for (written, id, answer) in [
-            ("7", "7", json!("7")),
-            ("1.50", "1.50", json!("1.50")),
-            ("1e3", "1e3", json!("1e3")),
-            (
-                "123456789012345678901234567890",
-                "123456789012345678901234567890",
-                json!("123456789012345678901234567890"),
-            ),
-            ("true", "true", json!("true")),
-            (r#"["a", 1]"#, r#"["a",1]"#, json!(r#"["a",1]"#)),
-            (r#"{"b": "巴黎"}"#, r#"{"b":"巴黎"}"#, json!(r#"{"b":"巴黎"}"#)),
-            ("null", "None", Value::Null),
-        ] {
-            let line = format!(r#"{{"id": {written}, "question": "q", "answer": {written}}}"#);
-            assert_eq!(fields(&line), json!([id, "q", answer, {}, {}]), "{written}");
-        }
-    }
-
-    #[test]
-    fn kwargs_are_an_object_or_nothing_and_metadata_nests() {
-        let line = r#"{"id": "a", "question": "q", "kwargs": {"seed_path": "/d"}, "metadata": {"x": 1}, "level": 2}"#;
-        let expected = json!(["a", "q", null, {"seed_path": "/d"}, {"metadata": {"x": 1}, "level": 2}]);
-        assert_eq!(fields(line), expected);
-        assert_eq!(fields(r#"{"id": "a", "question": "q", "kwargs": [1]}"#), json!(["a", "q", null, {}, {}]));
-    }
-
-    #[test]
-    fn lines_of_any_text_are_read_whatever_ends_them() {
-        let lines = "\u{feff}{\"id\": \"一\", \"question\": \"法国的首都是哪里？\", \"answer\": \"巴黎\"}\r\n\r\n  \n{\"id\": \"e\", \"question\": \"\\ud83d\\ude00 \u{2028} é\"}";
-        let items = read("q.jsonl", lines).unwrap();
-        let found: Vec<_> = items.iter().map(|item| (item.id.as_str(), item.question.as_str())).collect();
-        assert_eq!(found, [("一", "法国的首都是哪里？"), ("e", "😀 \u{2028} é")]);
-    }
-
-    #[test]
-    fn a_list_is_read_with_or_without_an_object_around_it() {
-        let list = r#"[{"id": 1, "question": "a"}, {"id": 2, "question": "b"}]"#;
-        let object = format!("\u{feff}{{\"name\": {{\"data\": []}}, \"data\": {list}, \"more\": [1]}}");
-        let expected = tasks_from([json!({"id": 1, "question": "a"}), json!({"id": 2, "question": "b"})]);
-        let expected = expected.unwrap();
-        assert_eq!(read("q.json", list).unwrap(), expected);
-        assert_eq!(read("q.JSON", object).unwrap(), expected);
-    }
-
-    #[test]
-    fn every_bad_line_is_told_with_its_number() {
-        let mut lines = b"{\"id\": 1, \"question\": \"a\"}\nnot\n[1]\n\n{\"question\": \"a\"}\n".to_vec();
-        lines.extend(
-            b"{\"id\": 2}\n{\"id\": \"1\", \"question\": \"b\"}\n{\"id\": \"\", \"question\": \"b\"}\n",
-        );
-        lines.extend(b"{\"id\": 3, \"question\": \"\xff\"}\n{\"id\": 4, \"question\": \" \"}\n{\"id\": 5, \"question\": null}\n");
-        lines
-            .extend(b"{\"id\": 6, \"question\": \"a\", \"x\": 1e999}\n{\"id\": 7, \"question\": \"a\"} {}\n");
-        insta::assert_snapshot!(refused("q.jsonl", lines), @r#"
-        q.jsonl has 11 bad questions:
-          line 2: not JSON: expected ident at column 2
-          line 3: a question is a JSON object
-          line 5: there is no `id`
-          line 6: there is no `question`
-          line 7: the id "1" is that of line 1 too
-          line 8: the `id` is empty
-          line 9: not UTF-8 from byte 24
-          line 10: the question is empty
-          line 11: there is no `question`
-          line 12: `x` is not JSON: number out of range at column 5
-          line 13: not JSON: trailing characters at column 28
-        "#);
-    }
-
-    #[test]
-    fn only_the_first_twenty_problems_are_told() {
-        let text = refused("q.jsonl", "x\n".repeat(1000));
-        assert_eq!(text.lines().count(), 22);
-        assert!(text.starts_with("q.jsonl has 1000 bad questions:\n  line 1: "));
-        assert!(text.ends_with("\n  and 980 more"));
-    }
-
-    #[test]
-    fn a_file_without_questions_is_refused() {
-        let told = [
-            refused("q.jsonl", "\n"),
-            refused("q.json", "[]"),
-            refused("q.json", "{\"rows\": []}"),
-            refused("q.json", "{\"data\": {\"data\": []}}"),
-            refused("q.json", "\n[{\"id\": 1,]"),
-            refused("q.json", "3"),
-            refused("q.json", "[{\"id\": 1}, 2]"),
-            refused("q.csv", "id,question"),
-        ];
-        insta::assert_snapshot!(told.join("\n"), @"
-        q.jsonl has no questions in it
-        q.json has no questions in it
-        q.json holds no list of questions: there is no list under `data` at line 1 column 12
-        q.json holds no list of questions: there is no list under `data` at line 1 column 21
-        q.json holds no list of questions: key must be a string at line 2 column 11
-        q.json holds no list of questions: invalid type: integer `3`, expected a list, or an object with a list under `data` at line 1 column 1
-        q.json has 2 bad questions:
-          entry 1: there is no `question`
-          entry 2: a question is a JSON object
-        q.csv is neither .jsonl nor .json, so its questions cannot be read
-        ");
-    }
-
-    #[test]
-    fn ids_choose_first_and_then_the_number() {
-        let ids = |items: Vec<BenchmarkItem>| items.into_iter().map(|item| item.id).collect::<Vec<_>>();
-        let items = || {
-            let values = ["task_001", "task_002", "task_003"].map(|id| json!({"id": id, "question": "q"}));
-            tasks_from(values).unwrap()
-        };
-        let wanted = ["task_003".to_owned(), "task_001".to_owned()];
-        assert_eq!(ids(select(items(), Some(&wanted), None).unwrap()), ["task_001", "task_003"]);
-        assert_eq!(ids(select(items(), Some(&wanted), Some(1)).unwrap()), ["task_001"]);
-        assert_eq!(ids(select(items(), None, Some(2)).unwrap()), ["task_001", "task_002"]);
-        let unknown = ["task_001", "task_02", "other"].map(str::to_owned);
-        let error = select(items(), Some(&unknown), None).unwrap_err();
-        insta::assert_snapshot!(error, @r#"there is no question with the id "task_02" (did you mean "task_002"?), "other""#);
-    }
-
-    #[test]
-    fn an_id_that_cannot_be_a_name_still_names_its_task() {
-        let name = |id: &str| {
-            BenchmarkItem { id: id.to_owned(), ..BenchmarkItem::default() }.task_name().to_string()
-        };
-        assert_eq!(name("题目 1"), "题目 1");
-        assert_eq!(name("dev/12"), "dev_12~6ea348c6b9ff");
-        assert_ne!(name("a/b"), name("a\\b"));
-        assert!(name(&"长".repeat(300)).starts_with("长长长"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_line_is_a_question_or_a_problem(line in r#"(\{|\}|"id"|"question"|:|,|"x"|null|1|[ -~]){0,12}"#) {
-            let _ = BenchmarkItem::parse(&line);
-        }
-
-        #[test]
-        fn any_text_comes_through_whole(id in r"\PC{1,9}[a-z]", question in r"[\PC\n\t]{0,20}[a-z]", answer in r"\PC{0,9}") {
-            let row = json!({"id": id, "question": question, "answer": answer, "more": answer});
-            let item = read("q.jsonl", row.to_string()).unwrap().remove(0);
-            prop_assert_eq!((item.id, item.question, item.answer), (id, question, Some(answer.clone())));
-            prop_assert_eq!(&item.metadata["more"], &json!(answer));
-        }
-    }
-}
+mod tests;

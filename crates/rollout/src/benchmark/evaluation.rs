@@ -103,6 +103,9 @@ impl Serialize for Evaluations<'_> {
             let details = match (line.error, line.score) {
                 (Some(error), _) => lacking(&error),
                 (None, None) => lacking("there is no ground truth"),
+                (None, Some(_)) if line.details.is_empty() => self
+                    .metric
+                    .details(&line.predicted_answer, line.ground_truth.as_deref().unwrap_or_default()),
                 (None, Some(_)) => line.details,
             };
             all.serialize_element(&TaskEvaluation {

@@ -59,15 +59,18 @@ mod record;
 mod run;
 mod runner;
 pub mod score;
+mod seeds;
 mod setup;
 mod summary;
 mod text;
 mod tools;
+mod version;
 
 pub use crate::config::load_config;
 pub use auto_start::AutoStartError;
 pub use data::{BenchmarkItem, DataError, UnknownId, load_questions, load_tasks, select, tasks_from};
 pub use eval::{Eval, rollout};
+pub use question::DEFAULT_SYSTEM_PROMPT;
 pub use rollout_core::row::{TaskResult, ToolCallRecord, Trajectory, Unnumbered};
 pub use rollout_core::summary::RolloutSummary;
 pub use run::{EvalError, EvalOutcome, LostServer, Run, question_hash};

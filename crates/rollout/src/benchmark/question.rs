@@ -32,15 +32,15 @@ const MAX_CALLS: usize = 128;
 
 const KWARGS: &str = "kwargs";
 
-/// What the model is told before a question, unless somebody has better words.
-const SYSTEM_PROMPT: &str = "\
+/// What the model is told before a question, unless the configuration says otherwise.
+pub const DEFAULT_SYSTEM_PROMPT: &str = "\
 You answer questions. Use the tools that you have, step by step, whenever they help you to find out or to check \
 something; look at what a tool gives before you decide what to do next. When you are sure, answer in plain words and \
 put the answer itself last, as \"Final answer: …\", as briefly as the question allows.";
 
 /// What the model is told before every question.
 pub(crate) fn system_message(configured: &str) -> Arc<Message> {
-    Arc::new(Message::system(if configured.is_empty() { SYSTEM_PROMPT } else { configured }))
+    Arc::new(Message::system(if configured.is_empty() { DEFAULT_SYSTEM_PROMPT } else { configured }))
 }
 
 /// Leads a model through questions.
@@ -72,7 +72,7 @@ impl Question {
                 Some((toolbox, Some(name))) => {
                     let kwargs = state.input.info.as_ref().and_then(|info| info.get(KWARGS)?.as_object());
                     let mut all = toolbox.offered(name, parameters.clone());
-                    all.extend(kwargs.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())));
+                    all.extend(toolbox.resolved(kwargs.cloned().unwrap_or_default()).await);
                     let answer = toolbox.server.execute(&self.worker(state), name, all).await;
                     toolbox.note(state.input.example_id, &answer);
                     (

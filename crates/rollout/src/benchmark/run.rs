@@ -1,7 +1,6 @@
 //! A benchmark as a job: from its configuration to its files.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -14,18 +13,20 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use super::{
     AutoStartError, BenchmarkItem, DataError,
     auto_start::OwnServer,
-    evaluation, load_questions, question,
+    data::each_question,
+    evaluation, question,
+    seeds::{SeedGatherer, SeedPaths},
     setup::{Setup, SetupError, Tools},
     summary,
     tools::{MOST_MISSED, Toolbox},
+    version::QuestionRecords,
 };
 use crate::{
     config::{LoadedBenchmark, NotText, Problems, RolloutConfig},
     job::{
         Cancel, ExampleSet, ExampleWriter, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun,
-        Resumable, ResumeError,
+        Resumable, ResumeError, StoredExamples,
     },
-    rollouts::Rollouts,
 };
 use rollout_core::summary::RolloutSummary;
 use rollout_core::{
@@ -34,7 +35,7 @@ use rollout_core::{
 };
 use rollout_env::blocking::blocking;
 use rollout_model::dataset;
-use rollout_record::{atomic::WriteError, rows};
+use rollout_record::{atomic::WriteError, journal::TaskSelection, rows};
 
 /// Why a benchmark has no good end.
 #[derive(Debug, thiserror::Error)]
@@ -306,34 +307,53 @@ fn finish(
 
 async fn plan(loaded: &LoadedBenchmark, overrides: Vec<String>) -> Result<(Plan, Setup), EvalError> {
     let config = loaded.config.clone();
-    let items = blocking(move || Ok(load_questions(&config))).await.map_err(JobError::Tasks)??;
-    let setup = Setup::new(&loaded.config, None)?;
-    let (config, rollouts) = (loaded.config.clone(), Arc::new(setup.rollouts.clone()));
-    let examples = blocking(move || examples(&config, items, rollouts)).await.map_err(JobError::Tasks)?;
+    let Questions { examples, seeds, count } =
+        blocking(move || Ok(questions(&config))).await.map_err(JobError::Tasks)??;
+    let mut setup = Setup::new(&loaded.config, None)?;
+    setup.seeds = seeds;
+    let rollouts = Arc::new(setup.rollouts.clone());
+    let examples = ExampleSet { name: loaded.config.dataset_name(), rollouts, examples: Arc::new(examples) };
     let mut job = loaded.job();
     job.config.metrics = vec![JobMetric::Mean];
-    let plan =
-        Plan::of_examples(job, overrides, loaded.config.agent_name(), Arc::clone(&setup.model), examples)?;
+    let model = Arc::clone(&setup.model);
+    let mut plan = Plan::of_examples(job, overrides, loaded.config.agent_name(), model, examples)?;
+    plan.selected(selection(&loaded.config), count);
     Ok((plan, setup))
+}
+
+/// The questions that are asked for.
+struct Questions {
+    examples: StoredExamples,
+    /// The files that they and the configuration name.
+    seeds: SeedPaths,
+    /// How many there are, asked for or not.
+    count: u64,
+}
+
+/// Reads the questions, and puts them where their number costs no memory.
+fn questions(config: &RolloutConfig) -> Result<Questions, DataError> {
+    let (system, name) = (question::system_message(&config.system_prompt), config.dataset_name());
+    let mut records = QuestionRecords::new(config);
+    let mut seeds = SeedGatherer::new(config);
+    let mut writer = ExampleWriter::default();
+    let count = each_question(config, |place, item| {
+        let (task, about) = (item.task_name(), records.about(&item));
+        seeds.add(&item);
+        writer.push(&item.input(place, Arc::clone(&system), name.as_str()), Some(task), Some(&about))
+    })?;
+    let examples = writer.finish().map_err(DataError::Store)?;
+    Ok(Questions { examples, seeds: seeds.finish(config), count })
+}
+
+/// How the questions of a benchmark were chosen, if not all of them are wanted.
+fn selection(config: &RolloutConfig) -> Option<TaskSelection> {
+    let globs = config.task_ids.clone().unwrap_or_default();
+    let limit = config.number_of_tasks.map(|number| number as u64);
+    (limit.is_some() || !globs.is_empty()).then_some(TaskSelection { globs, limit })
 }
 
 /// The hash of a question that is at a place among those of a benchmark, as the journal of a run holds it.
 pub fn question_hash(config: &RolloutConfig, place: usize, item: BenchmarkItem) -> String {
     let system = question::system_message(&config.system_prompt);
     dataset::content_hash(&[item.input(place as u64, system, config.dataset_name().as_str())])
-}
-
-fn examples(
-    config: &RolloutConfig,
-    items: Vec<BenchmarkItem>,
-    rollouts: Arc<Rollouts>,
-) -> io::Result<ExampleSet> {
-    let system = question::system_message(&config.system_prompt);
-    let name = config.dataset_name();
-    let mut writer = ExampleWriter::default();
-    for (place, item) in items.into_iter().enumerate() {
-        let task = item.task_name();
-        writer.push(&item.input(place as u64, Arc::clone(&system), name.as_str()), Some(task))?;
-    }
-    Ok(ExampleSet { name, rollouts, examples: Arc::new(writer.finish()?) })
 }

@@ -4,6 +4,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 
+#[cfg(doc)]
+use super::DEFAULT_SYSTEM_PROMPT;
 use super::{
     BenchmarkItem,
     auto_start::OwnServer,
@@ -42,6 +44,7 @@ pub struct AgentRunner {
     config: RolloutConfig,
     worker_id: String,
     program: PathBuf,
+    no_system_prompt: bool,
     cancel: CancellationToken,
 }
 
@@ -50,7 +53,7 @@ pub struct AgentRunner {
 pub struct StartedRunner {
     rollouts: Rollouts,
     model: Arc<Model>,
-    system: Arc<Message>,
+    system: Option<Arc<Message>>,
     task: String,
     retry: RetryConfig,
     server: Option<OwnServer>,
@@ -65,6 +68,7 @@ impl AgentRunner {
             config,
             worker_id: worker_id.into(),
             program: PathBuf::from("rollout"),
+            no_system_prompt: false,
             cancel: CancellationToken::new(),
         }
     }
@@ -75,6 +79,12 @@ impl AgentRunner {
         Self { cancel, ..self }
     }
 
+    /// Tells the model nothing before a question, instead of a text of our own, if the configuration has no text.
+    #[must_use]
+    pub fn without_system_prompt(self) -> Self {
+        Self { no_system_prompt: true, ..self }
+    }
+
     /// What starts a tool server for `sandbox_auto_start`; `rollout` unless set.
     #[must_use]
     pub fn program(self, program: impl Into<PathBuf>) -> Self {
@@ -83,7 +93,7 @@ impl AgentRunner {
 
     /// Makes everything ready that questions need: the model, the metric, and the tools.
     pub async fn start(self) -> Result<StartedRunner, SetupError> {
-        let Self { config, worker_id, program, cancel } = self;
+        let Self { config, worker_id, program, no_system_prompt, cancel } = self;
         let loaded = LoadedBenchmark::new(config, &|_| None)?;
         let (config, retry) = (&loaded.config, loaded.job().config.retry.clone());
         let setup = Setup::new(config, Some(worker_id))?;
@@ -92,7 +102,9 @@ impl AgentRunner {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        let (system, task) = (question::system_message(&config.system_prompt), config.name());
+        let is_silent = no_system_prompt && config.system_prompt.is_empty();
+        let system = (!is_silent).then(|| question::system_message(&config.system_prompt));
+        let task = config.name();
         Ok(StartedRunner { rollouts, model, system, task, retry, server, cancel })
     }
 }
@@ -102,7 +114,7 @@ impl StartedRunner {
     ///
     /// Whatever goes wrong with the question is in its result; only a key that is refused is an error, and a cancel.
     pub async fn run_task(&self, item: &BenchmarkItem) -> Result<TaskResult, RolloutError> {
-        let input = item.clone().input(0, Arc::clone(&self.system), &self.task);
+        let input = item.clone().input(0, self.system.clone(), &self.task);
         let Rollouts { interaction, limits, .. } = &self.rollouts;
         let mut tries = 1;
         let mut state = loop {
@@ -152,8 +164,10 @@ pub struct QuickOptions {
     pub max_turns: std::num::NonZeroU32,
     /// The address of the tool server.
     pub sandbox_url: String,
-    /// What the model is told before the question; empty for a text of our own.
-    pub system_prompt: String,
+    /// The token of the tool server; empty if it wants none.
+    pub sandbox_token: String,
+    /// What the model is told before the question; none for [a text of our own](DEFAULT_SYSTEM_PROMPT), empty for nothing.
+    pub system_prompt: Option<String>,
     /// Stops it.
     pub cancel: CancellationToken,
 }
@@ -168,7 +182,8 @@ impl Default for QuickOptions {
             base_url: String::new(),
             max_turns: std::num::NonZeroU32::new(10).expect("it is not 0"),
             sandbox_url: sandbox_server_url,
-            system_prompt: String::new(),
+            sandbox_token: String::new(),
+            system_prompt: None,
             cancel: CancellationToken::new(),
         }
     }
@@ -217,21 +232,24 @@ pub enum QuickError {
 /// # }
 /// ```
 pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<QuickResult, QuickError> {
-    let QuickOptions { tools, model_name, api_key, base_url, max_turns, sandbox_url, system_prompt, cancel } =
-        options;
+    let QuickOptions { tools, model_name, api_key, base_url, max_turns, .. } = options;
+    let QuickOptions { sandbox_url, sandbox_token, system_prompt, cancel, .. } = options;
     let mut resource_types: Vec<String> = Vec::new();
     for (kind, _) in tools.iter().filter_map(|tool| tool.split_once(':')) {
         if !resource_types.iter().any(|known| known == kind) {
             resource_types.push(kind.to_owned());
         }
     }
-    let api_key = (!api_key.is_empty()).then_some(crate::config::EnvValue { value: api_key, secret: true });
+    let secret =
+        |value: String| (!value.is_empty()).then_some(crate::config::EnvValue { value, secret: true });
+    let is_silent = system_prompt.as_ref().is_some_and(String::is_empty);
     let config = RolloutConfig {
         model_name,
-        api_key,
+        api_key: secret(api_key),
         base_url,
         max_turns,
-        system_prompt,
+        system_prompt: system_prompt.unwrap_or_default(),
+        sandbox_token: secret(sandbox_token),
         available_tools: tools,
         resource_types,
         sandbox_server_url: sandbox_url,
@@ -243,10 +261,12 @@ pub async fn quick_rollout(question: &str, options: QuickOptions) -> Result<Quic
         question: question.to_owned(),
         ..BenchmarkItem::default()
     };
+    let runner = AgentRunner::new(config, "quick").cancel(cancel.clone());
+    let runner = if is_silent { runner.without_system_prompt() } else { runner };
     let runner = tokio::select! {
         biased;
         () = cancel.cancelled() => return Err(RolloutError::Cancelled.into()),
-        runner = AgentRunner::new(config, "quick").cancel(cancel.clone()).start() => runner?,
+        runner = runner.start() => runner?,
     };
     let result = runner.run_task(&item).await;
     runner.stop().await;

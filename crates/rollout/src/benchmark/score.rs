@@ -85,7 +85,7 @@ pub struct TaskEvaluation {
     pub score: f64,
     /// How it was scored.
     pub metric: Metric,
-    /// What a judge found, or in `error` why there is no score.
+    /// What was compared, what a judge found, or in `error` why there is no score.
     pub details: Map<String, Value>,
 }
 
@@ -319,13 +319,18 @@ impl Tally {
                 self.compare(before, answer.metric, score.value);
             }
         }
+        let truth = answer.truth.as_deref().unwrap_or_default();
+        let details = match score.details.is_empty() {
+            true => metric.details(&answer.predicted, truth),
+            false => score.details,
+        };
         self.evaluations.push(TaskEvaluation {
             task_id: answer.task_id,
             predicted: answer.predicted,
             ground_truth: answer.truth,
             score: score.value,
             metric,
-            details: score.details,
+            details,
         });
     }
 

@@ -5,23 +5,27 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use indexmap::IndexSet;
 use secrecy::SecretString;
+use serde_json::{Map, Value};
 
 use super::{
     auto_start::{AutoStartError, OwnServer},
     question::Question,
-    tools::{ToolServer, ToolServerError, Toolbox},
+    seeds::{SeedPaths, beside_questions, session_config},
+    tools::{ServerTool, ToolServer, ToolServerError, Toolbox},
 };
 use crate::{
     build::{self, BuildError},
     config::{Problems, RolloutConfig},
     rollouts::Rollouts,
 };
-use rollout_core::row::Kept;
-use rollout_model::output::ResultForm;
+use rollout_core::{address::is_loopback, row::Kept};
 use rollout_model::{
     Model, Rubric,
+    client::shown_url,
     metric::{LlmJudge, Metric, Scorer},
+    output::ResultForm,
 };
 
 /// Why a benchmark cannot begin.
@@ -49,10 +53,9 @@ impl SetupError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Tools(error) | Self::AutoStart(AutoStartError::Server(error)) => error.hint(),
-            Self::AutoStart(AutoStartError::Elsewhere(_)) => Some(
-                "start it there with `rollout tools serve`, or set `sandbox_server_url` to an address of this machine",
-            ),
-            Self::AutoStart(AutoStartError::Encrypted(_)) => Some("write it with `http`"),
+            Self::AutoStart(AutoStartError::Elsewhere(_)) => {
+                Some("leave out one of the two; on another machine, `rollout tools serve` starts a server")
+            }
             Self::Config(_) | Self::Model(_) | Self::Judge(_) | Self::AutoStart(_) => None,
         }
     }
@@ -64,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) rollouts: Rollouts,
     pub(crate) model: Arc<Model>,
     toolbox: Arc<OnceLock<Arc<Toolbox>>>,
+    /// The files that tools are going to read, where they are known beforehand.
+    pub(crate) seeds: SeedPaths,
 }
 
 /// The tools of questions that are ready.
@@ -97,7 +102,7 @@ impl Setup {
                 _ => Kept::Everything,
             },
         });
-        Ok(Self { rollouts, model, toolbox })
+        Ok(Self { rollouts, model, toolbox, seeds: SeedPaths::default() })
     }
 
     /// Makes the tools ready that questions use. `program` is what starts a tool server.
@@ -105,7 +110,7 @@ impl Setup {
         if config.available_tools.is_empty() && config.resource_types.is_empty() {
             return Ok(Tools::default());
         }
-        let (toolbox, server, warnings) = tools(config, program).await?;
+        let (toolbox, server, warnings) = tools(config, program, &self.seeds).await?;
         let toolbox = Arc::clone(self.toolbox.get_or_init(|| Arc::new(toolbox)));
         Ok(Tools { toolbox: Some(toolbox), server, warnings })
     }
@@ -132,22 +137,65 @@ fn rubric(config: &RolloutConfig) -> Result<Rubric, SetupError> {
 async fn tools(
     config: &RolloutConfig,
     program: &Path,
+    seeds: &SeedPaths,
 ) -> Result<(Toolbox, Option<OwnServer>, Vec<String>), SetupError> {
-    let token = config.sandbox_token.as_ref().map(|token| SecretString::from(token.value.as_str()));
-    let server = ToolServer::new(&config.sandbox_server_url, token, config.sandbox_timeout)?;
-    let own = match server.health().await {
-        Ok(()) => None,
-        Err(ToolServerError::Unreachable { .. }) if config.sandbox_auto_start => {
-            Some(OwnServer::start(program, config.sandbox_config_path.as_deref(), &server).await?)
+    let url = &config.sandbox_server_url;
+    let (server, own) = match config.sandbox_auto_start {
+        true if !is_loopback(url) => return Err(AutoStartError::Elsewhere(shown_url(url)).into()),
+        true => {
+            let settings = config.sandbox_config_path.as_deref();
+            let started = OwnServer::start(program, settings, &seeds.roots, config.sandbox_timeout).await;
+            started.map(|(own, server)| (server, Some(own)))?
         }
-        Err(error) => return Err(error.into()),
+        false => {
+            let token = config.sandbox_token.as_ref().map(|token| SecretString::from(token.value.as_str()));
+            let server = ToolServer::new(url, token, config.sandbox_timeout)?;
+            server.health().await?;
+            (server, None)
+        }
     };
     let all = server.tools().await?;
-    let warnings = match config.resource_types.as_slice() {
+    let mut warnings = match config.resource_types.as_slice() {
         [] => Vec::new(),
         kinds => server.warm_up(kinds, &all).await?,
     };
     let tools = server.chosen(&config.available_tools, all)?;
-    let toolbox = Toolbox::new(server, tools, &config.resource_types, &config.resource_init_configs);
+    warnings.extend(check(&server, config, &tools, seeds).await?);
+    let beside = (own.is_some() || is_loopback(url)).then(|| beside_questions(config));
+    let toolbox = Toolbox::new(server, tools, &config.resource_types, &config.resource_init_configs, beside);
     Ok((toolbox, own, warnings))
+}
+
+/// Refuses what would fail for every question, and returns what a reader should know.
+async fn check(
+    server: &ToolServer,
+    config: &RolloutConfig,
+    tools: &[ServerTool],
+    seeds: &SeedPaths,
+) -> Result<Vec<String>, ToolServerError> {
+    let mut warnings = Vec::new();
+    let kinds = config.resource_types.iter().chain(tools.iter().map(|tool| &tool.kind));
+    for kind in kinds.collect::<IndexSet<_>>() {
+        let has_sessions = config.resource_types.contains(kind);
+        let session =
+            if has_sessions { session_config(kind, &config.resource_init_configs) } else { Map::new() };
+        let of_kind = tools.iter().filter(|tool| tool.kind == *kind);
+        // A pattern may well match a tool that is not wanted.
+        let (named, matched): (Vec<_>, Vec<_>) =
+            of_kind.partition(|tool| config.available_tools.iter().any(|wanted| tool.is_called(wanted)));
+        let [named, matched] =
+            [named, matched].map(|tools| tools.into_iter().map(ServerTool::own_name).collect::<Vec<_>>());
+        if let Some(answer) = server.check(kind, &named, &session, &seeds.of_questions).await? {
+            if answer.code != 0 {
+                return Err(ToolServerError::Unusable { kind: kind.clone(), said: answer.message });
+            }
+            let told = answer.data["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            warnings.extend(told.map(|told| format!("resource_init_configs.{kind}: {told}")));
+            for tool in matched {
+                let answer = server.check(kind, &[tool], &session, &[]).await?;
+                warnings.extend(answer.filter(|answer| answer.code != 0).map(|answer| answer.message));
+            }
+        }
+    }
+    Ok(warnings)
 }

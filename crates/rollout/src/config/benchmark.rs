@@ -63,7 +63,7 @@ rollout_settings::settings! {
         /// The waits are 0.5 s, 1 s, 2 s and so on.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
         /// With `parallel`: how many questions are worked on at the same time.
-        pub max_workers: NonZeroU32 = count(1).unhashed(),
+        pub max_workers: NonZeroU32 = count(1).shown_default("1; with `parallel` 4").unhashed(),
         /// The tools that the model may use: `web:search`, `vm:*`.
         ///
         /// See [tools](#tools).
@@ -106,16 +106,19 @@ rollout_settings::settings! {
         /// The kinds of tools for which each question gets a session: `doc`, `code`.
         pub resource_types: Vec<String> = texts().or_empty(),
         /// What these sessions are opened with, by kind, under `content`.
+        ///
+        /// Relative paths are looked for beside this file, then by the tool server.
         pub resource_init_configs: IndexMap<String, Map<String, Value>> = maps(),
-        /// The address of the tool server.
+        /// The address of the tool server. With `sandbox_auto_start` it has no effect.
         pub sandbox_server_url: String = url().filter(|text| is_filled(text)).default("http://127.0.0.1:18890".to_owned()).unhashed(),
         /// The token of the tool server, if it wants one.
         pub sandbox_token: Option<EnvValue> = key().unhashed(),
-        /// Whether the tool server is started if it does not answer.
+        /// Whether a tool server is started for the run.
         ///
-        /// It then runs for as long as the run.
+        /// It has a free port and a token of its own, ends with the run, and may read what `resource_init_configs`
+        /// names, and what questions name below the folder of their file.
         pub sandbox_auto_start: bool = flag(false).unhashed(),
-        /// What it is then started with; found as `data_path` is.
+        /// The configuration that it is started with; found as `data_path` is.
         pub sandbox_config_path: Option<PathBuf> = input(|root| {
             root.node("sandbox_auto_start").is_some_and(|node| matches!(node.value, rollout_settings::Value::Bool(true)))
         })

@@ -1,6 +1,6 @@
 //! Reads the configuration of a benchmark, with everything it names that must be known before a question is asked.
 
-use rollout_record::identity::PROMPT_HASH;
+use rollout_record::identity::{EXPANDED, PROMPT_HASH};
 use std::{
     num::NonZeroU32,
     path::{Path, PathBuf},
@@ -10,9 +10,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{
     AgentConfig, AgentKind, JobConfig, LoadedJob, ModelAgentConfig, RetryConfig, RolloutConfig,
-    benchmark::secrets, benchmark_forms::masked, load_job::COPY,
+    benchmark::secrets, benchmark_forms::masked, load_job::COPY, tool_files::resolve,
 };
-use rollout_core::{name::JobName, redact::Redactor};
+use rollout_core::{address::is_loopback, name::JobName, redact::Redactor};
 use rollout_model::Limits;
 use rollout_settings::{
     Entry, Env, Node, Override, Reader, Section, Settings as _, SourceFiles, Value, Written,
@@ -148,7 +148,9 @@ pub fn load_config(path: &Path, vars: &dyn Fn(&str) -> Option<String>) -> Result
 /// Whether a file is the configuration of a benchmark, and no job: it has keys of the one and none of those that every
 /// other has.
 pub fn is_benchmark(path: &Path) -> bool {
-    let tree = read_text(path).ok().and_then(|text| yaml::parse(text.trim_start_matches('\u{feff}'), 0).ok());
+    let tree = read_text(path)
+        .ok()
+        .and_then(|text| yaml::parse_at(path, text.trim_start_matches('\u{feff}'), 0).ok());
     let Some(Node { value: Value::Map(entries), .. }) = tree else { return false };
     let has = |keys: &[&str]| entries.iter().any(|entry| keys.contains(&entry.key.as_str()));
     has(&RolloutConfig::keys().iter().map(|key| key.name).collect::<Vec<_>>())
@@ -204,9 +206,15 @@ fn load(
     let Some(config) = read.filter(|_| !failed) else { return Err(Problems::new(found)) };
     secrets.extend(self::secrets(&config));
     let mut record = written(&config, &tree);
-    record::redact(&mut record, &Redactor::new(secrets.iter().map(String::as_str)));
+    let redactor = Redactor::new(secrets.iter().map(String::as_str));
+    record::redact(&mut record, &redactor);
+    let hash = hash(&record);
+    if record["model_name"] != config.model_name.as_str() {
+        // Not part of the hash: what it means is in the name of the agent, too.
+        record[EXPANDED] = json!({ "model_name": redactor.text(&config.model_name) });
+    }
     Ok(LoadedBenchmark {
-        hash: hash(&record),
+        hash,
         record,
         config,
         path: path.to_owned(),
@@ -215,12 +223,21 @@ fn load(
     })
 }
 
+/// How many questions are worked on at the same time with `parallel`, unless the configuration says.
+const PARALLEL_WORKERS: NonZeroU32 = NonZeroU32::new(4).expect("it is not 0");
+
 fn read(reader: &Reader<'_>, tree: &Node, vars: &dyn Fn(&str) -> Option<String>) -> Option<RolloutConfig> {
     let root = reader.mapping(tree, "")?;
     warn_of_unknown(&root);
     let mut config = RolloutConfig::read(&root)?;
     read_system_prompt(&root, &mut config);
+    if config.parallel && root.node("max_workers").is_none_or(Node::is_null) {
+        config.max_workers = PARALLEL_WORKERS;
+    }
     config.complete(vars);
+    if config.sandbox_auto_start || is_loopback(&config.sandbox_server_url) {
+        config.resource_init_configs.values_mut().for_each(|values| resolve(values, &reader.dir));
+    }
     for broken in config.broken() {
         // What is wrong with the value has been told.
         if !root.node(broken.key).is_some_and(|node| reader.reported(node.span)) {
@@ -255,6 +272,20 @@ fn warn(root: &Section<'_>, config: &RolloutConfig) {
     if !config.parallel && config.max_workers.get() > 1 {
         let message = "`max_workers` has no effect: questions are asked one after the other";
         warn("max_workers", message, "write `\"parallel\": true`");
+    }
+    if let Some(Node { value: Value::Map(entries), .. }) = root.node("resource_init_configs") {
+        let known: Vec<&str> = config.resource_types.iter().map(String::as_str).collect();
+        for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
+            let message = format!(
+                "{} is not in `resource_types`, so no session is opened with this",
+                quoted(&entry.key)
+            );
+            let warning = Diagnostic::warning(root.reader.sources, entry.key_span, Code::Conflict, message);
+            root.reader.report(match nearest(&entry.key, &known) {
+                Some(kind) => warning.hint(format!("did you mean `{kind}`?")),
+                None => warning,
+            });
+        }
     }
     if config.shares_key() {
         let message = "the judge's server gets the key of the model that answers";
@@ -295,6 +326,9 @@ fn written(config: &RolloutConfig, tree: &Node) -> Json {
             None => defaults.remove(key.name).unwrap_or_default(),
         };
         record.insert(key.name.to_owned(), value);
+    }
+    if tree.get("max_workers").is_none_or(Node::is_null) {
+        record.insert("max_workers".to_owned(), json!(config.max_workers));
     }
     // Benchmarks of before are resumed by the hash of a record without it.
     if tree.get("pass_threshold").is_none() {

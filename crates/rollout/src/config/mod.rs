@@ -17,6 +17,7 @@ mod load_job;
 mod model;
 mod rubric;
 mod task;
+mod tool_files;
 mod tools;
 
 pub use agent::{AgentConfig, AgentKind};
@@ -38,6 +39,7 @@ pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use task::{TaskConfig, load_task_config, task_schema};
+pub(crate) use tool_files::{each_path, names_files, resolve};
 pub use tools::{CommandToolConfig, McpConfig, ToolConfig};
 
 pub use rollout_settings::{

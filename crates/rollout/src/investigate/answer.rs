@@ -1,16 +1,36 @@
 //! What a model that investigates has to say, and nothing else.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use rollout_core::text::excerpt;
 use rollout_record::export::eval_log::Findings;
 
 /// The longest answer that is looked at, in characters.
-pub(super) const MAX_CHARS: usize = 8000;
+pub(super) const MAX_CHARS: usize = 16_000;
 
 /// The longest texts that findings hold, in characters.
 const MAX_DIFFICULTY: usize = 100;
 const MAX_CAUSE: usize = 2000;
+const MAX_ANALYSIS: usize = 6000;
+const MAX_QUOTE: usize = 500;
+/// The most quotes that findings hold.
+const MAX_EVIDENCE: usize = 20;
+
+/// What can have come of an attempt, beside its reward.
+const OUTCOMES: [&str; 5] = ["success", "success_lucky", "almost", "failure", "should_have_been_rewarded"];
+/// What a failure can go back to.
+const BLAMES: [&str; 10] = [
+    "task_unclear",
+    "model_capability",
+    "tool_failure",
+    "env_failure",
+    "agent_scaffolding",
+    "action_space_limited",
+    "insufficient_observation",
+    "eval_brittle",
+    "submission_format",
+    "none",
+];
 
 /// Why an answer cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,9 +47,11 @@ pub(super) enum AnswerError {
     Wrong(&'static str, &'static str),
     #[error("{0:?} is longer than {1} characters")]
     LongText(&'static str, usize),
+    #[error("{0:?} is none of {1}")]
+    NoWord(&'static str, String),
 }
 
-/// Reads an answer: one object with the three fields, each of its kind or null.
+/// Reads an answer: one object with the three fields, each of its kind or null, and of the others what is there.
 pub(super) fn read(answer: &str) -> Result<Findings, AnswerError> {
     let answer = answer.trim();
     if answer.chars().nth(MAX_CHARS).is_some() {
@@ -46,12 +68,64 @@ pub(super) fn read(answer: &str) -> Result<Findings, AnswerError> {
             _ => return Err(AnswerError::Wrong("feasible", "true or false")),
         },
         failure_root_cause: text(&mut fields, "failure_root_cause", MAX_CAUSE)?,
-        unknown: Map::new(),
+        unknown: further(&mut fields)?,
     };
     match fields.into_iter().next() {
         Some((key, _)) => Err(AnswerError::Unknown(excerpt(&key))),
         None => Ok(findings),
     }
+}
+
+/// Reads what further answers there are, which smaller models leave out.
+fn further(fields: &mut Map<String, Value>) -> Result<Map<String, Value>, AnswerError> {
+    let mut read = Map::new();
+    for (key, most) in [("analysis", MAX_ANALYSIS), ("summary", MAX_CAUSE), ("hypothesis", MAX_CAUSE)] {
+        if fields.contains_key(key) {
+            read.extend(text(fields, key, most)?.map(|text| (key.to_owned(), text.into())));
+        }
+    }
+    for (key, words) in [("outcome", &OUTCOMES[..]), ("primary_blame", &BLAMES[..])] {
+        match fields.shift_remove(key).unwrap_or_default() {
+            Value::Null => {}
+            value if value.as_str().is_some_and(|word| words.contains(&word)) => {
+                _ = read.insert(key.to_owned(), value)
+            }
+            _ => return Err(AnswerError::NoWord(key, words.join(", "))),
+        }
+    }
+    for key in ["primary_blame_confidence", "hypothesis_confidence"] {
+        match fields.shift_remove(key).unwrap_or_default() {
+            Value::Null => {}
+            value if value.as_u64().is_some_and(|confidence| confidence <= 5) => {
+                _ = read.insert(key.to_owned(), value)
+            }
+            _ => return Err(AnswerError::Wrong(key, "a whole number from 0 to 5")),
+        }
+    }
+    match fields.shift_remove("other_blames").unwrap_or_default() {
+        Value::Null => {}
+        Value::Array(blames)
+            if blames.iter().all(|blame| blame.as_str().is_some_and(|word| BLAMES.contains(&word))) =>
+        {
+            read.insert("other_blames".to_owned(), blames.into());
+        }
+        _ => return Err(AnswerError::NoWord("other_blames", BLAMES.join(", "))),
+    }
+    let wrong = AnswerError::Wrong("evidence", "a list of objects with a \"step\" and a \"quote\"");
+    match fields.shift_remove("evidence").unwrap_or_default() {
+        Value::Null => {}
+        Value::Array(items) => {
+            let items: Option<Vec<Value>> = items.iter().take(MAX_EVIDENCE).map(evidence).collect();
+            read.insert("evidence".to_owned(), items.ok_or(wrong)?.into());
+        }
+        _ => return Err(wrong),
+    }
+    Ok(read)
+}
+
+fn evidence(item: &Value) -> Option<Value> {
+    let (step, quote) = (item.get("step")?.as_i64()?, item.get("quote")?.as_str()?);
+    Some(json!({ "step": step, "quote": quote.chars().take(MAX_QUOTE).collect::<String>() }))
 }
 
 fn take(fields: &mut Map<String, Value>, key: &'static str) -> Result<Value, AnswerError> {
@@ -95,6 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn the_further_fields_are_read_where_they_are_there() {
+        let whole = json!({
+            "difficulty": "hard", "feasible": true, "failure_root_cause": "x", "analysis": "First …", "summary": "It failed.",
+            "hypothesis": "A longer limit.", "outcome": "almost", "primary_blame": "env_failure",
+            "primary_blame_confidence": 4, "hypothesis_confidence": 0, "other_blames": ["eval_brittle"],
+            "evidence": [{"step": 2, "quote": "no space left", "why": "x"}],
+        });
+        let findings = read(&whole.to_string()).unwrap();
+        assert_eq!(findings.unknown["evidence"], json!([{"step": 2, "quote": "no space left"}]));
+        assert_eq!(findings.unknown.len(), 9);
+        assert_eq!(findings.unknown["primary_blame"], "env_failure");
+    }
+
+    #[test]
     fn anything_else_is_refused_with_the_reason() {
         let whole = json!({"difficulty": "hard", "feasible": true, "failure_root_cause": "x"});
         let with = |key: &str, value: Value| {
@@ -114,7 +202,19 @@ mod tests {
                 with("failure_root_cause", json!("é".repeat(2001))),
                 "\"failure_root_cause\" is longer than 2000 characters",
             ),
-            (" x".repeat(4001), "it is longer than 8000 characters"),
+            (" x".repeat(8001), "it is longer than 16000 characters"),
+            (
+                with("outcome", json!("fine")),
+                "\"outcome\" is none of success, success_lucky, almost, failure, should_have_been_rewarded",
+            ),
+            (
+                with("hypothesis_confidence", json!(6)),
+                "\"hypothesis_confidence\" is neither a whole number from 0 to 5 nor null",
+            ),
+            (
+                with("evidence", json!(["x"])),
+                "\"evidence\" is neither a list of objects with a \"step\" and a \"quote\" nor null",
+            ),
         ];
         for (answer, problem) in table {
             assert_eq!(read(&answer).map_err(|error| error.to_string()), Err(problem.to_owned()), "{answer}");

@@ -13,11 +13,12 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
+    time::Instant,
 };
 
 use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
-use serde_json::Map;
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use self::evidence::Evidence;
@@ -84,6 +85,15 @@ pub struct Spent {
     pub cost: Option<f64>,
 }
 
+impl Spent {
+    fn add(&mut self, usage: TokenUsage) {
+        self.calls += 1;
+        self.input_tokens += usage.input_tokens();
+        self.output_tokens += usage.completion_tokens;
+        self.cost = self.cost.zip(usage.cost).map(|(sum, cost)| sum + cost);
+    }
+}
+
 /// What became of one episode.
 #[derive(Debug)]
 pub enum Investigation {
@@ -142,20 +152,19 @@ pub async fn investigate(
     let asked = cases.map(|case| {
         let model = Arc::clone(&model);
         async move {
+            let clock = Instant::now();
             let asked = ask(&model, &case).await;
-            (case, asked)
+            (case, asked, clock.elapsed())
         }
     });
     let mut asked = pin!(asked.buffer_unordered(options.concurrency.get()));
-    while let Some((case, (outcome, usage))) = asked.next().await {
-        for usage in usage {
-            let spent = &mut investigated.usage;
-            spent.calls += 1;
-            let usage = usage.unwrap_or_default();
-            spent.input_tokens += usage.input_tokens();
-            spent.output_tokens += usage.completion_tokens;
-            cost = cost.zip(usage.cost).map(|(sum, cost)| sum + cost);
-        }
+    while let Some((case, (outcome, usage), took)) = asked.next().await {
+        let mut own = Spent { cost: Some(0.0), ..Spent::default() };
+        usage.into_iter().for_each(|usage| own.add(usage.unwrap_or_default()));
+        investigated.usage.calls += own.calls;
+        investigated.usage.input_tokens += own.input_tokens;
+        investigated.usage.output_tokens += own.output_tokens;
+        cost = cost.zip(own.cost).map(|(sum, cost)| sum + cost);
         let outcome = match outcome {
             Investigation::Failed(error) if error.is(ErrorKind::Unauthorized) => {
                 return Err(InvestigateError::Unauthorized(error));
@@ -163,7 +172,12 @@ pub async fn investigate(
             Investigation::Found(findings) => {
                 let findings = clean(findings, secrets);
                 let config = told.insert(case.experiment.clone()).then(|| config.clone());
-                save(&case, findings.clone(), config).await?;
+                let metadata = json!({
+                    "model": model.name, "prompt_tokens": own.input_tokens, "completion_tokens": own.output_tokens,
+                    "cost_usd": own.cost, "duration_s": took.as_secs_f64(),
+                    "timestamp": Timestamp::now().as_microsecond() as f64 / 1e6, "findings_schema_version": "v1",
+                });
+                save(&case, findings.clone(), metadata, config).await?;
                 investigated.found += 1;
                 Investigation::Found(findings)
             }
@@ -253,6 +267,10 @@ fn clean(findings: Findings, secrets: &Redactor) -> Findings {
     Findings {
         difficulty: text(findings.difficulty),
         failure_root_cause: text(findings.failure_root_cause),
+        unknown: match secrets.json(findings.unknown.into()) {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        },
         ..findings
     }
 }
@@ -261,6 +279,7 @@ fn clean(findings: Findings, secrets: &Redactor) -> Findings {
 async fn save(
     case: &Case,
     findings: Findings,
+    metadata: Value,
     config: Option<InvestigatorLlmConfig>,
 ) -> Result<(), InvestigateError> {
     let (dir, trajectory_id) = (case.experiment.clone(), case.trajectory_id.clone());
@@ -273,6 +292,7 @@ async fn save(
         }
         let mut record = EpisodeRecord::load(&dir, &trajectory_id)?;
         record.findings = Some(findings);
+        record.unknown.insert(eval_log::INVESTIGATION.to_owned(), metadata);
         record.save(&dir)?;
         Ok::<_, ExportError>(())
     });

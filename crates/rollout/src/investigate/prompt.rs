@@ -18,7 +18,18 @@ Reply with one JSON object and nothing else, without a code fence, with exactly 
 {\"difficulty\": one of \"trivial\", \"easy\", \"medium\", \"hard\", \"very hard\",
  \"feasible\": true if the task can be done with what the agent had, false if not (because the task contradicts itself, \
 its tests ask for what it does not say, or something it needs is missing),
- \"failure_root_cause\": one or two sentences on what the failure goes back to}
+ \"failure_root_cause\": one or two sentences on what the failure goes back to,
+ \"analysis\": your reasoning, a few sentences,
+ \"evidence\": a list of {\"step\": the number of a message of the agent or its tools, \"quote\": a few of its words},
+ \"summary\": one or two sentences on what happened,
+ \"outcome\": one of \"success\", \"success_lucky\", \"almost\", \"failure\", \"should_have_been_rewarded\",
+ \"primary_blame\": what the failure is mostly due to, one of \"task_unclear\", \"model_capability\", \"tool_failure\", \
+\"env_failure\", \"agent_scaffolding\", \"action_space_limited\", \"insufficient_observation\", \"eval_brittle\", \
+\"submission_format\", \"none\",
+ \"primary_blame_confidence\": how sure you are of that, from 0 to 5,
+ \"other_blames\": a list of others of these words that apply too,
+ \"hypothesis\": one or two sentences on what change would make such an attempt succeed,
+ \"hypothesis_confidence\": how sure you are of that, from 0 to 5}
 Write null for what the material does not show, and for the root cause of an attempt that did not fail.";
 
 /// How much of a text is shown, in characters.
@@ -29,7 +40,9 @@ const MAX_OUTPUT: usize = 8_000;
 
 /// The question about an episode.
 pub(super) fn prompt(evidence: &Evidence) -> String {
-    let transcript = evidence.transcript.iter().map(|text| clip(text, MAX_MESSAGE)).collect::<Vec<_>>();
+    let numbered = evidence.transcript.iter().zip(1..);
+    let transcript: Vec<_> =
+        numbered.map(|(text, step)| format!("[{step}] {}", clip(text, MAX_MESSAGE))).collect();
     let mut texts = vec![
         ("What the agent was told", clip(&evidence.instruction, MAX_INSTRUCTION)),
         ("What the agent and its tools said", clip(&transcript.join("\n\n"), MAX_TRANSCRIPT)),

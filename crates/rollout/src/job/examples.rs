@@ -10,11 +10,13 @@ use std::{
 };
 
 use indexmap::IndexSet;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use crate::rollouts::Rollouts;
 use rollout_core::name::{DatasetName, TaskName};
 use rollout_model::{RolloutInput, dataset};
+use rollout_record::tasks::TaskAbout;
 
 /// The examples of one dataset, and how models are led through them.
 #[derive(Debug, Clone)]
@@ -37,7 +39,7 @@ impl ExampleSet {
     ) -> io::Result<Self> {
         let mut writer = ExampleWriter::default();
         for input in inputs {
-            writer.push(&input, None)?;
+            writer.push(&input, None, None)?;
         }
         Ok(Self { name, rollouts, examples: Arc::new(writer.finish()?) })
     }
@@ -69,16 +71,23 @@ struct Stored {
     category: u32,
     difficulty: u32,
     tools: u32,
+    has_about: bool,
     hash: [u8; 32],
 }
 
 impl ExampleWriter {
-    /// Adds an example. Its number is the name of its task, unless it has one of its own, as either all have or none.
-    /// Blocks while it writes, to the system's directory for temporary files.
-    pub fn push(&mut self, input: &RolloutInput, name: Option<TaskName>) -> io::Result<()> {
+    /// Adds an example, with what is recorded of it when the job is planned. Its number is the name of its task, unless
+    /// it has one of its own, as either all have or none. Blocks while it writes, to the system's directory for temporary
+    /// files.
+    pub fn push(
+        &mut self,
+        input: &RolloutInput,
+        name: Option<TaskName>,
+        about: Option<&TaskAbout>,
+    ) -> io::Result<()> {
         let RolloutInput { prompt, example_id, task, answer, info, extra } = input;
         let start = self.buffer.len();
-        serde_json::to_writer(&mut self.buffer, &(prompt, example_id, task, answer, info, extra))?;
+        serde_json::to_writer(&mut self.buffer, &(prompt, example_id, task, answer, info, extra, about))?;
         let length = self.buffer.len() - start;
         let said = |key: &str| {
             let info = info.as_ref()?;
@@ -94,6 +103,7 @@ impl ExampleWriter {
             category: number(&mut self.texts, label("category")),
             difficulty: number(&mut self.texts, label("difficulty")),
             tools: number(&mut self.texts, tools.map(Value::to_string).as_deref()),
+            has_about: about.is_some(),
             hash: dataset::content_digest(std::slice::from_ref(input)),
         };
         self.stored.push(stored);
@@ -198,16 +208,35 @@ impl StoredExamples {
 
     /// Reads an input. Blocks while it reads.
     pub(super) fn read(&self, place: u32) -> io::Result<RolloutInput> {
+        let (prompt, example_id, task, answer, info, extra, IgnoredAny) = self.parse(place)?;
+        Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
+    }
+
+    /// What is recorded of an example when the job is planned, if anything is. Blocks while it reads.
+    pub(super) fn about(&self, places: &InputPlaces) -> io::Result<Option<TaskAbout>> {
+        if !self.has_about(places) {
+            return Ok(None);
+        }
+        type Ignored = IgnoredAny;
+        let (_, _, _, _, _, _, about): (Ignored, Ignored, Ignored, Ignored, Ignored, Ignored, _) =
+            self.parse(places.start)?;
+        Ok(about)
+    }
+
+    pub(super) fn has_about(&self, places: &InputPlaces) -> bool {
+        self.first(places).has_about
+    }
+
+    fn parse<T: DeserializeOwned>(&self, place: u32) -> io::Result<T> {
         let Stored { offset, length, .. } = self.stored[place as usize];
-        let (prompt, example_id, task, answer, info, extra) = match &self.text {
+        Ok(match &self.text {
             Text::InMemory(all) => serde_json::from_slice(&all[offset as usize..][..length as usize])?,
             Text::OnDisk(file) => {
                 let mut text = vec![0; length as usize];
                 file.read_exact_at(&mut text, offset)?;
                 serde_json::from_slice(&text)?
             }
-        };
-        Ok(RolloutInput { prompt, example_id, task, answer, info, extra })
+        })
     }
 
     /// The places of the inputs of each example, and how often the example comes. Inputs that are the same have one
@@ -276,7 +305,7 @@ mod tests {
     fn stored(lines: &str) -> (Vec<RolloutInput>, StoredExamples) {
         let inputs = Format::default().inputs(rows(lines).unwrap()).unwrap();
         let mut writer = ExampleWriter::default();
-        inputs.iter().for_each(|input| writer.push(input, None).unwrap());
+        inputs.iter().for_each(|input| writer.push(input, None, None).unwrap());
         (inputs, writer.finish().unwrap())
     }
 

@@ -1,6 +1,6 @@
 //! The tasks of a plan as the journal holds them, with the hashes of their files.
 
-use std::{io, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use super::{Plan, PlanTask, Work, provenance::TaskHashes};
 use rollout_env::blocking::blocking;
@@ -48,9 +48,30 @@ impl Journaled {
         })
     }
 
-    /// What the tasks say that are containers and can be run.
-    pub(super) fn abouts(&self) -> impl Iterator<Item = &TaskAbout> {
-        self.containers.iter().filter_map(|(_, about)| about.as_ref())
+    /// What is recorded of the tasks: of containers that can be run, and of the questions of a benchmark. Blocks while it
+    /// reads those.
+    pub(super) fn abouts<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> impl Iterator<Item = io::Result<Cow<'a, TaskAbout>>> + 'a {
+        let of_containers = self.containers.iter().filter_map(|(_, about)| about.as_ref());
+        let of_examples = plan.tasks().iter().filter_map(|task| match &task.work {
+            Work::Example { examples, inputs, .. } => examples.about(inputs).transpose(),
+            Work::Container { .. } => None,
+        });
+        of_containers
+            .map(|about| Ok(Cow::Borrowed(about)))
+            .chain(of_examples.map(|about| about.map(Cow::Owned)))
+    }
+
+    /// How many of the tasks something is recorded of.
+    pub(super) fn recorded(&self, plan: &Plan) -> usize {
+        let has_about = |task: &&PlanTask| match &task.work {
+            Work::Example { examples, inputs, .. } => examples.has_about(inputs),
+            Work::Container { .. } => false,
+        };
+        let containers = self.containers.iter().filter(|(_, about)| about.is_some());
+        containers.count() + plan.tasks().iter().filter(has_about).count()
     }
 
     /// The hashes of the files of the tasks, by the number of the task. Examples have none here.

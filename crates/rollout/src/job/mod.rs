@@ -212,8 +212,8 @@ impl Job {
             let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().copy())?;
-            if journaled.abouts().next().is_some() {
-                tasks::write(&dir.tasks(), journaled.abouts(), for_disk.redactor())?;
+            if journaled.recorded(&for_disk) > 0 {
+                tasks::write(&dir.tasks(), journaled.abouts(&for_disk), for_disk.redactor())?;
             }
             let task_hashes = journaled.hashes(&for_disk);
             let header = header(&for_disk, &name, absolute(dir.path()), provider_name, Vec::new());

@@ -230,6 +230,14 @@ impl Plan {
         })
     }
 
+    /// Says how the questions of a benchmark were chosen among all of them.
+    pub(crate) fn selected(&mut self, selection: Option<TaskSelection>, questions: u64) {
+        if let Some(task) = self.tasks.first() {
+            self.dataset_sizes.insert(task.dataset.to_string(), questions);
+        }
+        self.selection = selection;
+    }
+
     /// Says what a plan without a job file is, for its record.
     pub(crate) fn describe(&mut self, record: serde_json::Value) {
         self.loaded.hash = dataset::hash(&record);

@@ -131,7 +131,7 @@ impl PlanTask {
         }
     }
 
-    /// The task as the journal holds it, and what it says if it is a container that can be run.
+    /// The task as the journal holds it, and what `tasks.jsonl` holds of it.
     pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
         let (content_hash, about) = match &self.work {
             Work::Container { task: Ok(task), .. } => {
@@ -144,7 +144,9 @@ impl PlanTask {
                 (Some(contents.hash()), Some(about))
             }
             Work::Container { task: Err(_), .. } => (None, None),
-            Work::Example { examples, inputs, .. } => (Some(examples.content_hash(inputs)?), None),
+            Work::Example { examples, inputs, .. } => {
+                (Some(examples.content_hash(inputs)?), examples.about(inputs)?)
+            }
         };
         let source = match &self.work {
             Work::Container { source, .. } => source.clone(),

@@ -407,9 +407,8 @@ fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, journaled: &Journal
             atomic::write_json(&dir.config(), config)?;
         }
     }
-    let told = fs::read(dir.tasks()).map_or(0, |bytes| bytes.split(|byte| *byte == b'\n').count() - 1);
-    if told < journaled.abouts().count() {
-        tasks::write(&dir.tasks(), journaled.abouts(), plan.redactor())?;
+    if tasks::count(&dir.tasks()) < journaled.recorded(plan) {
+        tasks::write(&dir.tasks(), journaled.abouts(plan), plan.redactor())?;
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ impl Task {
         TaskAbout {
             dataset: dataset.to_owned(),
             name: self.name.to_string(),
+            id: None,
             version_hash: instruction.as_ref().and_then(|kept| {
                 let written = if self.has_config { read("task.toml")? } else { Kept::default() };
                 let [environment, tests] = ["environment", "tests"].map(|dir| contents.hash_below(dir));

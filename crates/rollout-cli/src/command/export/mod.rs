@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
 fn eval_log(args: &ExportEvalLog) -> Result<Exit, Failure> {
     let dialect = match args.dialect {
         EvalLogDialect::Document => RecordDialect::Document,
-        EvalLogDialect::EeeAligned => RecordDialect::EeeAligned,
+        EvalLogDialect::CubeHarness => RecordDialect::CubeHarness,
     };
     let options = export::eval_log::EvalLogOptions { dialect, jsonl: args.jsonl };
     write(&args.from, "episode", |export| export::eval_log::write(export, options))

@@ -248,52 +248,6 @@ fn an_agent_is_the_same_on_two_machines() {
 }
 
 #[test]
-fn newer_names_are_written_where_they_are_asked_for() {
-    let job = job().task(task()).oracle();
-    job.run().expect(0);
-    job.rollout(&["export", "eval-log", "jobs/job", "-o", "out", "--dialect", "eee-aligned", "--jsonl"])
-        .expect(0);
-    let out = job.root().join("out/oracle/set");
-    let shared = json_file(out.join("experiment_record.json"));
-    assert_eq!(shared["eval_library"], json!({"name": "rollout", "version": env!("CARGO_PKG_VERSION")}));
-    let line = json_file(out.join("episodes.jsonl"));
-    assert_eq!(line, json_file(out.join("episodes/task__1/episode_record.json")));
-    assert_eq!(line["evaluation_id"], shared["evaluation_id"]);
-    let keys: Vec<_> =
-        line.as_object().unwrap().keys().chain(line["usage"].as_object().unwrap().keys()).collect();
-    insta::assert_json_snapshot!(keys, @r#"
-    [
-      "evaluation_id",
-      "sample_id",
-      "sample_hash",
-      "seed",
-      "split",
-      "task_description",
-      "tool_names",
-      "is_correct",
-      "score",
-      "error",
-      "num_turns",
-      "n_agent_steps",
-      "n_env_steps",
-      "wall_time_s",
-      "usage",
-      "trajectory_id",
-      "timestamp",
-      "verifier",
-      "findings",
-      "input_tokens",
-      "output_tokens",
-      "total_tokens",
-      "input_tokens_cache_read",
-      "input_tokens_cache_write",
-      "total_cost_usd",
-      "n_llm_calls"
-    ]
-    "#);
-}
-
-#[test]
 fn what_people_added_stays_and_other_experiments_are_not_overwritten() {
     let job = job().task(task()).oracle();
     job.run().expect(0);

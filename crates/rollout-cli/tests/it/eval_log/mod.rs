@@ -1,9 +1,11 @@
 //! Eval logs of every kind of job, by the command.
 
+mod cube_harness;
 mod export;
 mod investigate;
 mod live;
 mod many;
+mod questions;
 
 use std::{fs, path::Path};
 

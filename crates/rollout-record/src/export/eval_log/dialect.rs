@@ -3,25 +3,27 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::{EpisodeRecord, ExperimentRecord};
+
 /// Whose names the fields of records have. All are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecordDialect {
     /// Those of the document that describes the records.
     #[default]
     Document,
-    /// Those that the document's implementation has moved to, closer to the schemas of Every Eval Ever.
-    EeeAligned,
+    /// Those of the document's implementation, cube-harness, since May 2026. It loads them as they are. Its episodes
+    /// always have a score, so unscored ones are not written.
+    CubeHarness,
 }
 
-/// Fields of an experiment, then of those in it, with their newer names.
-const EXPERIMENT: [(&str, &str); 3] = [
-    ("experiment_id", "evaluation_id"),
-    ("timestamp", "evaluation_timestamp"),
-    ("investigator_llm_config", "judge_config"),
-];
-const INVESTIGATOR: [(&str, &str); 1] = [("investigated_at", "judged_at")];
+/// Where the classes of records are, by which they say what they are.
+const MODULE: &str = "cube_harness.eval_log";
 
-/// Fields of an episode, then of those in it, with their newer names.
+/// Fields of an experiment with their other names.
+const EXPERIMENT: [(&str, &str); 2] =
+    [("experiment_id", "evaluation_id"), ("timestamp", "evaluation_timestamp")];
+
+/// Fields of an episode, then of its usage, with their other names.
 const EPISODE: [(&str, &str); 7] = [
     ("experiment_id", "evaluation_id"),
     ("task_id", "sample_id"),
@@ -38,43 +40,108 @@ const USAGE: [(&str, &str); 4] = [
     ("cache_creation_tokens", "input_tokens_cache_write"),
 ];
 
-/// An experiment with the newer names.
-pub(super) fn experiment(record: &impl Serialize) -> Value {
+/// The field of an episode with what its investigation took.
+pub const INVESTIGATION: &str = "investigation_metadata";
+
+/// An experiment as cube-harness writes it.
+pub(super) fn experiment(record: &ExperimentRecord) -> Value {
     let mut record = renamed(value(record), &EXPERIMENT);
-    if let Some(fields) = record.as_object_mut() {
-        let library = |version| ("eval_library".to_owned(), json!({ "name": "rollout", "version": version }));
-        *fields = std::mem::take(fields)
-            .into_iter()
-            .map(|(key, value)| if key == "framework_version" { library(value) } else { (key, value) })
-            .collect();
-    }
-    change(&mut record, "judge_config", &INVESTIGATOR);
-    record
+    record.shift_remove("output_dir");
+    let fields = std::mem::take(&mut record).into_iter().map(|(key, value)| match key.as_str() {
+        "framework_version" => (
+            "eval_library".to_owned(),
+            typed(object(json!({ "name": "rollout", "version": value })), "EvalLibrary"),
+        ),
+        "agent" => (key, typed(object(value), "AgentInfo")),
+        "benchmark_subset" => (key, typed(object(value), "BenchmarkSubset")),
+        "investigator_llm_config" if value.is_object() => {
+            (key, typed(object(value), "InvestigatorLLMConfig"))
+        }
+        _ => (key, value),
+    });
+    typed(fields.collect(), "ExperimentRecord")
 }
 
-/// An episode with the newer names.
-pub(super) fn episode(record: &impl Serialize) -> Value {
-    let mut record = renamed(value(record), &EPISODE);
-    change(&mut record, "usage", &USAGE);
-    record
+/// An episode as cube-harness writes it. None if it was not scored.
+pub(super) fn episode(record: &EpisodeRecord) -> Option<Value> {
+    let is_correct = record.success.filter(|_| record.reward.is_some())?;
+    let mut fields = renamed(value(record), &EPISODE);
+    for (key, class) in [("usage", "UsageSummary"), ("verifier", "Verifier")] {
+        if let Some(inner) = fields.get_mut(key).filter(|inner| inner.is_object()) {
+            *inner = typed(renamed(inner.take(), &USAGE), class);
+        }
+    }
+    if let Some(findings) = fields.get_mut("findings").filter(|findings| findings.is_object()) {
+        *findings = found(object(findings.take()), is_correct);
+    }
+    let investigation = fields.shift_remove(INVESTIGATION).filter(Value::is_object);
+    let investigation =
+        investigation.map_or(Value::Null, |taken| investigated(object(taken), record.timestamp));
+    fields.insert(INVESTIGATION.to_owned(), investigation);
+    Some(typed(fields, "EpisodeRecord"))
+}
+
+/// Findings with all that cube-harness requires. What an investigation did not say has a confidence of 0.
+fn found(mut said: Map<String, Value>, is_correct: bool) -> Value {
+    let old = ["failure_root_cause", "difficulty", "feasible"].map(|key| said.shift_remove(key));
+    let cause = match &old[0] {
+        Some(Value::String(cause)) => cause.as_str(),
+        _ => "",
+    };
+    let evidence = said.shift_remove("evidence").unwrap_or_else(|| json!([]));
+    let evidence = evidence.as_array().into_iter().flatten().cloned();
+    let mut take = |key: &str, otherwise: Value| {
+        said.shift_remove(key).filter(|value| !value.is_null()).unwrap_or(otherwise)
+    };
+    let mut fields = Map::new();
+    for (key, value) in [
+        ("analysis", take("analysis", cause.into())),
+        ("evidence", evidence.map(|item| typed(object(item), "EvidenceItem")).collect()),
+        ("summary", take("summary", cause.into())),
+        ("outcome", take("outcome", if is_correct { "success" } else { "failure" }.into())),
+        ("primary_blame", take("primary_blame", "none".into())),
+        ("primary_blame_confidence", take("primary_blame_confidence", 0.into())),
+        ("other_blames", take("other_blames", json!([]))),
+        ("hypothesis", take("hypothesis", "".into())),
+        ("hypothesis_confidence", take("hypothesis_confidence", 0.into())),
+    ] {
+        fields.insert(key.to_owned(), value);
+    }
+    fields.extend(said);
+    typed(fields, "Findings")
+}
+
+fn investigated(taken: Map<String, Value>, timestamp: f64) -> Value {
+    let mut fields = object(json!({
+        "model": "unknown", "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0, "duration_s": 0.0,
+        "timestamp": timestamp, "findings_schema_version": "v1",
+    }));
+    fields.extend(taken.into_iter().filter(|(_, value)| !value.is_null()));
+    typed(fields, "InvestigationMetadata")
 }
 
 fn value(record: &impl Serialize) -> Value {
     serde_json::to_value(record).expect("a record is data with text for keys")
 }
 
-fn change(record: &mut Value, key: &str, names: &[(&str, &str)]) {
-    if let Some(inner) = record.get_mut(key) {
-        *inner = renamed(inner.take(), names);
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }
 
+/// An object that says of which class it is.
+fn typed(mut fields: Map<String, Value>, class: &str) -> Value {
+    fields.insert("_type".to_owned(), format!("{MODULE}.{class}").into());
+    fields.into()
+}
+
 /// An object with other names, in the same order.
-fn renamed(record: Value, names: &[(&str, &str)]) -> Value {
-    let Value::Object(fields) = record else { return record };
+fn renamed(record: Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let name = |key: String| match names.iter().find(|(old, _)| *old == key) {
         Some((_, new)) => (*new).to_owned(),
         None => key,
     };
-    Value::Object(fields.into_iter().map(|(key, value)| (name(key), value)).collect::<Map<_, _>>())
+    object(record).into_iter().map(|(key, value)| (name(key), value)).collect()
 }

@@ -26,12 +26,12 @@ pub struct EpisodeRecord {
     /// The tools that the agent had in this episode; see [`tool_names`](super::tool_names).
     #[serde(default)]
     pub tool_names: Vec<String>,
-    /// Whether there was any reward; see [`success`](super::success).
+    /// Whether there was any reward; see [`success`](super::success). None if the episode was not scored.
     #[serde(alias = "is_correct")]
-    pub success: bool,
-    /// The last reward.
+    pub success: Option<bool>,
+    /// The last reward. None if the episode was not scored.
     #[serde(alias = "score")]
-    pub reward: f64,
+    pub reward: Option<f64>,
     /// The kind of the first error. An episode without reward need not have one.
     #[serde(alias = "error")]
     pub error_type: Option<String>,

@@ -86,7 +86,7 @@ impl ExperimentRecord {
         let path = output_dir.join(EXPERIMENT);
         match dialect {
             RecordDialect::Document => write_record(&path, self),
-            RecordDialect::EeeAligned => write_record(&path, &dialect::experiment(self)),
+            RecordDialect::CubeHarness => write_record(&path, &dialect::experiment(self)),
         }
     }
 
@@ -99,16 +99,21 @@ impl ExperimentRecord {
 impl EpisodeRecord {
     /// Writes the record to its place in a directory. One of the same trajectory that was there is replaced.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
-        self.save_as(output_dir, RecordDialect::Document)
+        self.save_as(output_dir, RecordDialect::Document).map(drop)
     }
 
-    /// Writes the record with these names for its fields.
-    pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<(), EvalLogError> {
+    /// Writes the record with these names for its fields. Returns whether these names can hold it: those of
+    /// cube-harness have no place for an episode that was not scored, and one that was there is removed.
+    pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<bool, EvalLogError> {
         let path = episode_file(output_dir, &self.trajectory_id)?;
         match dialect {
-            RecordDialect::Document => write_record(&path, self),
-            RecordDialect::EeeAligned => write_record(&path, &dialect::episode(self)),
+            RecordDialect::Document => write_record(&path, self)?,
+            RecordDialect::CubeHarness => match dialect::episode(self) {
+                Some(record) => write_record(&path, &record)?,
+                None => return remove_record(path).map(|()| false),
+            },
         }
+        Ok(true)
     }
 
     /// Reads the record of one trajectory in a directory.
@@ -159,11 +164,14 @@ impl Episodes {
         self.to_jsonl_as(path, RecordDialect::Document)
     }
 
-    /// Writes the remaining episodes into one file, with these names for their fields.
+    /// Writes the remaining episodes into one file, with these names for their fields, as far as they can hold them.
     pub fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
             RecordDialect::Document => write_lines(path, self),
-            RecordDialect::EeeAligned => write_lines(path, self.map(|record| Ok(dialect::episode(&record?)))),
+            RecordDialect::CubeHarness => write_lines(
+                path,
+                self.filter_map(|record| record.map(|record| dialect::episode(&record)).transpose()),
+            ),
         }
     }
 }
@@ -186,6 +194,15 @@ impl Iterator for Episodes {
 fn read_record<T: DeserializeOwned>(path: &Path) -> Result<T, EvalLogError> {
     let text = fs::read(path).map_err(|source| EvalLogError::Read { path: path.to_owned(), source })?;
     serde_json::from_slice(&text).map_err(|source| EvalLogError::Record { path: path.to_owned(), source })
+}
+
+fn remove_record(path: PathBuf) -> Result<(), EvalLogError> {
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(EvalLogError::Write(WriteError { path, source }))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write_record(path: &Path, record: &impl Serialize) -> Result<(), EvalLogError> {

@@ -35,12 +35,13 @@ mod steps;
 mod unknown;
 mod write;
 
-pub use dialect::RecordDialect;
+pub use dialect::{INVESTIGATION, RecordDialect};
 pub use episode::{EpisodeRecord, Findings, UsageSummary, Verifier};
 pub use experiment::{AgentInfo, BenchmarkSubset, ExperimentRecord, InvestigatorLlmConfig};
 pub use files::{Episodes, EvalLog, EvalLogError};
 pub use recipe::{
-    ExampleVersion, TaskVersion, agent_id, experiment_id, github_permalink, llm_model, success, tool_names,
+    ExampleVersion, QuestionVersion, TaskVersion, agent_id, experiment_id, github_permalink, llm_model,
+    success, tool_names,
 };
 pub use steps::Steps;
 pub use write::{DIRECTORY, LiveLog, complete};

@@ -67,6 +67,26 @@ impl ExampleVersion<'_> {
     }
 }
 
+/// All that a question of a benchmark is, whichever model answers it and whatever is saved of that.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QuestionVersion<'a> {
+    /// The question.
+    pub question: &'a str,
+    /// The right answer, where there is one.
+    pub answer: Option<&'a str>,
+    /// The parameters that every call of a tool gets, files by their content.
+    pub kwargs: &'a Map<String, Value>,
+    /// What the sessions of the tools are opened with, by their kind, files by their content.
+    pub resources: &'a Map<String, Value>,
+}
+
+impl QuestionVersion<'_> {
+    /// The SHA-256 of `json.dumps` of these four, with their names and sorted keys.
+    pub fn hash(&self) -> String {
+        canonical_hash(self)
+    }
+}
+
 /// The model that a configuration names: as text at one of the usual places.
 pub fn llm_model(config: &Map<String, Value>) -> Option<&str> {
     fn first<'a>(config: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
@@ -187,6 +207,21 @@ mod tests {
         let changed = [
             ExampleVersion { answer: None, ..version.clone() },
             ExampleVersion { info: None, ..version.clone() },
+        ];
+        assert!(changed.iter().all(|changed| changed.hash() != version.hash()));
+    }
+
+    #[test]
+    fn a_question_is_what_is_asked_what_is_right_and_what_its_tools_have() {
+        let (kwargs, none) = (json!({ "seed_path": { "name": "a.txt", "sha256": "ff" } }), Map::new());
+        let kwargs = kwargs.as_object().unwrap();
+        let version = QuestionVersion { question: "Où ?", answer: Some("là"), kwargs, resources: &none };
+        assert_eq!(version.hash(), "0b2f9073b876f71413fb94974e02c8617c4b02e5ea2cecb39ee850effbf10b58");
+        let changed = [
+            QuestionVersion { question: "Où?", ..version.clone() },
+            QuestionVersion { answer: None, ..version.clone() },
+            QuestionVersion { kwargs: &none, ..version.clone() },
+            QuestionVersion { resources: kwargs, ..version.clone() },
         ];
         assert!(changed.iter().all(|changed| changed.hash() != version.hash()));
     }

@@ -14,7 +14,7 @@ use crate::{
     journal::TaskSelection,
     saved::{Conversation, SavedError, SavedJob, SavedTrial},
 };
-use rollout_core::{event::JobKind, provenance::Provenance, result::TrialResult};
+use rollout_core::{event::JobKind, provenance::Provenance, result::TrialResult, row::TOOL_NAMES};
 
 /// Makes the records of one job.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ impl<'a> Records<'a> {
         let version = self.framework_version();
         let config = agent_identity(self.0.config(), agent);
         let kind = match agent {
-            _ if self.0.header().kind == JobKind::Benchmark => "rollout.BenchmarkModel",
+            _ if self.is_benchmark() => "rollout.BenchmarkModel",
             _ if config.contains_key("model") => "rollout.ModelAgent",
             "oracle" => "rollout.OracleAgent",
             "nop" => "rollout.NopAgent",
@@ -120,24 +120,30 @@ impl<'a> Records<'a> {
     ) -> Result<EpisodeRecord, SavedError> {
         let (id, result) = (&trial.id, &trial.result);
         let about = self.0.about(trial.task)?.unwrap_or_default();
-        let version = match self.0.task(trial).example_id {
+        let task = self.0.task(trial);
+        let version = about.version_hash.or_else(|| match task.example_id {
+            // The row of a question has neither its parameters nor what its tools were opened with.
+            Some(_) if self.is_benchmark() => None,
             Some(_) => said.and_then(example_version),
-            None => about.version_hash.or_else(|| self.0.task(trial).content_hash.clone()),
-        };
+            None => task.content_hash.clone(),
+        });
         let (name, output_dir) = self.named(id.agent.as_str(), id.dataset.as_str());
         let info = said.and_then(|said| said.row.as_ref()?.info.as_ref());
-        let reward = result.reward.unwrap_or(0.0);
+        // Nothing went wrong and there is no reward: none was asked for.
+        let is_unscored = result.reward.is_none() && result.error.is_none();
+        let reward = (!is_unscored).then(|| result.reward.unwrap_or(0.0));
+        let split = info.and_then(|info| info.get("split")).or_else(|| about.metadata.get("split"));
         let steps = steps(result, said);
         let error = said.and_then(|said| said.error.as_ref()).map(|error| error.error.clone());
         Ok(EpisodeRecord {
             experiment_id: experiment_id(&name, &output_dir),
-            task_id: id.task.to_string(),
+            task_id: about.id.unwrap_or_else(|| id.task.to_string()),
             task_version_hash: version.map(|hash| hash.trim_start_matches("sha256:").to_owned()),
             seed: self.seed(id.agent.as_str()),
-            split: info.and_then(|info| info.get("split")).and_then(Value::as_str).map(str::to_owned),
+            split: split.and_then(Value::as_str).map(str::to_owned),
             task_description: about.description,
             tool_names: self.tool_names(said),
-            success: success(reward),
+            success: reward.map(success),
             reward,
             error_type: error.or_else(|| Some(result.error.as_ref()?.kind.as_str().to_owned())),
             n_steps: steps.n_steps(),
@@ -169,13 +175,21 @@ impl<'a> Records<'a> {
         seed.as_number().filter(|seed| !seed.is_f64()).cloned()
     }
 
+    /// Whether its tasks are the questions of a benchmark.
+    fn is_benchmark(self) -> bool {
+        self.0.header().kind == JobKind::Benchmark
+    }
+
     fn tool_names(self, said: Option<&Conversation>) -> Vec<String> {
         let told = said.map(|said| said.tools.as_ref()).unwrap_or_default();
         if !told.is_empty() {
             return told.iter().map(|tool| tool.name.clone()).collect();
         }
-        let available = self.0.config()["available_tools"].as_array().into_iter().flatten();
-        available.filter_map(Value::as_str).map(str::to_owned).collect()
+        let row = said.and_then(|said| said.row.as_ref()?.columns.get(TOOL_NAMES)?.as_array());
+        // Older rows have no names. What was asked for are names too, if they are no patterns.
+        let asked_for = self.0.config()["available_tools"].as_array();
+        let names = row.or(asked_for).into_iter().flatten().filter_map(Value::as_str);
+        names.filter(|name| !name.contains('*')).map(str::to_owned).collect()
     }
 }
 
@@ -201,7 +215,7 @@ fn steps(result: &TrialResult, said: Option<&Conversation>) -> Steps {
         return steps;
     }
     steps.environment(0.0, None);
-    for _ in 0..said.map_or(usize::from(started), Conversation::responses) {
+    for _ in 0..said.map_or(usize::from(started), Conversation::model_calls) {
         steps.agent(None);
         steps.environment(0.0, None);
     }
@@ -221,7 +235,7 @@ fn usage(result: &TrialResult, said: Option<&Conversation>) -> UsageSummary {
         cached_tokens: told.cached_tokens.unwrap_or_default(),
         cache_creation_tokens: cached.fold(0, u64::saturating_add),
         total_cost_usd: result.model_cost.or(told.cost_usd).unwrap_or_default(),
-        n_llm_calls: said.map_or(0, Conversation::responses) as u64,
+        n_llm_calls: said.map_or(0, Conversation::model_calls) as u64,
         unknown: Map::new(),
     }
 }

@@ -35,14 +35,21 @@ pub struct EvalLogOptions {
 pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, ExportError> {
     let log = Log { job: export.job, dir: export.dir().to_owned(), dialect: options.dialect };
     let mut made = Exported::default();
+    let mut unscored = 0_u64;
     for (agent, dataset) in export.job.groups() {
         log.experiment(agent, dataset)?;
         made.files.push(place(&log.dir, agent, dataset));
     }
     for trial in export.trials()? {
         let trial = trial?;
-        log.episode(&trial, export.job.conversation(&trial)?.as_ref())?;
-        made.rows += 1;
+        match log.episode(&trial, export.job.conversation(&trial)?.as_ref())? {
+            true => made.rows += 1,
+            false => unscored += 1,
+        }
+    }
+    if unscored > 0 {
+        let episodes = if unscored == 1 { "episode that was" } else { "episodes that were" };
+        made.left_out.push(format!("{unscored} {episodes} not scored: these names have no place for them"));
     }
     if options.jsonl {
         for dir in &mut made.files {
@@ -90,7 +97,7 @@ impl LiveLog {
             None if self.0.task(trial).example_id.is_some() => None,
             None => self.0.conversation(trial)?,
         };
-        Log::own(&self.0).episode(trial, said.as_ref())
+        Log::own(&self.0).episode(trial, said.as_ref()).map(drop)
     }
 }
 
@@ -139,7 +146,8 @@ impl<'a> Log<'a> {
         Ok(record.save_as(&dir, self.dialect)?)
     }
 
-    fn episode(&self, trial: &SavedTrial, said: Option<&Conversation>) -> Result<(), ExportError> {
+    /// Writes the record of a trial. Returns whether the names of its fields can hold it.
+    fn episode(&self, trial: &SavedTrial, said: Option<&Conversation>) -> Result<bool, ExportError> {
         let mut record = Records(self.job).episode(trial, said)?;
         let mut earlier = self.places().into_iter().filter_map(|log| self.episode_at(&log, trial));
         // What was found out about another run of the trial is not about this one.

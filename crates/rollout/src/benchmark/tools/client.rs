@@ -1,11 +1,6 @@
 //! The client of a tool server.
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use reqwest::{Method, RequestBuilder, StatusCode, Url, redirect};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -29,6 +24,10 @@ const GRACE: Duration = Duration::from_secs(10);
 /// For requests that wait for nothing.
 const SHORT: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
+/// The codes of answers that say no.
+const CODES: RangeInclusive<i64> = 4000..=5099;
+/// The code of an answer to a request that the server does not know.
+const NO_SUCH_PATH: i64 = 4002;
 /// The largest answer that is read.
 const MAX_BYTES: usize = 32 << 20;
 
@@ -93,6 +92,14 @@ pub enum ToolServerError {
         /// What it said when it was to make this kind ready.
         said: Option<String>,
     },
+    /// It says beforehand that its tools would fail for every question.
+    #[error("the tools of `{kind}` cannot be used: {said}")]
+    Unusable {
+        /// The kind.
+        kind: String,
+        /// Why.
+        said: String,
+    },
     /// This machine cannot make requests at all.
     #[error("no HTTP client can be set up on this machine")]
     Setup(#[source] reqwest::Error),
@@ -112,6 +119,9 @@ impl ToolServerError {
             Self::Url(_) | Self::Unreadable { .. } => {
                 Some("set `sandbox_server_url` to the address of the server")
             }
+            Self::Unusable { .. } => Some(
+                "the configuration of the tool server is the file of `rollout tools serve --config` or `sandbox_config_path`",
+            ),
             Self::Setup(_) => None,
         }
     }
@@ -166,15 +176,6 @@ impl ToolServer {
         &self.0.shown
     }
 
-    /// The address and port that it listens at, if it is on this machine and such as can be started.
-    pub(crate) fn loopback(&self) -> Option<(IpAddr, u16)> {
-        let base = &self.0.base;
-        let port =
-            base.port_or_known_default().filter(|_| base.scheme() == "http" && is_loopback(base.as_str()))?;
-        let host = base.host_str().unwrap_or_default().trim_matches(['[', ']']);
-        Some((host.parse().unwrap_or(Ipv4Addr::LOCALHOST.into()), port))
-    }
-
     /// Whether it answers, asked once.
     pub(crate) async fn health(&self) -> Result<(), ToolServerError> {
         let sent = self.request(Method::GET, "/health", SHORT).send().await;
@@ -184,6 +185,30 @@ impl ToolServer {
             StatusCode::UNAUTHORIZED => Err(ToolServerError::Unauthorized { url: self.url().to_owned() }),
             status => Err(self.unreadable(format!("HTTP {status} for /health"))),
         }
+    }
+
+    /// The process that it is, if it says so.
+    pub(crate) async fn pid(&self) -> Result<Option<u32>, ToolServerError> {
+        let said = self.exchange(|| self.request(Method::GET, "/ready", SHORT)).await?;
+        Ok(said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()))
+    }
+
+    /// Asks whether tools of a kind can be used as questions are going to use them. Returns what a reader should know;
+    /// none if the server does not answer such questions.
+    pub(crate) async fn check(
+        &self,
+        kind: &str,
+        tools: &[&str],
+        config: &Map<String, Value>,
+        paths: &[String],
+    ) -> Result<Option<Answer>, ToolServerError> {
+        let body = json!({"resource_type": kind, "tools": tools, "session_config": config, "paths": paths});
+        let said = self.send("/api/v1/check", &body, self.0.timeout + GRACE).await;
+        // Other servers answer in many ways that there is no such path.
+        let answer = said.ok().and_then(|said| serde_json::from_value::<Answer>(said).ok());
+        let known =
+            |answer: &Answer| answer.code == 0 || CODES.contains(&answer.code) && answer.code != NO_SUCH_PATH;
+        Ok(answer.filter(known))
     }
 
     /// All of its tools, as it describes them.
@@ -206,7 +231,7 @@ impl ToolServer {
         wanted: &[String],
         tools: Vec<ServerTool>,
     ) -> Result<Vec<ServerTool>, ToolServerError> {
-        names::chosen(wanted, tools, |tool| &tool.name).map_err(|NoSuchTool { pattern, nearest }| {
+        names::chosen(wanted, tools, ServerTool::names).map_err(|NoSuchTool { pattern, nearest }| {
             ToolServerError::NoSuchTool { url: self.url().to_owned(), pattern, nearest }
         })
     }

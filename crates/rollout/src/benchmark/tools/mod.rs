@@ -7,6 +7,7 @@ mod session;
 
 use std::{
     collections::HashSet,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -20,6 +21,8 @@ pub(crate) use client::{Answer, ToolServer};
 pub(crate) use names::is_same;
 pub(crate) use session::Session;
 
+use super::seeds;
+use crate::config::{each_path, resolve};
 use rollout_core::message::ToolDef;
 
 /// A tool as its server describes it.
@@ -27,11 +30,30 @@ use rollout_core::message::ToolDef;
 pub(crate) struct ServerTool {
     /// The server's name for it: `web:search`.
     pub(crate) name: String,
+    /// Its other names: `web:visit`.
+    pub(crate) aliases: Vec<String>,
     /// What it belongs to: `web`.
     pub(crate) kind: String,
     pub(crate) description: String,
     /// The JSON Schema of its parameters.
     pub(crate) parameters: Value,
+}
+
+impl ServerTool {
+    /// All names that it is found by.
+    fn names(&self) -> Vec<&str> {
+        std::iter::once(&self.name).chain(&self.aliases).map(String::as_str).collect()
+    }
+
+    /// Whether it has this name, whatever stands between its kind and its own name.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.names().into_iter().any(|known| is_same(known, name))
+    }
+
+    /// Its name without its kind.
+    pub(crate) fn own_name(&self) -> &str {
+        self.name.split_once(':').map_or(self.name.as_str(), |(_, name)| name)
+    }
 }
 
 /// What the questions of a run use of the tool server.
@@ -42,7 +64,11 @@ pub(crate) struct Toolbox {
     sessions: Vec<(String, Map<String, Value>)>,
     /// The server's names of tools, by those that the model is shown.
     names: IndexMap<String, String>,
+    /// Other names that a model may know a tool by, with the server's own.
+    aliases: Vec<(String, String)>,
     defs: Vec<ToolDef>,
+    /// The folder that relative paths of questions begin in, if the server sees the files of this machine.
+    beside: Option<PathBuf>,
     /// The questions that the server could not be reached for since it last answered one.
     missed: Mutex<HashSet<u64>>,
     /// Cancelled when it is not to be expected that the server comes back.
@@ -62,6 +88,7 @@ impl Toolbox {
         tools: Vec<ServerTool>,
         resource_types: &[String],
         init: &IndexMap<String, Map<String, Value>>,
+        beside: Option<PathBuf>,
     ) -> Self {
         let shown = names::shown(tools.iter().map(|tool| tool.name.as_str()));
         let defs = tools.iter().zip(&shown).map(|(tool, shown)| ToolDef {
@@ -71,18 +98,17 @@ impl Toolbox {
             strict: None,
         });
         let defs = defs.collect();
-        let session = |kind: &String| {
-            let config = init.get(kind).map(|config| match config.get("content") {
-                Some(Value::Object(content)) => content.clone(),
-                _ => config.clone(),
-            });
-            (kind.clone(), config.unwrap_or_default())
-        };
+        let session = |kind: &String| (kind.clone(), seeds::session_config(kind, init));
         Self {
             server,
             sessions: resource_types.iter().map(session).collect(),
+            aliases: tools
+                .iter()
+                .flat_map(|tool| tool.aliases.iter().map(|alias| (alias.clone(), tool.name.clone())))
+                .collect(),
             names: shown.into_iter().zip(tools.into_iter().map(|tool| tool.name)).collect(),
             defs,
+            beside,
             missed: Mutex::default(),
             lost: CancellationToken::new(),
         }
@@ -119,10 +145,31 @@ impl Toolbox {
         arguments
     }
 
+    /// The parameters of a question with its files as the server finds them.
+    pub(crate) async fn resolved(&self, mut kwargs: Map<String, Value>) -> Map<String, Value> {
+        let Some(beside) = self.beside.clone() else { return kwargs };
+        let mut has_relative = false;
+        each_path(&mut kwargs, &mut |path| has_relative |= Path::new(path).is_relative());
+        if !has_relative {
+            return kwargs;
+        }
+        let found = kwargs.clone();
+        let look = move || {
+            let mut found = found;
+            resolve(&mut found, &beside);
+            found
+        };
+        // A disk that does not answer holds up nothing else.
+        tokio::task::spawn_blocking(look).await.unwrap_or(kwargs)
+    }
+
     /// The server's name of the tool that a model calls so. Models write the separator as they like.
     pub(crate) fn find(&self, called: &str) -> Option<&str> {
         let exact = self.names.get(called).map(String::as_str);
-        exact.or_else(|| self.names.values().map(String::as_str).find(|name| is_same(name, called)))
+        let alike = || self.names.values().map(String::as_str).find(|name| is_same(name, called));
+        let alias =
+            || self.aliases.iter().find(|(alias, _)| is_same(alias, called)).map(|(_, name)| name.as_str());
+        exact.or_else(alike).or_else(alias)
     }
 
     /// What the model is told of the tools.
@@ -144,11 +191,12 @@ mod tests {
         let server = ToolServer::new("http://127.0.0.1:9", None, Duration::from_secs(1)).unwrap();
         let tool = ServerTool {
             name: "doc:read".to_owned(),
+            aliases: Vec::new(),
             kind: "doc".to_owned(),
             description: String::new(),
             parameters: schema,
         };
-        Toolbox::new(server, vec![tool], &[], &IndexMap::new())
+        Toolbox::new(server, vec![tool], &[], &IndexMap::new(), None)
     }
 
     fn unreachable() -> Result<(), ToolServerError> {

@@ -29,17 +29,17 @@ fn plain(name: &str) -> String {
 pub(super) fn chosen<T>(
     wanted: &[String],
     tools: Vec<T>,
-    name: impl Fn(&T) -> &str,
+    names: impl for<'t> Fn(&'t T) -> Vec<&'t str>,
 ) -> Result<Vec<T>, NoSuchTool> {
+    let matches = |pattern: &String, tool: &T| names(tool).into_iter().any(|name| matches(pattern, name));
     for pattern in wanted {
-        if !tools.iter().any(|tool| matches(pattern, name(tool))) {
-            let likeness =
-                |tool: &&T| (strsim::jaro_winkler(&plain(name(tool)), &plain(pattern)) * 1e6) as u64;
-            let nearest = tools.iter().max_by_key(likeness).map(|tool| name(tool).to_owned());
-            return Err(NoSuchTool { pattern: pattern.clone(), nearest });
+        if !tools.iter().any(|tool| matches(pattern, tool)) {
+            let likeness = |name: &&str| (strsim::jaro_winkler(&plain(name), &plain(pattern)) * 1e6) as u64;
+            let nearest = tools.iter().filter_map(|tool| names(tool).into_iter().next()).max_by_key(likeness);
+            return Err(NoSuchTool { pattern: pattern.clone(), nearest: nearest.map(str::to_owned) });
         }
     }
-    Ok(tools.into_iter().filter(|tool| wanted.iter().any(|pattern| matches(pattern, name(tool)))).collect())
+    Ok(tools.into_iter().filter(|tool| wanted.iter().any(|pattern| matches(pattern, tool))).collect())
 }
 
 /// A name in `available_tools` that no tool has.
@@ -99,7 +99,7 @@ mod tests {
         let tools = vec!["web:search", "web:browse", "doc:read"];
         let choose = |wanted: &[&str]| {
             let wanted: Vec<String> = wanted.iter().map(|&name| name.to_owned()).collect();
-            chosen(&wanted, tools.clone(), |name| name)
+            chosen(&wanted, tools.clone(), |name| vec![name])
         };
         assert_eq!(choose(&["doc:*", "web:browse"]), Ok(vec!["web:browse", "doc:read"]));
         let nearest = Some("web:browse".to_owned());

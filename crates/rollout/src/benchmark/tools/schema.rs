@@ -10,6 +10,8 @@ use super::ServerTool;
 pub(super) struct WireTool {
     name: String,
     #[serde(default)]
+    aliases: Vec<String>,
+    #[serde(default)]
     resource_type: Option<String>,
     #[serde(default)]
     description: Option<String>,
@@ -47,6 +49,7 @@ impl From<WireTool> for ServerTool {
         Self {
             kind: kind.unwrap_or_default(),
             name: tool.name,
+            aliases: tool.aliases,
             description: tool.description.unwrap_or_default(),
             parameters,
         }

@@ -41,8 +41,8 @@ fn episode(task: &str, reward: f64) -> EpisodeRecord {
         split: None,
         task_description: None,
         tool_names: tool_names(&[json!({ "name": "click" })]),
-        success: success(steps.reward()),
-        reward: steps.reward(),
+        success: Some(success(steps.reward())),
+        reward: Some(steps.reward()),
         error_type: steps.error_type().map(str::to_owned),
         n_steps: steps.n_steps(),
         n_agent_steps: steps.n_agent_steps(),
@@ -158,9 +158,9 @@ fn a_retried_episode_replaces_its_record() {
     let dir = tempfile::tempdir().unwrap();
     log().save(dir.path()).unwrap();
     episode("subtract", 0.5).save(dir.path()).unwrap();
-    let rewards: Vec<f64> =
+    let rewards: Vec<Option<f64>> =
         Episodes::read(dir.path()).unwrap().map(|episode| episode.unwrap().reward).collect();
-    assert_eq!(rewards, [1.0, 0.5]);
+    assert_eq!(rewards, [Some(1.0), Some(0.5)]);
 }
 
 #[test]
@@ -278,7 +278,7 @@ proptest! {
         let [task_id, error, source, tool] = <[String; 4]>::try_from(texts).unwrap();
         let record = EpisodeRecord {
             task_id,
-            reward,
+            reward: Some(reward),
             seed: seed.map(Into::into),
             error_type: Some(error),
             tool_names: vec![tool],
@@ -289,7 +289,7 @@ proptest! {
             unknown: unknown.into_iter().map(|(key, value)| (key, value.into())).collect(),
             ..episode("add", 1.0)
         };
-        for dialect in [RecordDialect::Document, RecordDialect::EeeAligned] {
+        for dialect in [RecordDialect::Document, RecordDialect::CubeHarness] {
             record.save_as(dir.path(), dialect).unwrap();
             let read: Vec<EpisodeRecord> = Episodes::read(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
             prop_assert_eq!(read, std::slice::from_ref(&record), "{:?}", dialect);
@@ -331,7 +331,7 @@ proptest! {
             unknown,
             ..experiment()
         };
-        for dialect in [RecordDialect::Document, RecordDialect::EeeAligned] {
+        for dialect in [RecordDialect::Document, RecordDialect::CubeHarness] {
             record.save_as(dir.path(), dialect).unwrap();
             prop_assert_eq!(&ExperimentRecord::load(dir.path()).unwrap(), &record, "{:?}", dialect);
         }
