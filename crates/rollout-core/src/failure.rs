@@ -40,13 +40,17 @@ pub enum ErrorType {
     TaskInvalid,
     /// There is no task where the dataset says.
     TaskNotFound,
+    /// The server of the model gave no response that can be used.
+    ModelFailed,
+    /// A tool or a hook of the interaction failed.
+    InteractionFailed,
     /// Rollout itself failed.
     InternalError,
 }
 
 impl ErrorType {
     /// All of them, in the order of the phases.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::EnvironmentBuildFailed,
         Self::EnvironmentBuildTimeout,
         Self::EnvironmentImagePullFailed,
@@ -63,6 +67,8 @@ impl ErrorType {
         Self::EnvironmentTeardownFailed,
         Self::TaskInvalid,
         Self::TaskNotFound,
+        Self::ModelFailed,
+        Self::InteractionFailed,
         Self::InternalError,
     ];
 
@@ -85,6 +91,8 @@ impl ErrorType {
             Self::EnvironmentTeardownFailed => "environment_teardown_failed",
             Self::TaskInvalid => "task_invalid",
             Self::TaskNotFound => "task_not_found",
+            Self::ModelFailed => "model_failed",
+            Self::InteractionFailed => "interaction_failed",
             Self::InternalError => "internal_error",
         }
     }
@@ -129,8 +137,18 @@ impl ErrorType {
             | Self::EnvironmentStartFailed
             | Self::EnvironmentResourceAllocationFailed
             | Self::EnvironmentTeardownFailed
+            | Self::ModelFailed
+            | Self::InteractionFailed
             | Self::InternalError => FailureCause::Infrastructure,
         }
+    }
+}
+
+impl ErrorType {
+    /// Whether a trial with this error has failed though it has a reward. A rollout of a model is scored whatever
+    /// happened; what its server, a tool or its environment broke says nothing about the model.
+    pub fn fails_scored_trials(self) -> bool {
+        matches!(self, Self::ModelFailed | Self::InteractionFailed | Self::EnvironmentStartFailed)
     }
 }
 

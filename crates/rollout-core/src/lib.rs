@@ -6,6 +6,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod address;
+pub mod advantage;
 pub mod event;
 mod failure;
 pub mod headline;

@@ -31,9 +31,28 @@ pub struct Response {
 }
 
 impl Response {
+    /// The version of the policy that sampled it: what the server reports as `policy_version` or `weight_version`,
+    /// beside the message or in its `meta_info`; else the name of the model that the server used.
+    pub fn policy_version(&self) -> Option<String> {
+        policy_version(&self.extra).or_else(|| (!self.model.is_empty()).then(|| self.model.clone()))
+    }
+
     /// Whether the model was cut off.
     pub fn is_truncated(&self) -> bool {
         self.finish_reason == Some(FinishReason::Length)
+    }
+}
+
+/// The keys under which servers report the version of the weights.
+const VERSIONS: [&str; 2] = ["policy_version", "weight_version"];
+
+fn policy_version(extra: &Map<String, Value>) -> Option<String> {
+    let nested = extra.get("meta_info").and_then(Value::as_object);
+    let found = VERSIONS.iter().find_map(|key| extra.get(*key).or_else(|| nested?.get(*key)))?;
+    match found {
+        Value::String(text) if !text.is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
     }
 }
 
@@ -233,8 +252,11 @@ pub struct ResponseTokens {
     pub completion_logprobs: Vec<f64>,
     /// The experts that each token went through, layer by layer, where the model has some.
     #[serde(default)]
-    pub routed_experts: Option<Vec<Vec<Vec<u32>>>>,
+    pub routed_experts: Option<RoutedExperts>,
 }
+
+/// The experts that tokens of a mixture-of-experts model went through: for each token, for each layer, their numbers.
+pub type RoutedExperts = Vec<Vec<Vec<u32>>>;
 
 #[cfg(test)]
 mod tests {
@@ -304,6 +326,21 @@ mod tests {
         "#);
         let text = serde_json::to_string(&response()).unwrap();
         assert_eq!(serde_json::from_str::<Response>(&text).unwrap(), response());
+    }
+
+    #[test]
+    fn the_version_of_the_policy_is_what_the_server_reports_or_its_model() {
+        let with = |key: &str, value: Value| Response {
+            extra: Map::from_iter([(key.to_owned(), value)]),
+            ..response()
+        };
+        let version = |response: Response| response.policy_version();
+        assert_eq!(version(with("policy_version", 12.into())).as_deref(), Some("12"));
+        assert_eq!(version(with("weight_version", "step-3".into())).as_deref(), Some("step-3"));
+        let nested = serde_json::json!({"weight_version": "v7", "id": "x"});
+        assert_eq!(version(with("meta_info", nested)).as_deref(), Some("v7"));
+        assert_eq!(version(response()).as_deref(), Some("m"));
+        assert_eq!(version(Response { model: String::new(), ..response() }), None);
     }
 
     #[test]

@@ -101,15 +101,17 @@ impl TrialResult {
         }
     }
 
-    /// Whether the trial is solved; none without a reward.
+    /// Whether the trial is solved; none without a reward, and if it failed.
     pub fn is_solved(&self) -> Option<bool> {
-        self.reward.map(|reward| reward >= self.pass_threshold)
+        let reward = self.reward.filter(|_| self.standing() == Standing::Completed);
+        reward.map(|reward| reward >= self.pass_threshold)
     }
 
     /// Whether the trial counts as completed, failed or skipped.
     pub fn standing(&self) -> Standing {
         match &self.error {
             None => Standing::Completed,
+            Some(error) if error.kind.fails_scored_trials() => Standing::Failed,
             Some(_) if self.reward.is_some() => Standing::Completed,
             // With the verifier disabled there is no reward to lose, so a teardown error fails nothing.
             Some(error) if error.kind == ErrorType::EnvironmentTeardownFailed => Standing::Completed,
@@ -264,6 +266,9 @@ pub struct JobResult {
     pub job_name: String,
     /// Whether it was cut short.
     pub cancelled: bool,
+    /// Why it stopped before all trials were run, where trials failed one after the other with one cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<EarlyStop>,
     /// Totals over all trials.
     pub totals: Totals,
     /// From the first start to the end, pauses between a stop and its resume left out.
@@ -283,6 +288,15 @@ pub struct JobResult {
     pub statistics: Statistics,
 }
 
+/// Why a job stopped before all of its trials were run: each further one would have failed the same way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlyStop {
+    /// The trials that failed one after the other.
+    pub failures: u64,
+    /// Their error: that of the last one.
+    pub error: TrialError,
+}
+
 /// Counts and averages over a group of trials.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Totals {
@@ -290,7 +304,7 @@ pub struct Totals {
     pub total_trials: u64,
     /// Those with a reward, or without an error where none was asked for.
     pub completed_trials: u64,
-    /// Those that an error kept from a reward.
+    /// Those that an error kept from a reward, and rollouts whose server, tool or environment failed.
     pub failed_trials: u64,
     /// Those that a cancelled job never finished.
     pub skipped_trials: u64,
@@ -356,9 +370,10 @@ impl TrialSummary {
         is_restarted: false,
     };
 
-    /// Whether its reward reaches the threshold.
+    /// Whether it did not fail, and its reward reaches the threshold.
     pub fn is_solved(&self) -> bool {
-        self.reward.is_some_and(|reward| reward >= self.pass_threshold)
+        self.standing == Standing::Completed
+            && self.reward.is_some_and(|reward| reward >= self.pass_threshold)
     }
 
     /// The reward with which it counts in the headline: its own, or 0 if the agent or the tests failed it. None if it

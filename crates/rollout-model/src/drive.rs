@@ -20,16 +20,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cause, Error, ErrorKind, Interaction, Limits, Model, RolloutInput, State, Stop, Usage};
-use rollout_core::{message::ToolDef, response::TokenUsage};
+use rollout_core::{message::ToolDef, response::TokenUsage, row::STOPPED_BY_TIMEOUT as TIMEOUT_REACHED};
 
 const HAS_ERROR: &str = "has_error";
 const PROMPT_TOO_LONG: &str = "prompt_too_long";
-const TIMEOUT_REACHED: &str = "timeout_reached";
 
 /// Why a rollout has no state to show.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Halt {
-    /// The server refuses the key: no other rollout can do better.
+    /// The server refuses the key, or cannot do what the settings of the model ask for: no other rollout can do better.
     Unauthorized(Error),
     /// Somebody cancelled it. Its cleanups ran.
     Cancelled,
@@ -212,7 +211,7 @@ async fn turn(interaction: &dyn Interaction, state: &mut State) -> Result<(), Er
 /// Puts an error where it belongs in the state; gives back one that ends more than this rollout.
 fn keep(state: &mut State, error: Error) -> Result<(), Error> {
     match error.kind {
-        ErrorKind::Unauthorized => return Err(error),
+        ErrorKind::Unauthorized | ErrorKind::Unsupported => return Err(error),
         ErrorKind::OverlongPrompt => {
             state.prompt_too_long = true;
             state.is_truncated = true;
@@ -231,28 +230,26 @@ fn complete(state: &mut State, name: Cow<'static, str>, started: Instant) {
     state.timing.total_ms = state.timing.generation_ms;
 }
 
-/// Renders the completion and cleans up. What fails here is told, and kept if nothing failed before.
+/// Renders the completion and cleans up. A cleanup that fails is noted: the rollout is over and stands.
 async fn finish(interaction: &dyn Interaction, state: &mut State) {
     if let Err(error) = guarded("render_completion", interaction.render_completion(state)).await {
-        failed_at_the_end(state, "render_completion", error);
+        tracing::warn!(rollout = %state.trajectory_id, "render_completion failed: {error}");
+        state.error.get_or_insert(error);
         state.completion.get_or_insert_default();
     }
     let mut cleanups = interaction.cleanups();
     cleanups.sort_by_key(|cleanup| Reverse(cleanup.priority));
     for cleanup in cleanups {
         if let Err(error) = guarded(&cleanup.name, (cleanup.run)(state)).await {
-            failed_at_the_end(state, &cleanup.name, error);
+            tracing::warn!(rollout = %state.trajectory_id, "{} failed: {error}", cleanup.name);
+            let text = format!("the cleanup `{}` failed", cleanup.name);
+            state.cleanup_errors.push(Error::new(error.kind, text).because(error.into()));
         }
     }
 }
 
 async fn guarded(name: &str, hook: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     AssertUnwindSafe(hook).catch_unwind().await.unwrap_or_else(|panic| Err(panicked(name, &*panic)))
-}
-
-fn failed_at_the_end(state: &mut State, name: &str, error: Error) {
-    tracing::warn!(rollout = %state.trajectory_id, "{name} failed: {error}");
-    state.error.get_or_insert(error);
 }
 
 fn panicked(what: &str, panic: &(dyn Any + Send)) -> Error {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use rollout_core::text::chain;
+use rollout_core::{result::FailureCause, text::chain};
 
 /// The kinds of errors. [`ErrorKind::is`] knows which is a special case of which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -45,13 +45,16 @@ pub enum ErrorKind {
     /// The server refuses the key. No rollout can do better, so this ends the run.
     #[serde(rename = "Unauthorized")]
     Unauthorized,
+    /// The server cannot do what the settings of the model ask for. No rollout can do better, so this ends the run.
+    #[serde(rename = "Unsupported")]
+    Unsupported,
 }
 
 impl ErrorKind {
     /// The kind that this is a special case of.
     pub fn parent(self) -> Option<Self> {
         match self {
-            Self::Any | Self::Unauthorized => None,
+            Self::Any | Self::Unauthorized | Self::Unsupported => None,
             Self::Model | Self::OverlongPrompt | Self::Tool | Self::Infra => Some(Self::Any),
             Self::InvalidModelResponse => Some(Self::Model),
             Self::EmptyModelResponse => Some(Self::InvalidModelResponse),
@@ -70,6 +73,24 @@ impl ErrorKind {
         self.is(Self::Infra) || self.is(Self::InvalidModelResponse)
     }
 
+    /// What a rollout that ends with this error failed through.
+    pub fn fault(self) -> FailureCause {
+        match self {
+            // What the model wrote cannot be used.
+            Self::EmptyModelResponse | Self::OverlongPrompt | Self::ToolParse => FailureCause::Agent,
+            Self::Any
+            | Self::Model
+            | Self::InvalidModelResponse
+            | Self::Tool
+            | Self::ToolCall
+            | Self::Infra
+            | Self::Sandbox
+            | Self::Tunnel
+            | Self::Unauthorized
+            | Self::Unsupported => FailureCause::Infrastructure,
+        }
+    }
+
     /// The name of the class in records.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,6 +106,7 @@ impl ErrorKind {
             Self::Sandbox => "SandboxError",
             Self::Tunnel => "TunnelError",
             Self::Unauthorized => "Unauthorized",
+            Self::Unsupported => "Unsupported",
         }
     }
 }
@@ -128,6 +150,12 @@ impl Cause {
     /// An error of the standard kind. Rust has no names for its sources, so they are one cause with it.
     pub fn of(name: impl Into<String>, error: &dyn std::error::Error) -> Self {
         Self::new(name, chain(error))
+    }
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        Self { name: error.kind.as_str().to_owned(), message: error.message, cause: error.cause }
     }
 }
 
@@ -204,6 +232,7 @@ mod tests {
             &[K::Sandbox, K::Infra, K::Any],
             &[K::Tunnel, K::Infra, K::Any],
             &[K::Unauthorized],
+            &[K::Unsupported],
         ];
         for line in lines {
             for other in lines.map(|line| line[0]) {
@@ -214,7 +243,7 @@ mod tests {
         assert_eq!(
             lines.map(|line| line[0].as_str()).join(" "),
             "Error ModelError InvalidModelResponseError EmptyModelResponseError OverlongPromptError ToolError \
-             ToolParseError ToolCallError InfraError SandboxError TunnelError Unauthorized"
+             ToolParseError ToolCallError InfraError SandboxError TunnelError Unauthorized Unsupported"
         );
     }
 

@@ -58,13 +58,13 @@ pub use tool_use::{DuplicateTool, StopError, ToolUse};
 ///     }
 ///
 ///     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
-///         state.set("lives", 3);
+///         state.set("lives", 3)?;
 ///         Ok(())
 ///     }
 ///
 ///     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
 ///         let right = messages.last().map(|last| last.text().into_owned()) == state.input.answer;
-///         state.set("won", right);
+///         state.set("won", right)?;
 ///         Ok(vec![Arc::new(Message::user(if right { "right" } else { "try again" }))])
 ///     }
 /// }
@@ -119,7 +119,8 @@ pub trait Interaction: Send + Sync {
         prompt: &[Arc<Message>],
     ) -> Result<Response, Error> {
         let model = Arc::clone(&state.model);
-        model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await
+        let history = state.token_history(prompt);
+        model.client.respond_after(&model, prompt, &state.tool_defs, &state.trajectory_id, history).await
     }
 
     /// Makes a turn of what the model said, and adds it.

@@ -22,6 +22,7 @@ pub mod parser;
 mod places;
 mod process;
 pub mod rubric;
+mod saved_state;
 mod state;
 pub mod tool;
 
@@ -36,4 +37,5 @@ pub use interaction::{
 pub use output::state_to_output;
 pub use places::{Place, Places, Share};
 pub use rubric::{Rubric, RubricError};
-pub use state::{Limits, Resources, RolloutInput, State, StepTokens, TrajectoryStep, Usage};
+pub use saved_state::{conversation_turns, output_to_state, replace_scores};
+pub use state::{FieldError, Limits, Resources, RolloutInput, State, StepTokens, TrajectoryStep, Usage};

@@ -75,6 +75,10 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
             columns.insert(column.clone(), state.get(column).unwrap_or_default());
         }
     }
+    // Turns hold advantages of their own or that of the rollout; beside it, both can be told apart.
+    if let (Some(advantage), true) = (state.advantage, columns.contains_key("trajectory")) {
+        columns.entry("advantage").or_insert(advantage.into());
+    }
     Ok(RolloutOutput {
         example_id: state.input.example_id,
         attempt: None,

@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use rollout_core::{
-    message::{Messages, ToolDef},
+    message::{Message, Messages, ToolDef},
     row::Timing,
     sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout},
 };
 
 use crate::{
-    client::Model,
-    error::{Error, ErrorKind},
+    client::{Model, TokenHistory},
+    error::{Cause, Error, ErrorKind},
 };
 
 pub use trajectory::{StepTokens, TrajectoryStep};
@@ -40,6 +40,55 @@ pub struct Limits {
     pub max_cost: Option<f64>,
     /// From the start of the rollout. This one also ends a turn that is under way.
     pub timeout: Option<Duration>,
+}
+
+/// Fields that every rollout has. They are fields of [`State`], which are changed there.
+const RESERVED: [&str; 19] = [
+    "model",
+    "sampling_args",
+    "tool_defs",
+    "trajectory_id",
+    "is_completed",
+    "is_truncated",
+    "stop_condition",
+    "trajectory",
+    "completion",
+    "reward",
+    "advantage",
+    "metrics",
+    "error",
+    "final_env_response",
+    "prompt_too_long",
+    "timed_out",
+    "timing",
+    "usage",
+    "training_samples",
+];
+
+/// Why a field of a state cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// Every rollout has a field of this name.
+    #[error("`{name}` is a field of every rollout; change `state.{name}`, or choose another name")]
+    Reserved {
+        /// The name.
+        name: String,
+    },
+    /// The field of the input has another type.
+    #[error("`{name}` of an example is {expected}; set a value of that type, or choose another name")]
+    Value {
+        /// The name.
+        name: &'static str,
+        /// What the field can have.
+        expected: &'static str,
+    },
+}
+
+impl From<FieldError> for Error {
+    fn from(error: FieldError) -> Self {
+        Self::new(ErrorKind::Any, "cannot set a field of the state")
+            .because(Cause::new("ValueError", error.to_string()))
+    }
 }
 
 /// What a rollout starts from: one row of a dataset.
@@ -106,14 +155,19 @@ pub struct State {
     pub completion: Option<Messages>,
     /// The score.
     pub reward: Option<f64>,
-    /// How much better than the mean of its group the reward is.
+    /// How much better than its group the rollout is. None without a group, and for a rollout that is excluded.
     pub advantage: Option<f64>,
+    /// Whether the rollout is out of the baseline of its group and gives no samples: scoring sets it for one that
+    /// failed or timed out, unless the rubric includes those.
+    pub is_excluded: bool,
     /// What each function of the rubric gave.
     pub metrics: Option<IndexMap<String, f64>>,
     /// What went wrong.
     pub error: Option<Error>,
     /// Functions of the rubric that failed, so that they count as 0.
     pub scoring_errors: Vec<Error>,
+    /// Cleanups that failed. What the rollout came to stands.
+    pub cleanup_errors: Vec<Error>,
     /// The last word of the surroundings. Setting it ends the rollout without another turn.
     pub final_env_response: Option<Messages>,
     /// Whether the conversation became longer than the model reads.
@@ -145,9 +199,11 @@ impl State {
             completion: None,
             reward: None,
             advantage: None,
+            is_excluded: false,
             metrics: None,
             error: None,
             scoring_errors: Vec::new(),
+            cleanup_errors: Vec::new(),
             final_env_response: None,
             prompt_too_long: false,
             timed_out: false,
@@ -192,38 +248,54 @@ impl State {
         Some(value)
     }
 
-    /// Adds a field, or changes one that was added. What the input has is changed there; a value that cannot stand
-    /// there changes nothing. Fields of the struct are changed by themselves.
-    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
-        fn put<T: serde::de::DeserializeOwned>(place: &mut T, value: Value) {
-            if let Ok(value) = serde_json::from_value(value) {
-                *place = value;
-            }
+    /// Adds a field, or changes one that was added. What the input has is changed there.
+    ///
+    /// It is an error, and nothing changes, if the name is that of a field that every rollout has (change `state.reward`
+    /// itself), or if a field of the input cannot have the value.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) -> Result<(), FieldError> {
+        fn put<T: serde::de::DeserializeOwned>(
+            place: &mut T,
+            name: &'static str,
+            expected: &'static str,
+            value: Value,
+        ) -> Result<(), FieldError> {
+            *place = serde_json::from_value(value).map_err(|_| FieldError::Value { name, expected })?;
+            Ok(())
         }
         let value = value.into();
         let input = &mut self.input;
         match name {
-            "prompt" => put(&mut input.prompt, value),
-            "example_id" => put(&mut input.example_id, value),
-            "task" => put(&mut input.task, value),
-            "answer" => put(&mut input.answer, value),
-            "info" => put(&mut input.info, value),
-            other => match input.extra.get_mut(other) {
-                Some(column) => *column = value,
-                None => {
-                    self.fields.insert(other.to_owned(), value);
+            "prompt" => put(&mut input.prompt, "prompt", "a list of messages", value),
+            "example_id" => put(&mut input.example_id, "example_id", "a whole number", value),
+            "task" => put(&mut input.task, "task", "text", value),
+            "answer" => put(&mut input.answer, "answer", "text or null", value),
+            "info" => put(&mut input.info, "info", "an object or null", value),
+            name if RESERVED.contains(&name) => Err(FieldError::Reserved { name: name.to_owned() }),
+            other => {
+                match input.extra.get_mut(other) {
+                    Some(column) => *column = value,
+                    None => _ = self.fields.insert(other.to_owned(), value),
                 }
-            },
+                Ok(())
+            }
         }
     }
 
-    /// The training samples of a scored rollout. A rollout without any turn has none.
+    /// The training samples of a scored rollout. A rollout without any turn has none, and so has one that is
+    /// [excluded](Self::is_excluded).
     pub fn samples(&self) -> Result<Vec<Sample>, SampleError> {
+        if self.is_excluded { Ok(Vec::new()) } else { self.all_samples() }
+    }
+
+    /// The training samples of a scored rollout, though it be excluded.
+    pub fn all_samples(&self) -> Result<Vec<Sample>, SampleError> {
         let rollout = SampledRollout {
             example_id: self.input.example_id,
             task: self.input.task.as_str().into(),
             reward: self.reward.unwrap_or(0.0),
             advantage: self.advantage,
+            error: self.error.as_ref().map(|error| error.chain().into()),
+            stop_condition: self.stop_condition.as_deref().map(Into::into),
         };
         let turns = self.trajectory.iter().map(|step| SampleTurn {
             tokens: step.tokens.as_ref().map(|tokens| SampleTokens {
@@ -231,12 +303,27 @@ impl State {
                 completion_ids: &tokens.completion_ids,
                 completion_mask: Some(&tokens.completion_mask),
                 completion_logprobs: &tokens.completion_logprobs,
+                routed_experts: tokens.routed_experts.as_ref(),
             }),
+            reward: step.reward,
             advantage: step.advantage,
+            policy_version: step.response.policy_version().map(Into::into),
             is_truncated: step.is_truncated,
             trajectory_id: &step.trajectory_id,
         });
         sample::samples(&rollout, turns)
+    }
+
+    /// The tokens of what was said before a prompt, if it goes on where the last turn ended.
+    pub fn token_history(&self, prompt: &[Arc<Message>]) -> Option<TokenHistory<'_>> {
+        let last = self.trajectory.last()?;
+        let tokens = last.response.tokens.as_ref()?;
+        TokenHistory::of(&last.prompt, &last.completion, last.response.finish_reason.as_ref(), tokens, prompt)
+    }
+
+    /// Whether the rollout failed or timed out, so that its reward says little about the model.
+    pub fn is_cut_short(&self) -> bool {
+        self.error.is_some() || self.timed_out
     }
 
     /// What was said after the prompt: by the model, by its surroundings, and their last word.

@@ -111,6 +111,7 @@ pub fn model(config: &ModelConfig) -> Result<Model, BuildError> {
         extra_body: config.extra_body.clone(),
         stream: config.stream,
         token_ids: config.token_ids,
+        token_prompts: config.token_prompts,
         timeout: config.timeout,
         connect_timeout: config.connect_timeout,
         max_retries: config.max_retries,
@@ -140,7 +141,9 @@ pub async fn examples(
         .env_id(name.as_str())
         .state_columns(config.state_columns.iter())
         .pass_threshold(config.pass_threshold)
-        .independent_scoring(config.independent_scoring);
+        .independent_scoring(config.independent_scoring)
+        .advantage(config.advantage)
+        .include_errors(config.include_errors);
     rollouts.check()?;
     rollouts.shuffled = Some(config.shuffle.then_some(config.shuffle_seed));
     let examples = stored(name, config).await.map_err(|source| {

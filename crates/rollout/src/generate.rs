@@ -429,6 +429,13 @@ impl Collector for Gather {
         }
     }
 
+    fn rescored(&mut self, output: RolloutOutput) {
+        let key = |output: &RolloutOutput| (output.example_id, output.attempt);
+        if let Some(earlier) = self.all.iter_mut().find(|earlier| key(earlier) == key(&output)) {
+            *earlier = output;
+        }
+    }
+
     fn end(&mut self, metadata: GenerateMetadata, cancelled: bool) {
         let mut outputs = std::mem::take(&mut self.all);
         outputs.sort_by_key(|output| (output.example_id, output.attempt));

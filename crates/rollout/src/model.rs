@@ -116,7 +116,7 @@
 //!         let number: Option<i64> = state.input.answer.as_ref().and_then(|answer| answer.parse().ok());
 //!         let say = |text| vec![Arc::new(Message::user(text))];
 //!         if guess == number {
-//!             state.set("won", true);
+//!             state.set("won", true)?;
 //!             // The last word: the rollout ends without another turn.
 //!             state.final_env_response = Some(say("Right!"));
 //!         }
@@ -206,16 +206,17 @@
 //! - [`build`] makes all of this of what a job file says.
 
 pub use rollout_core::{
+    advantage::{self, Advantage, AdvantageEstimator},
     message::{Content, Message, Messages, Role, ToolCall, ToolDef},
-    response::{FinishReason, Response, ResponseTokens, TokenUsage},
+    response::{FinishReason, Response, ResponseTokens, RoutedExperts, TokenUsage},
     row::{OutputError, OutputUsage, RolloutOutput, Timing},
 };
 pub use rollout_model::{
-    BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, Halt, Interaction, InteractionGroup,
-    Limits, Model, MultiTurn, Place, Places, Resources, RolloutInput, Rubric, RubricError, SamplingArgs,
-    Sandboxed, Share, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep, Usage, client,
-    dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output, tool,
-    tool_calls, total_tool_calls,
+    BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FieldError, Halt, Interaction,
+    InteractionGroup, Limits, Model, MultiTurn, Place, Places, Resources, RolloutInput, Rubric, RubricError,
+    SamplingArgs, Sandboxed, Share, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep,
+    Usage, client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output,
+    tool, tool_calls, total_tool_calls,
 };
 pub use rollout_record::{
     metadata::{self, GenerateMetadata},

@@ -5,9 +5,11 @@ use std::{fmt, sync::Arc};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
+use rollout_core::advantage::AdvantageEstimator;
 use rollout_model::output::ResultForm;
 use rollout_model::{
-    Error, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share, State,
+    Error, ErrorKind, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share,
+    State,
     output::{self, ColumnError},
 };
 use rollout_record::stats::PassK;
@@ -78,6 +80,9 @@ pub enum RolloutError {
     /// The server refuses the key.
     #[error("the server refuses the key of the model")]
     Unauthorized(#[source] Error),
+    /// The server cannot do what the settings of the model ask for.
+    #[error("the model cannot be used as its settings ask for")]
+    Unsupported(#[source] Error),
     /// Somebody cancelled it.
     #[error("the rollout was cancelled")]
     Cancelled,
@@ -89,6 +94,7 @@ pub enum RolloutError {
 impl From<Halt> for RolloutError {
     fn from(halt: Halt) -> Self {
         match halt {
+            Halt::Unauthorized(error) if error.kind == ErrorKind::Unsupported => Self::Unsupported(error),
             Halt::Unauthorized(error) => Self::Unauthorized(error),
             Halt::Cancelled => Self::Cancelled,
         }
@@ -159,6 +165,19 @@ impl Rollouts {
     #[must_use]
     pub fn independent_scoring(self, independent_scoring: bool) -> Self {
         Self { independent_scoring, ..self }
+    }
+
+    /// How advantages are computed from the rewards of an example's rollouts: by one of the estimators that have a name,
+    /// or by one's own.
+    #[must_use]
+    pub fn advantage(self, estimator: impl AdvantageEstimator + 'static) -> Self {
+        Self { rubric: self.rubric.advantage(estimator), ..self }
+    }
+
+    /// Whether rollouts that failed or timed out count in the baseline of the advantages, and give training samples.
+    #[must_use]
+    pub fn include_errors(self, include_errors: bool) -> Self {
+        Self { rubric: self.rubric.include_errors(include_errors), ..self }
     }
 
     /// The examples.

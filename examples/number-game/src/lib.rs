@@ -52,7 +52,7 @@ impl Interaction for Game {
     }
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
-        state.set("guesses", json!([]));
+        state.set("guesses", json!([]))?;
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Interaction for Game {
             guesses.push(guess.into());
         }
         let right = guess(&step).is_some() && guess(&step) == number(state);
-        state.set("won", right);
+        state.set("won", right)?;
         if right {
             // The last word: without it the model would have another turn.
             state.final_env_response = Some(vec![Arc::new(Message::user("Right!"))]);

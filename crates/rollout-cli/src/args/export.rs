@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
-use rollout::hub::RepoName;
+use clap::{
+    Args, Subcommand, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use rollout::{hub::RepoName, model::Advantage};
 
 /// Arguments of `export`.
 #[derive(Debug, Args)]
@@ -123,6 +126,27 @@ pub(crate) struct ExportRl {
     /// The form of the files
     #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
     pub format: ExportFormat,
+
+    /// Also export rollouts that failed or timed out, and count them in the baseline of their group
+    #[arg(long)]
+    pub include_errors: bool,
+
+    /// Compute the advantages again, over all members of each group
+    ///
+    /// group_mean: the reward minus the mean of the group. leave_one_out: the reward minus the mean of the other
+    /// members. normalised: group_mean divided by the standard deviation of the group. Without this option the recorded
+    /// advantages are used.
+    #[arg(long, value_name = "NAME", value_parser = advantage())]
+    pub advantage: Option<Advantage>,
+}
+
+/// Reads the name of an estimator of advantages.
+fn advantage() -> impl TypedValueParser<Value = Advantage> {
+    let names = Advantage::ALL.map(Advantage::as_str);
+    PossibleValuesParser::new(names).map(|name| {
+        let known = Advantage::ALL.into_iter().find(|advantage| advantage.as_str() == name);
+        known.expect("the parser takes only these names")
+    })
 }
 
 /// The form of files with training samples.

@@ -177,6 +177,7 @@ mod tests {
         JobResult {
             job_name: "job".into(),
             cancelled,
+            stopped: None,
             totals,
             total_duration_sec: 1.0,
             started_at: "2026-01-15T10:30:00Z".parse().unwrap(),

@@ -12,7 +12,7 @@ use rollout::{
     config::{EnvironmentKind, JobMetric},
     event::{Event, JobKind, Phase},
     name::{AgentName, TrialId, TrialIndex},
-    result::{ErrorType, Standing, Totals, TrialResult},
+    result::{ErrorType, Standing, Totals, TrialError, TrialResult},
 };
 
 use super::text::first_line;
@@ -33,7 +33,7 @@ pub(crate) struct Board {
     pub resumed: u64,
     /// Finished in this run with a reward, or without an error where none was asked for.
     pub completed: u64,
-    /// Finished in this run without a reward because of an error.
+    /// Failed in this run.
     pub failed: u64,
     /// Cut off by a cancel.
     pub skipped: u64,
@@ -43,11 +43,29 @@ pub(crate) struct Board {
     pub metrics: Vec<JobMetric>,
     /// What the finished trials came to, by agent, those of earlier runs included.
     pub agents: BTreeMap<AgentName, Totals>,
-    /// The first trials that failed.
+    /// The first trials that failed and have files of their own.
     pub failures: Vec<(TrialId, ErrorType)>,
+    /// Failed trials that have files of their own.
+    pub failed_with_files: u64,
+    /// What trials failed through, in the order in which it came.
+    pub causes: Vec<FailedCause>,
     /// The first trial whose environment was kept.
     pub preserved: Option<Preserved>,
 }
+
+/// What trials failed through.
+#[derive(Debug)]
+pub(crate) struct FailedCause {
+    /// The error of the first one.
+    pub error: TrialError,
+    /// How many trials failed so.
+    pub trials: u64,
+    /// Whether they have files of their own, which say more. Rollouts of models have none.
+    pub has_files: bool,
+}
+
+/// How many causes are told apart. Beyond, each failure is shown by itself.
+const KNOWN_CAUSES: usize = 100;
 
 /// An environment that was kept.
 #[derive(Debug)]
@@ -128,9 +146,17 @@ impl Board {
         self.agents.entry(result.agent_name.clone()).or_default().add(result.into());
         if let Some(error) = &result.error
             && result.standing() == Standing::Failed
-            && self.failures.len() < POINTED_FAILURES
         {
-            self.failures.push((trial_of(result), error.kind));
+            let has_files = self.kind == JobKind::Benchmark || !is_rollout(result, error.kind);
+            self.failed_with_files += u64::from(has_files);
+            if has_files && self.failures.len() < POINTED_FAILURES {
+                self.failures.push((trial_of(result), error.kind));
+            }
+            if let Some(cause) = self.causes.iter_mut().find(|cause| cause.error == *error) {
+                cause.trials += 1;
+            } else if self.causes.len() < KNOWN_CAUSES {
+                self.causes.push(FailedCause { error: error.clone(), trials: 1, has_files });
+            }
         }
         if self.preserved.is_none()
             && let Some(environment) = &result.environment
@@ -140,6 +166,11 @@ impl Board {
             self.preserved =
                 Some(Preserved { trial: trial_of(result), container: docker.then(|| place.clone()) });
         }
+    }
+
+    /// Whether a trial failed with the same error before.
+    pub(crate) fn knows(&self, error: &TrialError) -> bool {
+        self.causes.iter().any(|cause| cause.error == *error)
     }
 
     /// Trials that need not run any more.
@@ -171,6 +202,11 @@ fn last_line(path: &Path) -> Option<String> {
     file.take(LONGEST_LINE).read_to_end(&mut end).ok()?;
     let end = String::from_utf8_lossy(&end);
     end.lines().rev().map(first_line).find(|line| !line.is_empty())
+}
+
+/// Whether a failed trial is a rollout of a model, which has a row and no directory.
+fn is_rollout(result: &TrialResult, error: ErrorType) -> bool {
+    result.reward.is_some() || matches!(error, ErrorType::ModelFailed | ErrorType::InteractionFailed)
 }
 
 /// The word for one trial.

@@ -66,7 +66,9 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
             short(error),
         )),
         Event::TrialFinished { result, .. } => {
-            let trouble = result.standing() == Standing::Failed;
+            // Many failures with one cause are one message.
+            let is_new = result.error.as_ref().is_some_and(|error| !before.knows(error));
+            let trouble = result.standing() == Standing::Failed && is_new;
             (trouble || detail == Detail::Every).then(|| finished(result, before))
         }
         Event::TrialSkipped { index } => (detail == Detail::Every)
@@ -121,7 +123,11 @@ fn finished(result: &TrialResult, before: &Board) -> String {
     let time = span(result.durations.total_sec);
     let outcome = match (result.standing(), result.reward, &result.error) {
         (Standing::Failed, _, Some(error)) => {
-            return format!("{place} {} {trial}  {}  {}", paint(BAD, "✗"), short(error), paint(DIM, &time));
+            let why = match before.knows(error) {
+                true => format!("{} (same cause)", error.kind),
+                false => short(error),
+            };
+            return format!("{place} {} {trial}  {why}  {}", paint(BAD, "✗"), paint(DIM, &time));
         }
         (_, Some(reward), error) => {
             let aside = error.as_ref().map(|error| format!(" ({})", error.kind)).unwrap_or_default();

@@ -9,9 +9,13 @@ use rollout::{
 
 use super::{
     board::{Board, shown, unit},
+    line::short,
     table::{self, Align},
     text::{BAD, BOLD, DIM, ODD, count, dollars, number, paint, percent, span},
 };
+
+/// How many causes of failures are shown.
+const SHOWN_CAUSES: usize = 3;
 
 /// Stands where a figure has nothing to be computed from.
 const NOTHING: &str = "—";
@@ -39,6 +43,7 @@ pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     lines.extend(failures(result));
     lines.push(String::new());
     lines.push(outcome(result, board));
+    lines.extend(stopped(result, board));
     lines.extend(restarts(result));
     lines.extend(pointers(result, board));
     lines.join("\n")
@@ -99,6 +104,18 @@ fn excluded(result: &JobResult) -> Option<String> {
         .collect();
     let text = format!("excluded from the pass rate: failed {}", parts.join(", "));
     (!parts.is_empty()).then(|| paint(DIM, &text))
+}
+
+/// Says why the job stopped though trials are left.
+fn stopped(result: &JobResult, board: &Board) -> Option<String> {
+    let stop = result.stopped.as_ref()?;
+    let trials = count(stop.failures, unit(board.kind));
+    let left = count(result.totals.skipped_trials, unit(board.kind));
+    let were = if result.totals.skipped_trials == 1 { "was" } else { "were" };
+    Some(format!(
+        "{} {trials} in a row failed with the same cause, so {left} {were} not run",
+        paint(BAD, "stopped:")
+    ))
 }
 
 /// Says how many trials gave their agent more than one chance.
@@ -242,7 +259,7 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
         };
         pointers.push(("failure", format!("{place}  {}", paint(DIM, kind.as_str()))));
     }
-    let more = board.failed.saturating_sub(board.failures.len() as u64);
+    let more = board.failed_with_files.saturating_sub(board.failures.len() as u64);
     if more > 0 {
         let whose = match board.kind {
             JobKind::Job => "each with its error.txt",
@@ -256,8 +273,26 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
             pointers.push(("", format!("docker exec -it {container} bash")));
         }
     }
-    if result.cancelled && !board.directory.as_os_str().is_empty() {
-        pointers.push(("go on", format!("rollout resume {}", quoted(&directory))));
+    let causes = board.causes.iter().filter(|cause| !cause.has_files);
+    for cause in causes.clone().take(SHOWN_CAUSES) {
+        let trials = if cause.trials > 1 { format!("{} × ", cause.trials) } else { String::new() };
+        pointers.push(("failure", format!("{trials}{}", short(&cause.error))));
+    }
+    let more = causes.clone().skip(SHOWN_CAUSES).map(|cause| cause.trials).sum::<u64>();
+    if more > 0 {
+        pointers.push(("", format!("and {more} more, each with its `error` in its row")));
+    }
+    if board.directory.as_os_str().is_empty() {
+        return columns(&pointers);
+    }
+    let directory = quoted(&directory);
+    if result.stopped.is_some() {
+        pointers
+            .push(("go on", format!("remove the cause, then `rollout resume {directory} --rerun error`")));
+    } else if result.cancelled {
+        pointers.push(("go on", format!("rollout resume {directory}")));
+    } else if causes.count() > 0 {
+        pointers.push(("again", format!("rollout resume {directory} --rerun error")));
     }
     columns(&pointers)
 }

@@ -174,6 +174,7 @@ fn a_job() -> Vec<Event> {
             result: Arc::new(JobResult {
                 job_name: "my-eval".into(),
                 cancelled: true,
+                stopped: None,
                 totals: totals(2, 1, 1, 2),
                 total_duration_sec: 61.4,
                 started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
@@ -310,6 +311,7 @@ fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
         let result = JobResult {
             job_name: "my-eval".into(),
             cancelled: false,
+            stopped: None,
             totals: totals.clone(),
             total_duration_sec: 5.0,
             started_at: "2026-01-15T10:30:00Z".parse().unwrap(),
@@ -477,6 +479,7 @@ fn nothing_completed_is_a_dash_not_a_zero() {
         result: Arc::new(JobResult {
             job_name: "my-eval".into(),
             cancelled: false,
+            stopped: None,
             totals: failed.clone(),
             total_duration_sec: 5.0,
             started_at: "2026-01-15T10:30:00Z".parse().unwrap(),

@@ -54,7 +54,10 @@ fn rollouts_with_their_turns_become_training_samples() {
     assert_eq!(samples[1]["logprobs"], json!([0.0, 0.0, 0.0, -0.25, -0.125]));
     assert_eq!(samples[1]["advantages"], json!([0.0, 0.0, 0.0, -0.5, -0.5]));
     assert_eq!((&samples[0]["reward"], &samples[0]["advantage"]), (&json!(1.0), &json!(0.5)));
-    assert_eq!(fs::read_dir(job.root().join("out")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(job.root().join("out")).unwrap().count(), 2);
+    let summary: Value =
+        serde_json::from_slice(&fs::read(job.root().join("out/samples.summary.json")).unwrap()).unwrap();
+    assert_eq!((&summary["samples"], &summary["left_out"]), (&json!(2), &json!({})));
 }
 
 #[test]
@@ -201,4 +204,91 @@ fn a_build_without_parquet_says_how_to_get_it() {
     error: this build of Rollout cannot write Parquet
     hint: build it with `cargo install --path crates/rollout-cli --features parquet`, or export as jsonl, which every library for data reads too
     ");
+}
+
+/// Four rollouts of two turns: two end well, in the second turn of the others the server fails.
+fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
+    let server = ModelServer::scripted(|request| match (request.turns(), request.number % 4) {
+        (0, _) => ModelReply::tool_call("look", &json!({})).tokens(&[1, 2], &[(3, -0.5)]),
+        (_, 0 | 1) => ModelReply::error(500, "out of memory"),
+        (_, number) => {
+            let word = if number == 2 { "2" } else { "3" };
+            ModelReply::text(word).tokens(&[1, 2, 3, 4], &[(5, -0.25)])
+        }
+    });
+    let interaction = json!({
+        "dataset": [{"question": "What is 1+1?", "answer": "2"}],
+        "tools": [{"command": ["true"], "name": "look", "description": "Looks.", "parameters": {"type": "object"}}],
+        "rubric": [{"match": "numeric"}],
+        "state_columns": ["trajectory"],
+    });
+    let model = json!({"name": "policy", "base_url": server.url(), "max_retries": 0, "token_ids": true});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .agent(json!({"name": "policy", "model": model}))
+        .set("n_attempts", json!(4))
+        .set("n_concurrent_trials", json!(4))
+        .set("retry", json!({"max_attempts": 1}))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    (server, job)
+}
+
+#[test]
+fn rollouts_that_the_server_failed_are_out_of_baseline_and_samples() {
+    let (_server, job) = failing_in_the_second_turn();
+    job.run().expect(1);
+    let exported = export(&job).expect(0);
+    assert!(exported.stdout().contains("left out: 2 rollouts ended by ModelError"), "{}", exported.stdout());
+    let samples = samples(&job, "out/samples.jsonl");
+    let mut advantages: Vec<_> = samples.iter().map(|sample| sample["advantage"].as_f64().unwrap()).collect();
+    advantages.sort_by(f64::total_cmp);
+    assert_eq!(advantages, [-0.5, 0.5]);
+    assert!(samples.iter().all(|sample| sample["error"].is_null()), "{samples:#?}");
+    assert!(samples.iter().all(|sample| sample["stop_condition"] == "no_tools_called"), "{samples:#?}");
+    assert_eq!(samples[0]["turns"].as_array().unwrap().len(), 2);
+    assert_eq!(samples[0]["turns"][1]["policy_version"], "policy");
+    let summary: Value =
+        serde_json::from_slice(&fs::read(job.root().join("out/samples.summary.json")).unwrap()).unwrap();
+    let left_out: u64 =
+        summary["left_out"].as_object().unwrap().values().map(|number| number.as_u64().unwrap()).sum();
+    assert_eq!(left_out, 2, "{summary:#}");
+
+    let all = ["export", "rl", "jobs/job", "-o", "all", "--include-errors"];
+    job.rollout(&all).expect(0);
+    let samples = self::samples(&job, "all/samples.jsonl");
+    let of = |is_failed: bool| {
+        let mut found: Vec<_> = samples
+            .iter()
+            .filter(|sample| sample["error"].is_string() == is_failed)
+            .map(|sample| sample["advantage"].as_f64().unwrap())
+            .collect();
+        found.sort_by(f64::total_cmp);
+        found
+    };
+    assert_eq!((of(true), of(false)), (vec![-0.25, -0.25], vec![-0.25, 0.75]));
+
+    let other = ["export", "rl", "jobs/job", "-o", "other", "--advantage", "normalised"];
+    job.rollout(&other).expect(0);
+    let mut advantages: Vec<_> =
+        self::samples(&job, "other/samples.jsonl").iter().map(|s| s["advantage"].as_f64().unwrap()).collect();
+    advantages.sort_by(f64::total_cmp);
+    assert_eq!(advantages, [-1.0, 1.0]);
+}
+
+#[test]
+fn a_server_without_token_ids_is_reported_at_the_first_response() {
+    let server = ModelServer::scripted(|_| {
+        ModelReply::raw(
+            200,
+            r#"{"id": "r", "model": "m", "choices": [{"message": {"role": "assistant", "content": "2"}}]}"#,
+        )
+        .content_type("application/json")
+    });
+    let job = job(&server, &["sums"], &["trajectory"], true);
+    let refused = job.run().expect(1);
+    assert_eq!(server.served(), 1);
+    assert!(
+        refused.stderr().contains("returned no token ids, though `token_ids: true`"),
+        "{}",
+        refused.stderr()
+    );
 }

@@ -29,21 +29,62 @@ fn finished(events: &[Value]) -> usize {
 }
 
 #[test]
-fn wrong_answers_and_errors_of_a_model_are_results_and_no_failure_of_the_job() {
+fn a_wrong_answer_is_a_result_and_a_server_that_fails_is_a_failure() {
     let server = ModelServer::scripted(|request| match &*request.last_text() {
         "What is 0+1?" => ModelReply::text("1"),
         "What is 1+1?" => ModelReply::text("5"),
         _ => ModelReply::error(400, "no such model"),
     });
     let job = job(&server, sums(3));
-    let result = job.run().expect(0).result();
-    assert_eq!((&result["completed_trials"], &result["failed_trials"]), (&json!(3), &json!(0)), "{result:#}");
+    let end = job.rollout(&["run", "job.yaml"]).expect(1);
+    let result = end.result();
+    assert_eq!((&result["completed_trials"], &result["failed_trials"]), (&json!(2), &json!(1)), "{result:#}");
+    assert_eq!(result["headline"]["excluded"]["failed_by_infrastructure"], 1);
+    assert_eq!(result["headline"]["pass_rate"], 0.5);
+    assert!(end.stdout().contains("no such model"), "{}", end.stdout());
+    assert!(end.stdout().contains("--rerun error"), "{}", end.stdout());
     let row = rows(&job).into_iter().find(|row| row["example_id"] == 2).unwrap();
     assert_eq!((&row["reward"], &row["stop_condition"]), (&json!(0.0), &json!("has_error")));
     assert_eq!(row["error"]["error"], "ModelError");
     let metadata: Value =
         serde_json::from_slice(&fs::read(job.dir().join("metadata.json")).unwrap()).unwrap();
     assert_eq!((&metadata["avg_error"], &metadata["avg_reward"]), (&json!(1.0 / 3.0), &json!(1.0 / 3.0)));
+}
+
+#[test]
+fn a_job_whose_server_is_dead_stops_early_and_can_be_resumed() {
+    let server = ModelServer::scripted(|_| ModelReply::error(503, "the engine is dead"));
+    let job = job(&server, sums(40)).set("n_concurrent_trials", json!(1));
+    let stopped = job.rollout(&["run", "job.yaml"]).expect(1);
+    assert_eq!((server.served(), rows(&job).len()), (5, 5));
+    let result = stopped.result();
+    assert_eq!((&result["failed_trials"], &result["skipped_trials"]), (&json!(5), &json!(35)));
+    assert_eq!((&result["stopped"]["failures"], &result["cancelled"]), (&json!(5), &json!(false)));
+    assert_eq!(result["stopped"]["error"]["type"], "model_failed");
+    let screen = stopped.stdout();
+    assert!(
+        screen.contains("5 trials in a row failed with the same cause, so 35 trials were not run"),
+        "{screen}"
+    );
+    assert!(screen.contains("5 × model_failed: "), "{screen}");
+    assert!(screen.contains("rollout resume jobs/job --rerun error"), "{screen}");
+    // Beside the summary, the cause is there once: the other failures only name their kind.
+    assert_eq!(screen.matches("the engine is dead").count(), 2, "{screen}");
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_stops_a_job_after_twenty_failures() {
+    let server = ModelServer::scripted(|request| match request.number {
+        0..3 => ModelReply::text("1"),
+        _ => ModelReply::error(503, "the engine is dead"),
+    });
+    let job = job(&server, sums(40)).set("n_concurrent_trials", json!(1));
+    let stopped = job.run().expect(1);
+    assert_eq!((server.served(), rows(&job).len()), (23, 23));
+    assert_eq!(stopped.result()["stopped"]["failures"], 20);
+    let end = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(1);
+    // A run that fails from its start on stops after five.
+    assert_eq!((finished(&end.events()), rows(&job).len()), (5, 28));
 }
 
 #[test]

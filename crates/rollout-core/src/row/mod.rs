@@ -4,4 +4,8 @@ mod question;
 mod rollout;
 
 pub use question::{Kept, TOOL_NAMES, TOTAL_TURNS, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
+
+/// The stop condition of a rollout whose time was up.
+pub const STOPPED_BY_TIMEOUT: &str = "timeout_reached";
+
 pub use rollout::{KEYS, OutputError, OutputUsage, RolloutOutput, Timing};

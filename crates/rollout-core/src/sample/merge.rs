@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Sample, SampleError};
+use super::{Sample, SampleError, SampledTurn};
+use crate::response::RoutedExperts;
 
 /// What all samples of a rollout share.
 pub struct SampledRollout {
@@ -14,14 +15,22 @@ pub struct SampledRollout {
     pub reward: f64,
     /// Its advantage; none if it was scored without a group.
     pub advantage: Option<f64>,
+    /// The error that ended it, as the names of its causes.
+    pub error: Option<Arc<str>>,
+    /// The stop condition that ended it.
+    pub stop_condition: Option<Arc<str>>,
 }
 
 /// What a sample takes of a turn.
 pub struct SampleTurn<'a> {
     /// Its tokens, where the server gave them.
     pub tokens: Option<SampleTokens<'a>>,
+    /// Its own reward, in the place of the rollout's.
+    pub reward: Option<f64>,
     /// Its own advantage, in the place of the rollout's.
     pub advantage: Option<f64>,
+    /// The version of the policy that sampled it.
+    pub policy_version: Option<Arc<str>>,
     /// Whether the model was cut off.
     pub is_truncated: bool,
     /// The rollout that it is of.
@@ -39,6 +48,8 @@ pub struct SampleTokens<'a> {
     pub completion_mask: Option<&'a [u8]>,
     /// The logarithm of each completion token's probability.
     pub completion_logprobs: &'a [f64],
+    /// The experts that prompt and completion went through, where the server reports them.
+    pub routed_experts: Option<&'a RoutedExperts>,
 }
 
 /// Merges the turns of a rollout into samples.
@@ -82,10 +93,14 @@ impl SampledRollout {
             reward: self.reward,
             advantage: self.advantage,
             is_truncated: false,
+            error: self.error.clone(),
+            stop_condition: self.stop_condition.clone(),
+            turns: Vec::new(),
             token_ids: Vec::new(),
             loss_mask: Vec::new(),
             logprobs: Vec::new(),
             advantages: Vec::new(),
+            routed_experts: None,
         }
     }
 }
@@ -118,6 +133,13 @@ impl Sample {
         self.logprobs.resize(length, 0.0);
         self.advantages.resize(length, 0.0);
 
+        self.turns.push(SampledTurn {
+            turn: number,
+            first_token: length as u32,
+            tokens: tokens.completion_ids.len() as u32,
+            reward: turn.reward.or(Some(self.reward)),
+            policy_version: turn.policy_version.clone(),
+        });
         self.token_ids.extend_from_slice(tokens.completion_ids);
         let advantage = turn.advantage.or(self.advantage).unwrap_or(0.0);
         for (place, &logprob) in tokens.completion_logprobs.iter().enumerate() {
@@ -126,7 +148,35 @@ impl Sample {
             self.logprobs.push(if is_sampled { logprob } else { 0.0 });
             self.advantages.push(if is_sampled { advantage } else { 0.0 });
         }
+        self.extend_experts(tokens.routed_experts);
     }
+
+    /// Adds the experts of tokens of which nothing is known yet. What an earlier turn reported stays: its tokens were
+    /// sampled through those experts.
+    fn extend_experts(&mut self, reported: Option<&RoutedExperts>) {
+        let all = self.token_ids.len();
+        let Some(reported) = reported.filter(|reported| reported.len() <= all) else {
+            if let Some(known) = &mut self.routed_experts {
+                let unknown = unknown_experts(known);
+                known.resize(all, unknown);
+            }
+            return;
+        };
+        let unknown = unknown_experts(reported);
+        let known = self.routed_experts.get_or_insert_default();
+        known.resize(all, unknown.clone());
+        for (place, reported) in known.iter_mut().zip(reported) {
+            if *place == unknown && !reported.is_empty() {
+                place.clone_from(reported);
+            }
+        }
+    }
+}
+
+/// Zeros in the shape of the experts of one token.
+fn unknown_experts(like: &RoutedExperts) -> Vec<Vec<u32>> {
+    let shape = like.iter().find(|token| !token.is_empty());
+    shape.into_iter().flatten().map(|layer| vec![0; layer.len()]).collect()
 }
 
 #[cfg(test)]
@@ -141,6 +191,7 @@ mod tests {
         completion: Vec<u32>,
         mask: Vec<u8>,
         logprobs: Vec<f64>,
+        experts: Option<RoutedExperts>,
     }
 
     fn turn(prompt: &[u32], completion: &[u32]) -> Option<Owned> {
@@ -150,11 +201,19 @@ mod tests {
             completion: completion.into(),
             mask: vec![1; completion.len()],
             logprobs,
+            experts: None,
         })
     }
 
     fn rollout() -> SampledRollout {
-        SampledRollout { example_id: 7, task: "math".into(), reward: 1.0, advantage: Some(0.5) }
+        SampledRollout {
+            example_id: 7,
+            task: "math".into(),
+            reward: 1.0,
+            advantage: Some(0.5),
+            error: None,
+            stop_condition: Some("max_turns_reached".into()),
+        }
     }
 
     fn merged(turns: &[Option<Owned>]) -> Result<Vec<Sample>, SampleError> {
@@ -165,8 +224,11 @@ mod tests {
                 completion_ids: &turn.completion,
                 completion_mask: Some(&turn.mask),
                 completion_logprobs: &turn.logprobs,
+                routed_experts: turn.experts.as_ref(),
             }),
+            reward: None,
             advantage: None,
+            policy_version: Some("step-1".into()),
             is_truncated: false,
             trajectory_id: &id,
         });
@@ -185,6 +247,41 @@ mod tests {
         assert_eq!((sample.first_turn, sample.last_turn), (0, 2));
         assert_eq!((sample.example_id, sample.reward, sample.advantage), (7, 1.0, Some(0.5)));
         assert_eq!((&*sample.task, &*sample.trajectory_id), ("math", "a3f9"));
+    }
+
+    #[test]
+    fn a_sample_says_where_its_turns_are_and_how_its_rollout_ended() {
+        let sample = merged(&[turn(&[1, 2], &[3]), turn(&[1, 2, 3, 4], &[5, 6])]).unwrap().remove(0);
+        let places: Vec<_> = sample.turns.iter().map(|t| (t.turn, t.first_token, t.tokens)).collect();
+        assert_eq!(places, [(0, 2, 1), (1, 4, 2)]);
+        assert!(sample.turns.iter().all(|turn| turn.reward == Some(1.0)));
+        assert!(sample.turns.iter().all(|turn| turn.policy_version.as_deref() == Some("step-1")));
+        assert_eq!((sample.error, sample.stop_condition.as_deref()), (None, Some("max_turns_reached")));
+    }
+
+    #[test]
+    fn another_advantage_takes_the_place_of_the_rollouts_and_not_of_a_turns_own() {
+        let mut sample = merged(&[turn(&[1, 2], &[3]), turn(&[1, 2, 3, 4], &[5, 6])]).unwrap().remove(0);
+        sample.advantages[2] = 9.0;
+        sample.replace_advantage(Some(-2.0));
+        assert_eq!(sample.advantages, [0.0, 0.0, 9.0, 0.0, -2.0, -2.0]);
+        assert_eq!(sample.advantage, Some(-2.0));
+    }
+
+    #[test]
+    fn experts_are_those_of_the_turn_that_sampled_the_token() {
+        let layers = |number: u32| vec![vec![number, 1]];
+        let mut first = turn(&[1, 2], &[3]).unwrap();
+        // Servers report nothing of the last token: it was not read yet.
+        first.experts = Some(vec![layers(5), layers(6)]);
+        let mut second = turn(&[1, 2, 3, 4], &[7]).unwrap();
+        second.experts = Some(vec![layers(9), layers(9), layers(10), layers(11)]);
+        let sample = merged(&[Some(first.clone()), Some(second)]).unwrap().remove(0);
+        let known = [layers(5), layers(6), layers(10), layers(11), vec![vec![0, 0]]];
+        assert_eq!(sample.routed_experts.as_deref(), Some(&known[..]));
+        let sample = merged(&[Some(first), turn(&[1, 2, 3, 4], &[7])]).unwrap().remove(0);
+        assert_eq!(sample.routed_experts.map(|experts| experts.len()), Some(5));
+        assert_eq!(merged(&[turn(&[1], &[2])]).unwrap()[0].routed_experts, None);
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::{io, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
+use crate::response::RoutedExperts;
+
 pub use merge::{SampleTokens, SampleTurn, SampledRollout, samples};
 
-/// A sequence of tokens to train on. All its lists are of one length.
+/// A sequence of tokens to train on. The lists of tokens, masks, probabilities and advantages are of one length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The example.
@@ -27,6 +29,15 @@ pub struct Sample {
     pub advantage: Option<f64>,
     /// Whether the model was cut off in any of the turns.
     pub is_truncated: bool,
+    /// The error that ended the rollout, as the names of its causes.
+    #[serde(default)]
+    pub error: Option<Arc<str>>,
+    /// The stop condition that ended the rollout.
+    #[serde(default)]
+    pub stop_condition: Option<Arc<str>>,
+    /// The turns in it whose tokens the model sampled.
+    #[serde(default)]
+    pub turns: Vec<SampledTurn>,
     /// The tokens.
     pub token_ids: Vec<u32>,
     /// 1 on what the model sampled, 0 on what it was shown.
@@ -36,6 +47,41 @@ pub struct Sample {
     /// The advantage of each sampled token: that of its turn, which is the rollout's unless the interaction set another
     /// one; 0 elsewhere, and where there is none.
     pub advantages: Vec<f64>,
+    /// The experts that each token went through, where the server reports them. A token of which nothing is known,
+    /// such as the last one, has zeros.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_experts: Option<RoutedExperts>,
+}
+
+/// A turn inside a sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SampledTurn {
+    /// Which turn of the rollout, counted from 0.
+    pub turn: u32,
+    /// The place of its first sampled token in the sample.
+    pub first_token: u32,
+    /// How many tokens it has.
+    pub tokens: u32,
+    /// Its reward: that of the rollout unless the interaction set another one.
+    pub reward: Option<f64>,
+    /// The version of the policy that sampled it, as the server reports it.
+    pub policy_version: Option<Arc<str>>,
+}
+
+impl Sample {
+    /// Replaces the advantage of the rollout, and with it that of each turn that has none of its own.
+    pub fn replace_advantage(&mut self, advantage: Option<f64>) {
+        let (before, now) = (self.advantage.unwrap_or(0.0), advantage.unwrap_or(0.0));
+        for turn in &self.turns {
+            let tokens = turn.first_token as usize..(turn.first_token + turn.tokens) as usize;
+            let masks = self.loss_mask[tokens.clone()].iter();
+            let sampled = self.advantages[tokens].iter_mut().zip(masks).filter(|(_, mask)| **mask != 0);
+            for (token, _) in sampled.filter(|(token, _)| **token == before) {
+                *token = now;
+            }
+        }
+        self.advantage = advantage;
+    }
 }
 
 /// Why turns make no samples.

@@ -4,6 +4,6 @@ mod request;
 mod response;
 mod stream;
 
-pub(super) use request::Request;
+pub(super) use request::{Request, messages_value, tools_value};
 pub(super) use response::Completion;
 pub(super) use stream::Assembly;

@@ -56,6 +56,9 @@ pub struct ClientConfig {
     pub stream: bool,
     /// Whether the tokens behind each response are asked for, with their probabilities.
     pub token_ids: bool,
+    /// Whether what the model said is sent back as its tokens, where the server takes them: by `/tokenize` and
+    /// `/v1/chat/completions/tokens`, or `/v1/completions` for conversations without tools. Needs `token_ids`.
+    pub token_prompts: bool,
     /// How long one try may take.
     pub timeout: Duration,
     /// How long a connection may take to come about.
@@ -79,6 +82,7 @@ impl ClientConfig {
             extra_body: Map::new(),
             stream: false,
             token_ids: false,
+            token_prompts: false,
             timeout: Duration::from_secs(3600),
             connect_timeout: Duration::from_secs(5),
             max_retries: 10,

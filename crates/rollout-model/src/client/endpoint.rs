@@ -13,6 +13,12 @@ use super::{ClientError, Dialect};
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) url: Url,
+    /// Where requests go whose prompts are tokens beside messages.
+    pub(super) tokens: Url,
+    /// Where requests go whose prompts are only tokens.
+    pub(super) completions: Url,
+    /// Where the server tokenises.
+    pub(super) tokenize: Url,
     /// The URL without credentials and query, for messages.
     pub(super) shown: String,
 }
@@ -30,9 +36,17 @@ impl Endpoint {
             (Dialect::Messages, "") => "/v1/messages".to_owned(),
             (Dialect::Messages, base) => format!("{base}/messages"),
         };
+        // Servers tokenise beside the API, not below it.
+        let root = url.path().trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let mut tokenize = url.clone();
+        tokenize.set_path(&format!("{root}/tokenize"));
+        let mut tokens = url.clone();
+        tokens.set_path(&format!("{path}/tokens"));
+        let mut completions = url.clone();
+        completions.set_path(&format!("{}/completions", url.path().trim_end_matches('/')));
         url.set_path(&path);
         let shown = without_secrets(url.clone());
-        Ok(Self { url, shown })
+        Ok(Self { url, tokens, completions, tokenize, shown })
     }
 }
 
@@ -128,6 +142,16 @@ mod tests {
             let endpoint = Endpoint::new(base, dialect).unwrap();
             assert_eq!((endpoint.url.as_str(), endpoint.shown.as_str()), (url, shown));
         }
+    }
+
+    #[test]
+    fn servers_tokenise_beside_the_api() {
+        for base in ["http://h/v1", "http://h/v1/", "http://h"] {
+            assert_eq!(Endpoint::new(base, Dialect::Chat).unwrap().tokenize.as_str(), "http://h/tokenize");
+        }
+        let endpoint = Endpoint::new("http://h/v1", Dialect::Chat).unwrap();
+        assert_eq!(endpoint.tokens.as_str(), "http://h/v1/chat/completions/tokens");
+        assert_eq!(endpoint.completions.as_str(), "http://h/v1/completions");
     }
 
     #[test]

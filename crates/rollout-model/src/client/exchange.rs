@@ -13,6 +13,7 @@ use super::{
     failure::{Asked, Failure},
     messages,
     sse::{Decoder, Event},
+    token_prompt::{TokenEndpoint, as_chat, is_unknown_endpoint},
 };
 use crate::Error;
 use rollout_core::response::Response;
@@ -62,10 +63,16 @@ impl Inner {
         &self,
         endpoint: &Endpoint,
         body: Bytes,
+        token_endpoint: Option<TokenEndpoint>,
         session: &str,
         asked: Asked<'_>,
     ) -> Result<Response, Failure> {
-        let mut request = Request::new(Method::POST, endpoint.url.clone());
+        let url = match token_endpoint {
+            None => &endpoint.url,
+            Some(TokenEndpoint::Chat) => &endpoint.tokens,
+            Some(TokenEndpoint::Completions) => &endpoint.completions,
+        };
+        let mut request = Request::new(Method::POST, url.clone());
         request.headers_mut().clone_from(&self.headers);
         if let Ok(session) = HeaderValue::from_str(session) {
             request.headers_mut().insert("x-session-id", session);
@@ -73,12 +80,21 @@ impl Inner {
         *request.body_mut() = Some(body.into());
         let mut answer = self.http.execute(request).await.map_err(|error| asked.broken(error))?;
         let status = answer.status();
+        if let Some(unknown) = token_endpoint.filter(|_| is_unknown_endpoint(status)) {
+            return Err(Failure::NoTokenPrompts(unknown));
+        }
         if !status.is_success() {
             // A refusal that breaks off is a refusal all the same.
             let (body, _) = read(&mut answer, MAX_REFUSAL).await;
             return Err(asked.refused(status, answer.headers(), &body));
         }
         match self.dialect {
+            Dialect::Chat if token_endpoint == Some(TokenEndpoint::Completions) => {
+                let body = whole_body(&mut answer).await.ok_or_else(|| asked.cut())?;
+                let read = serde_json::from_slice(&body).map(as_chat).and_then(serde_json::from_value);
+                let whole: chat::Completion = read.map_err(|error| asked.malformed(&error, &body))?;
+                whole.into_response(asked.model).map_err(|error| Failure::Final(asked.about(error)))
+            }
             Dialect::Chat => self.receive::<chat::Completion>(answer, asked).await,
             Dialect::Messages => self.receive::<messages::Reply>(answer, asked).await,
         }
@@ -119,6 +135,12 @@ enum End {
     Here,
     TooFar,
     Broken(reqwest::Error),
+}
+
+/// A whole body; none if it is too large or breaks off.
+pub(super) async fn whole_body(answer: &mut reqwest::Response) -> Option<Vec<u8>> {
+    let (body, end) = read(answer, MAX_BODY).await;
+    matches!(end, End::Here).then_some(body)
 }
 
 /// A body up to a limit.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use reqwest::{StatusCode, header::HeaderMap};
 use serde_json::Value;
 
+use super::token_prompt::TokenEndpoint;
 use crate::{Cause, Error, ErrorKind};
 use rollout_core::redact::Redactor;
 
@@ -20,6 +21,8 @@ pub(super) enum Failure {
     },
     /// The server may not know the name that the limit of tokens has in this request.
     TokenLimit(Error),
+    /// The server has no endpoint for prompts of tokens.
+    NoTokenPrompts(TokenEndpoint),
     /// It will not get better.
     Final(Error),
 }

@@ -33,6 +33,7 @@
 //! # }
 //! ```
 
+mod base85;
 mod chat;
 mod config;
 mod endpoint;
@@ -44,6 +45,7 @@ mod messages;
 mod model;
 mod prices;
 mod sse;
+mod token_prompt;
 mod tokens;
 
 use std::{
@@ -68,11 +70,13 @@ pub use self::{
     config::{ClientConfig, ClientError, Dialect, RateLimit},
     model::{Model, SamplingArgs},
     prices::{Price, Prices, PricesError},
+    token_prompt::TokenHistory,
 };
 use self::{
     endpoint::{Endpoint, Sessions},
     failure::{Asked, Failure},
     limits::Limiter,
+    token_prompt::{TokenEndpoint, TokenEndpoints, completions_body},
 };
 use super::Error;
 use rollout_core::redact::Redactor;
@@ -96,6 +100,10 @@ struct Inner {
     extra_body: Map<String, Value>,
     stream: bool,
     token_ids: bool,
+    /// Where prompts are sent as tokens, if at all.
+    token_prompts: TokenEndpoints,
+    /// Whether the server returned token ids at least once.
+    returns_token_ids: AtomicBool,
     max_retries: u32,
     limiter: Option<Limiter>,
     prices: Prices,
@@ -168,6 +176,10 @@ impl Client {
                 extra_body: config.extra_body,
                 stream: config.stream,
                 token_ids: config.token_ids,
+                token_prompts: TokenEndpoints::new(
+                    config.token_prompts && config.token_ids && config.dialect == Dialect::Chat,
+                ),
+                returns_token_ids: AtomicBool::new(false),
                 max_retries: config.max_retries,
                 limiter: Limiter::new(config.rate_limit),
                 prices: config.prices,
@@ -182,7 +194,8 @@ impl Client {
     /// one on the same replica.
     ///
     /// What may go better later is tried again, with growing pauses or those that the server asks for. A server that
-    /// refuses the key gives an error of the kind [`Unauthorized`](super::ErrorKind::Unauthorized), and a
+    /// refuses the key gives an error of the kind [`Unauthorized`](super::ErrorKind::Unauthorized), one that returns no
+    /// token ids though they are asked for one of the kind [`Unsupported`](super::ErrorKind::Unsupported), and a
     /// conversation that is too long one of the kind [`OverlongPrompt`](super::ErrorKind::OverlongPrompt).
     pub async fn respond(
         &self,
@@ -191,13 +204,33 @@ impl Client {
         tools: &[ToolDef],
         session: &str,
     ) -> Result<Response, Error> {
+        self.respond_after(model, messages, tools, session, None).await
+    }
+
+    /// The same for a conversation whose first messages are known as tokens. They are sent as tokens if the client is
+    /// made for it and the server takes them, and as messages otherwise.
+    pub async fn respond_after(
+        &self,
+        model: &Model,
+        messages: &[Arc<Message>],
+        tools: &[ToolDef],
+        session: &str,
+        history: Option<TokenHistory<'_>>,
+    ) -> Result<Response, Error> {
         let inner = &*self.0;
         let replicas = inner.endpoints.len();
         let replica = self.1.unwrap_or_else(|| inner.sessions.replica(session, replicas));
         let endpoint = &inner.endpoints[replica];
         let mut habits = inner.habits();
         let mut is_renamed = false;
-        let mut body = inner.encode(model, messages, tools, habits)?;
+        let mut token_endpoint = inner.token_prompts.next(messages, tools);
+        let tokens = match history.filter(|_| token_endpoint.is_some()) {
+            Some(history) => inner.token_prompt(endpoint, model, messages, tools, history).await,
+            None => None,
+        };
+        token_endpoint = token_endpoint.filter(|_| tokens.is_some());
+        let prompt = tokens.as_deref();
+        let mut body = inner.encode(model, messages, tools, habits, prompt, token_endpoint)?;
         let limit = token_limit(model);
         let mut tries = 0;
         let mut response = loop {
@@ -213,7 +246,8 @@ impl Client {
             if let Some(limiter) = &inner.limiter {
                 limiter.acquire(estimate).await;
             }
-            let failure = match inner.exchange(endpoint, body.clone(), session, asked).await {
+            let exchange = inner.exchange(endpoint, body.clone(), token_endpoint, session, asked);
+            let failure = match exchange.await {
                 Ok(response) => {
                     if let (Some(limiter), Some(usage)) = (&inner.limiter, &response.usage) {
                         limiter.settle(estimate, usage.total_tokens());
@@ -237,7 +271,13 @@ impl Client {
                 Failure::TokenLimit(_) if !is_renamed => {
                     is_renamed = true;
                     habits.uses_max_tokens = !habits.uses_max_tokens;
-                    body = inner.encode(model, messages, tools, habits)?;
+                    body = inner.encode(model, messages, tools, habits, prompt, token_endpoint)?;
+                }
+                Failure::NoTokenPrompts(unknown) => {
+                    tracing::warn!(url = asked.url, ?unknown, "the server has no such endpoint for tokens");
+                    inner.token_prompts.lacks(unknown);
+                    token_endpoint = inner.token_prompts.next(messages, tools);
+                    body = inner.encode(model, messages, tools, habits, prompt, token_endpoint)?;
                 }
                 Failure::TokenLimit(error) | Failure::Final(error) => return Err(error),
             }
@@ -251,11 +291,30 @@ impl Client {
             let price = inner.prices.get(&model.name).or_else(|| inner.prices.get(&response.model));
             usage.cost = price.map(|price| price.cost(usage));
         }
+        inner.check_tokens(endpoint, model, &response)?;
         Ok(response)
     }
 }
 
 impl Inner {
+    /// Reports at the first response that a server returns no token ids though they are asked for. A server that did
+    /// so once may leave them out of a single response.
+    fn check_tokens(&self, endpoint: &Endpoint, model: &Model, response: &Response) -> Result<(), Error> {
+        if !self.token_ids || self.returns_token_ids.load(Relaxed) {
+            return Ok(());
+        }
+        if response.tokens.is_some() {
+            self.returns_token_ids.store(true, Relaxed);
+            return Ok(());
+        }
+        let message = format!(
+            "model `{}` at {} returned no token ids, though `token_ids: true` asks for them; serve the model with a server \
+             that returns token ids and log-probabilities (vLLM 0.10.2 or newer), or remove `token_ids`",
+            model.name, endpoint.shown
+        );
+        Err(Error::new(super::ErrorKind::Unsupported, message))
+    }
+
     fn habits(&self) -> Habits {
         Habits {
             uses_max_tokens: self.uses_max_tokens.load(Relaxed),
@@ -269,6 +328,8 @@ impl Inner {
         messages: &[Arc<Message>],
         tools: &[ToolDef],
         habits: Habits,
+        tokens: Option<&[u32]>,
+        token_endpoint: Option<TokenEndpoint>,
     ) -> Result<Bytes, Error> {
         let Self { extra_body, stream, token_ids, .. } = self;
         let (stream, token_ids) = (*stream, *token_ids);
@@ -281,15 +342,21 @@ impl Inner {
                 stream,
                 token_ids,
                 habits,
+                tokens: tokens.filter(|_| token_endpoint.is_some()),
             }),
             Dialect::Messages => {
                 serde_json::to_vec(&messages::Request { model, messages, tools, extra_body, stream })
             }
         };
-        encoded.map(Bytes::from).map_err(|error| {
+        let encoded = encoded.map(Bytes::from).map_err(|error| {
             Error::new(super::ErrorKind::Model, "the conversation cannot be written as JSON")
                 .because(super::Cause::of("JsonError", &error))
-        })
+        })?;
+        match (token_endpoint, tokens) {
+            (Some(TokenEndpoint::Completions), Some(tokens)) => completions_body(&encoded, tokens)
+                .ok_or_else(|| Error::new(super::ErrorKind::Model, "the tokens cannot be written as JSON")),
+            _ => Ok(encoded),
+        }
     }
 }
 

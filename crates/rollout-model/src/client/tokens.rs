@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::lenient::Number;
-use rollout_core::{lenient_base64, response::ResponseTokens};
+use super::{base85, lenient::Number};
+use rollout_core::{
+    lenient_base64,
+    response::{ResponseTokens, RoutedExperts},
+};
 
 /// The probabilities of a completion's tokens.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -62,11 +65,18 @@ fn ids(numbers: Vec<Number>) -> Option<Vec<u32>> {
     numbers.into_iter().map(Number::id).collect()
 }
 
-type Experts = Vec<Vec<Vec<u32>>>;
+/// The experts of each token and layer. Servers write nested lists; or base64 of a NumPy file; or base64 or base85 of
+/// bare numbers beside their `shape` and type, from some token on. What fits none of that is logged and left out.
+fn routed_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
+    let is_told = !told.is_null();
+    let experts = read_experts(told, most_tokens);
+    if is_told && experts.is_none() {
+        tracing::warn!("the server's `routed_experts` have an unknown form and are left out");
+    }
+    experts
+}
 
-/// The experts of each token and layer. Servers write nested lists; or base64 of a NumPy file; or base64 of bare
-/// numbers beside their `shape` and type, from some token on. What fits none of that is left out.
-fn routed_experts(told: Value, most_tokens: usize) -> Option<Experts> {
+fn read_experts(told: Value, most_tokens: usize) -> Option<RoutedExperts> {
     match told {
         Value::Array(_) => serde_json::from_value(told).ok(),
         Value::String(text) => {
@@ -84,16 +94,23 @@ fn routed_experts(told: Value, most_tokens: usize) -> Option<Experts> {
                 dtype: Option<String>,
             }
             let wire: Wire = serde_json::from_value(told).ok()?;
-            let width = match wire.dtype.as_deref().unwrap_or("uint8") {
-                "uint8" | "int8" => 1,
-                "uint16" | "int16" => 2,
-                "uint32" | "int32" => 4,
-                _ => return None,
+            let width = match wire.dtype.as_deref() {
+                Some("uint8" | "int8") => Some(1),
+                Some("uint16" | "int16") => Some(2),
+                Some("uint32" | "int32") => Some(4),
+                Some(_) => return None,
+                None => None,
             };
             if wire.start > most_tokens {
                 return None;
             }
-            let known = Array { shape: wire.shape, width }.experts(&lenient_base64::decode(&wire.data)?)?;
+            // Without a type, base64 has bytes and base85 has numbers of four bytes. The shape says which fits: a text
+            // of one encoding has another length in the other.
+            let of = |bytes: Option<Vec<u8>>, usual: usize| {
+                Array { shape: wire.shape, width: width.unwrap_or(usual) }.experts(&bytes?)
+            };
+            let known =
+                of(lenient_base64::decode(&wire.data), 1).or_else(|| of(base85::decode(&wire.data), 4))?;
             let mut experts = vec![Vec::new(); wire.start];
             experts.extend(known);
             Some(experts)
@@ -140,7 +157,7 @@ impl Array {
         Some((Self { shape: shape.try_into().ok()?, width }, data))
     }
 
-    fn experts(&self, data: &[u8]) -> Option<Experts> {
+    fn experts(&self, data: &[u8]) -> Option<RoutedExperts> {
         let [tokens, layers, experts] = self.shape;
         let row = layers.checked_mul(experts)?.checked_mul(self.width)?;
         // The shape is checked against what is there, before anything of its size is made.
@@ -210,7 +227,7 @@ mod tests {
         assert_eq!(told(json!({"prompt": [1], "logprobs": wire})).unwrap().completion_ids, [7, 8]);
     }
 
-    fn experts(wire: Value) -> Option<Experts> {
+    fn experts(wire: Value) -> Option<RoutedExperts> {
         let logprobs = logprobs(&[("a", Some(0.0))]);
         told(json!({"prompt": [1], "completion": [2], "logprobs": logprobs, "experts": wire}))
             .unwrap()
@@ -239,6 +256,9 @@ mod tests {
         let later = json!({"data": data, "shape": [1, 2, 2], "start": 1});
         assert_eq!(experts(later), Some(vec![vec![], vec![vec![1, 2], vec![3, 4]]]));
         assert_eq!(experts(json!(null)), None);
+        // base64.b85encode(numpy.array([[[1, 2], [3, 300]]], dtype=numpy.int32).tobytes())
+        let wide = json!({"data": "0RR910ssI20{{R3ECB!j", "shape": [1, 2, 2]});
+        assert_eq!(experts(wide), Some(vec![vec![vec![1, 2], vec![3, 300]]]));
     }
 
     #[test]

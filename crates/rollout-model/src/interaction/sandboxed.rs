@@ -121,7 +121,7 @@ impl Interaction for Sandboxed {
         let environment = self.provider.create(spec).await;
         let environment = environment.map_err(|error| failed("the environment does not start", &error))?;
         state.resources.insert(Sandbox(environment));
-        state.set(READY_WAIT_TIME, started.elapsed().as_secs_f64());
+        state.set(READY_WAIT_TIME, started.elapsed().as_secs_f64())?;
         Ok(())
     }
 

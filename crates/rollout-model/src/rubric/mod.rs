@@ -36,6 +36,7 @@ pub use scene::{IntoScore, IntoScores, Scene};
 
 use self::scene::{BoxError, Score, Scores};
 use super::parser::{Boxed, Parser, Plain};
+use rollout_core::advantage::{Advantage, AdvantageEstimator};
 
 /// Weighs what its functions make of a rollout. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +44,8 @@ pub struct Rubric {
     parser: Arc<dyn Parser>,
     functions: Vec<Function>,
     monitors: bool,
+    estimator: Arc<dyn AdvantageEstimator>,
+    includes_errors: bool,
 }
 
 #[derive(Clone)]
@@ -81,7 +84,13 @@ pub enum RubricError {
 
 impl Default for Rubric {
     fn default() -> Self {
-        Self { parser: Arc::new(Plain), functions: Vec::new(), monitors: true }
+        Self {
+            parser: Arc::new(Plain),
+            functions: Vec::new(),
+            monitors: true,
+            estimator: Arc::new(Advantage::default()),
+            includes_errors: false,
+        }
     }
 }
 
@@ -117,6 +126,31 @@ impl Rubric {
     #[must_use]
     pub fn without_monitors(self) -> Self {
         Self { monitors: false, ..self }
+    }
+
+    /// Computes advantages with this estimator: one that has a name, or one's own.
+    ///
+    /// ```
+    /// use rollout::model::{Advantage, Rubric};
+    ///
+    /// let named = Rubric::math().advantage(Advantage::LeaveOneOut);
+    /// let own = Rubric::math().advantage(|rewards: &[f64]| rewards.iter().map(|reward| reward - 0.5).collect());
+    /// # let _ = (named, own);
+    /// ```
+    #[must_use]
+    pub fn advantage(self, estimator: impl AdvantageEstimator + 'static) -> Self {
+        Self { estimator: Arc::new(estimator), ..self }
+    }
+
+    /// Whether rollouts that failed or timed out count in the baseline of their group, and give samples.
+    #[must_use]
+    pub fn include_errors(self, includes_errors: bool) -> Self {
+        Self { includes_errors, ..self }
+    }
+
+    /// The estimator of advantages, and whether rollouts that failed or timed out count in the baseline.
+    pub fn baseline(&self) -> (&dyn AdvantageEstimator, bool) {
+        (&*self.estimator, self.includes_errors)
     }
 
     /// Adds a function that counts for the reward.

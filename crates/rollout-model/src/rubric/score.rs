@@ -5,6 +5,8 @@ use std::{any::Any, future::Future, panic::AssertUnwindSafe, time::Instant};
 use futures_util::{FutureExt as _, future::join_all};
 use serde_json::{Map, Value};
 
+use rollout_core::advantage::{GroupMember, group_advantages};
+
 use super::{BoxError, Function, Kind, Rubric, RubricError, Scene, monitor};
 use crate::{Cause, Error, ErrorKind, State, parser::Parser};
 
@@ -15,30 +17,67 @@ impl Rubric {
     /// Turns without a reward of their own get that of the rollout.
     pub async fn score_rollout(&self, state: &mut State) -> Result<(), RubricError> {
         self.check_alone()?;
-        self.score(std::slice::from_mut(state)).await;
+        self.score(std::slice::from_mut(state), &[]).await;
+        state.is_excluded = !self.includes_errors && state.is_cut_short();
         Ok(())
     }
 
     /// Scores the rollouts of one example together: sets rewards, metrics, advantages and the time that scoring took,
     /// which is the same for all of them.
     ///
-    /// Functions go one after the other, each over all rollouts at once. An advantage is what a reward is above the
-    /// mean of the group. Turns without a reward or advantage of their own get those of the rollout.
+    /// Functions go one after the other, each over all rollouts at once. Turns without a reward or advantage of their
+    /// own get those of the rollout.
+    ///
+    /// A rollout that failed or timed out is scored, but is out of the baseline of the advantages and has none itself,
+    /// unless the rubric [includes errors](Self::include_errors).
     pub async fn score_group(&self, states: &mut [State]) {
-        let rewards = self.score(states).await;
-        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        for (state, reward) in states.iter_mut().zip(rewards) {
-            let advantage = reward - mean;
-            state.advantage = Some(advantage);
-            for step in &mut state.trajectory {
-                step.advantage.get_or_insert(advantage);
+        self.score(states, &[]).await;
+        self.set_advantages(states);
+    }
+
+    /// Scores rollouts of which some were scored by an earlier run, as their metrics say. Functions over the group see
+    /// all of them. A function of a single rollout keeps the score that it gave then, where its metric has one name.
+    pub async fn score_resumed_group(&self, states: &mut [State], is_scored: &[bool]) {
+        self.score(states, is_scored).await;
+        self.set_advantages(states);
+    }
+
+    fn set_advantages(&self, states: &mut [State]) {
+        let members: Vec<_> = states
+            .iter_mut()
+            .map(|state| {
+                state.is_excluded = !self.includes_errors && state.is_cut_short();
+                GroupMember { reward: state.reward.unwrap_or(0.0), is_excluded: state.is_excluded }
+            })
+            .collect();
+        match group_advantages(&*self.estimator, &members) {
+            Ok(advantages) => {
+                for (state, advantage) in states.iter_mut().zip(advantages) {
+                    state.advantage = advantage;
+                    if let Some(advantage) = advantage {
+                        for step in &mut state.trajectory {
+                            step.advantage.get_or_insert(advantage);
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a group has no advantages");
+                let error = Error::new(ErrorKind::Any, error.to_string());
+                states.iter_mut().for_each(|state| state.scoring_errors.push(error.clone()));
             }
         }
     }
 
-    /// Sets all but advantages, and gives the rewards.
-    async fn score(&self, states: &mut [State]) -> Vec<f64> {
+    /// Sets all but advantages. Some of the rollouts may be scored already.
+    async fn score(&self, states: &mut [State], is_scored: &[bool]) {
         let start = Instant::now();
+        let is_scored = |place: usize| is_scored.get(place).copied().unwrap_or(false);
+        let earlier: Vec<_> = states
+            .iter_mut()
+            .enumerate()
+            .map(|(place, state)| state.metrics.take().filter(|_| is_scored(place)).unwrap_or_default())
+            .collect();
         for state in &mut *states {
             state.metrics = Some(Default::default());
             state.scoring_errors.clear();
@@ -46,7 +85,12 @@ impl Rubric {
         let mut rewards = vec![0.0; states.len()];
         for function in &self.functions {
             let parser = function.parser.as_ref().unwrap_or(&self.parser);
-            let outcomes = function.outcomes(states, parser.as_ref()).await;
+            let is_alone = self.functions.iter().filter(|other| other.name == function.name).count() == 1;
+            let known: Vec<Option<f64>> = earlier
+                .iter()
+                .map(|metrics| metrics.get(&*function.name).copied().filter(|_| is_alone))
+                .collect();
+            let outcomes = function.outcomes(states, parser.as_ref(), &known).await;
             for ((state, reward), outcome) in states.iter_mut().zip(&mut rewards).zip(outcomes) {
                 *reward += function.weight * outcome.score;
                 *state.metrics.get_or_insert_default().entry(function.name.to_string()).or_default() +=
@@ -55,7 +99,7 @@ impl Rubric {
                 state.scoring_errors.extend(outcome.failure);
             }
         }
-        for (state, reward) in states.iter_mut().zip(&mut rewards) {
+        for (place, (state, reward)) in states.iter_mut().zip(&mut rewards).enumerate() {
             *reward = finite(*reward).unwrap_or_else(|| {
                 tracing::warn!(rollout = %state.trajectory_id, "the reward is no finite number; it counts as 0");
                 0.0
@@ -64,7 +108,7 @@ impl Rubric {
             for step in &mut state.trajectory {
                 step.reward.get_or_insert(*reward);
             }
-            if self.monitors {
+            if self.monitors && !is_scored(place) {
                 let counts = monitor::counts(state);
                 let metrics = state.metrics.get_or_insert_default();
                 for (name, count) in counts {
@@ -72,12 +116,17 @@ impl Rubric {
                 }
             }
         }
+        // What the rubric does not give, such as counts of turns, is kept of earlier runs: their turns may not be saved.
+        for (state, earlier) in states.iter_mut().zip(earlier) {
+            let metrics = state.metrics.get_or_insert_default();
+            earlier.into_iter().for_each(|(name, value)| _ = metrics.entry(name).or_insert(value));
+        }
         let scoring_ms = start.elapsed().as_secs_f64() * 1e3;
-        for state in states {
+        let fresh = states.iter_mut().enumerate().filter(|(place, _)| !is_scored(*place));
+        for (_, state) in fresh {
             state.timing.scoring_ms = scoring_ms;
             state.timing.total_ms = state.timing.generation_ms + scoring_ms;
         }
-        rewards
     }
 }
 
@@ -88,14 +137,19 @@ struct Outcome {
 }
 
 impl Function {
-    /// What the function gives for each rollout, in their order.
-    async fn outcomes(&self, states: &[State], parser: &dyn Parser) -> Vec<Outcome> {
+    /// What the function gives for each rollout, in their order. What it gave before is known of some.
+    async fn outcomes(&self, states: &[State], parser: &dyn Parser, known: &[Option<f64>]) -> Vec<Outcome> {
         let scenes: Vec<Scene<'_>> = states.iter().map(|state| Scene::new(state, parser)).collect();
         let scores: Vec<Result<f64, Error>> = match &self.kind {
             Kind::Each(each) => {
-                join_all(scenes.iter().map(|scene| async {
-                    let score = calmly(async { each(scene).await }).await;
-                    self.checked(scene, score)
+                join_all(scenes.iter().zip(known).map(|(scene, known)| async move {
+                    match known {
+                        Some(known) => Ok(*known),
+                        None => {
+                            let score = calmly(async { each(scene).await }).await;
+                            self.checked(scene, score)
+                        }
+                    }
                 }))
                 .await
             }

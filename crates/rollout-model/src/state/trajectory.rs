@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::State;
 use rollout_core::{
     message::Messages,
-    response::{Response, ResponseTokens},
+    response::{Response, ResponseTokens, RoutedExperts},
 };
 
 /// One turn: what the model was shown, and what it made of it.
@@ -73,14 +73,18 @@ pub struct StepTokens {
     /// Whether prompt or completion were cut.
     pub is_truncated: bool,
     /// The experts that each token went through, where the model has some.
-    pub routed_experts: Option<Vec<Vec<Vec<u32>>>>,
+    pub routed_experts: Option<RoutedExperts>,
 }
 
 impl StepTokens {
     /// The tokens of a response, cut so that prompt and completion fit into `max_seq_len` together.
     pub fn new(tokens: ResponseTokens, max_seq_len: Option<usize>) -> Self {
-        let ResponseTokens { mut prompt_ids, mut completion_ids, mut completion_logprobs, routed_experts } =
-            tokens;
+        let ResponseTokens {
+            mut prompt_ids,
+            mut completion_ids,
+            mut completion_logprobs,
+            mut routed_experts,
+        } = tokens;
         let limit = max_seq_len.unwrap_or(usize::MAX);
         let overlong_prompt = prompt_ids.len() > limit;
         let is_truncated = prompt_ids.len() + completion_ids.len() > limit;
@@ -88,6 +92,9 @@ impl StepTokens {
         prompt_ids.truncate(limit);
         completion_ids.truncate(room);
         completion_logprobs.truncate(room);
+        if let Some(experts) = &mut routed_experts {
+            experts.truncate(limit);
+        }
         Self {
             prompt_mask: vec![0; prompt_ids.len()],
             completion_mask: vec![1; completion_ids.len()],
@@ -184,6 +191,18 @@ mod tests {
             ]
         );
         assert_eq!(serde_json::from_value::<TrajectoryStep>(saved).unwrap(), step);
+    }
+
+    #[test]
+    fn experts_are_cut_with_the_tokens() {
+        let tokens = ResponseTokens {
+            prompt_ids: vec![1, 2],
+            completion_ids: vec![3, 4],
+            completion_logprobs: vec![-0.1, -0.2],
+            routed_experts: Some((0..4).map(|token| vec![vec![token]]).collect()),
+        };
+        let experts = |limit| StepTokens::new(tokens.clone(), limit).routed_experts.unwrap().len();
+        assert_eq!((experts(None), experts(Some(3)), experts(Some(1))), (4, 3, 1));
     }
 
     #[test]

@@ -64,7 +64,7 @@ where
 ///
 /// let note = tool::stateful("note", "Writes a note down.", |note: Note, state| {
 ///     Box::pin(async move {
-///         state.set("note", note.text);
+///         state.set("note", note.text)?;
 ///         Ok("noted")
 ///     })
 /// });

@@ -10,12 +10,26 @@
 //!   required double reward;
 //!   optional double advantage;
 //!   required boolean is_truncated;
+//!   optional binary error (STRING);
+//!   optional binary stop_condition (STRING);
+//!   required group turns (LIST) { repeated group list { required group element {
+//!     required int32 turn (INTEGER(32,false));
+//!     required int32 first_token (INTEGER(32,false));
+//!     required int32 tokens (INTEGER(32,false));
+//!     optional double reward;
+//!     optional binary policy_version (STRING);
+//!   } } }
 //!   required group token_ids (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
 //!   required group loss_mask (LIST) { repeated group list { required int32 element (INTEGER(8,false)); } }
 //!   required group logprobs (LIST) { repeated group list { required float element; } }
 //!   required group advantages (LIST) { repeated group list { required float element; } }
+//!   required group routed_experts (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
+//!   required group routed_experts_shape (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
 //! }
 //! ```
+//!
+//! `routed_experts` are the numbers of all tokens and layers in one list, whose dimensions are in
+//! `routed_experts_shape`: tokens, layers, experts. Both are empty where the server reported none.
 
 use std::{io::Write, sync::Arc};
 
@@ -30,7 +44,7 @@ use parquet::{
     schema::parser::parse_message_type,
 };
 
-use rollout_core::sample::Sample;
+use rollout_core::sample::{Sample, SampledTurn};
 
 const SCHEMA: &str = "
 message sample {
@@ -42,10 +56,21 @@ message sample {
   required double reward;
   optional double advantage;
   required boolean is_truncated;
+  optional binary error (STRING);
+  optional binary stop_condition (STRING);
+  required group turns (LIST) { repeated group list { required group element {
+    required int32 turn (INTEGER(32,false));
+    required int32 first_token (INTEGER(32,false));
+    required int32 tokens (INTEGER(32,false));
+    optional double reward;
+    optional binary policy_version (STRING);
+  } } }
   required group token_ids (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
   required group loss_mask (LIST) { repeated group list { required int32 element (INTEGER(8,false)); } }
   required group logprobs (LIST) { repeated group list { required float element; } }
   required group advantages (LIST) { repeated group list { required float element; } }
+  required group routed_experts (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
+  required group routed_experts_shape (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
 }";
 
 /// What is held in memory before it is written as a row group.
@@ -115,10 +140,27 @@ impl<W: Write + Send> ParquetWriter<W> {
         let is_known: Vec<i16> = samples.iter().map(|sample| i16::from(sample.advantage.is_some())).collect();
         write_column::<DoubleType, _>(&mut group, &known, Some(&is_known), None)?;
         flat::<BoolType, _>(&mut group, &samples, |s| s.is_truncated)?;
-        list::<Int32Type, _, _>(&mut group, &samples, |s| &s.token_ids, |id| id.cast_signed())?;
-        list::<Int32Type, _, _>(&mut group, &samples, |s| &s.loss_mask, i32::from)?;
-        list::<FloatType, _, _>(&mut group, &samples, |s| &s.logprobs, |logprob| logprob as f32)?;
-        list::<FloatType, _, _>(&mut group, &samples, |s| &s.advantages, |advantage| advantage as f32)?;
+        optional_text(&mut group, &samples, |s| s.error.as_deref())?;
+        optional_text(&mut group, &samples, |s| s.stop_condition.as_deref())?;
+        let turns = |s: &Sample| s.turns.clone();
+        list::<Int32Type, _, _>(&mut group, &samples, turns, |turn| turn.turn.cast_signed())?;
+        list::<Int32Type, _, _>(&mut group, &samples, turns, |turn| turn.first_token.cast_signed())?;
+        list::<Int32Type, _, _>(&mut group, &samples, turns, |turn| turn.tokens.cast_signed())?;
+        optional_list::<DoubleType, _>(&mut group, &samples, |turn| turn.reward)?;
+        optional_list::<ByteArrayType, _>(&mut group, &samples, |turn| {
+            turn.policy_version.as_deref().map(ByteArray::from)
+        })?;
+        list::<Int32Type, _, _>(&mut group, &samples, |s| s.token_ids.clone(), |id| id.cast_signed())?;
+        list::<Int32Type, _, _>(&mut group, &samples, |s| s.loss_mask.clone(), i32::from)?;
+        list::<FloatType, _, _>(&mut group, &samples, |s| s.logprobs.clone(), |logprob| logprob as f32)?;
+        list::<FloatType, _, _>(
+            &mut group,
+            &samples,
+            |s| s.advantages.clone(),
+            |advantage| advantage as f32,
+        )?;
+        list::<Int32Type, _, _>(&mut group, &samples, flat_experts, u32::cast_signed)?;
+        list::<Int32Type, _, _>(&mut group, &samples, experts_shape, |length| length as i32)?;
         group.close()?;
         Ok(())
     }
@@ -135,21 +177,65 @@ fn flat<T: DataType, W: Write + Send>(
     write_column::<T, W>(group, &values, None, None)
 }
 
-fn list<T: DataType, W: Write + Send, V: Copy>(
+fn optional_text<W: Write + Send>(
     group: &mut Group<'_, W>,
     samples: &[Sample],
-    values: impl Fn(&Sample) -> &Vec<V>,
+    text: impl Fn(&Sample) -> Option<&str>,
+) -> Result<(), ParquetError> {
+    let known: Vec<_> = samples.iter().filter_map(|sample| text(sample).map(ByteArray::from)).collect();
+    let is_known: Vec<_> = samples.iter().map(|sample| i16::from(text(sample).is_some())).collect();
+    write_column::<ByteArrayType, W>(group, &known, Some(&is_known), None)
+}
+
+fn list<T: DataType, W: Write + Send, V>(
+    group: &mut Group<'_, W>,
+    samples: &[Sample],
+    values: impl Fn(&Sample) -> Vec<V>,
     value: impl Fn(V) -> T::T,
 ) -> Result<(), ParquetError> {
-    let all: Vec<T::T> = samples.iter().flat_map(|sample| values(sample).iter().map(|&v| value(v))).collect();
     // An empty list is a place without a value. The first value of a list begins a row; the others repeat it.
-    let (mut definitions, mut repetitions) = (Vec::new(), Vec::new());
+    let (mut all, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     for sample in samples {
-        let length = values(sample).len();
+        let values = values(sample);
+        let length = values.len();
+        all.extend(values.into_iter().map(&value));
         definitions.extend(std::iter::repeat_n(i16::from(length > 0), length.max(1)));
         repetitions.extend((0..length.max(1)).map(|place| i16::from(place > 0)));
     }
     write_column::<T, W>(group, &all, Some(&definitions), Some(&repetitions))
+}
+
+/// A column of the turns whose values may be missing.
+fn optional_list<T: DataType, W: Write + Send>(
+    group: &mut Group<'_, W>,
+    samples: &[Sample],
+    value: impl Fn(&SampledTurn) -> Option<T::T>,
+) -> Result<(), ParquetError> {
+    let (mut known, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+    for sample in samples {
+        if sample.turns.is_empty() {
+            definitions.push(0);
+            repetitions.push(0);
+        }
+        for (place, turn) in sample.turns.iter().enumerate() {
+            let value = value(turn);
+            definitions.push(1 + i16::from(value.is_some()));
+            repetitions.push(i16::from(place > 0));
+            known.extend(value);
+        }
+    }
+    write_column::<T, W>(group, &known, Some(&definitions), Some(&repetitions))
+}
+
+fn flat_experts(sample: &Sample) -> Vec<u32> {
+    sample.routed_experts.iter().flatten().flatten().flatten().copied().collect()
+}
+
+fn experts_shape(sample: &Sample) -> Vec<usize> {
+    let Some(tokens) = &sample.routed_experts else { return Vec::new() };
+    let layers = tokens.first().map_or(0, Vec::len);
+    let experts = tokens.first().and_then(|token| token.first()).map_or(0, Vec::len);
+    vec![tokens.len(), layers, experts]
 }
 
 pub(crate) fn write_column<T: DataType, W: Write + Send>(
@@ -185,10 +271,22 @@ mod tests {
             reward: 0.25,
             advantage: example_id.is_multiple_of(2).then_some(-0.5),
             is_truncated: example_id == 0,
+            error: (example_id == 1).then(|| "ModelError".into()),
+            stop_condition: Some("max_turns_reached".into()),
+            turns: (0..tokens.min(2))
+                .map(|turn| SampledTurn {
+                    turn,
+                    first_token: turn + 1,
+                    tokens: 1,
+                    reward: (turn == 0).then_some(0.5),
+                    policy_version: (turn == 1).then(|| "step-3".into()),
+                })
+                .collect(),
             token_ids: (0..tokens).map(|id| u32::MAX - id).collect(),
             loss_mask: (0..tokens).map(|id| u8::from(id > 0)).collect(),
             logprobs: (0..tokens).map(|id| -f64::from(id)).collect(),
             advantages: (0..tokens).map(|id| if id > 0 { -0.5 } else { 0.0 }).collect(),
+            routed_experts: (example_id == 0).then(|| (0..tokens).map(|id| vec![vec![id, 7]]).collect()),
         }
     }
 
@@ -228,7 +326,7 @@ mod tests {
     #[test]
     fn a_file_of_no_samples_has_the_schema() {
         let file = written([]);
-        assert_eq!(file.metadata().file_metadata().schema_descr().num_columns(), 12);
+        assert_eq!(file.metadata().file_metadata().schema_descr().num_columns(), 21);
         assert!(rows(&file).is_empty());
     }
 }

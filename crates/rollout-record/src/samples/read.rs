@@ -1,25 +1,32 @@
 //! Samples from saved outputs, one row at a time.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::{self, BufRead},
     sync::Arc,
 };
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::lines::Lines;
-use rollout_core::row::TaskResult;
-use rollout_core::sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout};
+use rollout_core::{
+    response::{Response, RoutedExperts},
+    row::{OutputError, STOPPED_BY_TIMEOUT, TaskResult},
+    sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout},
+};
 
 /// Reads the samples of saved outputs. At any time it holds one row.
 ///
-/// A line that gives no samples is an error, after which it goes on with the next line; whoever reads decides.
+/// A line that gives no samples is an error, after which it goes on with the next line; the caller decides. Rollouts that
+/// failed or timed out are left out and counted, unless [`include_errors`](Self::include_errors) asks for them.
 #[derive(Debug)]
 pub struct SampleReader<R> {
     rows: Lines<R>,
     line: u64,
     ready: VecDeque<Sample>,
+    includes_errors: bool,
+    left_out: BTreeMap<String, u64>,
 }
 
 /// Why a line gave no samples.
@@ -74,6 +81,10 @@ struct Row {
     task: String,
     reward: Option<f64>,
     advantage: Option<f64>,
+    #[serde(default)]
+    error: Option<OutputError>,
+    #[serde(default)]
+    stop_condition: Option<String>,
     trajectory: Option<Vec<Step>>,
 }
 
@@ -81,11 +92,15 @@ struct Row {
 #[derive(Deserialize)]
 pub(super) struct Step {
     tokens: Option<StepTokens>,
+    #[serde(default)]
+    reward: Option<f64>,
     advantage: Option<f64>,
     #[serde(default)]
     is_truncated: bool,
     #[serde(default)]
     trajectory_id: Arc<str>,
+    #[serde(default)]
+    response: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -94,12 +109,48 @@ struct StepTokens {
     completion_ids: Vec<u32>,
     completion_mask: Option<Vec<u8>>,
     completion_logprobs: Vec<f64>,
+    #[serde(default)]
+    routed_experts: Option<RoutedExperts>,
+}
+
+impl Step {
+    /// The version of the policy that sampled the turn.
+    fn policy_version(&self) -> Option<Arc<str>> {
+        let response = Response::deserialize(self.response.as_ref()?).ok()?;
+        response.policy_version().map(Into::into)
+    }
+}
+
+/// Why a rollout is out of training: the names of its error and causes, or the stop condition of a timeout. None if it
+/// is not.
+pub(super) fn cut_short(error: Option<&OutputError>, stop_condition: Option<&str>) -> Option<String> {
+    match error {
+        Some(error) => Some(error.error_chain_str.clone()),
+        None => stop_condition.filter(|name| *name == STOPPED_BY_TIMEOUT).map(str::to_owned),
+    }
 }
 
 impl<R: BufRead> SampleReader<R> {
     /// Reads rows of `outputs.jsonl`.
     pub fn new(rows: R) -> Self {
-        Self { rows: Lines::new(rows), line: 0, ready: VecDeque::new() }
+        Self {
+            rows: Lines::new(rows),
+            line: 0,
+            ready: VecDeque::new(),
+            includes_errors: false,
+            left_out: BTreeMap::new(),
+        }
+    }
+
+    /// Whether rollouts that failed or timed out give samples too.
+    #[must_use]
+    pub fn include_errors(self, includes_errors: bool) -> Self {
+        Self { includes_errors, ..self }
+    }
+
+    /// The rollouts that were left out so far, by cause: the names of an error and its causes, or a stop condition.
+    pub fn left_out(&self) -> &BTreeMap<String, u64> {
+        &self.left_out
     }
 
     /// Makes the samples of the next row ready. False at the end.
@@ -108,7 +159,11 @@ impl<R: BufRead> SampleReader<R> {
         let Some(line) = read else { return Ok(false) };
         self.line = line.number;
         if !line.is_blank() {
-            self.ready = samples(line.bytes, line.number)?.into();
+            let row = row(line.bytes, line.number)?;
+            match cut_short(row.error.as_ref(), row.stop_condition.as_deref()) {
+                Some(cause) if !self.includes_errors => *self.left_out.entry(cause).or_default() += 1,
+                _ => self.ready = samples(row, line.number)?.into(),
+            }
         }
         Ok(true)
     }
@@ -131,34 +186,40 @@ impl<R: BufRead> Iterator for SampleReader<R> {
     }
 }
 
-fn samples(row: &[u8], line: u64) -> Result<Vec<Sample>, ReadError> {
-    let row: Row = serde_json::from_slice(row).map_err(|source| match is_answer(row) {
+fn row(row: &[u8], line: u64) -> Result<Row, ReadError> {
+    serde_json::from_slice(row).map_err(|source| match is_answer(row) {
         true => ReadError::Benchmark { line },
         false => ReadError::NotARow { line, source },
-    })?;
+    })
+}
+
+fn samples(row: Row, line: u64) -> Result<Vec<Sample>, ReadError> {
     let steps = row.trajectory.ok_or(ReadError::NoTrajectory { line })?;
-    of_steps(row.example_id, row.task.into(), row.reward.unwrap_or(0.0), row.advantage, &steps)
-        .map_err(|source| ReadError::NoSamples { line, source })
+    let rollout = SampledRollout {
+        example_id: row.example_id,
+        task: row.task.into(),
+        reward: row.reward.unwrap_or(0.0),
+        advantage: row.advantage,
+        error: row.error.map(|error| error.error_chain_str.into()),
+        stop_condition: row.stop_condition.map(Into::into),
+    };
+    of_steps(rollout, &steps).map_err(|source| ReadError::NoSamples { line, source })
 }
 
 /// The samples of the saved turns of a rollout.
-pub(super) fn of_steps(
-    example_id: u64,
-    task: Arc<str>,
-    reward: f64,
-    advantage: Option<f64>,
-    steps: &[Step],
-) -> Result<Vec<Sample>, SampleError> {
-    let advantage = advantage.or_else(|| steps.iter().find_map(|step| step.advantage));
-    let rollout = SampledRollout { example_id, task, reward, advantage };
+pub(super) fn of_steps(mut rollout: SampledRollout, steps: &[Step]) -> Result<Vec<Sample>, SampleError> {
+    rollout.advantage = rollout.advantage.or_else(|| steps.iter().find_map(|step| step.advantage));
     let turns = steps.iter().map(|step| SampleTurn {
         tokens: step.tokens.as_ref().map(|tokens| SampleTokens {
             prompt_ids: &tokens.prompt_ids,
             completion_ids: &tokens.completion_ids,
             completion_mask: tokens.completion_mask.as_deref(),
             completion_logprobs: &tokens.completion_logprobs,
+            routed_experts: tokens.routed_experts.as_ref(),
         }),
+        reward: step.reward,
         advantage: step.advantage,
+        policy_version: step.policy_version(),
         is_truncated: step.is_truncated,
         trajectory_id: &step.trajectory_id,
     });
@@ -207,6 +268,48 @@ mod tests {
         let sample = read(&ROW.replace('\n', "")).remove(0).unwrap();
         assert_eq!((sample.example_id, &*sample.task, &*sample.trajectory_id), (1, "t", "x"));
         assert_eq!((sample.reward, sample.advantage, sample.is_truncated), (2.0, Some(0.5), true));
+    }
+
+    #[test]
+    fn rollouts_that_failed_or_timed_out_are_left_out_and_counted() {
+        let row = |more: &str| ROW.replace('\n', "").replacen('{', &format!("{{{more}, "), 1);
+        let failed =
+            r#""error": {"error": "ModelError", "error_chain_str": "ModelError -> HTTPStatusError"}"#;
+        let text = [
+            row(r#""stop_condition": "max_turns_reached", "error": null"#),
+            row(failed),
+            row(r#""stop_condition": "timeout_reached""#),
+            row(failed),
+        ]
+        .join("\n");
+        let mut reader = SampleReader::new(text.as_bytes());
+        assert_eq!(reader.by_ref().map(Result::unwrap).count(), 1);
+        let left_out: Vec<_> =
+            reader.left_out().iter().map(|(cause, number)| (cause.as_str(), *number)).collect();
+        assert_eq!(left_out, [("ModelError -> HTTPStatusError", 2), ("timeout_reached", 1)]);
+
+        let mut all = SampleReader::new(text.as_bytes()).include_errors(true);
+        let samples: Vec<_> = all.by_ref().map(Result::unwrap).collect();
+        let ends: Vec<_> =
+            samples.iter().map(|s| (s.error.as_deref(), s.stop_condition.as_deref())).collect();
+        assert_eq!(ends[0], (None, Some("max_turns_reached")));
+        assert_eq!(ends[1], (Some("ModelError -> HTTPStatusError"), None));
+        assert_eq!(ends[2], (None, Some("timeout_reached")));
+        assert!(all.left_out().is_empty());
+    }
+
+    #[test]
+    fn turns_have_their_rewards_and_the_version_of_the_policy() {
+        let row = ROW.replace('\n', "").replace(
+            r#""trajectory_id": "x","#,
+            r#""trajectory_id": "x", "reward": 0.25, "response": {"model": "m", "policy_version": 7,
+                "message": {"role": "assistant", "content": "hi"}},"#,
+        );
+        let sample = read(&row.replace('\n', "")).remove(0).unwrap();
+        assert_eq!(
+            (sample.turns[0].reward, sample.turns[0].policy_version.as_deref()),
+            (Some(0.25), Some("7"))
+        );
     }
 
     #[test]

@@ -7,7 +7,10 @@ use serde_json::Value;
 
 use super::read;
 use crate::saved::{Conversation, SavedTrial};
-use rollout_core::sample::{Sample, SampleError, SampleTokens, SampleTurn, SampledRollout, samples};
+use rollout_core::{
+    advantage::GroupMember,
+    sample::{Sample, SampleError, SampleTokens, SampleTurn, SampledRollout, samples},
+};
 
 /// Why a trial gave no samples.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +44,32 @@ pub fn trial_samples(
         None | Some(Value::Null) => return Err(TrialSampleError::NoTrajectory),
         Some(steps) => Vec::<read::Step>::deserialize(steps).map_err(TrialSampleError::Damaged)?,
     };
-    let advantage = row.columns.get("advantage").and_then(Value::as_f64);
-    read::of_steps(row.example_id, row.task.as_str().into(), row.reward, advantage, &steps)
-        .map_err(TrialSampleError::Turns)
+    let rollout = SampledRollout {
+        example_id: row.example_id,
+        task: row.task.as_str().into(),
+        reward: row.reward,
+        advantage: row.columns.get("advantage").and_then(Value::as_f64),
+        error: row.error.as_ref().map(|error| error.error_chain_str.as_str().into()),
+        stop_condition: row.stop_condition.as_deref().map(Into::into),
+    };
+    read::of_steps(rollout, &steps).map_err(TrialSampleError::Turns)
+}
+
+/// A trial as a member of its group, and why it is out of the group's baseline and of training, if it is.
+///
+/// That is an error of any kind, or a timeout: the reward of such a trial says little about the model. None if there is
+/// no reward to compare.
+pub fn group_member(
+    trial: &SavedTrial,
+    said: Option<&Conversation>,
+) -> Option<(GroupMember, Option<String>)> {
+    let row = said.and_then(|said| said.row.as_ref());
+    let cause = match row {
+        Some(row) => read::cut_short(row.error.as_ref(), row.stop_condition.as_deref()),
+        None => trial.result.error.as_ref().map(|error| error.kind.to_string()),
+    };
+    let reward = row.map(|row| row.reward).or(trial.result.reward)?;
+    Some((GroupMember { reward, is_excluded: cause.is_some() }, cause))
 }
 
 fn of_container(
@@ -53,15 +79,25 @@ fn of_container(
 ) -> Result<Vec<Sample>, TrialSampleError> {
     let reward = trial.result.reward.ok_or(TrialSampleError::NoReward)?;
     let trajectory_id: Arc<str> = trial.name().into();
-    let rollout = SampledRollout { example_id, task: trial.id.task.as_str().into(), reward, advantage: None };
+    let rollout = SampledRollout {
+        example_id,
+        task: trial.id.task.as_str().into(),
+        reward,
+        advantage: None,
+        error: trial.result.error.as_ref().map(|error| error.kind.as_str().into()),
+        stop_condition: None,
+    };
     let turns = said.turns.iter().map(|turn| SampleTurn {
         tokens: turn.tokens.as_ref().map(|tokens| SampleTokens {
             prompt_ids: &tokens.prompt_ids,
             completion_ids: &tokens.completion_ids,
             completion_mask: None,
             completion_logprobs: &tokens.completion_logprobs,
+            routed_experts: None,
         }),
+        reward: None,
         advantage: None,
+        policy_version: None,
         is_truncated: turn.finish_reason.as_deref() == Some("length"),
         trajectory_id: &trajectory_id,
     });

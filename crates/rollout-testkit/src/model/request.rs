@@ -14,7 +14,7 @@ pub enum RequestDialect {
 impl RequestDialect {
     pub(super) fn of(path: &str) -> Option<Self> {
         match path {
-            "/v1/chat/completions" => Some(Self::Chat),
+            "/v1/chat/completions" | "/v1/chat/completions/tokens" => Some(Self::Chat),
             "/v1/messages" => Some(Self::Messages),
             _ => None,
         }

@@ -98,6 +98,11 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>) {
 async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<Body>, CutHere> {
     let _waiting = Waiting::new(shared);
     let path = request.uri().path();
+    if request.method() == Method::POST && path == "/tokenize" {
+        let body = request.into_body().collect().await.map_err(|_| CutHere)?.to_bytes();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        return Ok(json_response(&token::tokenized(&body)));
+    }
     let Some(dialect) = RequestDialect::of(path) else {
         return Ok(match (request.method(), path) {
             (&Method::GET, "/v1/models") => models(),
@@ -153,7 +158,11 @@ fn models() -> Response<Body> {
     let list = json!({"object": "list", "data": [
         {"id": "scripted", "object": "model", "created": 1_700_000_000, "owned_by": "rollout"},
     ]});
-    let mut response = Response::new(Body::whole(list.to_string().into()));
+    json_response(&list)
+}
+
+fn json_response(body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::whole(body.to_string().into()));
     let json = hyper::header::HeaderValue::from_static("application/json");
     response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
     response

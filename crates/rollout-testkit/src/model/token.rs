@@ -3,7 +3,7 @@
 //! A prompt of a later turn begins with the tokens of the prompt and completion before it, as it does with a chat
 //! template that changes nothing of what was said.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     reply::{Said, Tokens},
@@ -20,6 +20,25 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// The tokens of a prompt, and then those that begin the model's message.
 pub(super) fn prompt_ids(body: &Value) -> Vec<u32> {
+    // A prompt may come as tokens.
+    if let Some(tokens) = body.get("tokens") {
+        return serde_json::from_value(tokens.clone()).unwrap_or_default();
+    }
+    let mut ids = message_ids(body);
+    ids.push(id("assistant"));
+    ids
+}
+
+/// What `/tokenize` answers.
+pub(super) fn tokenized(body: &Value) -> Value {
+    let mut ids = message_ids(body);
+    if body["add_generation_prompt"] == true {
+        ids.push(id("assistant"));
+    }
+    json!({"count": ids.len(), "max_model_len": 1 << 20, "tokens": ids})
+}
+
+fn message_ids(body: &Value) -> Vec<u32> {
     let mut ids = Vec::new();
     // Anthropic's dialect has the system's message on its own.
     if let Some(system) = body.get("system") {
@@ -37,7 +56,6 @@ pub(super) fn prompt_ids(body: &Value) -> Vec<u32> {
         }
         ids.push(END);
     }
-    ids.push(id("assistant"));
     ids
 }
 
@@ -65,7 +83,6 @@ fn id(word: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 

@@ -203,12 +203,12 @@ impl Interaction for Question {
     async fn render_completion(&self, state: &mut State) -> Result<(), Error> {
         let completion = state.conversation_after_prompt();
         match predicted_answer(&completion) {
-            Some(answer) => state.set(PREDICTED_ANSWER, answer),
+            Some(answer) => state.set(PREDICTED_ANSWER, answer)?,
             None if state.prompt_too_long => {
                 let text = "the question is longer than the model reads";
-                state.error.get_or_insert_with(|| Error::new(ErrorKind::Model, text));
+                state.error.get_or_insert_with(|| Error::new(ErrorKind::OverlongPrompt, text));
             }
-            None => state.set(PREDICTED_ANSWER, NO_ANSWER),
+            None => state.set(PREDICTED_ANSWER, NO_ANSWER)?,
         }
         state.completion = Some(completion);
         Ok(())

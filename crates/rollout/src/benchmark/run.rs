@@ -25,7 +25,7 @@ use crate::{
     config::{LoadedBenchmark, NotText, Problems, RolloutConfig},
     job::{
         Cancel, ExampleSet, ExampleWriter, JUDGE, Job, JobError, NoProvider, Plan, PlanError, Rerun,
-        Resumable, ResumeError, StoredExamples,
+        Resumable, ResumeError, StoredExamples, rollouts::COUNTS_AS_ZERO,
     },
 };
 use rollout_core::summary::RolloutSummary;
@@ -227,7 +227,8 @@ impl Run {
         if let Some(lost) = lost {
             return Err(EvalError::ToolServer(Box::new(lost)));
         }
-        if result.cancelled {
+        // Averages of a part of the questions would look like those of all.
+        if result.cancelled || result.stopped.is_some() {
             return Ok(EvalOutcome { result, summary: None });
         }
         let (totals, seconds) = (result.totals.clone(), result.total_duration_sec);
@@ -251,8 +252,9 @@ impl Run {
 async fn pass_on(mut heard: UnboundedReceiver<Event>, events: &UnboundedSender<Event>) -> u64 {
     let mut failures = 0;
     while let Some(event) = heard.recv().await {
-        failures +=
-            u64::from(matches!(&event, Event::TrialFinished { result, .. } if !result.notes.is_empty()));
+        if let Event::TrialFinished { result, .. } = &event {
+            failures += u64::from(result.notes.iter().any(|note| note.ends_with(COUNTS_AS_ZERO)));
+        }
         // A reader that went away is no reason to stop.
         let _ = events.send(event);
     }

@@ -18,6 +18,7 @@ use super::{
     task::MEMORY,
     tools,
 };
+use rollout_core::advantage::Advantage;
 use rollout_core::message::{Message, Messages, Role};
 use rollout_core::quantity::{Bytes, Cpus};
 use rollout_model::Limits;
@@ -117,8 +118,21 @@ rollout_settings::settings! {
         pub independent_scoring: bool = flag(false),
         /// The least reward that counts as solved.
         pub pass_threshold: f64 = finite().default(0.5),
+        /// How advantages are computed from the rewards of an example's rollouts.
+        ///
+        /// `group_mean`: the reward minus the mean of the group. `leave_one_out`: the reward minus the mean of the other
+        /// rollouts. `normalised`: `group_mean` divided by the standard deviation of the group.
+        pub advantage: Advantage = word(&ADVANTAGES).default(Advantage::GroupMean).recorded_where_written(),
+        /// Whether rollouts that failed or timed out count in the baseline of the advantages, and give training samples.
+        pub include_errors: bool = flag(false).recorded_where_written(),
     }
 }
+
+const ADVANTAGES: [(&str, Advantage); 3] = [
+    ("group_mean", Advantage::GroupMean),
+    ("leave_one_out", Advantage::LeaveOneOut),
+    ("normalised", Advantage::Normalised),
+];
 
 const KINDS: [(&str, InteractionKind); 3] = [
     ("single_turn", InteractionKind::SingleTurn),

@@ -64,6 +64,11 @@ rollout_settings::settings! {
         ///
         /// For [training](training.md).
         pub token_ids: bool = flag(false),
+        /// Sends what the model said back as its tokens, where the server takes them.
+        ///
+        /// So no template or tokeniser changes what was sampled, and a rollout is one training sample. Needs `token_ids`.
+        /// See [prompts as tokens](training.md#prompts-as-tokens).
+        pub token_prompts: bool = flag(false).recorded_where_written(),
         /// The longest sequence that training takes, in tokens.
         ///
         /// Token data beyond it is cut.

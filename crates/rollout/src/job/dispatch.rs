@@ -15,20 +15,22 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Cancel, Collector, History, JUDGE, Job, JobError, Plan, Store,
+    Cancel, Collector, JUDGE, Job, JobError, Plan, Store,
+    earlier_rows::EarlierRows,
     planned::Work,
     provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
     rollouts::{Fate, Finished, Group, Keep, RolloutEnd},
     saved_rows::SavedRows,
     sections::Sections,
+    streak::FailureStreak,
     summary::{self, ResultFile, Rows, Times},
 };
 use crate::trial::{self, Installs, Progress, Trial, TrialEnd};
 use rollout_core::{
     event::{Event, JobKind, Phase},
     name::TrialIndex,
-    result::{ErrorType, JobResult, TrialError, TrialResult},
+    result::{EarlyStop, ErrorType, JobResult, TrialError, TrialResult},
 };
 use rollout_env::Provider;
 use rollout_model as model;
@@ -62,7 +64,18 @@ impl Job {
             None => None,
         };
         let Self {
-            plan, provider, name, store, mut sections, rows, todo, history, warnings, collector, ..
+            plan,
+            provider,
+            name,
+            store,
+            mut sections,
+            rows,
+            earlier_rows,
+            todo,
+            history,
+            warnings,
+            collector,
+            ..
         } = self;
         let settling = Arc::clone(&provider);
         if let Some(provenance) = &provenance {
@@ -105,6 +118,9 @@ impl Job {
             keep: Keep { rows: recorder.writes(), outputs: collector.is_some() },
             events: events.clone(),
             rows,
+            earlier_rows,
+            streak: FailureStreak::default(),
+            stopped: None,
             sections,
             collector,
             clock,
@@ -118,6 +134,7 @@ impl Job {
             in_recorder: VecDeque::new(),
             waiting_bytes: 0,
             told_scoring: false,
+            has_skipped: false,
             cancelled: false,
             failure: None,
         };
@@ -129,7 +146,7 @@ impl Job {
         while let Ok(done) = recorded.try_recv() {
             dispatcher.recorded(done);
         }
-        let Dispatcher { rows, sections, cancelled, failure, mut collector, .. } = dispatcher;
+        let Dispatcher { rows, sections, cancelled, stopped, failure, mut collector, .. } = dispatcher;
 
         let ended_at = Timestamp::now();
         let seconds = history.seconds + clock.elapsed().as_secs_f64();
@@ -160,10 +177,10 @@ impl Job {
                 (None, Ok(())) => {}
             }
             if let (Some(collector), Some((_, metadata))) = (&mut collector, averages.into_iter().next()) {
-                collector.end(metadata, cancelled);
+                collector.end(metadata, cancelled || stopped.is_some());
             }
             let report = summary::report(&plan, &rows);
-            let result = summary::aggregate(&plan, &rows, &report, &name, cancelled, times);
+            let result = summary::aggregate(&plan, &rows, &report, &name, (cancelled, stopped), times);
             if let (Some(mut journal), Some(dir)) = (journal, dir) {
                 journal.push(&JournalEntry::RunEnded { at: ended_at, cancelled });
                 journal.sync()?;
@@ -213,6 +230,10 @@ struct Dispatcher {
     keep: Keep,
     events: UnboundedSender<Event>,
     rows: Rows,
+    earlier_rows: Arc<EarlierRows>,
+    streak: FailureStreak,
+    /// Why the job stops though trials are left.
+    stopped: Option<EarlyStop>,
     sections: Sections,
     collector: Option<Box<dyn Collector>>,
     clock: Instant,
@@ -232,6 +253,8 @@ struct Dispatcher {
     waiting_bytes: usize,
     /// Whether it was told that a function of a rubric fails.
     told_scoring: bool,
+    /// Whether a trial that ran was cut off.
+    has_skipped: bool,
     cancelled: bool,
     failure: Option<JobError>,
 }
@@ -261,6 +284,8 @@ impl Dispatcher {
             }
             if self.running.is_empty() && self.in_recorder.is_empty() {
                 self.cancelled |= !queue.is_empty() && cancel.graceful.is_cancelled();
+                // If the last trials failed, there was nothing left to stop.
+                self.stopped = self.stopped.take().filter(|_| !queue.is_empty() || self.has_skipped);
                 return;
             }
             // In this order, what a trial told is heard before its end.
@@ -341,7 +366,9 @@ impl Dispatcher {
                         false => rest.iter().take_while(|other| place(other) == place(&index)).count() as u64,
                     };
                     let (rollouts, model) = (Arc::clone(rollouts), Arc::clone(model));
-                    let group = Group::new(Arc::clone(&plan), rollouts, model, self.keep, others + 1);
+                    let earlier = (Arc::clone(&self.earlier_rows), place(&index));
+                    let group =
+                        Group::new(Arc::clone(&plan), rollouts, model, self.keep, others + 1, earlier);
                     (Arc::new(group), others + 1)
                 });
                 if left > 1 {
@@ -387,6 +414,7 @@ impl Dispatcher {
         let finished = match (end, index) {
             (Ok(End::Trial(TrialEnd::Finished(result))), Some(index)) => vec![Finished::new(index, *result)],
             (Ok(End::Trial(TrialEnd::Cancelled)), Some(index)) => {
+                self.has_skipped = true;
                 self.tell(Event::TrialSkipped { index });
                 return;
             }
@@ -396,7 +424,15 @@ impl Dispatcher {
             }
             (Ok(End::Rollout(RolloutEnd { fate, finished })), index) => {
                 match (fate, index) {
-                    (Fate::Cancelled, Some(index)) => self.tell(Event::TrialSkipped { index }),
+                    (Fate::Cancelled, Some(index)) => {
+                        self.has_skipped = true;
+                        self.tell(Event::TrialSkipped { index });
+                    }
+                    (Fate::Lost(error), Some(index)) => {
+                        self.tell(Event::TrialSkipped { index });
+                        self.failure.get_or_insert(error);
+                        self.stop.cancel();
+                    }
                     (Fate::Unauthorized(error), Some(index)) => self.unauthorized(index, error),
                     (Fate::Unscored(error), Some(index)) => {
                         self.tell(Event::TrialSkipped { index });
@@ -430,7 +466,10 @@ impl Dispatcher {
 
     /// Stops the job: no other trial can do better with this key.
     fn refused(&mut self, who: String, error: model::Error) {
-        self.failure.get_or_insert(JobError::Unauthorized { who, source: error });
+        self.failure.get_or_insert(match error.kind {
+            model::ErrorKind::Unsupported => JobError::Unsupported { who, source: error },
+            _ => JobError::Unauthorized { who, source: error },
+        });
         self.stop.cancel();
     }
 
@@ -440,6 +479,9 @@ impl Dispatcher {
             for trial in &mut finished {
                 let threshold = self.plan.parts(trial.index).1.pass_threshold;
                 Arc::make_mut(&mut trial.result).pass_threshold = threshold;
+                if !trial.is_rescored {
+                    self.stop_early(trial.index, &trial.result);
+                }
             }
             let bytes = finished.iter().filter_map(|trial| trial.row.as_ref()).map(Vec::len).sum::<usize>();
             self.in_recorder.push_back(bytes);
@@ -470,9 +512,15 @@ impl Dispatcher {
             Recorded::Warning(message) => return self.tell(Event::Warning { message }),
         };
         let mut outputs = Vec::new();
-        for Finished { index, result, output, .. } in trials {
+        for Finished { index, result, output, is_rescored, .. } in trials {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
+            if is_rescored {
+                if let (Some(collector), Some(output)) = (&mut self.collector, output) {
+                    collector.rescored(output);
+                }
+                continue;
+            }
             tracing::info!(trial = %self.plan.trial(index), reward = ?result.reward, error = ?result.error, "trial ended");
             if let (false, Work::Example { .. }, Some(note)) =
                 (self.told_scoring, &self.plan.parts(index).1.work, result.notes.first())
@@ -489,6 +537,19 @@ impl Dispatcher {
             let metadata =
                 || section.so_far(&self.plan, self.earlier_seconds + self.clock.elapsed().as_secs_f64());
             collector.group(outputs, &metadata);
+        }
+    }
+
+    /// Stops a job whose trials fail one after the other with one cause. One of which nothing is kept goes on: it could
+    /// not be resumed.
+    fn stop_early(&mut self, index: TrialIndex, result: &TrialResult) {
+        let (_, task, _) = self.plan.place(index);
+        let stop = self.streak.add(result, task, self.plan.tasks().len());
+        if self.dir.is_some() && self.stopped.is_none() && !self.stop.is_cancelled() {
+            self.stopped = stop;
+            if self.stopped.is_some() {
+                self.stop.cancel();
+            }
         }
     }
 
@@ -539,36 +600,4 @@ fn panicked_recorder(dir: Option<&JobDir>) -> JobError {
         path: dir.map(JobDir::journal).unwrap_or_default(),
         source: std::io::Error::other("the thread that writes it panicked"),
     })
-}
-
-impl History {
-    /// Takes note of an entry of an earlier run.
-    pub(super) fn hear(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
-        self.ended_at = match entry {
-            JournalEntry::RunEnded { at, cancelled: false } => Some(*at),
-            _ => None,
-        };
-        match entry {
-            JournalEntry::RunStarted { at, .. } => {
-                self.first_start.get_or_insert(*at);
-                *run = Some(*at);
-            }
-            // A run that was killed lasted at least until its last trial ended.
-            JournalEntry::Trial { result, .. } => self.advance(run, result.timestamps.ended_at),
-            JournalEntry::RunEnded { at, .. } => {
-                self.advance(run, *at);
-                *run = None;
-            }
-            JournalEntry::Job(_) => {}
-        }
-    }
-
-    fn advance(&mut self, run: &mut Option<Timestamp>, to: Timestamp) {
-        if let Some(from) = run
-            && to > *from
-        {
-            self.seconds += to.duration_since(*from).as_secs_f64();
-            *from = to;
-        }
-    }
 }

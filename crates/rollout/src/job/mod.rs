@@ -5,9 +5,11 @@
 
 mod difference;
 mod dispatch;
+mod earlier_rows;
 mod episode_log;
 mod examples;
 mod growth;
+mod history;
 mod journaled;
 mod moved_rows;
 mod no_provider;
@@ -21,6 +23,7 @@ mod saved;
 mod saved_rows;
 mod sections;
 mod settled;
+mod streak;
 mod summary;
 
 use std::{
@@ -39,7 +42,10 @@ pub use plan::{Plan, PlanAgent, PlanError, Selection};
 pub use planned::{PlanDataset, PlanTask, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
-use self::{journaled::Journaled, provenance::TaskHashes, sections::Sections, summary::Rows};
+use self::{
+    earlier_rows::EarlierRows, journaled::Journaled, provenance::TaskHashes, sections::Sections,
+    summary::Rows,
+};
 use rollout_core::{provenance::Provenance, row::RolloutOutput};
 use rollout_env::Provider;
 use rollout_model as model;
@@ -63,6 +69,8 @@ pub struct Job {
     store: Option<Store>,
     sections: Sections,
     rows: Rows,
+    /// Rows of groups that this run adds members to.
+    earlier_rows: Arc<EarlierRows>,
     /// The trials that this run is to do.
     todo: Vec<rollout_core::name::TrialIndex>,
     history: History,
@@ -89,6 +97,9 @@ struct Store {
 pub(crate) trait Collector: Send {
     /// Rollouts that are over and recorded, with what all of them come to so far.
     fn group(&mut self, outputs: Vec<RolloutOutput>, metadata: &dyn Fn() -> GenerateMetadata);
+
+    /// A rollout of an earlier run that was scored again, together with new members of its group.
+    fn rescored(&mut self, output: RolloutOutput);
 
     /// What they came to in the end.
     fn end(&mut self, metadata: GenerateMetadata, cancelled: bool);
@@ -162,6 +173,14 @@ pub enum JobError {
         /// What the server said.
         source: model::Error,
     },
+    /// The server of a model cannot do what the job asks for: no other rollout could do better.
+    #[error("{who} cannot be used as the job asks for, so the job was stopped")]
+    Unsupported {
+        /// Which model, as in a sentence.
+        who: String,
+        /// What is missing.
+        source: model::Error,
+    },
     /// A result file cannot be written.
     #[error("results can no longer be recorded, so the job was stopped")]
     Record(#[from] WriteError),
@@ -187,6 +206,9 @@ impl JobError {
                 "set the right api_key for this base_url, then `rollout resume` the job: every finished trial is kept"
                     .to_owned(),
             ),
+            Self::Unsupported { .. } => {
+                Some("change the model's settings or its server, then start a new job".to_owned())
+            }
             Self::Config { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
             Self::Directory { .. } | Self::Tasks(_) | Self::Rows { .. } => None,
         }
@@ -234,6 +256,7 @@ impl Job {
             store: Some(store),
             sections,
             rows,
+            earlier_rows: Arc::default(),
             todo,
             history: History::default(),
             settled_at: None,
@@ -279,6 +302,7 @@ impl Job {
             store: None,
             sections: Sections::new(&plan, None),
             rows: Rows::new(plan.len()),
+            earlier_rows: Arc::default(),
             todo: plan.indexes().collect(),
             history: History::default(),
             settled_at: None,

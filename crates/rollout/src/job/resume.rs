@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    ConfigDifference, History, Job, JobError, NoProvider, Plan, PlanAgent, Store, difference,
+    ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, PlanAgent, Store, difference,
     growth::{changes, other_than_provider},
     header,
     journaled::Journaled,
@@ -285,6 +285,7 @@ impl Resumable {
             let mut history = History::default();
             let mut run = None;
             let mut missing = HashMap::new();
+            let mut tries = HashMap::new();
             let task_hashes = journaled.hashes(&plan);
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let mut journal = Journal::open(&dir.journal(), |entry| {
@@ -301,6 +302,9 @@ impl Resumable {
                 if sections.of(index).is_some() {
                     if saved.hear(index, &result) {
                         rows.set(index, &result);
+                        if result.tries > 1 {
+                            tries.insert(index, result.tries);
+                        }
                     }
                 } else if rows.set(index, &result)
                     && plan.parts(index).1.container().is_some()
@@ -344,6 +348,7 @@ impl Resumable {
                 true => history.settled_at(&dir, plan.len()),
                 false => None,
             };
+            let earlier_rows = Arc::new(EarlierRows::find(&plan, &sections, &todo, &tries)?);
             Ok::<_, ResumeError>(Job {
                 plan,
                 provider,
@@ -351,6 +356,7 @@ impl Resumable {
                 store: Some(Store { dir, journal, task_hashes }),
                 sections,
                 rows,
+                earlier_rows,
                 todo,
                 history,
                 settled_at,

@@ -15,16 +15,25 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Plan, dispatch::crashed};
+use super::{
+    JobError, Plan,
+    dispatch::crashed,
+    earlier_rows::{EarlierMember, EarlierRows},
+};
 use crate::{config::RetryConfig, rollouts::Rollouts, trial::Progress};
 use rollout_core::{
     name::{TrialId, TrialIndex},
-    result::{AgentUsage, ErrorType, TrialError, TrialResult},
+    result::{AgentUsage, ErrorType, FailureCause, TrialError, TrialResult},
     row::{OutputError, RolloutOutput, TaskResult},
     text::seconds,
 };
 use rollout_model::output::question_row;
-use rollout_model::{Error, ErrorKind, Halt, Model, State, output::state_to_output, rollout};
+use rollout_model::{
+    Error, ErrorKind, Halt, Model, State, output::state_to_output, output_to_state, replace_scores, rollout,
+};
+
+/// How the note on a function of a rubric ends that gave no score.
+pub(crate) const COUNTS_AS_ZERO: &str = "it counts as 0";
 
 /// What is done with finished rollouts.
 #[derive(Debug, Clone, Copy)]
@@ -43,12 +52,14 @@ pub(super) struct Finished {
     /// Its line in the file of its section.
     pub(super) row: Option<Vec<u8>>,
     pub(super) output: Option<RolloutOutput>,
+    /// Whether an earlier run finished it, and only its scores are new.
+    pub(super) is_rescored: bool,
 }
 
 impl Finished {
     /// A trial that leaves nothing but its result.
     pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
-        Self { index, result: Arc::new(result), row: None, output: None }
+        Self { index, result: Arc::new(result), row: None, output: None, is_rescored: false }
     }
 }
 
@@ -70,6 +81,8 @@ pub(super) enum Fate {
     Unauthorized(Error),
     /// The server of a model that scores refuses its key.
     Unscored(Error),
+    /// Rows of earlier members of its group cannot be read.
+    Lost(JobError),
 }
 
 /// Why a rollout has no state.
@@ -90,6 +103,8 @@ impl From<Halt> for Interrupted {
 enum Unscored {
     /// A model that was to score has the wrong key.
     Unauthorized(Error),
+    /// The rows of earlier members cannot be read.
+    Lost(JobError),
     /// Scoring still went on when the job had to stop. A resume does them again.
     Stopped,
 }
@@ -103,6 +118,8 @@ pub(super) struct Group {
     rollouts: Arc<Rollouts>,
     model: Arc<Model>,
     keep: Keep,
+    /// Rows of members that an earlier run finished, and which of them are of this group.
+    earlier: (Arc<EarlierRows>, Vec<TrialIndex>),
     seats: Mutex<Seats>,
 }
 
@@ -126,13 +143,17 @@ impl Group {
         model: Arc<Model>,
         keep: Keep,
         members: u64,
+        (earlier, (agent, task)): (Arc<EarlierRows>, (usize, usize)),
     ) -> Self {
+        let all = (1..=plan.tasks[task].attempts).map(|attempt| plan.index(agent, task, attempt));
+        let ours = all.filter(|index| earlier.contains(*index)).collect();
         let over = Vec::with_capacity(members as usize);
         let model = match model.client.on_one_replica() {
             Some(client) => Arc::new(Model { client, ..(*model).clone() }),
             None => model,
         };
-        Self { plan, rollouts, model, keep, seats: Mutex::new(Seats { open: members, over }) }
+        let seats = Mutex::new(Seats { open: members, over });
+        Self { plan, rollouts, model, keep, earlier: (earlier, ours), seats }
     }
 
     /// Runs one member to its end, and scores the group if it was the last.
@@ -175,6 +196,7 @@ impl Group {
             match self.scored(members, stopped).await {
                 Ok(scored) => finished.extend(scored),
                 Err(Unscored::Unauthorized(error)) => fate = Fate::Unscored(error),
+                Err(Unscored::Lost(error)) => fate = Fate::Lost(error),
                 Err(Unscored::Stopped) => fate = Fate::Cancelled,
             }
         }
@@ -192,7 +214,7 @@ impl Group {
         tokio::select! {
             biased;
             scored = scored => match scored {
-                Ok(scored) => scored.map_err(Unscored::Unauthorized),
+                Ok(scored) => scored,
                 Err(_) => Ok(indexes.into_iter().map(|index| self.crashed(index)).collect()),
             },
             () = stopped => Err(Unscored::Stopped),
@@ -265,7 +287,7 @@ impl Group {
 
     /// Scores all members together, or each by itself, and makes results of them. There are none if a model that was
     /// to score has the wrong key: zeros would only look like scores.
-    async fn score(&self, members: Vec<Member>) -> Result<Vec<Finished>, Error> {
+    async fn score(&self, members: Vec<Member>) -> Result<Vec<Finished>, Unscored> {
         let mut numbers = Vec::with_capacity(members.len());
         let mut states = Vec::with_capacity(members.len());
         for Member { index, tries, state } in members {
@@ -280,14 +302,76 @@ impl Group {
                     state.error.get_or_insert(error);
                 }
             }
-        } else {
+        } else if self.earlier.1.is_empty() {
             rubric.score_group(&mut states).await;
+        } else {
+            return self.score_with_earlier(numbers, states).await;
         }
         if let Some(error) = states.iter().find_map(State::refused_key) {
-            return Err(error.clone());
+            return Err(Unscored::Unauthorized(error.clone()));
         }
         let pairs = numbers.into_iter().zip(states);
         Ok(pairs.map(|((index, tries), state)| self.finish(index, tries, &state)).collect())
+    }
+
+    /// Scores members together with those of their group that an earlier run finished, which get new rows where their
+    /// scores change. Their rows come first: if the process dies in between, a member of this run is missing, and the
+    /// group is scored again.
+    async fn score_with_earlier(
+        &self,
+        numbers: Vec<(TrialIndex, u32)>,
+        fresh: Vec<State>,
+    ) -> Result<Vec<Finished>, Unscored> {
+        let (rows, ours) = (Arc::clone(&self.earlier.0), self.earlier.1.clone());
+        let read = tokio::task::spawn_blocking(move || rows.read(&ours)).await;
+        let read = read.unwrap_or_else(|error| Err(JobError::Tasks(std::io::Error::other(error))));
+        let saved = read.map_err(Unscored::Lost)?;
+        // In the order of their attempts, whichever run they are of.
+        let mut members: Vec<(TrialIndex, u32, State, Option<RolloutOutput>)> = Vec::new();
+        for EarlierMember { index, tries, output } in saved {
+            if let Some(state) = output_to_state(output.clone(), &self.model) {
+                members.push((index, tries, state, Some(output)));
+            }
+        }
+        let fresh = numbers.into_iter().zip(fresh);
+        members.extend(fresh.map(|((index, tries), state)| (index, tries, state, None)));
+        members.sort_by_key(|(index, ..)| *index);
+        let is_scored: Vec<bool> = members.iter().map(|(.., row)| row.is_some()).collect();
+        let (mut states, rest): (Vec<State>, Vec<_>) =
+            members.into_iter().map(|(index, tries, state, row)| (state, (index, tries, row))).unzip();
+        self.rollouts.rubric.score_resumed_group(&mut states, &is_scored).await;
+        if let Some(error) = states.iter().find_map(State::refused_key) {
+            return Err(Unscored::Unauthorized(error.clone()));
+        }
+        let (mut finished, mut new) = (Vec::new(), Vec::new());
+        for (state, (index, tries, row)) in states.iter().zip(rest) {
+            match row {
+                None => new.push(self.finish(index, tries, state)),
+                Some(before) => finished.extend(self.rescore(index, tries, state, before)),
+            }
+        }
+        finished.extend(new);
+        Ok(finished)
+    }
+
+    /// A rollout of an earlier run with the scores that it has in its whole group; none if they are the same.
+    fn rescore(
+        &self,
+        index: TrialIndex,
+        tries: u32,
+        state: &State,
+        before: RolloutOutput,
+    ) -> Option<Finished> {
+        let mut output = before.clone();
+        replace_scores(&mut output, state);
+        if output == before {
+            return None;
+        }
+        let mut result = trial_result(&self.plan.trial(index), &output);
+        (result.tries, result.agent_starts) = (tries, tries);
+        let row = self.keep.rows.then(|| self.line(&output));
+        let output = self.keep.outputs.then_some(output);
+        Some(Finished { index, result: Arc::new(result), row, output, is_rescored: true })
     }
 
     fn finish(&self, index: TrialIndex, tries: u32, state: &State) -> Finished {
@@ -311,8 +395,10 @@ impl Group {
         let mut result = trial_result(&trial, &output);
         (result.tries, result.agent_starts) = (tries, tries);
         let redact =
-            |error: &Error| self.plan.redactor().text(&format!("{error}; it counts as 0")).into_owned();
+            |error: &Error| self.plan.redactor().text(&format!("{error}; {COUNTS_AS_ZERO}")).into_owned();
         result.notes = state.scoring_errors.iter().map(redact).collect();
+        let cleanups = state.cleanup_errors.iter().map(ToString::to_string);
+        result.notes.extend(cleanups.map(|note| self.plan.redactor().text(&note).into_owned()));
         if let Some(error) = &mut result.error {
             error.message = self.plan.redactor().text(&error.message).into_owned();
         }
@@ -321,7 +407,7 @@ impl Group {
             None => self.line(&output),
         });
         let output = self.keep.outputs.then_some(output);
-        Finished { index, result: Arc::new(result), row, output }
+        Finished { index, result: Arc::new(result), row, output, is_rescored: false }
     }
 
     /// A row as its line in a file, without secrets.
@@ -351,11 +437,14 @@ fn unreadable(plan: &Plan, index: TrialIndex, error: &io::Error) -> TrialResult 
 
 /// An error of a rollout as that of a trial.
 fn trial_error(error: &OutputError) -> TrialError {
-    let infra = [ErrorKind::Infra, ErrorKind::Sandbox, ErrorKind::Tunnel].map(ErrorKind::as_str);
-    let kind = if infra.contains(&error.error.as_str()) {
-        ErrorType::EnvironmentStartFailed
-    } else {
-        ErrorType::AgentExecutionFailed
+    let kind: Option<ErrorKind> = serde_json::from_value(error.error.as_str().into()).ok();
+    let kind = match kind {
+        Some(kind) if kind.is(ErrorKind::Infra) => ErrorType::EnvironmentStartFailed,
+        Some(kind) if kind.fault() != FailureCause::Infrastructure => ErrorType::AgentExecutionFailed,
+        Some(ErrorKind::Any | ErrorKind::Tool | ErrorKind::ToolCall) => ErrorType::InteractionFailed,
+        Some(_) => ErrorType::ModelFailed,
+        // An error of another program.
+        None => ErrorType::AgentExecutionFailed,
     };
     TrialError { kind, message: format!("{}: {}", error.error_chain_str, error.message) }
 }

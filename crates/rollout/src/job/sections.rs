@@ -194,13 +194,18 @@ impl Section {
         self.dir.as_ref().filter(|_| self.rollouts.results.is_none()).map(|dir| dir.join(rows::METADATA))
     }
 
+    /// Whether its rollouts are scored together with the others of their example.
+    pub(super) fn scores_groups(&self) -> bool {
+        !self.rollouts.independent_scoring
+    }
+
     /// The places of its trials.
     pub(super) fn trials(&self) -> impl Iterator<Item = TrialIndex> + use<> {
         self.trials.clone().map(TrialIndex)
     }
 
     /// Where its rows go, and whose they are.
-    fn rows_file(&self) -> Option<SectionRows> {
+    pub(super) fn rows_file(&self) -> Option<SectionRows> {
         let (agent, tasks, trials) = (self.agent, self.tasks.clone(), self.trials.clone());
         Some(SectionRows { path: self.rows()?, agent, tasks, trials })
     }

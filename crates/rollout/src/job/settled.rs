@@ -37,7 +37,7 @@ impl Job {
             }
             let started_at = history.first_start.unwrap_or(ended_at);
             let times = Times { started_at, ended_at, total_duration_sec: seconds };
-            summary::aggregate(&plan, &rows, &summary::report(&plan, &rows), &name, false, times)
+            summary::aggregate(&plan, &rows, &summary::report(&plan, &rows), &name, (false, None), times)
         })
         .await
         .map_err(dispatch::panicked)?;

@@ -11,7 +11,7 @@ use rollout_core::{
     headline::Headline,
     name::{AgentName, DatasetName, TrialIndex},
     provenance::Provenance,
-    result::{ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
+    result::{EarlyStop, ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
 };
 use rollout_record::stats::report::{Report, ReportTask, ReportTrial, StatisticsFile};
 
@@ -87,7 +87,7 @@ pub(super) fn aggregate(
     rows: &Rows,
     report: &Report,
     job_name: &str,
-    cancelled: bool,
+    (cancelled, stopped): (bool, Option<EarlyStop>),
     times: Times,
 ) -> JobResult {
     let mut totals = Totals::default();
@@ -104,6 +104,7 @@ pub(super) fn aggregate(
     JobResult {
         job_name: job_name.to_owned(),
         cancelled,
+        stopped,
         totals,
         total_duration_sec: times.total_duration_sec,
         started_at: times.started_at,
@@ -119,6 +120,8 @@ pub(super) fn aggregate(
 pub(super) struct ResultFile<'a> {
     job_name: &'a str,
     cancelled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<&'a EarlyStop>,
     total_trials: u64,
     completed_trials: u64,
     failed_trials: u64,
@@ -193,6 +196,7 @@ impl<'a> ResultFile<'a> {
         Self {
             job_name: &result.job_name,
             cancelled: result.cancelled,
+            stopped: result.stopped.as_ref(),
             total_trials: totals.total_trials,
             completed_trials: totals.completed_trials,
             failed_trials: totals.failed_trials,

@@ -8,9 +8,15 @@ use std::{
 
 use rollout::{
     export::{Export, ExportError, NewFile},
-    model::samples::{Sample, SampleError, TrialSampleError, trial_samples},
-    record::saved::{SavedJob, SavedTrial},
+    model::{
+        Advantage,
+        advantage::{GroupMember, group_advantages},
+        samples::{Sample, SampleError, TrialSampleError, group_member, trial_samples},
+    },
+    record::saved::{Conversation, SavedJob, SavedTrial},
 };
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::{
     args::{ExportFormat, ExportRl},
@@ -38,17 +44,22 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     let failed = hinted(ExportError::hint);
     let job = SavedJob::open(&args.from.directory).map_err(|error| failed(error.into()))?;
     let export = Export::new(&job, &args.from.out).map_err(&failed)?.progress(progress("read", "trial"));
-    let sections = read(&export, args.format).map_err(&failed)?;
+    let choices = Choices { includes_errors: args.include_errors, advantage: args.advantage };
+    let sections = read(&export, args.format, choices).map_err(&failed)?;
     if sections.iter().all(|section| section.file.is_none()) {
         let mut without: BTreeMap<Lack, u64> = BTreeMap::new();
         let all = sections.iter().flat_map(|section| &section.tally.without);
         all.for_each(|(lack, number)| *without.entry(*lack).or_default() += number);
-        let tally = Tally { without, ..Tally::default() };
+        let mut left_out: BTreeMap<String, u64> = BTreeMap::new();
+        let all = sections.iter().flat_map(|section| &section.tally.left_out);
+        all.for_each(|(cause, number)| *left_out.entry(cause.clone()).or_default() += number);
+        let tally = Tally { without, left_out, ..Tally::default() };
         let error = RlError::NoSamples { path: args.from.directory.clone(), reasons: tally.reasons() };
         return Err(Failure::from(error).hint(tally.hint()));
     }
-    for Section { dir, tally, file } in sections {
+    for Section { dir, tally, file, summary } in sections {
         let made = file.map(NewFile::finish).transpose().map_err(&failed)?;
+        summary.map(NewFile::finish).transpose().map_err(&failed)?;
         super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
     super::tell_unfinished(&export)?;
@@ -70,10 +81,62 @@ struct Section {
     tally: Tally,
     /// Whole, but not yet in its place. There is none without samples.
     file: Option<NewFile>,
+    /// What was exported and what was left out, as a file beside the samples.
+    summary: Option<NewFile>,
+}
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy)]
+struct Choices {
+    includes_errors: bool,
+    advantage: Option<Advantage>,
+}
+
+/// The rollouts of one example, whose samples wait until all of them are read.
+#[derive(Default)]
+struct Group {
+    members: Vec<Option<GroupMember>>,
+    /// Samples, each with the place of its rollout among the members.
+    samples: Vec<(usize, Vec<Sample>)>,
+    /// Whether a rollout that is to be left out was in the baseline of the recorded advantages.
+    has_stale_baseline: bool,
+}
+
+impl Group {
+    /// The samples with the advantages that the choices ask for.
+    fn finish(self, choices: Choices) -> Vec<Vec<Sample>> {
+        let has_excluded = self.members.iter().flatten().any(|member| member.is_excluded);
+        let is_grouped = self.samples.iter().flat_map(|(_, samples)| samples).any(|s| s.advantage.is_some());
+        let is_changed = self.has_stale_baseline || choices.includes_errors && has_excluded;
+        let mut samples = self.samples;
+        if choices.advantage.is_some() || is_grouped && is_changed {
+            let member = |member: &Option<GroupMember>| match member {
+                Some(member) => {
+                    GroupMember { is_excluded: member.is_excluded && !choices.includes_errors, ..*member }
+                }
+                None => GroupMember { reward: 0.0, is_excluded: true },
+            };
+            let members: Vec<_> = self.members.iter().map(member).collect();
+            let advantages = group_advantages(&choices.advantage.unwrap_or_default(), &members)
+                .expect("the estimators with a name return a finite number for each reward");
+            for (place, samples) in &mut samples {
+                samples.iter_mut().for_each(|sample| sample.replace_advantage(advantages[*place]));
+            }
+        }
+        samples.into_iter().map(|(_, samples)| samples).collect()
+    }
+}
+
+/// The advantage that a run recorded for a rollout.
+fn recorded_advantage(said: &Conversation) -> Option<f64> {
+    let columns = &said.row.as_ref()?.columns;
+    let of_turns =
+        || columns.get("trajectory")?.as_array()?.iter().find_map(|step| step.get("advantage")?.as_f64());
+    columns.get("advantage").and_then(Value::as_f64).or_else(of_turns)
 }
 
 /// Makes a file for each agent and dataset.
-fn read(export: &Export<'_>, format: ExportFormat) -> Result<Vec<Section>, ExportError> {
+fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<Vec<Section>, ExportError> {
     let examples = export.examples();
     let mut trials = export.trials()?.peekable();
     let mut sections = Vec::new();
@@ -82,41 +145,61 @@ fn read(export: &Export<'_>, format: ExportFormat) -> Result<Vec<Section>, Expor
         let dir = export.section(first.id.agent.as_str(), first.id.dataset.as_str());
         let mut tally = Tally::default();
         let mut writer: Option<Writer> = None;
+        let mut group = Group::default();
         let mut next = Some(first);
         while let Some(trial) = next {
-            match samples(export, &trial, examples[trial.task])? {
-                Err(lack) => *tally.without.entry(lack).or_default() += 1,
-                Ok(samples) if samples.is_empty() => {}
-                Ok(samples) => {
-                    tally.add(&samples);
-                    let writer = match &mut writer {
-                        Some(writer) => writer,
-                        None => writer.insert(Writer::new(export, &dir, format)?),
-                    };
-                    samples.into_iter().try_for_each(|sample| writer.write(sample))?;
-                }
-            }
-            // The trials of an agent on a dataset follow each other.
+            add(export, &trial, examples[trial.task], choices, &mut group, &mut tally)?;
+            // The trials of an agent on a dataset follow each other, and so do those of an example.
             let is_near =
                 |other: &SavedTrial| other.id.agent == trial.id.agent && other.id.dataset == trial.id.dataset;
             next = trials.next_if(|other| other.as_ref().is_ok_and(is_near)).transpose()?;
+            if next.as_ref().is_some_and(|next| next.task == trial.task) {
+                continue;
+            }
+            for samples in std::mem::take(&mut group).finish(choices) {
+                tally.add(&samples);
+                let writer = match &mut writer {
+                    Some(writer) => writer,
+                    None => writer.insert(Writer::new(export, &dir, format)?),
+                };
+                samples.into_iter().try_for_each(|sample| writer.write(sample))?;
+            }
         }
         let file = writer.map(Writer::end).transpose()?;
-        sections.push(Section { dir: export.dir().join(dir), tally, file });
+        let summary = file.as_ref().map(|_| tally.file(export, &dir, choices)).transpose()?;
+        sections.push(Section { dir: export.dir().join(dir), tally, file, summary });
     }
     Ok(sections)
 }
 
-/// The samples of a trial, or why there are none.
-fn samples(
+/// Adds a trial to its group, with its samples if it has some.
+fn add(
     export: &Export<'_>,
     trial: &SavedTrial,
     example: u64,
-) -> Result<Result<Vec<Sample>, Lack>, ExportError> {
-    Ok(match export.job.conversation(trial)? {
+    choices: Choices,
+    group: &mut Group,
+    tally: &mut Tally,
+) -> Result<(), ExportError> {
+    let said = export.job.conversation(trial)?;
+    let member = group_member(trial, said.as_ref());
+    let place = group.members.len();
+    group.members.push(member.as_ref().map(|(member, _)| *member));
+    if let (Some((_, Some(cause))), Some(said), false) = (member, &said, choices.includes_errors) {
+        group.has_stale_baseline |= recorded_advantage(said).is_some();
+        *tally.left_out.entry(cause).or_default() += 1;
+        return Ok(());
+    }
+    let samples = match said {
         Some(said) => trial_samples(trial, example, &said).map_err(|error| Lack::of(&error)),
         None => Err(Lack::Conversation),
-    })
+    };
+    match samples {
+        Err(lack) => *tally.without.entry(lack).or_default() += 1,
+        Ok(samples) if samples.is_empty() => {}
+        Ok(samples) => group.samples.push((place, samples)),
+    }
+    Ok(())
 }
 
 /// A file of samples that is being written.
@@ -172,8 +255,15 @@ impl Writer {
     }
 }
 
+/// The file that says what was exported.
+const SUMMARY: &str = "samples.summary.json";
+
+const LEFT_OUT_HINT: &str =
+    "`rollout resume --rerun error` runs failed ones again, `--include-errors` exports them as they are";
+
 /// Why a trial gave no samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum Lack {
     Benchmark,
     Conversation,
@@ -241,7 +331,23 @@ struct Tally {
     tokens: u64,
     sampled: u64,
     rollouts: u64,
+    /// Rollouts that failed or timed out, by cause.
+    left_out: BTreeMap<String, u64>,
     without: BTreeMap<Lack, u64>,
+}
+
+/// The file beside the samples.
+#[derive(Serialize)]
+struct SummaryFile<'a> {
+    samples: u64,
+    tokens: u64,
+    sampled_tokens: u64,
+    rollouts: u64,
+    include_errors: bool,
+    /// The estimator that was asked for; null if the recorded advantages were used.
+    advantage: Option<Advantage>,
+    left_out: &'a BTreeMap<String, u64>,
+    without_samples: &'a BTreeMap<Lack, u64>,
 }
 
 impl Tally {
@@ -256,10 +362,36 @@ impl Tally {
     }
 
     fn reasons(&self) -> String {
-        if self.without.is_empty() {
+        if self.without.is_empty() && self.left_out.is_empty() {
             return "it has no turns".to_owned();
         }
-        self.without.iter().map(|(lack, number)| lack.told(*number)).collect::<Vec<_>>().join(", ")
+        let without = self.without.iter().map(|(lack, number)| lack.told(*number));
+        without.chain(self.causes()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The rollouts that were left out, by cause.
+    fn causes(&self) -> impl Iterator<Item = String> {
+        self.left_out.iter().map(|(cause, number)| format!("{} ended by {cause}", count(*number, "rollout")))
+    }
+
+    /// Writes what was exported and what was left out.
+    fn file(&self, export: &Export<'_>, dir: &Path, choices: Choices) -> Result<NewFile, ExportError> {
+        let path = dir.join(SUMMARY);
+        let mut file = export.file(&path)?;
+        let summary = SummaryFile {
+            samples: self.samples,
+            tokens: self.tokens,
+            sampled_tokens: self.sampled,
+            rollouts: self.rollouts,
+            include_errors: choices.includes_errors,
+            advantage: choices.advantage,
+            left_out: &self.left_out,
+            without_samples: &self.without,
+        };
+        let written = serde_json::to_writer_pretty(&mut file, &summary).map_err(io::Error::from);
+        let written = written.and_then(|()| io::Write::write_all(&mut file, b"\n"));
+        written.map_err(|source| ExportError::Write { path: export.dir().join(&path), source })?;
+        Ok(file)
     }
 
     fn hint(&self) -> Option<&'static str> {
@@ -270,8 +402,10 @@ impl Tally {
             Lack::Reward => 1,
             Lack::Benchmark | Lack::Trajectory | Lack::Tokens | Lack::Alignment | Lack::Damage => 2,
         };
-        let (lack, _) = self.without.iter().max_by_key(|(lack, number)| (says(**lack), **number))?;
-        Some(lack.hint())
+        match self.without.iter().max_by_key(|(lack, number)| (says(**lack), **number)) {
+            Some((lack, _)) if self.left_out.is_empty() || says(*lack) == 2 => Some(lack.hint()),
+            _ => (!self.left_out.is_empty()).then_some(LEFT_OUT_HINT),
+        }
     }
 
     fn render(&self, target: &Path) -> String {
@@ -283,6 +417,9 @@ impl Tally {
             self.sampled,
             count(self.rollouts, "rollout"),
         );
+        for cause in self.causes() {
+            text.push_str(&format!("\nleft out: {cause}; {}", paint(DIM, LEFT_OUT_HINT)));
+        }
         for (lack, number) in &self.without {
             text.push_str(&format!("\nleft out: {}; {}", lack.told(*number), paint(DIM, lack.hint())));
         }

@@ -20,6 +20,18 @@ pub(in crate::client) struct Request<'a> {
     pub(in crate::client) stream: bool,
     pub(in crate::client) token_ids: bool,
     pub(in crate::client) habits: Habits,
+    /// The tokens of the prompt, for servers that take them in the place of the messages.
+    pub(in crate::client) tokens: Option<&'a [u32]>,
+}
+
+/// A conversation as requests have it.
+pub(in crate::client) fn messages_value(messages: &[Arc<Message>], habits: Habits) -> Value {
+    json!(Conversation { messages, reasoning: habits.reasoning() })
+}
+
+/// Tools as requests have them.
+pub(in crate::client) fn tools_value(tools: &[ToolDef]) -> Value {
+    json!(Tools(tools))
 }
 
 impl Serialize for Request<'_> {
@@ -40,6 +52,9 @@ impl Serialize for Request<'_> {
             let reasoning = self.habits.reasoning();
             body.serialize_entry("messages", &Conversation { messages: self.messages, reasoning })?;
         }
+        if let Some(tokens) = self.tokens {
+            body.serialize_entry("tokens", tokens)?;
+        }
         if !self.tools.is_empty() && !overridden("tools") {
             body.serialize_entry("tools", &Tools(self.tools))?;
         }
@@ -55,7 +70,7 @@ impl Serialize for Request<'_> {
                     }
                     limit
                 }
-                "extra_body" | "model" | "messages" => continue,
+                "extra_body" | "model" | "messages" | "tokens" => continue,
                 key => key,
             };
             if !value.is_null() && !overridden(key) {

@@ -230,7 +230,8 @@ fn count(state: &mut State, took: Duration) {
     let mut calls = state.resources.remove::<Calls>().unwrap_or_default();
     calls.number += 1;
     calls.time += took;
-    state.set(COMMAND_EXECUTION_TIME, calls.time.as_secs_f64() / f64::from(calls.number));
+    let mean = calls.time.as_secs_f64() / f64::from(calls.number);
+    state.fields.insert(COMMAND_EXECUTION_TIME.to_owned(), mean.into());
     state.resources.insert(calls);
 }
 

@@ -15,13 +15,12 @@ use crate::{
 use rollout_core::{
     message::{Messages, Role},
     redact::Redactor,
-    response::Response,
     row::RolloutOutput,
 };
 use rollout_env::blocking::blocking;
 use rollout_model::{
-    Client, Error, ErrorKind, Model, RolloutInput, Rubric, RubricError, State, TrajectoryStep, Usage,
-    client::ClientConfig, metric::PREDICTED_ANSWER,
+    Client, Model, RolloutInput, Rubric, RubricError, State, client::ClientConfig, conversation_turns,
+    metric::PREDICTED_ANSWER, output_to_state,
 };
 use rollout_record::{lines::Lines, rows::METADATA};
 
@@ -379,11 +378,11 @@ impl Answered {
             };
             let mut state = State::new(input, Arc::clone(model), Arc::default());
             if let Some(answer) = self.predicted_answer {
-                state.set(PREDICTED_ANSWER, answer);
+                state.fields.insert(PREDICTED_ANSWER.to_owned(), answer.into());
             }
             state.completion = Some(completion);
             state.is_completed = true;
-            state.trajectory = turns(&state);
+            state.trajectory = conversation_turns(&state);
             state
         });
         (evaluation, state)
@@ -391,63 +390,7 @@ impl Answered {
 }
 
 /// The state that a row was made of, as far as the row has it.
-fn state(mut row: RolloutOutput, model: &Arc<Model>) -> (RolloutEvaluation, Option<State>) {
+fn state(row: RolloutOutput, model: &Arc<Model>) -> (RolloutEvaluation, Option<State>) {
     let evaluation = RolloutEvaluation::of(Some(row.example_id), row.attempt, Some(row.reward));
-    let Some(completion) = row.completion.take() else { return (evaluation, None) };
-    let turns = row.columns.shift_remove("trajectory");
-    let input = RolloutInput {
-        prompt: row.prompt.unwrap_or_default(),
-        example_id: row.example_id,
-        task: row.task,
-        answer: row.answer,
-        info: row.info,
-        extra: Map::new(),
-    };
-    let mut state = State::new(input, Arc::clone(model), row.tool_defs);
-    state.completion = Some(completion);
-    state.error = row.error.map(|error| {
-        let kind = serde_json::from_value(error.error.into()).unwrap_or(ErrorKind::Any);
-        Error::new(kind, error.message)
-    });
-    state.is_completed = row.is_completed;
-    state.is_truncated = row.is_truncated;
-    state.stop_condition = row.stop_condition;
-    state.timing = row.timing;
-    if let Some(usage) = row.token_usage {
-        state.usage = Usage {
-            input_tokens: usage.input_tokens,
-            output_tokens: usage.output_tokens,
-            cached_tokens: usage.cached_tokens,
-            reasoning_tokens: usage.reasoning_tokens,
-            cost: usage.cost,
-            responses: 1,
-        };
-    }
-    state.fields = row.columns;
-    let turns = turns.and_then(|turns| serde_json::from_value::<Vec<TrajectoryStep>>(turns).ok());
-    state.trajectory = turns.unwrap_or_else(|| self::turns(&state));
-    (evaluation, Some(state))
-}
-
-/// The turns of a conversation, as far as what was said tells.
-fn turns(state: &State) -> Vec<TrajectoryStep> {
-    let mut said = state.input.prompt.clone();
-    let mut turns = Vec::new();
-    for message in state.completion.iter().flatten() {
-        if message.role == Role::Assistant {
-            let response = Response {
-                id: String::new(),
-                created: 0,
-                model: state.model.name.clone(),
-                usage: None,
-                message: (**message).clone(),
-                finish_reason: None,
-                tokens: None,
-                extra: Map::new(),
-            };
-            turns.push(TrajectoryStep::new(state, said.clone(), response));
-        }
-        said.push(Arc::clone(message));
-    }
-    turns
+    (evaluation, output_to_state(row, model))
 }

@@ -164,7 +164,7 @@ async fn failures_and_questions_without_answers_are_left_out_of_the_mean_and_emp
     assert_eq!(rows[2]["ground_truth"], Value::Null);
     assert!(rows.iter().enumerate().all(|(place, row)| row.get("error").is_some() == (place == 1)));
     let result = bench.json("out/result.json");
-    assert_eq!(result["results"][1]["error"], "agent_execution_failed");
+    assert_eq!(result["results"][1]["error"], "model_failed");
     assert_eq!(result["results"][2]["reward"], Value::Null);
     assert_eq!((&result["completed_trials"], &result["failed_trials"]), (&json!(5), &json!(1)));
 

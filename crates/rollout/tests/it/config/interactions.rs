@@ -7,7 +7,7 @@ use rollout::{
         ContainerImage, ContainerTool, ExamplesConfig, InteractionKind, McpConfig, ParserConfig, ScoreConfig,
         ToolConfig, load_job_record,
     },
-    model::{Limits, rubric::Match},
+    model::{Advantage, Limits, rubric::Match},
 };
 
 use super::models::{Files, MATH, MODEL, agent, interaction, with_file};
@@ -23,6 +23,7 @@ fn an_interaction_has_the_documented_defaults() {
     assert_eq!((interaction.shuffle, interaction.shuffle_seed, interaction.num_examples), (false, 0, None));
     assert_eq!(interaction.pass_threshold, 0.5);
     assert!(!interaction.independent_scoring);
+    assert_eq!((interaction.advantage, interaction.include_errors), (Advantage::GroupMean, false));
     assert!(matches!(&interaction.dataset, ExamplesConfig::Inline(rows) if rows[0]["answer"] == "2"));
     insta::assert_json_snapshot!(loaded.record["datasets"][0], @r#"
     {
@@ -408,4 +409,14 @@ fn only_jobs_with_containers_need_an_environment() {
     assert!(!needs("[{interaction: math.yaml}]"));
     assert!(needs("[{path: tasks}]"));
     assert!(needs("[{interaction: math.yaml}, {path: tasks}]"));
+}
+
+#[test]
+fn advantages_are_chosen_by_name_and_recorded_where_they_are_written() {
+    let text = format!("{MATH}advantage: leave_one_out\ninclude_errors: true\n");
+    let loaded = with_file(&text);
+    let interaction = interaction(&loaded);
+    assert_eq!((interaction.advantage, interaction.include_errors), (Advantage::LeaveOneOut, true));
+    let record = &loaded.record["datasets"][0]["interaction"];
+    assert_eq!((&record["advantage"], &record["include_errors"]), (&"leave_one_out".into(), &true.into()));
 }

@@ -21,7 +21,7 @@ struct Game;
 #[async_trait]
 impl Interaction for Game {
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
-        state.set("game_board", value!([]));
+        state.set("game_board", value!([])).unwrap();
         Ok(())
     }
 
@@ -33,7 +33,7 @@ impl Interaction for Game {
         let turn = state.trajectory.len();
         let mut board = state.get("game_board").unwrap();
         board.as_array_mut().unwrap().push(turn.into());
-        state.set("game_board", board);
+        state.set("game_board", board).unwrap();
         Ok(response(&turn.to_string()))
     }
 }
@@ -194,8 +194,8 @@ impl Interaction for Spoils {
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
         self.0.lock().unwrap().push(format!("{} {:?}", state.input.prompt[0].text(), state.input.answer));
-        state.set("prompt", value!([{"role": "user", "content": "spoilt"}]));
-        state.set("answer", "spoilt");
+        state.set("prompt", value!([{"role": "user", "content": "spoilt"}])).unwrap();
+        state.set("answer", "spoilt").unwrap();
         Ok(())
     }
 

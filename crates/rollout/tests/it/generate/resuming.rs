@@ -9,11 +9,11 @@ use std::{
 
 use rollout::{
     job::Cancel,
-    model::{Examples, GenerateMetadata, GenerateOutputs, RunOptions},
+    model::{Examples, GenerateMetadata, GenerateOutputs, Rollouts, Rubric, RunOptions},
 };
 use serde_json::json as value;
 
-use super::support::{Scripted, json, lines, model, named, right, rollouts};
+use super::support::{Scripted, Shared, examples, json, lines, model, named, right, rollouts};
 
 /// A reward that depends on the example only, so that runs can be compared.
 fn uneven() -> Arc<Scripted> {
@@ -264,4 +264,74 @@ async fn rows_without_metadata_are_refused() {
             .unwrap_err();
         assert!(error.to_string().contains("no metadata.json"), "{error}");
     }
+}
+
+/// The rewards, advantages and shares of the best of each rollout of example 0, as saved.
+fn scores(dir: &Path) -> Vec<(u64, f64, Option<f64>, f64)> {
+    let mut rows = lines(&dir.join("outputs.jsonl"));
+    rows.sort_by_key(|row| row["attempt"].as_u64());
+    let number = |row: &serde_json::Value, key: &str| row[key].as_f64();
+    rows.iter()
+        .map(|row| {
+            let attempt = row["attempt"].as_u64().unwrap();
+            assert_eq!(row["trajectory"][0]["advantage"].as_f64(), number(row, "advantage"));
+            (attempt, number(row, "reward").unwrap(), number(row, "advantage"), number(row, "share").unwrap())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_group_that_gets_more_members_is_scored_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each rollout says the number of its call, and is asked for the share that it has of the greatest one.
+    let scripted = Scripted::new(|_, call| Ok((call + 1).to_string()));
+    let asked = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&asked);
+    let rubric = Rubric::new()
+        .reward("number", 1.0, move |scene| {
+            *count.lock().unwrap() += 1;
+            scene.parsed().parse::<f64>()
+        })
+        .group_reward("share", 0.0, |scenes| {
+            let numbers: Vec<f64> = scenes.iter().map(|scene| scene.parsed().parse().unwrap()).collect();
+            let greatest = numbers.iter().copied().fold(0.0, f64::max);
+            numbers.iter().map(|number| number / greatest).collect::<Vec<_>>()
+        });
+    let rollouts = Rollouts::new(Shared(Arc::clone(&scripted)), rubric).dataset(examples(1)).env_id("sums");
+    let run = async |members| {
+        let options = RunOptions::new(model())
+            .max_concurrent(1)
+            .save_to(dir.path())
+            .state_columns(["trajectory", "advantage"]);
+        rollouts.evaluate(Examples::all().rollouts(members), options).await.unwrap()
+    };
+    run(4).await;
+    assert_eq!(
+        scores(dir.path()),
+        [
+            (1, 1.0, Some(-1.5), 0.25),
+            (2, 2.0, Some(-0.5), 0.5),
+            (3, 3.0, Some(0.5), 0.75),
+            (4, 4.0, Some(1.5), 1.0)
+        ]
+    );
+    // Two of the four are lost, as after a cancel.
+    let path = dir.path().join("outputs.jsonl");
+    let kept: Vec<_> =
+        fs::read_to_string(&path).unwrap().lines().take(2).map(|line| format!("{line}\n")).collect();
+    fs::write(&path, kept.concat()).unwrap();
+    let whole = run(4).await;
+    assert_eq!(scripted.calls(), 6);
+    let expected = [
+        (1, 1.0, Some(-2.5), 1.0 / 6.0),
+        (2, 2.0, Some(-1.5), 2.0 / 6.0),
+        (3, 5.0, Some(1.5), 5.0 / 6.0),
+        (4, 6.0, Some(2.5), 1.0),
+    ];
+    assert_eq!(scores(dir.path()), expected);
+    let returned: Vec<_> = whole.outputs.iter().map(|row| row.columns["advantage"].as_f64()).collect();
+    assert_eq!(returned, expected.map(|(_, _, advantage, _)| advantage));
+    assert_eq!(whole.metadata.avg_reward, 3.5);
+    // A function of a single rollout is not asked again.
+    assert_eq!(*asked.lock().unwrap(), 6);
 }

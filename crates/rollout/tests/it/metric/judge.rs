@@ -126,10 +126,10 @@ async fn a_rubric_scores_the_answer_that_was_extracted() {
     assert_eq!(state.metrics.as_ref().unwrap()["exact_match"], 1.0);
     assert!(!state.fields.contains_key(SCORE_DETAILS));
     let mut other = finished(Some("four"));
-    other.set(PREDICTED_ANSWER, "Four.");
+    other.set(PREDICTED_ANSWER, "Four.").unwrap();
     assert_eq!(scored(exact.clone(), other).await.reward, Some(1.0));
     let mut empty = finished(Some(""));
-    empty.set(PREDICTED_ANSWER, "");
+    empty.set(PREDICTED_ANSWER, "").unwrap();
     assert_eq!(scored(exact.clone(), empty).await.reward, Some(1.0));
     let without = scored(exact, finished(None)).await;
     assert_eq!((without.reward, without.scoring_errors.len()), (Some(0.0), 1));

@@ -43,8 +43,8 @@ async fn a_program_is_shown_all_of_the_state() {
         sh("cat > shown.json; echo 1").dir(dir.path()),
     );
     let mut state = said("4");
-    state.set("board", json!([1, 2]));
-    state.set("prompt", json!("not the prompt"));
+    state.set("board", json!([1, 2])).unwrap();
+    state.set("prompt", json!("not the prompt")).unwrap_err();
     state.error = Some(Error::new(ErrorKind::Tool, "broke"));
     state.stop_condition = Some("has_error".to_owned());
     rubric.score_rollout(&mut state).await.unwrap();

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rollout::model::{Error, ErrorKind, Message, Rubric, RubricError, State, parser::Xml, rubric::Scene};
+use rollout::model::{
+    Advantage, Error, ErrorKind, Message, Rubric, RubricError, State, parser::Xml, rubric::Scene,
+};
 use serde_json::json;
 
 use super::{calls, metrics, said, turns};
@@ -300,12 +302,50 @@ async fn the_math_rubric_wants_a_box() {
 async fn seconds_spent_on_an_environment_are_metrics_that_weigh_nothing() {
     let rubric = Rubric::new().reward("fixed", 1.0, |_| 1.0);
     let mut state = said("4");
-    state.set("sandbox_ready_wait_time", 1.5);
-    state.set("sandbox_command_execution_time", 0.25);
+    state.set("sandbox_ready_wait_time", 1.5).unwrap();
+    state.set("sandbox_command_execution_time", 0.25).unwrap();
     let state = scored(&rubric, state).await;
     assert_eq!(
         metrics(&state),
         [("fixed", 1.0), ("sandbox_ready_wait_time", 1.5), ("sandbox_command_execution_time", 0.25)]
     );
     assert_eq!(state.reward, Some(1.0));
+}
+
+#[tokio::test]
+async fn rollouts_that_failed_or_timed_out_are_scored_and_out_of_the_baseline() {
+    let rubric = Rubric::new().reward("number", 1.0, number);
+    let mut states: Vec<State> = ["1", "0", "0.5", "0"].map(said).into();
+    states[1].error = Some(Error::new(ErrorKind::Model, "500"));
+    states[3].timed_out = true;
+    rubric.score_group(&mut states).await;
+    assert_eq!(rewards(&states), [1.0, 0.0, 0.5, 0.0]);
+    let advantages: Vec<_> = states.iter().map(|state| state.advantage).collect();
+    assert_eq!(advantages, [Some(0.25), None, Some(-0.25), None]);
+    assert_eq!(states.iter().map(|state| state.is_excluded).collect::<Vec<_>>(), [false, true, false, true]);
+    assert_eq!(states[1].trajectory[0].advantage, None);
+
+    let all = rubric.include_errors(true);
+    states.iter_mut().for_each(|state| state.trajectory[0].advantage = None);
+    all.score_group(&mut states).await;
+    let advantages: Vec<_> = states.iter().map(|state| state.advantage.unwrap()).collect();
+    assert_eq!(advantages, [0.625, -0.375, 0.125, -0.375]);
+    assert!(states.iter().all(|state| !state.is_excluded));
+}
+
+#[tokio::test]
+async fn advantages_come_from_the_estimator_of_the_rubric() {
+    let rubric = Rubric::new().reward("number", 1.0, number);
+    let states = group(&rubric.clone().advantage(Advantage::LeaveOneOut), &["1", "0", "0"]).await;
+    assert_eq!(advantages(&states), [1.0, -0.5, -0.5]);
+    let states = group(&rubric.clone().advantage(Advantage::Normalised), &["3", "1"]).await;
+    assert_eq!(advantages(&states), [1.0, -1.0]);
+    let own = |rewards: &[f64]| rewards.iter().map(|reward| reward * 10.0).collect();
+    let states = group(&rubric.clone().advantage(own), &["3", "1"]).await;
+    assert_eq!(advantages(&states), [30.0, 10.0]);
+
+    let none = |_: &[f64]| Vec::new();
+    let states = group(&rubric.advantage(none), &["3", "1"]).await;
+    assert_eq!((states[0].advantage, states[0].reward), (None, Some(3.0)));
+    assert!(states[0].scoring_errors[0].to_string().contains("returned 0 numbers for 2 rewards"));
 }

@@ -109,21 +109,26 @@ async fn cleanups_run_after_errors() {
 }
 
 #[tokio::test]
-async fn a_cleanup_runs_though_another_failed_and_the_failure_is_kept() {
-    for (trouble, expected) in
-        [(Trouble::Cleanup, "SandboxError"), (Trouble::PanicInCleanup, "Error -> Panic")]
-    {
+async fn a_cleanup_that_fails_is_noted_and_the_rollout_stands() {
+    for (trouble, expected) in [
+        (Trouble::Cleanup, "SandboxError -> SandboxError"),
+        (Trouble::PanicInCleanup, "Error -> Error -> Panic"),
+    ] {
         let (state, ran) = tidied(trouble, &ModelServer::arithmetic()).await;
-        assert_eq!((chain(&state.error).as_str(), ran), (expected, ALL.map(str::to_owned).to_vec()));
+        assert_eq!((&state.error, ran), (&None, ALL.map(str::to_owned).to_vec()));
         assert_eq!(stop_condition(&state), "max_turns_reached");
+        let [failed] = &state.cleanup_errors[..] else { panic!("{:?}", state.cleanup_errors) };
+        assert_eq!(failed.chain(), expected);
+        assert!(failed.to_string().starts_with("the cleanup `"), "{failed}");
     }
 }
 
 #[tokio::test]
-async fn the_error_that_came_first_is_the_one_that_is_kept() {
+async fn a_cleanup_that_fails_after_an_error_leaves_the_error() {
     let server = ModelServer::always(ModelReply::error(400, "no"));
     let (state, _) = tidied(Trouble::Cleanup, &server).await;
     assert!(chain(&state.error).starts_with("ModelError"));
+    assert_eq!(state.cleanup_errors.len(), 1);
 }
 
 #[tokio::test]

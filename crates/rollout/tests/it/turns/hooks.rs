@@ -167,7 +167,7 @@ impl Interaction for Sidetrack {
     }
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
-        state.set("special_mode", true);
+        state.set("special_mode", true).unwrap();
         Ok(())
     }
 

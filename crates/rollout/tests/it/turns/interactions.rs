@@ -21,7 +21,7 @@ async fn a_game_is_played_until_it_is_won() {
     let game = MultiTurn::new(|messages, state| {
         Box::pin(async move {
             let guess: u32 = messages.last().unwrap().text().trim().parse().unwrap();
-            state.set("guesses", state.trajectory.len());
+            state.set("guesses", state.trajectory.len()).unwrap();
             let answer = vec![Arc::new(Message::user(if guess < 37 { "higher" } else { "lower" }))];
             if guess == 37 {
                 state.final_env_response = Some(vec![Arc::new(Message::user("right"))]);
@@ -41,7 +41,7 @@ async fn a_game_is_played_until_it_is_won() {
 async fn what_an_answer_changes_is_seen_by_conditions_after_the_next_response() {
     let quiz = MultiTurn::new(|_, state| {
         Box::pin(async move {
-            state.set("won", true);
+            state.set("won", true).unwrap();
             Ok(vec![Arc::new(Message::user("right"))])
         })
     });

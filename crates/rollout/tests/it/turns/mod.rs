@@ -6,6 +6,7 @@ mod interactions;
 mod limits;
 mod state;
 mod stops;
+mod token_prompts;
 mod tool_use;
 
 use std::sync::{Arc, Mutex};

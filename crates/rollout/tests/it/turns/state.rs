@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout::model::{
-    Client, Limits, Message, Model, RolloutInput, SamplingArgs, SingleTurn, State, ToolDef,
+    Client, FieldError, Limits, Message, Model, RolloutInput, SamplingArgs, SingleTurn, State, ToolDef,
     client::ClientConfig,
     dataset::{Format, rows},
     rollout,
@@ -72,12 +72,12 @@ fn each_rollout_has_a_name_of_its_own_of_32_hexadecimal_digits() {
 fn fields_of_the_input_are_read_and_changed_in_the_input() {
     let mut state = state(sum());
     assert_eq!(state.get("level"), Some(json!("easy")));
-    state.set("level", "hard");
-    state.set("answer", "5");
-    state.set("task", "other");
-    state.set("example_id", 7);
-    state.set("info", json!({"source": "book"}));
-    state.set("prompt", json!([{"role": "user", "content": "What is 2+3?"}]));
+    state.set("level", "hard").unwrap();
+    state.set("answer", "5").unwrap();
+    state.set("task", "other").unwrap();
+    state.set("example_id", 7).unwrap();
+    state.set("info", json!({"source": "book"})).unwrap();
+    state.set("prompt", json!([{"role": "user", "content": "What is 2+3?"}])).unwrap();
     assert_eq!(state.input.extra["level"], "hard");
     assert_eq!((state.input.answer.as_deref(), &*state.input.task), (Some("5"), "other"));
     assert_eq!((state.input.example_id, state.input.prompt[0].text()), (7, "What is 2+3?".into()));
@@ -91,17 +91,17 @@ fn an_answer_that_the_input_has_not_is_absent() {
     let mut state =
         state(RolloutInput { prompt: vec![Arc::new(Message::user("hello"))], ..RolloutInput::default() });
     assert_eq!((state.get("answer"), state.get("info")), (None, Some(json!({}))));
-    state.set("answer", "found");
+    state.set("answer", "found").unwrap();
     assert_eq!(state.get("answer"), Some(json!("found")));
 }
 
 #[test]
 fn fields_that_an_interaction_adds_are_kept_as_they_are() {
     let mut state = state(sum());
-    state.set("game_board", json!([[0, 0], [0, 0]]));
-    state.set("won", true);
-    state.set("lives", 3);
-    state.set("lives", 2);
+    state.set("game_board", json!([[0, 0], [0, 0]])).unwrap();
+    state.set("won", true).unwrap();
+    state.set("lives", 3).unwrap();
+    state.set("lives", 2).unwrap();
     assert_eq!(state.get("game_board").unwrap()[1], json!([0, 0]));
     assert!(state.flag("won") && !state.flag("lost") && !state.flag("lives"));
     assert_eq!(
@@ -168,4 +168,24 @@ fn the_last_word_of_the_surroundings_ends_the_conversation_and_no_turn_leaves_it
         serde_json::from_value::<ToolDef>(json!({"type": "function", "function": {"name": "add"}}));
     assert!(tool.is_err(), "the form of one provider: {:?}", tool.map(|tool| tool.name));
     assert_eq!(state.get("completion"), Some(Value::Null));
+}
+
+#[test]
+fn names_that_every_rollout_has_cannot_be_set() {
+    let mut state = state(sum());
+    let error = state.set("reward", 9.0).unwrap_err();
+    insta::assert_snapshot!(error, @"`reward` is a field of every rollout; change `state.reward`, or choose another name");
+    assert_eq!((state.reward, state.fields.get("reward")), (None, None));
+    for name in ["trajectory", "completion", "error", "advantage", "metrics", "training_samples", "timing"] {
+        assert!(matches!(state.set(name, 1), Err(FieldError::Reserved { .. })), "{name}");
+    }
+}
+
+#[test]
+fn a_field_of_the_input_takes_only_values_of_its_type() {
+    let mut state = state(sum());
+    let error = state.set("answer", 5).unwrap_err();
+    insta::assert_snapshot!(error, @"`answer` of an example is text or null; set a value of that type, or choose another name");
+    assert_eq!(state.get("answer"), Some(json!("4")));
+    assert!(state.set("example_id", "seven").is_err() && state.set("prompt", 1).is_err());
 }

@@ -256,7 +256,7 @@ async fn a_tool_can_change_the_state_of_its_rollout() {
     let count = tool::stateful("count", "?", |_: Nothing, state| {
         Box::pin(async move {
             let next = state.get("count").and_then(|count| count.as_u64()).unwrap_or(0) + 1;
-            state.set("count", next);
+            state.set("count", next).unwrap();
             Ok(next)
         })
     });

@@ -1,0 +1,111 @@
+//! Rows of earlier runs whose groups get further members in this one: they are scored with them.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    io,
+    path::PathBuf,
+};
+
+use serde::Deserialize;
+
+use super::{JobError, Plan, sections::Sections};
+use rollout_core::{name::TrialIndex, row::RolloutOutput};
+use rollout_record::lines::Lines;
+
+/// Where the rows of the members are that an earlier run finished. Rows are read when their group is scored.
+#[derive(Debug, Default)]
+pub(super) struct EarlierRows {
+    members: BTreeMap<TrialIndex, Place>,
+    files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    file: usize,
+    offset: u64,
+    tries: u32,
+}
+
+/// A rollout that an earlier run finished and scored.
+#[derive(Debug)]
+pub(super) struct EarlierMember {
+    pub(super) index: TrialIndex,
+    pub(super) tries: u32,
+    pub(super) output: RolloutOutput,
+}
+
+/// What tells rows apart. Rows of other programs have no attempt, so that none can take their place.
+#[derive(Deserialize)]
+struct Key {
+    example_id: u64,
+    attempt: u32,
+}
+
+impl EarlierRows {
+    /// Finds the rows of groups of which some members are to be run and others are done. `tries` are those of the
+    /// trials that took more than one.
+    pub(super) fn find(
+        plan: &Plan,
+        sections: &Sections,
+        todo: &[TrialIndex],
+        tries: &HashMap<TrialIndex, u32>,
+    ) -> Result<Self, JobError> {
+        let group = |index: TrialIndex| {
+            let (agent, task, _) = plan.place(index);
+            (agent, task)
+        };
+        let todo_set: HashSet<_> = todo.iter().copied().collect();
+        let open: HashSet<_> = todo.iter().map(|index| group(*index)).collect();
+        let mut found = Self::default();
+        for section in sections.iter().filter(|section| section.scores_groups()) {
+            let wanted = |index: TrialIndex| open.contains(&group(index)) && !todo_set.contains(&index);
+            if !section.trials().any(wanted) {
+                continue;
+            }
+            let Some(file) = section.rows_file() else { continue };
+            let failed = |source| JobError::Rows { path: file.path.clone(), source };
+            let by_id = file.examples(plan);
+            let mut lines = Lines::open(&file.path).map_err(failed)?;
+            while let Some(line) = lines.next_line().map_err(failed)? {
+                let Ok(Key { example_id, attempt }) = serde_json::from_slice(line.bytes) else { continue };
+                let Some(&task) = by_id.get(&example_id) else { continue };
+                if !(1..=plan.tasks[task].attempts).contains(&attempt) {
+                    continue;
+                }
+                let index = plan.index(file.agent, task, attempt);
+                if wanted(index) {
+                    let tries = tries.get(&index).copied().unwrap_or(1);
+                    let place = Place { file: found.files.len(), offset: line.offset, tries };
+                    // Of two rows of one rollout the later one counts.
+                    found.members.insert(index, place);
+                }
+            }
+            found.files.push(file.path);
+        }
+        Ok(found)
+    }
+
+    /// Whether a member is among them.
+    pub(super) fn contains(&self, index: TrialIndex) -> bool {
+        self.members.contains_key(&index)
+    }
+
+    /// Reads the rows of these members. The files only grow while a job runs, so that the places hold.
+    pub(super) fn read(&self, members: &[TrialIndex]) -> Result<Vec<EarlierMember>, JobError> {
+        let mut files: HashMap<usize, Lines> = HashMap::new();
+        let mut found = Vec::with_capacity(members.len());
+        for index in members {
+            let Some(Place { file, offset, tries }) = self.members.get(index).copied() else { continue };
+            let path = &self.files[file];
+            let failed = |source| JobError::Rows { path: path.clone(), source };
+            let lines = match files.entry(file) {
+                Entry::Occupied(open) => open.into_mut(),
+                Entry::Vacant(new) => new.insert(Lines::open(path).map_err(failed)?),
+            };
+            let row = lines.at(offset).map_err(failed)?;
+            let output = serde_json::from_slice(row).map_err(|error| failed(io::Error::other(error)))?;
+            found.push(EarlierMember { index: *index, tries, output });
+        }
+        Ok(found)
+    }
+}

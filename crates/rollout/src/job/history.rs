@@ -1,0 +1,38 @@
+//! When earlier runs of a job ran, as its journal has it.
+
+use jiff::Timestamp;
+
+use super::History;
+use rollout_record::journal::JournalEntry;
+
+impl History {
+    /// Takes note of an entry of an earlier run.
+    pub(super) fn hear(&mut self, entry: &JournalEntry, run: &mut Option<Timestamp>) {
+        self.ended_at = match entry {
+            JournalEntry::RunEnded { at, cancelled: false } => Some(*at),
+            _ => None,
+        };
+        match entry {
+            JournalEntry::RunStarted { at, .. } => {
+                self.first_start.get_or_insert(*at);
+                *run = Some(*at);
+            }
+            // A run that was killed lasted at least until its last trial ended.
+            JournalEntry::Trial { result, .. } => self.advance(run, result.timestamps.ended_at),
+            JournalEntry::RunEnded { at, .. } => {
+                self.advance(run, *at);
+                *run = None;
+            }
+            JournalEntry::Job(_) => {}
+        }
+    }
+
+    fn advance(&mut self, run: &mut Option<Timestamp>, to: Timestamp) {
+        if let Some(from) = run
+            && to > *from
+        {
+            self.seconds += to.duration_since(*from).as_secs_f64();
+            *from = to;
+        }
+    }
+}
