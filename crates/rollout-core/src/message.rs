@@ -200,7 +200,8 @@ impl<'de> Deserialize<'de> for Message {
 
 /// A model's wish to have a tool called.
 ///
-/// Records hold it flat, as `{id, name, arguments}`; the form of OpenAI, with a `function` inside, is read too.
+/// Records hold it flat, as `{id, name, arguments}`; the form of OpenAI, with a `function` inside, is read too, and so is
+/// a text that holds either as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolCall {
     /// Names the call for its answer.
@@ -223,6 +224,7 @@ impl ToolCall {
 
 impl<'de> Deserialize<'de> for ToolCall {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
         #[derive(Deserialize, Default)]
         struct Function {
             name: Option<String>,
@@ -237,7 +239,13 @@ impl<'de> Deserialize<'de> for ToolCall {
             #[serde(flatten)]
             extra: Map<String, Value>,
         }
-        let mut wire = Wire::deserialize(deserializer)?;
+        let written = match Value::deserialize(deserializer)? {
+            Value::String(text) => serde_json::from_str(&text).map_err(|error| {
+                D::Error::custom(format!("a tool call that is a text holds a JSON object: {error}"))
+            })?,
+            written => written,
+        };
+        let mut wire = Wire::deserialize(written).map_err(D::Error::custom)?;
         let function = wire.function.unwrap_or_default();
         let arguments = match wire.arguments.or(function.arguments) {
             Some(Value::String(text)) => text,

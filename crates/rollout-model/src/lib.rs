@@ -21,6 +21,7 @@ pub mod output;
 pub mod parser;
 mod places;
 mod process;
+mod python;
 pub mod rubric;
 mod saved_state;
 mod state;
@@ -36,6 +37,7 @@ pub use interaction::{
 };
 pub use output::state_to_output;
 pub use places::{Place, Places, Share};
+pub use python::{PythonError, PythonFunction, PythonWorker};
 pub use rubric::{Rubric, RubricError};
 pub use saved_state::{conversation_turns, output_to_state, replace_scores};
 pub use state::{FieldError, Limits, Resources, RolloutInput, State, StepTokens, TrajectoryStep, Usage};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use jiff::{SignedDuration, Timestamp};
 use rollout_core::row::{
     KEYS, Kept, OutputError, OutputUsage, RolloutOutput, TaskResult, Timing, ToolCallRecord, Trajectory,
@@ -98,19 +99,31 @@ pub fn state_to_output(state: &State, state_columns: &[String]) -> Result<Rollou
         tool_defs: Arc::clone(&state.tool_defs),
         token_usage: used(state),
         columns,
+        extras: IndexMap::new(),
     })
 }
 
 /// What a rollout used, if any response told.
 fn used(state: &State) -> Option<OutputUsage> {
     let usage = &state.usage;
+    let in_context = in_context(state);
     (usage.responses > 0).then_some(OutputUsage {
         input_tokens: usage.input_tokens,
         output_tokens: usage.output_tokens,
         cached_tokens: usage.cached_tokens,
         reasoning_tokens: usage.reasoning_tokens,
         cost: usage.cost,
+        final_input_tokens: in_context.map(|(shown, _)| shown),
+        final_output_tokens: in_context.map(|(_, written)| written),
     })
+}
+
+/// The tokens in the context after the last response: those that the model was shown, and those that it wrote.
+fn in_context(state: &State) -> Option<(f64, f64)> {
+    let usages = || state.trajectory.iter().filter_map(|step| step.response.usage);
+    let written: u64 = usages().map(|usage| usage.completion_tokens).sum();
+    let last = usages().last()?;
+    Some((last.total_tokens().saturating_sub(written) as f64, written as f64))
 }
 
 /// Which questions are scored, and what is kept of them.

@@ -8,7 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{atomic::WriteError, lines::Lines};
+use serde_json::{Map, Value};
+
+use super::{
+    atomic::WriteError,
+    lines::{Line, Lines},
+};
 use rollout_core::row::RolloutOutput;
 
 /// The name under which rows are written.
@@ -87,7 +92,29 @@ fn last_line(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
     Ok((length - tail.len() as u64, tail))
 }
 
-/// Reads the rows of a file in their order, with the number of their line from 1. What is no row is counted and left out.
+/// A row of which something would be lost.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// A field has a form that cannot be kept.
+    #[error("line {line}")]
+    Field {
+        /// The line, from 1.
+        line: u64,
+        /// Which field, and why.
+        source: serde_json::Error,
+    },
+    /// JSON has no such numbers, but Python writes them.
+    #[error("line {line}: `{field}` is NaN or infinite, which is not JSON")]
+    NotFinite {
+        /// The line, from 1.
+        line: u64,
+        /// The key before the number.
+        field: String,
+    },
+}
+
+/// Reads the rows of a file in their order, with the number of their line from 1. What is no row is counted and left
+/// out; a row that cannot be kept whole is a [`RowError`].
 pub fn read(path: &Path, mut each: impl FnMut(u64, RolloutOutput)) -> io::Result<u64> {
     let mut lines = match Lines::open(path) {
         Ok(lines) => lines,
@@ -99,10 +126,61 @@ pub fn read(path: &Path, mut each: impl FnMut(u64, RolloutOutput)) -> io::Result
         match serde_json::from_slice(line.bytes) {
             Ok(row) => each(line.number, row),
             Err(_) if line.is_blank() => {}
-            Err(_) => foreign += 1,
+            Err(source) => match unreadable(&line, source) {
+                Some(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                None => foreign += 1,
+            },
         }
     }
     Ok(foreign)
+}
+
+/// Why a line that is meant to be a row is none. None if it is something else.
+fn unreadable(line: &Line<'_>, source: serde_json::Error) -> Option<RowError> {
+    let is_row = |line: &[u8]| {
+        let object = serde_json::from_slice::<Map<String, Value>>(line);
+        object.is_ok_and(|row| row.get("example_id").is_some_and(Value::is_u64))
+    };
+    if is_row(line.bytes) {
+        return Some(RowError::Field { line: line.number, source });
+    }
+    let text = std::str::from_utf8(line.bytes).ok()?;
+    let (finite, field) = without_infinities(text)?;
+    is_row(finite.as_bytes()).then_some(RowError::NotFinite { line: line.number, field })
+}
+
+/// A line of Python's with nulls for the numbers that JSON does not have, and the key before the first of them. None if
+/// there are none.
+fn without_infinities(text: &str) -> Option<(String, String)> {
+    let mut finite = String::with_capacity(text.len());
+    let (mut key, mut first) = ("", None);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        if c == '"' {
+            let mut escaped = false;
+            let end = rest[1..].find(|c| {
+                let ends = c == '"' && !escaped;
+                escaped = c == '\\' && !escaped;
+                ends
+            })?;
+            let (string, after) = rest.split_at(end + 2);
+            if after.trim_start().starts_with(':') {
+                key = &string[1..string.len() - 1];
+            }
+            finite.push_str(string);
+            rest = after;
+        } else if let Some(after) =
+            ["NaN", "-Infinity", "Infinity"].iter().find_map(|word| rest.strip_prefix(word))
+        {
+            first.get_or_insert(key);
+            finite.push_str("null");
+            rest = after;
+        } else {
+            finite.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    first.map(|key| (finite, key.to_owned()))
 }
 
 /// Takes lines out of a file, by their numbers in ascending order. A reader sees the old file or the new one.
@@ -169,6 +247,35 @@ mod tests {
         assert_eq!(ids(&path), (vec![0, 1, 2], 2));
         remove_lines(&path, &[3, 5]).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "# by hand\n\n{\"example_id\":1}\n[1]\n");
+    }
+
+    #[test]
+    fn a_row_that_would_lose_something_is_an_error_with_its_line_and_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(RESULTS);
+        let told = |row: &str| {
+            fs::write(&path, format!("{ROWS}{row}\n")).unwrap();
+            let error = read(&path, |_, _| {}).unwrap_err();
+            let error = error.into_inner().unwrap();
+            let cause = error.source().map(|source| format!(": {source}"));
+            format!("{error}{}", cause.unwrap_or_default())
+        };
+        let errors = [
+            told(r#"{"example_id": 3, "completion": [{"role": "assistant", "tool_calls": ["{"]}]}"#),
+            told(r#"{"example_id": 3, "reward": "NaN"}"#),
+            told(r#"{"example_id": 3, "task": "say \"NaN\": NaN", "metrics": {"a": 1, "b\"": NaN}}"#),
+            told(
+                r#"{"example_id": 3, "trajectory": [{"tokens": {"completion_logprobs": [-1, -Infinity]}}]}"#,
+            ),
+        ];
+        insta::assert_snapshot!(errors.join("\n"), @r#"
+        line 4: `completion[0]`: a tool call that is a text holds a JSON object: EOF while parsing an object at line 1 column 1
+        line 4: `reward`: invalid type: string "NaN", expected f64
+        line 4: `b\"` is NaN or infinite, which is not JSON
+        line 4: `completion_logprobs` is NaN or infinite, which is not JSON
+        "#);
+        fs::write(&path, format!("{ROWS}{{\"other\": NaN}}\n{{\"example_id\": \"x\"}}\n{{oops\n")).unwrap();
+        assert_eq!(ids(&path), (vec![0, 1, 2], 3));
     }
 
     #[test]

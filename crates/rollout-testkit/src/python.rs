@@ -7,6 +7,8 @@ use std::{
     thread,
 };
 
+use serde_json::Value;
+
 /// The interpreter that `scripts/python-env` makes, with the packages of `scripts/requirements.txt`.
 #[derive(Debug)]
 pub struct Python {
@@ -29,6 +31,20 @@ impl Python {
         assert!(output.status.success(), "{} failed: {}", script.display(), output.status);
         let path = String::from_utf8(output.stdout).expect("the script prints a path");
         Self { interpreter: path.trim_end().into() }
+    }
+
+    /// Asks the verifiers library, and returns its answer to each request. `verifiers.py` has the requests.
+    ///
+    /// # Panics
+    ///
+    /// If the library fails.
+    pub fn verifiers(&self, requests: &[Value]) -> Vec<Value> {
+        let input: String = requests.iter().map(|request| format!("{request}\n")).collect();
+        let output = self.run(include_str!("verifiers.py"), &input);
+        let answers: Vec<Value> =
+            output.lines().map(|line| serde_json::from_str(line).expect("an answer is JSON")).collect();
+        assert_eq!(answers.len(), requests.len(), "every request has an answer");
+        answers
     }
 
     /// Runs a program with this input, and returns what it prints.

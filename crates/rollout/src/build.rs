@@ -2,13 +2,15 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
+use indexmap::IndexMap;
+
 use super::rollouts::Unusable;
 use crate::rollouts::Rollouts;
 use crate::{
     config::{
         CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, InteractionConfig,
-        InteractionKind, McpConfig, ModelConfig, ParserConfig, RubricEntry, ScoreConfig, ToolConfig,
-        load_task_config,
+        InteractionKind, McpConfig, ModelConfig, ParserConfig, PythonToolConfig, RubricEntry, ScoreConfig,
+        ToolConfig, load_task_config,
     },
     job::{ExampleSet, ExampleWriter, StoredExamples},
 };
@@ -16,11 +18,12 @@ use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
 use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_model::{
-    DuplicateTool, Interaction, Model, MultiTurn, RolloutInput, Rubric, Sandboxed, SingleTurn, ToolUse,
+    DuplicateTool, Interaction, Model, MultiTurn, PythonError, PythonWorker, RolloutInput, Rubric, Sandboxed,
+    SingleTurn, ToolUse,
     client::{Client, ClientConfig, ClientError, Prices, PricesError},
     dataset::{ExamplesError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
-    rubric::{Command, Judge},
+    rubric::{Command, Judge, PythonReward},
     tool::{self, Tool, container},
 };
 
@@ -64,6 +67,12 @@ pub enum BuildError {
     #[cfg(feature = "mcp")]
     #[error("the tools cannot be used")]
     Mcp(#[from] tool::mcp::McpError),
+    /// A Python function cannot be called.
+    #[error("the Python functions cannot be used")]
+    Python(#[from] PythonError),
+    /// A hidden argument is not one of its tool.
+    #[error("the tools cannot be used")]
+    Hidden(#[from] tool::UnknownArgument),
     /// This build of Rollout cannot reach MCP servers.
     #[cfg(not(feature = "mcp"))]
     #[error("this build of Rollout has no MCP, which the tools need; build it with the feature `mcp`")]
@@ -135,8 +144,12 @@ pub async fn examples(
     config: &InteractionConfig,
     surroundings: Option<&Surroundings>,
 ) -> Result<ExampleSet, BuildError> {
-    let interaction = interaction(name, config, surroundings).await?;
-    let mut rollouts = Rollouts::shared(interaction, rubric(config)?)
+    let worker = python(config);
+    let interaction = interaction(name, config, surroundings, &worker).await?;
+    if surroundings.is_some() {
+        check_functions(config, &worker).await?;
+    }
+    let mut rollouts = Rollouts::shared(interaction, rubric_with(config, &worker)?)
         .limits(config.limits)
         .env_id(name.as_str())
         .state_columns(config.state_columns.iter())
@@ -188,6 +201,7 @@ async fn interaction(
     name: &DatasetName,
     config: &InteractionConfig,
     surroundings: Option<&Surroundings>,
+    worker: &PythonWorker,
 ) -> Result<Arc<dyn Interaction>, BuildError> {
     match config.kind {
         InteractionKind::SingleTurn => Ok(Arc::new(SingleTurn)),
@@ -196,7 +210,7 @@ async fn interaction(
             Ok(Arc::new(MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new()))))))
         }
         InteractionKind::ToolUse => {
-            let tools = ToolUse::new(tools(config, surroundings.is_some()).await?)?;
+            let tools = ToolUse::new(tools(config, surroundings.is_some(), worker).await?)?;
             match (&config.environment, surroundings) {
                 (Some(container), Some(surroundings)) => {
                     let template = template(name, container);
@@ -209,11 +223,35 @@ async fn interaction(
     }
 }
 
-async fn tools(config: &InteractionConfig, connect: bool) -> Result<Vec<Arc<dyn Tool>>, BuildError> {
+/// What calls the Python functions of an interaction. Nothing is started before the first call.
+fn python(config: &InteractionConfig) -> PythonWorker {
+    PythonWorker::new(config.python.as_str(), config.directory.as_path())
+}
+
+/// Finds out before the first rollout whether there are the functions that score.
+async fn check_functions(config: &InteractionConfig, worker: &PythonWorker) -> Result<(), BuildError> {
+    for RubricEntry { score, .. } in &config.rubric {
+        if let ScoreConfig::Python { function, .. } = score {
+            PythonReward::new(worker, function.clone()).check().await?;
+        }
+    }
+    Ok(())
+}
+
+async fn tools(
+    config: &InteractionConfig,
+    connect: bool,
+    worker: &PythonWorker,
+) -> Result<Vec<Arc<dyn Tool>>, BuildError> {
     let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
     for tool in &config.tools {
         match tool {
-            ToolConfig::Command(tool) => tools.push(command_tool(tool, config)),
+            ToolConfig::Command(tool) => tools.push(hidden(command_tool(tool, config), &tool.hidden)?),
+            ToolConfig::Python(tool) if connect => {
+                tools.push(hidden(python_tool(tool, worker).await?, &tool.hidden)?);
+            }
+            // Only Python can say what it takes.
+            ToolConfig::Python(_) => {}
             ToolConfig::Container(kinds) => {
                 tools.extend(container::tools(kinds, container::COMMAND_TIMEOUT));
             }
@@ -238,6 +276,41 @@ fn command_tool(tool: &CommandToolConfig, config: &InteractionConfig) -> Arc<dyn
         strict: None,
     };
     tool::command(def, tool.command.clone(), config.directory.clone(), tool.timeout)
+}
+
+async fn python_tool(tool: &PythonToolConfig, worker: &PythonWorker) -> Result<Arc<dyn Tool>, BuildError> {
+    let described = tool::python(worker, tool.function.clone(), tool.timeout).await?;
+    let mut def = described.def().clone();
+    def.name = tool.name.clone().unwrap_or(def.name);
+    def.description = tool.description.clone().unwrap_or(def.description);
+    Ok(tool::python_as(worker, tool.function.clone(), tool.timeout, def))
+}
+
+/// A tool without the arguments that the rollout gives it.
+fn hidden(
+    tool: Arc<dyn Tool>,
+    places: &IndexMap<String, String>,
+) -> Result<Arc<dyn Tool>, tool::UnknownArgument> {
+    if places.is_empty() {
+        return Ok(tool);
+    }
+    let names: Vec<&str> = places.keys().map(String::as_str).collect();
+    let places = places.clone();
+    tool::hide(tool, &names, move |arguments, state| {
+        for (name, place) in &places {
+            let (field, keys) = place.split_once('.').map_or((place.as_str(), ""), |parts| parts);
+            let found =
+                keys.split('.').filter(|key| !key.is_empty()).try_fold(state.get(field), |value, key| {
+                    Some(value.and_then(|mut value| value.get_mut(key).map(serde_json::Value::take)))
+                });
+            let value = found.flatten().ok_or_else(|| {
+                let message = format!("the rollout has no `{place}`, which is the argument `{name}`");
+                tool::ToolFailure::new("KeyError", message)
+            })?;
+            arguments.insert(name.clone(), value);
+        }
+        Ok(())
+    })
 }
 
 #[cfg(feature = "mcp")]
@@ -292,6 +365,10 @@ fn template(name: &DatasetName, container: &ContainerConfig) -> EnvironmentTempl
 
 /// The rubric that an interaction describes.
 pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
+    rubric_with(config, &python(config))
+}
+
+fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubric, BuildError> {
     let shared = config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain));
     let mut rubric = Rubric::new().shared_parser(Arc::clone(&shared));
     for RubricEntry { name, weight, score } in &config.rubric {
@@ -314,6 +391,14 @@ pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
                 let entry = move |rubric: Rubric| match group {
                     true => rubric.group_command(name, *weight, command),
                     false => rubric.command(name, *weight, command),
+                };
+                (&None, Box::new(entry))
+            }
+            ScoreConfig::Python { function, group, timeout } => {
+                let reward = PythonReward::new(worker, function.clone()).timeout(*timeout);
+                let entry = move |rubric: Rubric| match group {
+                    true => rubric.group_python(name, *weight, reward),
+                    false => rubric.python(name, *weight, reward),
                 };
                 (&None, Box::new(entry))
             }

@@ -198,6 +198,19 @@ fn in_the_example_judge_another_model_grades() {
 }
 
 #[test]
+fn in_the_example_python_functions_score_and_are_called() {
+    let server = ModelServer::start(Script::examples());
+    let ran = run("python", &server.url());
+    insta::assert_snapshot!(ran.shown("python"), @"");
+    let metadata = ran.json("metadata.json");
+    let metrics = &metadata["avg_metrics"];
+    assert_eq!(
+        (&metrics["price_calls"], &metrics["agree"], &metrics["is_number"]),
+        (&json!(1.0), &json!(1.0), &json!(1.0))
+    );
+}
+
+#[test]
 fn in_the_example_tools_the_model_counts_in_a_container() {
     let server = ModelServer::start(Script::examples());
     let ran = run("tools", &server.url());

@@ -104,6 +104,63 @@ rubric:
 }
 
 #[test]
+fn python_functions_score_and_are_tools_with_arguments_that_the_model_does_not_see() {
+    let server = ModelServer::turns([
+        ModelReply::tool_call("find", &json!({"word": "cats", "database": "of the model"})),
+        ModelReply::text("7"),
+    ]);
+    let functions = "
+import os
+
+def lookup(word: str, database: str, session: str):
+    '''Looks a word up.'''
+    assert len(session) == 32
+    return f'{word} in {database} of {os.getpid()}'
+
+def exact(response, answer, source):
+    return response == answer and source == 'book'
+
+def best(responses):
+    return [float(response == max(responses)) for response in responses]
+";
+    let interaction = "
+dataset: [{question: How many cats?, answer: '7', source: book, info: {databases: {animals: zoo}}}]
+tools:
+  - python: functions.py:lookup
+    name: find
+    hidden: {database: info.databases.animals, session: trajectory_id}
+rubric:
+  - {python: functions.py:exact, weight: 2}
+  - {python: functions.py:best, group: true, weight: 0.5}
+";
+    let job = job(&server, json!(null))
+        .set("datasets", json!([{"interaction": "sets/cats.yaml"}]))
+        .file("sets/cats.yaml", interaction)
+        .file("sets/functions.py", functions);
+    job.run().expect(0);
+    let row = rows(&job).remove(0);
+    assert_eq!(row["reward"], 2.5, "{row:#}");
+    assert_eq!((&row["metrics"]["exact"], &row["metrics"]["best"]), (&json!(1.0), &json!(1.0)));
+    assert_eq!(row["tool_defs"][0]["name"], "find");
+    assert_eq!(row["tool_defs"][0]["description"], "Looks a word up.");
+    assert_eq!(row["tool_defs"][0]["parameters"]["properties"], json!({"word": {"type": "string"}}));
+    let shown = server.requests().last().unwrap().last_text();
+    assert!(shown.starts_with("cats in zoo of "), "{shown}");
+}
+
+#[test]
+fn a_missing_python_function_is_reported_before_anything_runs() {
+    let server = ModelServer::arithmetic();
+    let rubric = json!([{"python": "rewards.py:exakt"}]);
+    let job = job(&server, json!({"dataset": sums(1), "rubric": rubric}))
+        .file("rewards.py", "def exact(response, answer): return response == answer\n");
+    let finished = job.run().expect(2);
+    let text = finished.stderr();
+    assert!(text.contains("`rewards.py:exakt` cannot be called: there is no function `exakt` in "), "{text}");
+    assert_eq!(server.served(), 0);
+}
+
+#[test]
 fn a_judge_scores_with_a_model_of_its_own() {
     let server = ModelServer::arithmetic();
     let judge = ModelServer::always(ModelReply::text("yes"));

@@ -263,6 +263,7 @@ impl TryFrom<TaskResult> for RolloutOutput {
             tool_defs: Arc::default(),
             token_usage: result.token_usage,
             columns,
+            extras: IndexMap::new(),
         })
     }
 }

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _, ser::SerializeMap as _,
-};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error as _, ser::SerializeMap as _};
 use serde_json::{Map, Value};
 
-use super::question::TaskResult;
-use crate::message::{Message, Messages, Role, ToolDef};
+use crate::message::{Messages, ToolDef};
 
 /// The keys of a row that are not the user's to choose.
 pub const KEYS: [&str; 19] = [
@@ -77,6 +74,8 @@ pub struct RolloutOutput {
     pub token_usage: Option<OutputUsage>,
     /// The fields of the state that were asked for, and what rows of other programs have beside.
     pub columns: Map<String, Value>,
+    /// Keys inside `error`, `timing` and `token_usage` that only rows of other programs have, by the field.
+    pub extras: IndexMap<String, Map<String, Value>>,
 }
 
 /// What a rollout used.
@@ -96,6 +95,12 @@ pub struct OutputUsage {
     /// US dollars, where known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
+    /// Of the tokens in the context after the last response, those that the model did not write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_input_tokens: Option<f64>,
+    /// Of the tokens in the context after the last response, those that the model wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_output_tokens: Option<f64>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
@@ -170,6 +175,21 @@ impl<'de> Deserialize<'de> for OutputError {
     }
 }
 
+impl RolloutOutput {
+    /// A field with the keys that only another program gives it.
+    fn whole<'a, T>(&'a self, field: &str, own: &'a T) -> Whole<'a, T> {
+        Whole { own, extras: self.extras.get(field) }
+    }
+}
+
+#[derive(Serialize)]
+struct Whole<'a, T> {
+    #[serde(flatten)]
+    own: &'a T,
+    #[serde(flatten)]
+    extras: Option<&'a Map<String, Value>>,
+}
+
 impl Serialize for RolloutOutput {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -187,19 +207,20 @@ impl Serialize for RolloutOutput {
             map.serialize_entry("info", info)?;
         }
         map.serialize_entry("reward", &self.reward)?;
-        map.serialize_entry("error", &self.error)?;
-        map.serialize_entry("timing", &self.timing)?;
+        let error = self.error.as_ref().map(|error| self.whole("error", error));
+        map.serialize_entry("error", &error)?;
+        map.serialize_entry("timing", &self.whole("timing", &self.timing))?;
         map.serialize_entry("is_completed", &self.is_completed)?;
         map.serialize_entry("is_truncated", &self.is_truncated)?;
         map.serialize_entry("stop_condition", &self.stop_condition)?;
         map.serialize_entry("metrics", &self.metrics)?;
         map.serialize_entry("tool_defs", &self.tool_defs)?;
         if let Some(usage) = &self.token_usage {
-            map.serialize_entry("token_usage", usage)?;
+            map.serialize_entry("token_usage", &self.whole("token_usage", usage))?;
         }
         if let Some(error) = &self.error {
-            map.serialize_entry("error_chain", &error.error_chain_str)?;
-            map.serialize_entry("long_error_chain", &error.error_chain_repr)?;
+            map.serialize_entry("error_chain", &error.error_chain_repr)?;
+            map.serialize_entry("long_error_chain", &error.error_chain_str)?;
         }
         // A key that is there twice would make the row ambiguous.
         let free = |key: &&String| !KEYS.contains(&key.as_str()) && !self.columns.contains_key(*key);
@@ -213,54 +234,5 @@ impl Serialize for RolloutOutput {
             map.serialize_entry(name, value)?;
         }
         map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for RolloutOutput {
-    /// Reads a row of this or a similar program, or a line of a benchmark's `results.jsonl`. Only an `example_id` has
-    /// to be there.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut columns = Map::deserialize(deserializer)?;
-        if TaskResult::is_in(&columns) {
-            let result = TaskResult::deserialize(Value::Object(columns)).map_err(D::Error::custom)?;
-            return Self::try_from(result).map_err(D::Error::custom);
-        }
-        let mut take = |key: &str| columns.remove(key).filter(|value| !value.is_null());
-        let example_id = match take("example_id").and_then(|id| id.as_u64()) {
-            Some(id) => id,
-            None => return Err(D::Error::custom("a row has an `example_id`, a whole number")),
-        };
-        fn read<T: serde::de::DeserializeOwned + Default>(value: Option<Value>) -> T {
-            value.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
-        }
-        let messages = |value: Option<Value>| match value? {
-            Value::String(text) => Some(vec![Arc::new(Message::new(Role::Text, text))]),
-            value => serde_json::from_value(value).ok(),
-        };
-        let output = Self {
-            example_id,
-            attempt: read(take("attempt")),
-            task: read(take("task")),
-            prompt: messages(take("prompt")),
-            completion: messages(take("completion")),
-            answer: read(take("answer")),
-            info: read(take("info")),
-            reward: read(take("reward")),
-            is_unscored: false,
-            error: read(take("error")),
-            timing: read(take("timing")),
-            is_completed: read(take("is_completed")),
-            is_truncated: read(take("is_truncated")),
-            stop_condition: read(take("stop_condition")),
-            metrics: read(take("metrics")),
-            tool_defs: read::<Vec<ToolDef>>(take("tool_defs")).into(),
-            token_usage: read(take("token_usage")),
-            columns: Map::new(),
-        };
-        columns.retain(|key, value| {
-            let repeated = output.metrics.get(key).is_some_and(|metric| value.as_f64() == Some(*metric));
-            !repeated && !KEYS.contains(&key.as_str())
-        });
-        Ok(Self { columns, ..output })
     }
 }

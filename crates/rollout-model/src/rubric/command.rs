@@ -193,36 +193,60 @@ fn no_score(output: &str, wanted: &'static str, said: &Said) -> CommandError {
 }
 
 /// A rollout as a program sees it.
-struct Shown<'a>(&'a Scene<'a>);
+pub(super) struct Shown<'a>(pub(super) &'a Scene<'a>);
 
 impl Serialize for Shown<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(scene) = self;
-        let state = scene.state;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("prompt", scene.prompt)?;
-        map.serialize_entry("completion", scene.completion)?;
-        map.serialize_entry("response", &scene.parsed())?;
-        map.serialize_entry("answer", &state.input.answer)?;
-        map.serialize_entry("info", scene.info)?;
-        map.serialize_entry("task", scene.task)?;
-        map.serialize_entry("example_id", &state.input.example_id)?;
-        map.serialize_entry("trajectory_id", &state.trajectory_id)?;
-        map.serialize_entry("model", &state.model.name)?;
-        map.serialize_entry("is_completed", &state.is_completed)?;
-        map.serialize_entry("is_truncated", &state.is_truncated)?;
-        map.serialize_entry("stop_condition", &state.stop_condition)?;
-        map.serialize_entry("error", &state.error.as_ref().map(|error| error.chain()))?;
-        map.serialize_entry("num_turns", &state.trajectory.len())?;
-        map.serialize_entry("metrics", &state.metrics)?;
-        map.serialize_entry("usage", &state.usage)?;
-        map.serialize_entry("timing", &state.timing)?;
-        let columns = state.input.extra.iter().filter(|(name, _)| !state.fields.contains_key(*name));
-        for (name, value) in
-            state.fields.iter().chain(columns).filter(|(name, _)| !OWN.contains(&name.as_str()))
-        {
+        serialize_shown(self.0, serializer, false, |_| true)
+    }
+}
+
+/// The name under which all of a rollout is given.
+const STATE: &str = "state";
+
+/// Writes the parts of a rollout that are wanted, and perhaps all of it as one more.
+pub(super) fn serialize_shown<S: Serializer>(
+    scene: &Scene<'_>,
+    serializer: S,
+    with_state: bool,
+    wants: impl Fn(&str) -> bool,
+) -> Result<S::Ok, S::Error> {
+    let state = scene.state;
+    let mut map = serializer.serialize_map(None)?;
+    macro_rules! part {
+        ($name:literal, $value:expr) => {
+            if wants($name) {
+                map.serialize_entry($name, $value)?;
+            }
+        };
+    }
+    part!("prompt", scene.prompt);
+    part!("completion", scene.completion);
+    part!("response", &scene.parsed());
+    part!("answer", &state.input.answer);
+    part!("info", scene.info);
+    part!("task", scene.task);
+    part!("example_id", &state.input.example_id);
+    part!("trajectory_id", &state.trajectory_id);
+    part!("model", &state.model.name);
+    part!("is_completed", &state.is_completed);
+    part!("is_truncated", &state.is_truncated);
+    part!("stop_condition", &state.stop_condition);
+    part!("error", &state.error.as_ref().map(|error| error.chain()));
+    part!("num_turns", &state.trajectory.len());
+    part!("metrics", &state.metrics);
+    part!("usage", &state.usage);
+    part!("timing", &state.timing);
+    let with_state = with_state && wants(STATE);
+    if with_state {
+        map.serialize_entry(STATE, &Shown(scene))?;
+    }
+    let columns = state.input.extra.iter().filter(|(name, _)| !state.fields.contains_key(*name));
+    for (name, value) in state.fields.iter().chain(columns).filter(|(name, _)| !OWN.contains(&name.as_str()))
+    {
+        if wants(name) && !(with_state && name == STATE) {
             map.serialize_entry(name, value)?;
         }
-        map.end()
     }
+    map.end()
 }

@@ -23,6 +23,7 @@ mod judge;
 mod matching;
 pub mod math;
 mod monitor;
+mod python;
 mod scene;
 mod score;
 
@@ -32,6 +33,7 @@ use std::{fmt, future::ready, sync::Arc};
 pub use command::{Command, CommandError};
 pub use judge::Judge;
 pub use matching::Match;
+pub use python::PythonReward;
 pub use scene::{IntoScore, IntoScores, Scene};
 
 use self::scene::{BoxError, Score, Scores};

@@ -1,7 +1,7 @@
 //! Tools that a model can call.
 //!
 //! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout, and
-//! [`command()`] of a command; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
+//! [`command()`] of a command and [`python()`] of a Python function; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
 //! servers. Anything else implements [`Tool`].
 
 mod command;
@@ -10,6 +10,7 @@ mod function;
 mod hidden;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+mod python;
 mod schema;
 
 use std::{any::type_name, error::Error as StdError, fmt};
@@ -24,6 +25,7 @@ use rollout_core::text::chain;
 pub use command::command;
 pub use function::{function, stateful};
 pub use hidden::{UnknownArgument, hide};
+pub use python::{python, python_as};
 
 /// The arguments of a call, by name.
 pub type Arguments = Map<String, Value>;

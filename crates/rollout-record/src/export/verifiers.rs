@@ -1,7 +1,10 @@
-//! Rows in the form of the verifiers library: `outputs.jsonl` and `metadata.json` for each agent and dataset.
+//! Rows in the form of the verifiers library: `results.jsonl` and `metadata.json` for each agent and dataset, which
+//! verifiers 0.1.14 loads and resumes.
 //!
-//! Rollouts of models have these files already, and keep what is in them: each rollout its last row. Questions of
-//! benchmarks and tasks in containers become rows of the same form.
+//! Of rollouts of models all that is in their rows is kept: each rollout its last row. Questions of benchmarks and tasks
+//! in containers become rows of the same form.
+
+mod form;
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
@@ -100,6 +103,8 @@ fn row(
             cached_tokens: usage.cached_tokens.unwrap_or_default() as f64,
             reasoning_tokens: 0.0,
             cost: usage.cost_usd,
+            final_input_tokens: None,
+            final_output_tokens: None,
         }),
         ..RolloutOutput::default()
     }
@@ -125,6 +130,8 @@ struct Section {
     known: Map<String, Value>,
     names: IndexSet<String>,
     averages: Aggregate,
+    /// The sums of tokens in the last context, shown and written, and of how many rollouts they are known.
+    in_context: (f64, f64, u64),
 }
 
 impl Section {
@@ -135,10 +142,11 @@ impl Section {
         let known = known(job, &agent, &dataset, trial.result.pass_threshold)?;
         let metadata = read(&known);
         Ok(Self {
-            rows: export.file(dir.join(rows::OUTPUTS))?,
+            rows: export.file(dir.join(rows::RESULTS))?,
             metadata: export.file(dir.join(rows::METADATA))?,
             averages: Aggregate::new(metadata.rollouts_per_example, metadata.pass_threshold),
             names: IndexSet::new(),
+            in_context: (0.0, 0.0, 0),
             known,
             agent,
             dataset,
@@ -163,7 +171,14 @@ impl Section {
             metrics: metrics.collect(),
         };
         self.averages.add(row.example_id, &stats);
-        self.rows.json_line(row)
+        let usage = row.token_usage.unwrap_or_default();
+        if let Some((shown, written)) = usage.final_input_tokens.zip(usage.final_output_tokens) {
+            self.in_context.0 += shown;
+            self.in_context.1 += written;
+            self.in_context.2 += 1;
+        }
+        let original = form::original(row).map_err(|error| self.rows.failed(error.into()))?;
+        self.rows.json_line(&original)
     }
 
     fn finish(mut self) -> Result<[PathBuf; 2], ExportError> {
@@ -171,6 +186,15 @@ impl Section {
         self.averages.tell(self.names.iter(), &mut metadata);
         if let Ok(Value::Object(told)) = serde_json::to_value(&metadata) {
             self.known.extend(told);
+        }
+        let (shown, written, rollouts) = self.in_context;
+        if let Some(Value::Object(usage)) = self.known.get_mut("usage").filter(|_| rollouts > 0) {
+            usage.insert("final_input_tokens".to_owned(), (shown / rollouts as f64).into());
+            usage.insert("final_output_tokens".to_owned(), (written / rollouts as f64).into());
+        }
+        // The original has a text where ours may be none.
+        if let Some(url @ Value::Null) = self.known.get_mut("base_url") {
+            *url = Value::String(String::new());
         }
         let written = serde_json::to_writer_pretty(&mut self.metadata, &self.known);
         written.map_err(|error| self.metadata.failed(error.into()))?;

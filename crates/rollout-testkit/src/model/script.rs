@@ -87,6 +87,7 @@ impl Script {
             let asked = asked.map(|message| text_of(&message["content"])).unwrap_or_default();
             match judged(request) {
                 Some(right) => ModelReply::text(if right { "yes" } else { "no" }),
+                None if request.body["tools"][0]["function"]["name"] == "price" => buy(request, &asked),
                 None if request.body["tools"].is_array() => {
                     benchmark::reply(request, &asked).unwrap_or_else(|| shell(request, &asked))
                 }
@@ -106,6 +107,19 @@ impl Script {
                 _ => ModelReply::text("done"),
             }
         })
+    }
+}
+
+/// Asks for the price of what "What do 3 apples cost?" names, and multiplies.
+fn buy(request: &ModelRequest, asked: &str) -> ModelReply {
+    let mut words = asked.split([' ', '?']).skip_while(|word| word.parse::<u32>().is_err());
+    let count: u32 = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+    match request.turns() {
+        0 => ModelReply::tool_call("price", &json!({"item": words.next()})),
+        _ => match request.last_text().parse::<u32>() {
+            Ok(price) => ModelReply::text((count * price).to_string()),
+            Err(_) => ModelReply::text("I do not know."),
+        },
     }
 }
 

@@ -27,8 +27,8 @@ use rollout_settings::{
     declare::{described, one_of},
     diagnostic::quoted,
     forms::{
-        bytes, cpus, filled_list, finite, flag, hash, list, path, section, some_count, some_section, text,
-        texts, whole, word,
+        bytes, cpus, filled, filled_list, finite, flag, hash, list, path, section, some_count, some_section,
+        text, texts, whole, word,
     },
     record::hexadecimal,
 };
@@ -47,6 +47,8 @@ rollout_settings::settings! {
         })
         .unset("that of the file")
         .always(),
+        /// The Python interpreter that calls `python:` functions.
+        pub python: String = filled().default("python3".to_owned()).recorded_where_written(),
         /// The examples: the path of a file of JSON lines or of a JSON list, or the list itself.
         ///
         /// See [examples](#examples).

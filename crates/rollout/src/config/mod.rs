@@ -40,7 +40,7 @@ pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
 pub use task::{TaskConfig, load_task_config, task_schema};
 pub(crate) use tool_files::{each_path, names_files, resolve};
-pub use tools::{CommandToolConfig, McpConfig, ToolConfig};
+pub use tools::{CommandToolConfig, McpConfig, PythonToolConfig, ToolConfig};
 
 pub use rollout_settings::{
     Code, Diagnostic, Document, Env, EnvValue, ExpandError, Expanded, Override, OverrideError, Problems,

@@ -8,7 +8,10 @@ use std::{
 use serde_json::{Value as Json, json};
 
 use super::ModelConfig;
-use rollout_model::rubric::{Command, Match};
+use rollout_model::{
+    PythonFunction,
+    rubric::{Command, Match},
+};
 use rollout_settings::{
     Code, Form, Node, Section, Settings as _, Value, Written,
     declare::{entry, one_of},
@@ -55,6 +58,15 @@ pub enum ScoreConfig {
         /// How long it may take.
         timeout: Duration,
     },
+    /// By a Python function.
+    Python {
+        /// The function, in a file below the directory of the interaction.
+        function: PythonFunction,
+        /// Whether it scores all rollouts of an example together.
+        group: bool,
+        /// How long a call may take.
+        timeout: Duration,
+    },
 }
 
 /// How the answer is found in what a model said.
@@ -98,11 +110,18 @@ rollout_settings::settings! {
         ///
         /// It gets the rollout as JSON on its standard input, and prints the number.
         command: Option<Vec<String>> = command().optional(),
-        /// The command scores all rollouts of an example together.
+        /// A Python function that scores, as `file.py:function`.
         ///
-        /// It gets a list of all rollouts of the example and prints a list of numbers.
+        /// It gets what it has parameters for: `completion`, `response`, `answer`, `info`, columns of the dataset, and `state`,
+        /// which is all of it. All functions of an interaction are called in one process that stays. See
+        /// [scoring](scoring.md#python-functions).
+        python: Option<String> = function_name().optional(),
+        /// The command or function scores all rollouts of an example together.
+        ///
+        /// A command gets a list of all rollouts of the example and prints a list of numbers. A function gets lists, and
+        /// returns one.
         group: bool = flag(false),
-        /// Seconds that the command may take.
+        /// Seconds that the command or a call of the function may take.
         timeout as "timeout_sec": Duration = seconds().default(Command::TIMEOUT),
         /// How the answer is found; as the interaction says when absent.
         parser: Option<ParserConfig> = parser().optional(),
@@ -174,7 +193,7 @@ pub(super) const EXAMPLE: &str =
 
 pub(super) fn schema() -> Json {
     let mut schema = entry::<RubricKeys>();
-    one_of(&["match", "judge", "command"], &mut schema);
+    one_of(&["match", "judge", "command", "python"], &mut schema);
     schema
 }
 
@@ -190,7 +209,7 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
         let Some(keys) = RubricKeys::read(&entry) else { continue };
         let (name, weight) = (keys.name.clone(), keys.weight);
         let Some((default, score)) = score(&entry, keys, independent) else { continue };
-        let name = name.unwrap_or_else(|| default.to_owned());
+        let name = name.unwrap_or(default);
         let span = entry.value_span("name");
         if COLUMNS.contains(&name.as_str()) {
             let message = format!("{} cannot be the name of a metric", quoted(&name));
@@ -211,28 +230,60 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<RubricEntry> {
 }
 
 /// How an entry scores, and what it is named unless it says so.
-fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(&'static str, ScoreConfig)> {
-    let hint = "an entry has a `match:`, a `judge:` or a `command:`";
-    let kind = entry.one_of(&["match", "judge", "command"], hint)?;
-    let foreign: &[&str] = if kind == "command" { &["parser"] } else { &["group", "timeout_sec"] };
+fn score(entry: &Section<'_>, keys: RubricKeys, independent: bool) -> Option<(String, ScoreConfig)> {
+    let hint = "an entry has a `match:`, a `judge:`, a `command:` or a `python:` function";
+    let kind = entry.one_of(&["match", "judge", "command", "python"], hint)?;
+    let runs = ["command", "python"].contains(&kind);
+    let foreign: &[&str] = if runs { &["parser"] } else { &["group", "timeout_sec"] };
     entry.refuse(foreign, kind, |key| format!("leave `{key}` out"));
-    let RubricKeys { how, judge, command, group, timeout, parser, .. } = keys;
+    let RubricKeys { how, judge, command, python, group, timeout, parser, .. } = keys;
+    if runs && group && independent {
+        let message = format!("a {kind} over groups cannot score each rollout by itself");
+        let message = message.replace("python", "function");
+        entry.invalid_with_hint("group", message, "leave `independent_scoring` or `group` out");
+    }
     match kind {
         "match" => {
             let how = how?;
             let word = MATCHES.iter().find(|(_, known)| *known == how).map_or("match", |(word, _)| word);
-            Some((word, ScoreConfig::Match { how, parser }))
+            Some((word.to_owned(), ScoreConfig::Match { how, parser }))
         }
         "judge" => {
             let JudgeKeys { model, prompt } = judge?;
-            Some(("judge", ScoreConfig::Judge { model: Box::new(model), prompt, parser }))
+            Some(("judge".to_owned(), ScoreConfig::Judge { model: Box::new(model), prompt, parser }))
+        }
+        "python" => {
+            let function = function(entry, python.as_deref()?)?;
+            Some((function.function.clone(), ScoreConfig::Python { function, group, timeout }))
+        }
+        _ => Some(("command".to_owned(), ScoreConfig::Command { command: command?, group, timeout })),
+    }
+}
+
+/// The name of a function, with that of its file.
+pub(super) fn function_name() -> Form<String> {
+    filled()
+        .refine(|schema| schema["pattern"] = json!("^.+\\.py:[A-Za-z_][A-Za-z0-9_.]*$"))
+        .kind("`file.py:function`")
+}
+
+/// The function that the `python:` of an entry names.
+pub(super) fn function(entry: &Section<'_>, written: &str) -> Option<PythonFunction> {
+    let fits = |name: &str| {
+        name.split('.').all(|part| {
+            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        })
+    };
+    match written.rsplit_once(':') {
+        Some((file, name)) if file.ends_with(".py") && fits(name) => {
+            Some(PythonFunction { file: file.into(), function: name.to_owned() })
         }
         _ => {
-            if group && independent {
-                let message = "a command over groups cannot score each rollout by itself";
-                entry.invalid_with_hint("group", message, "leave `independent_scoring` or `group` out");
-            }
-            Some(("command", ScoreConfig::Command { command: command?, group, timeout }))
+            let message = format!("{} is not a function of a Python file", quoted(written));
+            let hint = "write a file and a function in it, such as `python: rewards.py:exact`";
+            entry.invalid_with_hint("python", message, hint);
+            None
         }
     }
 }

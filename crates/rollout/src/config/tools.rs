@@ -1,6 +1,7 @@
 //! The `tools` of an interaction.
 
-use rollout_model::tool::container::ContainerTool;
+use super::rubric::{function, function_name};
+use rollout_model::{PythonFunction, tool::container::ContainerTool};
 use std::{collections::HashMap, time::Duration};
 
 use indexmap::IndexMap;
@@ -21,8 +22,25 @@ pub enum ToolConfig {
     Command(CommandToolConfig),
     /// The tools of an MCP server.
     Mcp(McpConfig),
+    /// A Python function.
+    Python(PythonToolConfig),
     /// Tools that work in a container; never empty, and no tool twice.
     Container(Vec<ContainerTool>),
+}
+
+/// A Python function that gets the arguments of a call by name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PythonToolConfig {
+    /// The function, in a file below the directory of the interaction.
+    pub function: PythonFunction,
+    /// The model's name for it; that of the function when absent.
+    pub name: Option<String>,
+    /// What it does, for the model; what the function's documentation says when absent.
+    pub description: Option<String>,
+    /// How long a call may take.
+    pub timeout: Duration,
+    /// Arguments that the model does not see, each with where the rollout has it.
+    pub hidden: IndexMap<String, String>,
 }
 
 /// A command that gets the arguments of a call as JSON, and whose output is the result.
@@ -38,6 +56,8 @@ pub struct CommandToolConfig {
     pub command: Vec<String>,
     /// How long a call may take.
     pub timeout: Duration,
+    /// Arguments that the model does not see, each with where the rollout has it.
+    pub hidden: IndexMap<String, String>,
 }
 
 /// How an MCP server is reached.
@@ -80,6 +100,16 @@ rollout_settings::settings! {
             .or_with(|| Map::from_iter([("type".to_owned(), json!("object")), ("properties".to_owned(), json!({}))])),
         /// Seconds that a call may take.
         timeout as "timeout_sec": Duration = seconds().default(Duration::from_secs(60)),
+        /// A Python function, as `file.py:function`.
+        ///
+        /// The model knows it by its signature and its docstring; `name` and `description` take their place. It is called in
+        /// the one process of the interaction's functions.
+        python: Option<String> = function_name().optional(),
+        /// Arguments that the model does not see, each with where it is found in the rollout.
+        ///
+        /// Such as `hidden: {database: info.database, session: trajectory_id}`: `info`, `answer`, `example_id`, a column of the
+        /// dataset or a field of the state, and perhaps keys inside of it.
+        hidden: IndexMap<String, String> = hidden(),
         /// An MCP server, with all of its tools.
         ///
         /// A server of the Model Context Protocol: `command` (a list) and perhaps `env`, or `url` and perhaps `headers`. It is
@@ -121,7 +151,7 @@ const MAX_NAME: usize = 64;
 
 pub(super) fn schema() -> Value {
     let mut schema = entry::<ToolKeys>();
-    one_of(&["command", "mcp", "container"], &mut schema);
+    one_of(&["command", "python", "mcp", "container"], &mut schema);
     schema["dependentRequired"] = json!({ "command": ["name", "description"] });
     schema
 }
@@ -133,13 +163,16 @@ pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<ToolConfig> {
 }
 
 fn tool(entry: &Section<'_>, keys: ToolKeys, names: &mut HashMap<String, Span>) -> Option<ToolConfig> {
-    let hint = "a tool has a `command:`, an `mcp:` server, or is of a `container:`";
-    let kind = entry.one_of(&["command", "mcp", "container"], hint)?;
-    if kind != "command" {
-        let foreign = ["name", "description", "parameters", "timeout_sec"];
-        entry.refuse(&foreign, kind, |_| "these tools describe themselves".to_owned());
-    }
+    let hint = "a tool has a `command:`, a `python:` function, an `mcp:` server, or is of a `container:`";
+    let kind = entry.one_of(&["command", "python", "mcp", "container"], hint)?;
+    let foreign: &[&str] = match kind {
+        "command" => &[],
+        "python" => &["parameters"],
+        _ => &["name", "description", "parameters", "timeout_sec", "hidden"],
+    };
+    entry.refuse(foreign, kind, |_| "these tools describe themselves".to_owned());
     match kind {
+        "python" => python_tool(entry, keys, names).map(ToolConfig::Python),
         "command" => command_tool(entry, keys, names).map(ToolConfig::Command),
         "mcp" => mcp(&entry.inside("mcp"), keys.mcp?).map(ToolConfig::Mcp),
         _ => {
@@ -166,22 +199,63 @@ fn command_tool(
             entry.missing(key, hint);
         }
     }
-    if let Some(name) = &keys.name {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-        if name.len() > MAX_NAME || !name.bytes().all(fits) {
-            let message = format!("{} cannot be the name of a tool", quoted(name));
-            let hint = format!("write at most {MAX_NAME} letters, digits, `_` and `-`");
-            entry.reader.error_with_hint(entry.value_span("name"), Code::InvalidName, message, hint);
-        }
-        once(entry, name, entry.value_span("name"), names);
-    }
+    check_name(entry, keys.name.as_deref(), names);
     Some(CommandToolConfig {
         command: keys.command?,
         name: keys.name?,
         description: keys.description?,
         parameters: keys.parameters,
         timeout: keys.timeout,
+        hidden: keys.hidden,
     })
+}
+
+fn python_tool(
+    entry: &Section<'_>,
+    keys: ToolKeys,
+    names: &mut HashMap<String, Span>,
+) -> Option<PythonToolConfig> {
+    check_name(entry, keys.name.as_deref(), names);
+    Some(PythonToolConfig {
+        function: function(entry, keys.python.as_deref()?)?,
+        name: keys.name,
+        description: keys.description,
+        timeout: keys.timeout,
+        hidden: keys.hidden,
+    })
+}
+
+fn check_name(entry: &Section<'_>, name: Option<&str>, names: &mut HashMap<String, Span>) {
+    let Some(name) = name else { return };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if name.len() > MAX_NAME || !name.bytes().all(fits) {
+        let message = format!("{} cannot be the name of a tool", quoted(name));
+        let hint = format!("write at most {MAX_NAME} letters, digits, `_` and `-`");
+        entry.reader.error_with_hint(entry.value_span("name"), Code::InvalidName, message, hint);
+    }
+    once(entry, name, entry.value_span("name"), names);
+}
+
+/// Where the rollout has the arguments that the model does not see.
+fn hidden() -> Form<IndexMap<String, String>> {
+    let schema = || json!({ "type": "object", "additionalProperties": { "type": "string", "minLength": 1 } });
+    Form::written("mapping of arguments to places in the rollout", schema, |section, key| {
+        let tree::Value::Map(entries) = &section.node(key)?.value else {
+            section.reader.wrong_type(section.node(key)?, key, "a mapping");
+            return None;
+        };
+        let hint = "write where the rollout has it, such as `info.database` or `trajectory_id`";
+        let read = entries.iter().filter_map(|entry| match &entry.node.value {
+            tree::Value::String(place) if !place.is_empty() => Some((entry.key.clone(), place.clone())),
+            _ => {
+                let message = format!("`{}` must say where {} is found", section.at(key), quoted(&entry.key));
+                section.reader.error_with_hint(entry.node.span, Code::WrongType, message, hint);
+                None
+            }
+        });
+        Some(read.collect())
+    })
+    .or_empty()
 }
 
 fn check_parameters(section: &Section<'_>, key: &str) {

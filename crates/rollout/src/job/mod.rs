@@ -210,6 +210,9 @@ impl JobError {
                 Some("change the model's settings or its server, then start a new job".to_owned())
             }
             Self::Config { .. } => Some("restore the file from a copy, or start a new job".to_owned()),
+            Self::Rows { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
+                Some("correct the line, or take it out so that the rollout runs again".to_owned())
+            }
             Self::Directory { .. } | Self::Tasks(_) | Self::Rows { .. } => None,
         }
     }

@@ -17,3 +17,4 @@ mod samples;
 mod statistics;
 mod tools;
 mod turns;
+mod verifiers;

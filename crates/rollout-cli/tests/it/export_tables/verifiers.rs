@@ -3,7 +3,7 @@
 use std::fs;
 
 use rollout::{model::RolloutOutput, record::rows};
-use rollout_testkit::{ModelServer, TestJob};
+use rollout_testkit::{ModelReply, ModelServer, Python, TestJob};
 use serde_json::{Value, json};
 
 use super::{HOSTILE, benchmark, containers, diligent, rollouts};
@@ -30,14 +30,74 @@ fn rollouts_are_copied_with_their_averages() {
     let job = rollouts(&server);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job), @"
-    out/outputs.jsonl
+    out/results.jsonl
     out/metadata.json
     4 rows
     ");
     let mut own = read(&job, "jobs/job/outputs.jsonl");
     own.sort_by_key(|row| (row.example_id, row.attempt));
-    assert_eq!(read(&job, "out/outputs.jsonl"), own);
-    assert_eq!(json(&job, "out/metadata.json"), json(&job, "jobs/job/metadata.json"));
+    let exported = read(&job, "out/results.jsonl");
+    assert_eq!(exported.len(), own.len());
+    for (exported, own) in exported.into_iter().zip(own) {
+        assert!((exported.timing.total_ms - own.timing.total_ms).abs() < 1e-6, "{:?}", exported.timing);
+        // Times are spans there, and turns have all that the original has.
+        let mut same = RolloutOutput { timing: own.timing, extras: own.extras.clone(), ..exported };
+        same.columns["trajectory"] = own.columns["trajectory"].clone();
+        assert_eq!(same, own);
+    }
+    let (mut exported, mut own) = (json(&job, "out/metadata.json"), json(&job, "jobs/job/metadata.json"));
+    assert!(exported["usage"]["final_output_tokens"].is_number());
+    for metadata in [&mut exported, &mut own] {
+        metadata["usage"] = Value::Null;
+    }
+    assert_eq!(exported, own);
+}
+
+#[test]
+fn the_original_loads_an_export_and_resumes_it() {
+    let call = ModelReply::tool_call("add", &json!({"a": 1, "b": 2})).call_id("call-1");
+    let server = ModelServer::turns([call, ModelReply::text("It is 3")]);
+    let rows = json!([{"question": "1+2?", "answer": "3"}, {"question": "2+2?", "answer": "4"}]);
+    let add = json!({"name": "add", "description": "Adds.", "command": ["sh", "-c", "echo 3"]});
+    let interaction = json!({
+        "dataset": rows, "tools": [add], "rubric": [{"match": "contains"}], "state_columns": ["trajectory"],
+    });
+    let job = super::job()
+        .agent(super::model(&server))
+        .set("n_attempts", json!(2))
+        .set("n_concurrent_trials", json!(1))
+        .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
+    job.run().expect(0);
+    export(&job);
+
+    let results = job.root().join("out/results.jsonl");
+    let text = fs::read_to_string(&results).unwrap();
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let said = &first["completion"][0];
+    assert_eq!((&said["content"], said["tool_calls"][0].is_string()), (&json!(""), true), "{first:#}");
+
+    // The original finds nothing to do, and then the one row that is missing.
+    let examples = json!([["1+2?", "3"], ["2+2?", "4"]]);
+    let resume = json!({
+        "do": "generate", "dir": job.root().join("out"), "env_id": "sums", "model": "scripted",
+        "examples": examples, "rollouts": 2, "tools": true,
+    });
+    let load = json!({"do": "load", "dir": job.root().join("out")});
+    let python = Python::new();
+    let [loaded, resumed] = python.verifiers(&[load, resume.clone()]).try_into().unwrap();
+    assert_eq!(loaded.as_array().map(Vec::len), Some(4));
+    assert_eq!((&resumed["calls"], &resumed["rows"]), (&json!(0), &json!(4)));
+    let ours = json(&job, "jobs/job/metadata.json");
+    for key in ["avg_reward", "avg_metrics", "avg_error", "pass_at_k", "pass_all_k"] {
+        assert_eq!(resumed["metadata"][key], ours[key], "{key}");
+    }
+    assert_eq!(resumed["metadata"]["usage"], json(&job, "out/metadata.json")["usage"]);
+
+    let cut: String = text.lines().take(3).map(|line| format!("{line}\n")).collect();
+    fs::write(&results, cut).unwrap();
+    let [resumed] = python.verifiers(&[resume]).try_into().unwrap();
+    assert_eq!((&resumed["calls"], &resumed["rows"]), (&json!(2), &json!(4)));
+    assert_eq!(read(&job, "out/results.jsonl").len(), 4, "its row is read here again");
 }
 
 #[test]
@@ -46,14 +106,14 @@ fn tasks_in_containers_become_rows_with_what_was_said() {
     let job = containers(&server);
     job.run().expect(1);
     insta::assert_snapshot!(export(&job), @"
-    out/model/set/outputs.jsonl
+    out/model/set/results.jsonl
     out/model/set/metadata.json
-    out/oracle/set/outputs.jsonl
+    out/oracle/set/results.jsonl
     out/oracle/set/metadata.json
     4 rows
     ");
 
-    let [broken, plain] = read(&job, "out/model/set/outputs.jsonl").try_into().unwrap();
+    let [broken, plain] = read(&job, "out/model/set/results.jsonl").try_into().unwrap();
     let said: Vec<_> = plain.completion.iter().flatten().map(|message| message.role.as_str()).collect();
     assert_eq!((plain.example_id, plain.attempt, plain.reward), (1, Some(1), 1.0));
     assert_eq!(said, ["assistant", "tool", "assistant"]);
@@ -62,7 +122,7 @@ fn tasks_in_containers_become_rows_with_what_was_said() {
     assert!(plain.timing.total_ms > 0.0 && !plain.tool_defs.is_empty());
     assert_eq!((broken.reward, broken.error.unwrap().error.as_str()), (0.0, "verifier_failed"));
 
-    let [_, script] = read(&job, "out/oracle/set/outputs.jsonl").try_into().unwrap();
+    let [_, script] = read(&job, "out/oracle/set/results.jsonl").try_into().unwrap();
     assert_eq!(script.prompt.unwrap()[0].text(), "Create the file /app/done.\n");
     assert_eq!((script.completion, script.is_completed), (Some(Vec::new()), true));
 
@@ -79,7 +139,7 @@ fn questions_of_a_benchmark_become_rows() {
     let job = benchmark(&server);
     job.rollout(&["eval", "config.json"]).expect(0);
     export(&job);
-    let [right, wrong] = read(&job, "out/outputs.jsonl").try_into().unwrap();
+    let [right, wrong] = read(&job, "out/results.jsonl").try_into().unwrap();
     assert_eq!((right.task.as_str(), right.reward, right.metrics["exact_match"]), ("q1", 1.0, 1.0));
     assert_eq!((&right.columns["predicted_answer"], right.error), (&json!("4"), None));
     assert_eq!((wrong.reward, wrong.answer.as_deref()), (0.0, Some("8")));

@@ -2,6 +2,13 @@
 
 /// Deeper expressions are not read.
 const MAX_DEPTH: u32 = 64;
+/// More letters that stand together are a word.
+const MAX_LETTERS: usize = 3;
+/// Functions that may be written without a backslash.
+const FUNCTIONS: [&str; 21] = [
+    "sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln",
+    "log", "exp", "abs", "gcd", "lcm", "max", "min", "mod",
+];
 
 /// What an expression is at a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,10 +74,11 @@ impl Reader<'_> {
         loop {
             if self.eat("*") {
                 product *= self.signed()?;
-            } else if self.eat("/") {
+            } else if self.eat("/") || self.eat(":") {
                 product = divided(product, self.signed()?);
-            } else if self.peek().is_some_and(|c| c.is_alphabetic() || matches!(c, '(' | '{' | '\\' | '∞'))
-            {
+            } else if self.eat(r"\mod") {
+                product = product.rem_euclid(self.signed()?);
+            } else if self.peek().is_some_and(begins_factor) {
                 product *= self.power()?;
             } else {
                 return Some(product);
@@ -89,18 +97,34 @@ impl Reader<'_> {
     }
 
     fn power(&mut self) -> Option<f64> {
-        let base = self.atom()?;
+        let mut base = self.atom()?;
+        while self.eat("!") {
+            base = gamma(base + 1.0);
+        }
         if !self.eat("^") {
             return Some(base);
         }
-        let exponent = self.nested(Self::signed)?;
-        Some(base.powf(exponent))
+        let exponent = self.exponent()?;
+        let mut power = base.powf(exponent);
+        while self.eat("!") {
+            power = gamma(power + 1.0);
+        }
+        Some(power)
+    }
+
+    /// What stands behind the sign of a power: in LaTeX one digit or letter, or a group; plain, a signed factor.
+    fn exponent(&mut self) -> Option<f64> {
+        self.nested(Self::signed)
     }
 
     fn atom(&mut self) -> Option<f64> {
         match self.peek()? {
             '(' => self.group("(", ")"),
+            '[' => self.group("[", "]"),
             '{' => self.group("{", "}"),
+            '|' => self.group("|", "|").map(f64::abs),
+            '⌊' => self.group("⌊", "⌋").map(f64::floor),
+            '⌈' => self.group("⌈", "⌉").map(f64::ceil),
             c if c.is_ascii_digit() || c == '.' => self.mixed(),
             '\\' => self.command(),
             '∞' => {
@@ -146,13 +170,12 @@ impl Reader<'_> {
         if self.rest[end..].starts_with('.') {
             end += 1 + digits(&self.rest[end + 1..]);
         }
-        if let Some(exponent) = self.rest[end..].strip_prefix(['e', 'E']) {
-            let sign = usize::from(exponent.starts_with(['-', '+']));
-            let length = digits(&exponent[sign..]);
-            end += if length > 0 { 1 + sign + length } else { 0 };
-        }
         let (number, rest) = self.rest.split_at(end);
         self.rest = rest;
+        // The base that a number is written in says nothing about its digits.
+        if rest.starts_with('_') {
+            self.subscript()?;
+        }
         number.parse().ok()
     }
 
@@ -168,7 +191,7 @@ impl Reader<'_> {
             '\\' => self.nested(Self::command),
             c => {
                 self.rest = &self.rest[c.len_utf8()..];
-                self.letter(c)
+                self.letter(c, "")
             }
         }
     }
@@ -191,8 +214,23 @@ impl Reader<'_> {
                 self.nested(Self::argument).map(|number| number.powf(1.0 / degree))
             }
             "sqrt" => self.nested(Self::argument).map(f64::sqrt),
+            "binom" => {
+                let (all, chosen) = (self.nested(Self::argument)?, self.nested(Self::argument)?);
+                Some(gamma(all + 1.0) / gamma(chosen + 1.0) / gamma(all - chosen + 1.0))
+            }
             name => self.function(name),
         }
+    }
+
+    /// The text of an index, such as the `1` of `x_1`.
+    fn subscript(&mut self) -> Option<&str> {
+        let rest = self.rest.strip_prefix('_')?;
+        let (index, rest) = match rest.strip_prefix('{') {
+            Some(inner) => inner.split_once('}')?,
+            None => rest.split_at(rest.chars().next()?.len_utf8()),
+        };
+        self.rest = rest;
+        Some(index)
     }
 
     fn word(&mut self) -> Option<f64> {
@@ -202,37 +240,96 @@ impl Reader<'_> {
         let mut letters = word.chars();
         let first = letters.next()?;
         if letters.next().is_none() {
-            return self.letter(first);
+            return self.indexed(first);
         }
-        if let Some(rest) = word.strip_prefix('π') {
-            // The sign grows together with letters that it multiplies.
-            let factor = one(rest).and_then(|letter| self.letter(letter))?;
-            return Some(std::f64::consts::PI * factor);
+        match word {
+            "sqrt" => return self.nested(Self::argument).map(f64::sqrt),
+            "pi" => return Some(std::f64::consts::PI),
+            _ if FUNCTIONS.contains(&word) => return self.function(word),
+            _ => {}
         }
-        if word == "sqrt" { self.nested(Self::argument).map(f64::sqrt) } else { self.function(word) }
+        // Letters that stand together are multiplied, unless they are a word. The last one may have an index.
+        if word.chars().count() > MAX_LETTERS {
+            return None;
+        }
+        let last = word.chars().next_back()?;
+        let product = word[..word.len() - last.len_utf8()].chars();
+        let product: Option<f64> = product.map(|letter| self.letter(letter, "")).product();
+        Some(product? * self.indexed(last)?)
+    }
+
+    /// A letter with its index, if it has one.
+    fn indexed(&mut self, letter: char) -> Option<f64> {
+        let index = if self.rest.starts_with('_') { self.subscript()?.to_owned() } else { String::new() };
+        self.letter(letter, &index)
     }
 
     fn function(&mut self, name: &str) -> Option<f64> {
-        let function = match name {
+        if ["gcd", "lcm", "max", "min"].contains(&name) {
+            return self.of_many(name);
+        }
+        let base = match name {
+            "log" if self.rest.starts_with('_') => {
+                let index = self.subscript()?.to_owned();
+                Some(self.nested(|reader| value(&index, reader.point))?.number)
+            }
+            _ => None,
+        };
+        let function: fn(f64) -> f64 = match name {
             "sin" => f64::sin,
             "cos" => f64::cos,
             "tan" => f64::tan,
+            "sec" => |angle| 1.0 / angle.cos(),
+            "csc" => |angle| 1.0 / angle.sin(),
+            "cot" => |angle| 1.0 / angle.tan(),
+            "arcsin" => f64::asin,
+            "arccos" => f64::acos,
+            "arctan" => f64::atan,
+            "sinh" => f64::sinh,
+            "cosh" => f64::cosh,
+            "tanh" => f64::tanh,
             "ln" => f64::ln,
+            "log" if base.is_some() => f64::ln,
             "log" => f64::log10,
             "exp" => f64::exp,
+            "abs" => f64::abs,
             _ => return None,
         };
-        self.nested(Self::power).map(function)
+        // The power of a function is written before its argument.
+        let power = if self.eat("^") { Some(self.nested(Self::argument)?) } else { None };
+        let result = self.nested(Self::power).map(function)?;
+        let result = base.map_or(result, |base| divided(result, base.ln()));
+        Some(power.map_or(result, |power| result.powf(power)))
     }
 
-    fn letter(&mut self, letter: char) -> Option<f64> {
+    /// A function of several numbers in brackets.
+    fn of_many(&mut self, name: &str) -> Option<f64> {
+        self.eat("(").then_some(())?;
+        let mut numbers = vec![self.nested(Self::sum)?];
+        while self.eat(",") {
+            numbers.push(self.nested(Self::sum)?);
+        }
+        self.eat(")").then_some(())?;
+        let both: fn(f64, f64) -> f64 = match name {
+            "max" => f64::max,
+            "min" => f64::min,
+            "gcd" => gcd,
+            _ => |one, other| divided((one * other).abs(), gcd(one, other)),
+        };
+        numbers.into_iter().reduce(both)
+    }
+
+    fn letter(&mut self, letter: char, index: &str) -> Option<f64> {
         match letter {
-            'π' => Some(std::f64::consts::PI),
-            'e' => Some(std::f64::consts::E),
+            'π' if index.is_empty() => Some(std::f64::consts::PI),
+            'e' if index.is_empty() => Some(std::f64::consts::E),
             letter if letter.is_alphabetic() => {
                 self.varies = true;
+                let number = index
+                    .bytes()
+                    .fold(u32::from(letter), |number, byte| number * 31 % 65_521 + u32::from(byte));
                 // Multiples of an irrational number are spread evenly, and no two letters share one.
-                let place = f64::from(u32::from(letter)) * 0.618_033_988_749_894_9
+                let place = f64::from(number) * 0.618_033_988_749_894_9
                     + f64::from(self.point) * std::f64::consts::SQRT_2;
                 Some(0.3 + 2.4 * place.fract())
             }
@@ -246,9 +343,49 @@ fn divided(above: f64, below: f64) -> f64 {
     if below == 0.0 { f64::NAN } else { above / below }
 }
 
-fn one(text: &str) -> Option<char> {
-    let mut chars = text.chars();
-    chars.next().filter(|_| chars.next().is_none())
+/// Whether a factor may begin so where no sign says that it is one.
+fn begins_factor(c: char) -> bool {
+    c.is_alphabetic() || matches!(c, '(' | '{' | '\\' | '∞' | '⌊' | '⌈')
+}
+
+/// The function that is the factorial of whole numbers, one higher.
+fn gamma(number: f64) -> f64 {
+    // Whole numbers have to come out whole.
+    if number.fract() == 0.0 && (1.0..171.0).contains(&number) {
+        return (1..number as u32).map(f64::from).product();
+    }
+    if number < 0.5 {
+        return std::f64::consts::PI / ((std::f64::consts::PI * number).sin() * gamma(1.0 - number));
+    }
+    // Lanczos' approximation, to fifteen digits.
+    const G: f64 = 7.0;
+    const COEFFICIENTS: [f64; 9] = [
+        0.999_999_999_999_809_9,
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    let number = number - 1.0;
+    let terms = COEFFICIENTS[1..].iter().zip(1..).map(|(term, at)| term / (number + f64::from(at)));
+    let sum = COEFFICIENTS[0] + terms.sum::<f64>();
+    let base = number + G + 0.5;
+    (2.0 * std::f64::consts::PI).sqrt() * base.powf(number + 0.5) * (-base).exp() * sum
+}
+
+fn gcd(one: f64, other: f64) -> f64 {
+    let (mut one, mut other) = (one.abs(), other.abs());
+    if one.fract() != 0.0 || other.fract() != 0.0 || !one.is_finite() || !other.is_finite() {
+        return f64::NAN;
+    }
+    while other > 0.0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 #[cfg(test)]
@@ -276,6 +413,19 @@ mod tests {
             ("ln(e)", 1.0),
             (r"\log 100", 2.0),
             (r"2\frac{1}{2}", 2.5),
+            ("3!", 6.0),
+            ("5!/3!", 20.0),
+            ("2^3!", 64.0),
+            ("|-3|+1", 4.0),
+            ("⌊3.7⌋", 3.0),
+            (r"\binom{5}{2}", 10.0),
+            (r"\log_2 8", 3.0),
+            (r"\sin^2 0", 0.0),
+            (r"\gcd(12,18)", 6.0),
+            (r"\max(3,5,4)", 5.0),
+            (r"7\mod 3", 1.0),
+            ("1:2", 0.5),
+            ("1011_{2}", 1011.0),
         ] {
             assert_eq!(value(text, 0), Some(Value { number: expected, varies: false }), "{text}");
         }
@@ -283,9 +433,23 @@ mod tests {
 
     #[test]
     fn what_is_no_expression_has_no_value() {
-        for text in
-            ["", "1 2", "1+", "(1", "1)", "ab", "hello", r"\alpha", "1=1", "1,2", r"\frac{1}", "é€", "."]
-        {
+        for text in [
+            "",
+            "1 2",
+            "1+",
+            "(1",
+            "1)",
+            "hello",
+            r"\alpha",
+            "1=1",
+            "1,2",
+            r"\frac{1}",
+            "é€",
+            ".",
+            "|1",
+            "3!x!!y!(",
+            "x_{1",
+        ] {
             assert_eq!(value(text, 0), None, "{text}");
         }
     }

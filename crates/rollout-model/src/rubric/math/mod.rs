@@ -1,33 +1,41 @@
 //! Whether two answers are the same mathematics.
 //!
-//! [`equal`] reads numbers, fractions, percentages, roots, powers, the usual functions and single-letter variables, in
-//! LaTeX or plain, and lists of these. It does not do algebra: expressions with variables are the same if they have the
-//! same values in a few places. What it cannot read has to be the same text.
+//! [`equal`] reads numbers, fractions, percentages, roots, powers, factorials, absolute values, the usual functions and
+//! single-letter variables, in LaTeX or plain, and lists, sets, matrices, equations and inequalities of these. It does
+//! not do algebra: expressions with variables are the same if they have the same values in a few places. What it cannot
+//! read has to be the same text.
 //!
 //! | | |
 //! |---|---|
 //! | `\frac{1}{2}`, `\dfrac12`, `1/2`, `0.5`, `50\%` | the same |
 //! | `1,234`, `1{,}234`, `$1234$`, `\$1234.00` | the same |
 //! | `1\frac{1}{2}`, `1 1/2`, `1.5` | the same: a mixed number |
-//! | `0.333333`, `1/3` | the same: six digits are enough, but whole numbers have to be equal |
+//! | `0.333333`, `1/3` | the same: six decimals are enough, but whole numbers have to be equal |
+//! | `3.14159`, `\pi` | different: rounded to six decimals `\pi` is 3.141593 |
+//! | `1e3`, `1000` | different: `e` is a number |
 //! | `5\text{ cm}`, `5 cm`, `5` | the same; `5\text{ cm}` and `5\text{ m}` are not: units are not converted |
 //! | `50\%`, `50`, `0.5` | the percentage is either of the others |
 //! | `x=5`, `5` | the same; `x=5` and `y=5` are not |
 //! | `(x+1)^2`, `x^2+2x+1` | the same |
 //! | `(1,2)`, `(2,1)` | different; so are `(1,2)` and `[1,2]` |
-//! | `1, 2`, `2, 1`, `\{2, 1\}` | the same: sets |
-//! | `xy`, `\begin{pmatrix}…`, `\pm 2` | only the same text |
+//! | `1, 2`, `2, 1`, `\{2, 1\}`, `1 or 2`, `x=1 or x=2` | the same: sets |
+//! | `\pm 2`, `2, -2` | the same |
+//! | `xy`, `yx` | the same: up to three letters that stand together are multiplied, more are a word |
+//! | `A`, `a` | the same if the answer is one letter |
+//! | `x>3`, `3<x` | the same; so are `2x+2y=6` and `x+y=3` |
 //!
 //! The time is bounded by the length: texts over 50,000 characters are never equal, and those over 2,000 are only
 //! compared as texts.
 
 mod expression;
+mod list;
 mod normal;
 
 pub(super) use self::normal::has_thousands;
 use self::{
     expression::{Value, value},
-    normal::{Normal, normal},
+    list::{List, Order},
+    normal::{Normal, named, normal},
 };
 
 /// Longer answers are none.
@@ -91,7 +99,22 @@ fn same(one: &Normal, other: &Normal) -> bool {
     if one.text.len() > MAX_READ || other.text.len() > MAX_READ {
         return false;
     }
-    same_lists(&one.text, &other.text, 0).unwrap_or_else(|| same_number(one, other))
+    if is_letter(&one.text) && is_letter(&other.text) {
+        return one.text.to_lowercase() == other.text.to_lowercase();
+    }
+    // Beside an equation the name of what an answer is said to be is one of its sides.
+    let whole = |one: &Normal, other: &Normal| match one.name {
+        Some(name) if other.name.is_none() && other.text.contains('=') => format!("{name}={}", one.text),
+        _ => one.text.clone(),
+    };
+    same_lists(&one.text, &other.text, 0)
+        .or_else(|| same_relations(&whole(one, other), &whole(other, one)))
+        .unwrap_or_else(|| same_number(one, other))
+}
+
+fn is_letter(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars.next().is_some_and(char::is_alphabetic) && chars.next().is_none()
 }
 
 /// Whether two lists are the same. None if neither is a list.
@@ -101,81 +124,76 @@ fn same_lists(one: &str, other: &str, depth: usize) -> Option<bool> {
         (Some(one), Some(other)) => (one, other),
         _ => return Some(false),
     };
-    if depth == MAX_DEPTH || one.items.len() != other.items.len() || one.brackets != other.brackets {
+    if depth == MAX_DEPTH || one.items.len() != other.items.len() {
         return Some(false);
     }
     let same = |one: &str, other: &str| {
+        let (one, other) = (named(one).1, named(other).1);
         one == other
             || same_lists(one, other, depth + 1).unwrap_or_else(|| same_values(one, other, |value| value))
     };
-    Some(if one.brackets.is_some() {
-        one.items.iter().zip(&other.items).all(|(one, other)| same(one, other))
-    } else if one.items.len() > MAX_ITEMS {
-        false
-    } else {
-        let mut left = other.items;
-        one.items.iter().all(|one| {
-            let found = left.iter().position(|other| same(one, other));
-            found.map(|at| left.swap_remove(at)).is_some()
-        })
+    let in_order = || one.items.iter().zip(&other.items).all(|(one, other)| same(one, other));
+    Some(match (one.order, other.order) {
+        (one, other) if one.is_fixed() && one == other => in_order(),
+        // A point may be written without its brackets.
+        (Order::Bare, Order::Brackets('(', ')')) | (Order::Brackets('(', ')'), Order::Bare) => in_order(),
+        (Order::Union, Order::Union) | (Order::Bare | Order::Set, Order::Bare | Order::Set) => {
+            one.items.len() <= MAX_ITEMS && {
+                let mut left: Vec<_> = other.items.iter().collect();
+                one.items.iter().all(|one| {
+                    let found = left.iter().position(|other| same(one, other));
+                    found.map(|at| left.swap_remove(at)).is_some()
+                })
+            }
+        }
+        _ => false,
     })
 }
 
-/// Items between commas: in order with brackets, in any order as a set.
-struct List<'a> {
-    brackets: Option<(char, char)>,
-    items: Vec<&'a str>,
-}
-
-impl<'a> List<'a> {
-    fn read(text: &'a str) -> Option<Self> {
-        let (inner, brackets, is_set) = match (text.chars().next()?, text.chars().next_back()?) {
-            (open @ ('(' | '['), close @ (')' | ']')) if encloses(text) => {
-                (inside(text), Some((open, close)), false)
-            }
-            ('⦃', '⦄') if encloses(text) => (inside(text), None, true),
-            _ => (text, None, false),
+/// Whether two equations or inequalities say the same. None if one of them is neither.
+fn same_relations(one: &str, other: &str) -> Option<bool> {
+    let (one, other) = (Relation::read(one)?, Relation::read(other)?);
+    if one.sign != other.sign {
+        return Some(false);
+    }
+    let mut ratio = None;
+    for point in 0..POINTS {
+        let at = |relation: &Relation<'_>| {
+            let (left, right) = (value(relation.left, point)?, value(relation.right, point)?);
+            Some(left.number - right.number)
         };
-        let items: Vec<&str> = split(inner).map(str::trim).collect();
-        (items.len() > 1 || is_set).then_some(Self { brackets, items })
-    }
-}
-
-fn inside(text: &str) -> &str {
-    let mut chars = text.chars();
-    chars.next();
-    chars.next_back();
-    chars.as_str()
-}
-
-fn depth_change(c: char) -> i32 {
-    match c {
-        '(' | '[' | '{' | '⦃' => 1,
-        ')' | ']' | '}' | '⦄' => -1,
-        _ => 0,
-    }
-}
-
-/// Whether the first bracket of a text is closed by its last.
-fn encloses(text: &str) -> bool {
-    let mut depth = 0;
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        depth += depth_change(c);
-        if depth <= 0 {
-            return depth == 0 && chars.peek().is_none();
+        let (Some(one), Some(other)) = (at(&one), at(&other)) else { return Some(false) };
+        let quotient = one / other;
+        let ratio = *ratio.get_or_insert(quotient);
+        if !quotient.is_finite() || !exactly(quotient, ratio) {
+            return Some(false);
         }
     }
-    false
+    // An inequality may be multiplied by what is positive, an equation by anything.
+    Some(ratio.is_some_and(|ratio| one.sign == '=' && ratio != 0.0 || ratio > 0.0))
 }
 
-/// The parts of a text between commas that are in no bracket.
-fn split(text: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0;
-    text.split(move |c| {
-        depth += depth_change(c);
-        c == ',' && depth == 0
-    })
+/// Two expressions, of which one is the smaller or the other's equal.
+struct Relation<'a> {
+    left: &'a str,
+    sign: char,
+    right: &'a str,
+}
+
+impl<'a> Relation<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        let mut signs = text.match_indices(['=', '<', '>', '≤', '≥']);
+        let (at, sign) = signs.next()?;
+        if signs.next().is_some() {
+            return None;
+        }
+        let (left, right) = (&text[..at], &text[at + sign.len()..]);
+        Some(match sign {
+            ">" => Self { left: right, sign: '<', right: left },
+            "≥" => Self { left: right, sign: '≤', right: left },
+            _ => Self { left, sign: sign.chars().next()?, right },
+        })
+    }
 }
 
 fn same_number(one: &Normal, other: &Normal) -> bool {
@@ -190,11 +208,17 @@ fn same_number(one: &Normal, other: &Normal) -> bool {
 /// Whether two expressions have the same values, after something is done to those of the first.
 fn same_values(one: &str, other: &str, change: impl Fn(f64) -> f64) -> bool {
     let mut compared = 0;
+    let rounded = is_decimal(one) || is_decimal(other);
+    let same = |a: f64, b: f64| match rounded {
+        // A decimal stands for what it was rounded from, but a whole number for itself alone.
+        true if a.fract() != 0.0 && b.fract() != 0.0 => (a * 1e6).round() == (b * 1e6).round(),
+        _ => exactly(a, b),
+    };
     for point in 0..POINTS {
         let (Some(one), Some(other)) = (value(one, point), value(other, point)) else { return false };
         let (Value { number: one, varies: a }, Value { number: other, varies: b }) = (one, other);
         match (one.is_nan(), other.is_nan()) {
-            (false, false) if !close(change(one), other) => return false,
+            (false, false) if !same(change(one), other) => return false,
             (false, false) => compared += 1,
             (true, true) => {}
             _ => return false,
@@ -204,6 +228,22 @@ fn same_values(one: &str, other: &str, change: impl Fn(f64) -> f64) -> bool {
         }
     }
     compared > 0
+}
+
+/// Whether a text is a number with a decimal point, and nothing else.
+fn is_decimal(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    digits.contains('.') && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
+
+/// Whether two numbers are the same but for the rounding of their computation.
+fn exactly(one: f64, other: f64) -> bool {
+    // A few steps of arithmetic lose no more.
+    const PRECISION: f64 = 1e-12;
+    let distance = (one - other).abs();
+    let size = one.abs().max(other.abs());
+    let whole = one.fract() == 0.0 && other.fract() == 0.0 && size < 1e15;
+    one == other || (size.is_finite() && !whole && distance <= PRECISION * size.max(1e-3))
 }
 
 #[cfg(test)]
@@ -245,7 +285,6 @@ mod tests {
             (r"\sqrt[3]{27}", "3"),
             ("2^{10}", "1024"),
             ("2^-1", "0.5"),
-            ("1e3", "1000"),
             (r"\sin(\pi/2)", "1"),
             (r"\left(1, \frac12\right)", "(1,0.5)"),
             ("1, 2", "2,1"),
@@ -258,6 +297,27 @@ mod tests {
             (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
             ("−3", "-3"),
             ("3.", "3"),
+            ("3!", "6"),
+            (r"\left|-3\right|", "3"),
+            ("1 or 2", "2, 1"),
+            (r"1\text{ or }2", "1,2"),
+            ("x=1 or x=2", "1,2"),
+            (r"x=\pm 2", "-2, 2"),
+            (r"1\pm\sqrt{2}", r"1+\sqrt{2}, 1-\sqrt{2}"),
+            ("A", "a"),
+            ("xy", "yx"),
+            ("x_1+x_2", "x_2+x_1"),
+            (r"7 \mod 3", "1"),
+            (r"x \equiv 1 \pmod{5}", "1"),
+            ("x>3", "3<x"),
+            ("2x+2y=6", "x+y=3"),
+            ("y-2x=1", "y=2x+1"),
+            ("1:2", "2:4"),
+            ("(1,2)", "1,2"),
+            (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\\frac42\end{bmatrix}"),
+            (r"(2,\infty)\cup(-\infty,1)", r"(-\infty,1)\cup(2,\infty)"),
+            (r"\emptyset", r"\{\}"),
+            (r"\theta = 30^\circ", "30"),
         ] {
             assert!(equal(one, other), "{one} = {other}");
             assert!(equal(other, one), "{other} = {one}");
@@ -277,7 +337,17 @@ mod tests {
             ("x=5", "y=5"),
             ("x", "y"),
             ("east", "seat"),
-            ("xy", "yx"),
+            ("x_1", "x_2"),
+            (r"\pi", "3.14159"),
+            ("10", "10.0000001"),
+            ("1e3", "1000"),
+            ("x>3", "x<3"),
+            ("x<3", "2x<7"),
+            ("x=y", "x=2y"),
+            (r"\pm 2", "2"),
+            (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&2\\3&5\end{pmatrix}"),
+            (r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+            ("(1,2)", "2,1"),
             ("(1,2)", "(2,1)"),
             ("(1,2)", "[1,2]"),
             ("(1,2)", "12"),

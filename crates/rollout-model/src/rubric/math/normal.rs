@@ -36,6 +36,10 @@ pub(in crate::rubric) fn has_thousands(text: &str) -> bool {
 pub(super) fn normal(answer: &str) -> Normal {
     let (spelled, mut unit) = spell(answer.trim().trim_end_matches('.'));
     let mut text = spelled.split_whitespace().collect::<Vec<_>>().join(" ");
+    // What is one thing or another, or one and another, is a list.
+    if text.starts_with(|c: char| !c.is_alphabetic()) || text.contains(['=', '±']) {
+        text = text.replace(" or ", ", ").replace(" and ", ", ");
+    }
     if unit.is_empty()
         && let Some((number, word)) = trailing_words(&text)
     {
@@ -44,18 +48,43 @@ pub(super) fn normal(answer: &str) -> Normal {
     }
     let is_percent = text.ends_with('%');
     let text = text.trim_end_matches(['%', ' ']);
-    let (name, text) = match text.split_once('=') {
-        Some((name, value)) if !value.contains('=') => match one_letter(name.trim()) {
-            Some(letter) => (Some(letter), value.trim()),
-            None => (None, text),
-        },
-        _ => (None, text),
-    };
+    let (name, text) = named(text);
     let text = if has_thousands(text) { text.replace(',', "") } else { text.to_owned() };
     let is_words =
         text.split(' ').all(|word| word.chars().count() > 1 && word.chars().all(char::is_alphabetic));
     let text = if is_words { text.to_lowercase() } else { tight(&text) };
     Normal { text, unit: unit.trim().to_lowercase(), is_percent, name }
+}
+
+/// The variable that an answer is said to be of, and the rest of it.
+pub(super) fn named(text: &str) -> (Option<char>, &str) {
+    match text.split_once(['=', '∈']) {
+        Some((name, value)) if !value.contains(['=', '∈']) => match one_letter(name.trim()) {
+            Some(letter) => (Some(letter), value.trim()),
+            None => (None, text),
+        },
+        _ => (None, text),
+    }
+}
+
+fn greek(name: &str) -> Option<char> {
+    const LETTERS: [(&str, char); 14] = [
+        ("pi", 'π'),
+        ("alpha", 'α'),
+        ("beta", 'β'),
+        ("gamma", 'γ'),
+        ("delta", 'δ'),
+        ("epsilon", 'ε'),
+        ("theta", 'θ'),
+        ("lambda", 'λ'),
+        ("mu", 'μ'),
+        ("rho", 'ρ'),
+        ("sigma", 'σ'),
+        ("phi", 'φ'),
+        ("varphi", 'φ'),
+        ("omega", 'ω'),
+    ];
+    LETTERS.iter().find(|(known, _)| *known == name).map(|(_, letter)| *letter)
 }
 
 fn one_letter(text: &str) -> Option<char> {
@@ -128,19 +157,44 @@ fn command<'a>(rest: &'a str, text: &mut String, unit: &mut String) -> &'a str {
         "dfrac" | "tfrac" | "cfrac" | "frac" => text.push_str(r"\frac"),
         "times" | "cdot" => text.push('*'),
         "div" => text.push('/'),
-        "pi" => text.push('π'),
         "infty" => text.push('∞'),
+        "lvert" | "rvert" | "vert" => text.push('|'),
+        "lfloor" => text.push('⌊'),
+        "rfloor" => text.push('⌋'),
+        "lceil" => text.push('⌈'),
+        "rceil" => text.push('⌉'),
+        "pm" => text.push('±'),
+        "cup" => text.push('∪'),
+        "le" | "leq" | "leqslant" => text.push('≤'),
+        "ge" | "geq" | "geqslant" => text.push('≥'),
+        "lt" => text.push('<'),
+        "gt" => text.push('>'),
+        "in" => text.push('∈'),
+        "equiv" => text.push('='),
+        "emptyset" | "varnothing" => text.push_str("⦃⦄"),
+        // What a number is equal to but for multiples is not part of it.
+        "pmod" => {
+            let modulus = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+            return modulus.map_or(after, |(_, after)| after);
+        }
         "text" | "textbf" | "textrm" | "mathrm" | "mathbf" | "mbox" => {
             let inner = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
             let Some((inner, after)) = inner else { return after };
+            if ["or", "and"].contains(&inner.trim()) {
+                text.push(',');
+                return after;
+            }
             let place = if text.trim().is_empty() { text } else { unit };
             place.push_str(inner);
             return after;
         }
-        name => {
-            text.push('\\');
-            text.push_str(name);
-        }
+        name => match greek(name) {
+            Some(letter) => text.push(letter),
+            None => {
+                text.push('\\');
+                text.push_str(name);
+            }
+        },
     }
     after
 }

@@ -6,4 +6,4 @@ mod options;
 mod outputs;
 mod resuming;
 mod saving;
-mod support;
+pub(crate) mod support;

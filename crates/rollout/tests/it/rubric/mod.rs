@@ -2,6 +2,7 @@
 
 mod command;
 mod judge;
+mod python;
 mod scoring;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ fn model_at(url: &str, name: &str) -> Arc<Model> {
 }
 
 /// A rollout of one turn in which the model answered `said` to "What is 2+2?", which is "4".
-fn said(said: &str) -> State {
+pub(crate) fn said(said: &str) -> State {
     turns(&[], vec![Message::assistant(said)])
 }
 

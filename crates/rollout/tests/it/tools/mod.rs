@@ -3,6 +3,7 @@
 mod command;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod python;
 
 use std::{sync::Arc, time::Duration};
 

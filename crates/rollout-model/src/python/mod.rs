@@ -1,0 +1,300 @@
+//! Functions of Python files, called in a process that stays.
+//!
+//! Each call is a line of JSON to the process, and each answer one from it, in any order: the process runs several calls
+//! at once, in threads. It starts with the first call. A process that ends is replaced, and the calls that it had not
+//! answered are made again, one at a time in a process of their own, so that a function which ends the process is
+//! found. A call that takes too long keeps its thread, so a new process takes the calls that come after it.
+
+mod process;
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rollout_core::{message::ToolDef, text::excerpt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use self::process::{Answer, Gone, PythonProcess};
+
+/// How many calls run at once. Python computes one at a time; more only wait, as for a server.
+const THREADS: usize = 32;
+
+/// The longest call. A rollout with images is some megabytes.
+const MAX_CALL_BYTES: usize = 64 << 20;
+
+/// A function in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PythonFunction {
+    /// The file; relative to the directory of the worker.
+    pub file: PathBuf,
+    /// The function, by its name in the file.
+    pub function: String,
+}
+
+impl fmt::Display for PythonFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.function)
+    }
+}
+
+/// Why a function gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum PythonError {
+    /// There is no process to call it in.
+    #[error(
+        "`{interpreter}` does not start, so `{function}` cannot be called; is Python 3.10 or newer installed?"
+    )]
+    Start {
+        /// The interpreter.
+        interpreter: String,
+        /// The function.
+        function: PythonFunction,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The function, or its file, cannot be used.
+    #[error("`{function}` cannot be called: {message}")]
+    Unusable {
+        /// The function.
+        function: PythonFunction,
+        /// Why.
+        message: String,
+    },
+    /// The function failed.
+    #[error("`{function}` raised {kind}: {message}{}", behind(traceback))]
+    Raised {
+        /// The function.
+        function: PythonFunction,
+        /// The name of the exception.
+        kind: String,
+        /// What it says.
+        message: String,
+        /// The last lines of where it was raised.
+        traceback: String,
+    },
+    /// The function still ran when its time was up.
+    #[error("`{function}` still ran after {}s", after.as_secs_f64())]
+    Timeout {
+        /// The function.
+        function: PythonFunction,
+        /// How long that is.
+        after: Duration,
+    },
+    /// The process ended in the middle of the call.
+    #[error("`{function}` ended the Python process{stderr}")]
+    Ended {
+        /// The function.
+        function: PythonFunction,
+        /// What follows the message: the end of what the process said.
+        stderr: String,
+    },
+    /// The arguments are larger than a call may be.
+    #[error("the arguments of `{function}` take {bytes} bytes, more than {MAX_CALL_BYTES}")]
+    TooLarge {
+        /// The function.
+        function: PythonFunction,
+        /// How large they are.
+        bytes: usize,
+    },
+    /// It gave something that was not asked for.
+    #[error("`{function}` gave {given}, not {wanted}")]
+    Odd {
+        /// The function.
+        function: PythonFunction,
+        /// The start of what it gave.
+        given: String,
+        /// What it should have given.
+        wanted: &'static str,
+    },
+}
+
+fn behind(traceback: &str) -> String {
+    if traceback.is_empty() { String::new() } else { format!("\n{traceback}") }
+}
+
+/// What a function takes.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Takes {
+    /// The names of its parameters.
+    pub(crate) names: Vec<String>,
+    /// Whether it takes whatever it is given.
+    pub(crate) everything: bool,
+}
+
+impl Takes {
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.everything || self.names.iter().any(|known| known == name)
+    }
+}
+
+/// Calls Python functions. Its copies share one process, which ends with the last of them.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rollout::model::{PythonFunction, PythonWorker, tool};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let worker = PythonWorker::new("python3", ".");
+/// let lookup = PythonFunction { file: "tools.py".into(), function: "lookup".into() };
+/// let tool = tool::python(&worker, lookup, Duration::from_secs(5)).await?;
+/// println!("{}: {}", tool.def().name, tool.def().description);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PythonWorker(Arc<Inner>);
+
+struct Inner {
+    interpreter: String,
+    directory: PathBuf,
+    current: Mutex<Option<Arc<PythonProcess>>>,
+    /// Held by a call that is made again in a process of its own.
+    alone: tokio::sync::Mutex<()>,
+    /// A call's time begins when it has a thread.
+    threads: Semaphore,
+    calls: AtomicU64,
+}
+
+impl fmt::Debug for PythonWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PythonWorker({} in {})", self.0.interpreter, self.0.directory.display())
+    }
+}
+
+#[derive(Serialize)]
+struct Call<'a, T> {
+    id: u64,
+    #[serde(rename = "do")]
+    action: &'a str,
+    file: &'a Path,
+    function: &'a str,
+    arguments: T,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rollouts: Option<usize>,
+}
+
+impl PythonWorker {
+    /// How long a call may take unless another time is given.
+    pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Calls with this interpreter; functions are found in, and run in, this directory. Nothing is started yet.
+    pub fn new(interpreter: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
+        let directory = directory.into();
+        Self(Arc::new(Inner {
+            interpreter: interpreter.into(),
+            // Python finds files from the directory that it is started in.
+            directory: std::path::absolute(&directory).unwrap_or(directory),
+            current: Mutex::default(),
+            alone: tokio::sync::Mutex::default(),
+            threads: Semaphore::new(THREADS),
+            calls: AtomicU64::new(0),
+        }))
+    }
+
+    /// A function as a model is told of it: by its signature and its documentation.
+    pub(crate) async fn describe(&self, function: &PythonFunction) -> Result<ToolDef, PythonError> {
+        self.read(function, "describe", "a description").await
+    }
+
+    pub(crate) async fn takes(&self, function: &PythonFunction) -> Result<Takes, PythonError> {
+        self.read(function, "takes", "a signature").await
+    }
+
+    async fn read<T: serde::de::DeserializeOwned>(
+        &self,
+        function: &PythonFunction,
+        action: &str,
+        wanted: &'static str,
+    ) -> Result<T, PythonError> {
+        let given = self.call(function, action, (), None, Self::TIMEOUT).await?;
+        serde_json::from_value(given.clone()).map_err(|_| odd(function, &given, wanted))
+    }
+
+    /// Calls a function.
+    pub(crate) async fn call(
+        &self,
+        function: &PythonFunction,
+        action: &str,
+        arguments: impl Serialize,
+        rollouts: Option<usize>,
+        timeout: Duration,
+    ) -> Result<Value, PythonError> {
+        let Inner { directory, threads, calls, .. } = &*self.0;
+        let id = calls.fetch_add(1, Ordering::Relaxed);
+        let file = directory.join(&function.file);
+        let call = Call { id, action, file: &file, function: &function.function, arguments, rollouts };
+        let mut line = serde_json::to_vec(&call).map_err(|error| PythonError::Unusable {
+            function: function.clone(),
+            message: format!("its arguments are not JSON: {error}"),
+        })?;
+        line.push(b'\n');
+        if line.len() > MAX_CALL_BYTES {
+            return Err(PythonError::TooLarge { function: function.clone(), bytes: line.len() });
+        }
+        let _thread = threads.acquire().await.expect("nothing closes the semaphore");
+        let process = self.current().map_err(|source| self.no_start(function, source))?;
+        // Whose fault it was that the process ended shows when each call has a process to itself.
+        let answer = match tokio::time::timeout(timeout, process.ask(id, line.clone())).await {
+            Ok(Err(Gone)) => {
+                self.retire(&process);
+                let _alone = self.0.alone.lock().await;
+                let process = self.start().map_err(|source| self.no_start(function, source))?;
+                match tokio::time::timeout(timeout, process.ask(id, line)).await {
+                    Ok(Err(Gone)) => {
+                        let stderr = process.said().await;
+                        return Err(PythonError::Ended { function: function.clone(), stderr });
+                    }
+                    answer => answer,
+                }
+            }
+            answer => answer,
+        };
+        match answer {
+            Ok(Ok(Answer::Value(value))) => Ok(value),
+            Ok(Ok(Answer::Error(error))) => Err(error.of(function)),
+            Ok(Err(Gone)) => Err(PythonError::Ended { function: function.clone(), stderr: String::new() }),
+            Err(_) => {
+                self.retire(&process);
+                Err(PythonError::Timeout { function: function.clone(), after: timeout })
+            }
+        }
+    }
+
+    fn no_start(&self, function: &PythonFunction, source: io::Error) -> PythonError {
+        let interpreter = self.0.interpreter.clone();
+        PythonError::Start { interpreter, function: function.clone(), source }
+    }
+
+    fn start(&self) -> io::Result<Arc<PythonProcess>> {
+        PythonProcess::start(&self.0.interpreter, &self.0.directory, THREADS).map(Arc::new)
+    }
+
+    /// The process that takes new calls.
+    fn current(&self) -> io::Result<Arc<PythonProcess>> {
+        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            Some(process) => Ok(Arc::clone(process)),
+            None => Ok(Arc::clone(current.insert(self.start()?))),
+        }
+    }
+
+    /// Gives a process no more calls. It ends when those that it has are over.
+    fn retire(&self, process: &Arc<PythonProcess>) {
+        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.take_if(|current| Arc::ptr_eq(current, process));
+    }
+}
+
+pub(crate) fn odd(function: &PythonFunction, given: &Value, wanted: &'static str) -> PythonError {
+    PythonError::Odd { function: function.clone(), given: excerpt(&given.to_string()), wanted }
+}

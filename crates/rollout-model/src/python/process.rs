@@ -1,0 +1,139 @@
+//! One Python process: lines out, lines in.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    process::{ChildStdin, ChildStdout},
+    sync::{mpsc, oneshot},
+};
+
+use super::{PythonError, PythonFunction};
+use crate::process::{Process, Said};
+
+/// The longest answer; images are large.
+const MAX_ANSWER_BYTES: u64 = 8 << 20;
+
+/// What the name of an answer and an error may take beside.
+const FRAME_BYTES: u64 = 1 << 10;
+
+/// How long the last words of a process may take to come.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+const WORKER: &str = include_str!("worker.py");
+
+/// The process ended before it answered.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// What a call came to.
+pub(super) enum Answer {
+    Value(Value),
+    Error(Failure),
+}
+
+/// What a function failed with.
+#[derive(Deserialize)]
+pub(super) struct Failure {
+    #[serde(rename = "type")]
+    kind: String,
+    message: String,
+    traceback: String,
+}
+
+impl Failure {
+    pub(super) fn of(self, function: &PythonFunction) -> PythonError {
+        let Self { kind, message, traceback } = self;
+        match kind.as_str() {
+            "" => PythonError::Unusable { function: function.clone(), message },
+            _ => PythonError::Raised { function: function.clone(), kind, message, traceback },
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    id: u64,
+    #[serde(default)]
+    value: Value,
+    error: Option<Failure>,
+}
+
+/// Who waits for which call. None once the process is gone.
+type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
+
+pub(super) struct PythonProcess {
+    calls: mpsc::UnboundedSender<Vec<u8>>,
+    waiting: Waiting,
+    said: Said,
+    /// Kills the process when it is dropped.
+    _process: Process,
+}
+
+impl PythonProcess {
+    pub(super) fn start(interpreter: &str, directory: &Path, threads: usize) -> io::Result<Self> {
+        let (most, threads) = (MAX_ANSWER_BYTES.to_string(), threads.to_string());
+        // Nothing is left in the directories of the functions.
+        let argv = [interpreter, "-B", "-X", "utf8", "-c", WORKER, &most, &threads];
+        let (process, stdout, stdin) = Process::spawn(&argv, &[], Some(directory))?;
+        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let (calls, lines) = mpsc::unbounded_channel();
+        tokio::spawn(write(stdin, lines));
+        tokio::spawn(read(stdout, Arc::clone(&waiting)));
+        Ok(Self { calls, waiting, said: process.stderr(), _process: process })
+    }
+
+    /// Makes a call and waits for its answer.
+    pub(super) async fn ask(&self, id: u64, line: Vec<u8>) -> Result<Answer, Gone> {
+        let (sender, receiver) = oneshot::channel();
+        match &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(waiting) => waiting.insert(id, sender),
+            None => return Err(Gone),
+        };
+        self.calls.send(line).map_err(|_| Gone)?;
+        receiver.await.map_err(|_| Gone)
+    }
+
+    /// The end of what a process said that is gone, as it follows a message.
+    pub(super) async fn said(&self) -> String {
+        tokio::time::sleep(LAST_WORDS).await;
+        self.said.as_suffix()
+    }
+}
+
+/// Whole lines, even if the caller does not wait for the answer.
+async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>>) {
+    while let Some(line) = lines.recv().await {
+        if stdin.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands out answers until the process is gone, or says something that is none.
+async fn read(stdout: ChildStdout, waiting: Waiting) {
+    let mut stdout = BufReader::new(stdout);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = (&mut stdout).take(MAX_ANSWER_BYTES + FRAME_BYTES);
+        if !matches!(limited.read_until(b'\n', &mut line).await, Ok(1..)) || line.last() != Some(&b'\n') {
+            break;
+        }
+        let Ok(Line { id, value, error }) = serde_json::from_slice(&line) else { break };
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // A caller may have given up.
+        if let Some(caller) = waiting.as_mut().and_then(|waiting| waiting.remove(&id)) {
+            let _ = caller.send(error.map_or(Answer::Value(value), Answer::Error));
+        }
+    }
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+}

@@ -1,0 +1,240 @@
+"""Calls Python functions for Rollout: a line of JSON for each call, and one for each answer, in any order."""
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import math
+import os
+import sys
+import threading
+import traceback
+import types
+import typing
+from concurrent.futures import ThreadPoolExecutor
+
+MAX_ANSWER = int(sys.argv[1])
+THREADS = int(sys.argv[2])
+TRACEBACK_LINES = 6
+
+# What functions print goes to the standard error. The answers have the first output to themselves.
+ANSWERS = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+# A function that reads would take the calls away.
+CALLS = os.fdopen(os.dup(0), "rb")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+modules = {}
+loading = threading.RLock()
+writing = threading.Lock()
+
+
+class Wrong(Exception):
+    """A function that cannot be used in the way that is asked for."""
+
+
+def module(file):
+    with loading:
+        if file not in modules:
+            directory = os.path.dirname(file)
+            if directory not in sys.path:
+                sys.path.insert(0, directory)
+            name = os.path.splitext(os.path.basename(file))[0]
+            spec = importlib.util.spec_from_file_location(name, file)
+            if spec is None or spec.loader is None:
+                raise Wrong(f"{file} is not a Python file")
+            loaded = importlib.util.module_from_spec(spec)
+            sys.modules.setdefault(name, loaded)
+            spec.loader.exec_module(loaded)
+            modules[file] = loaded
+        return modules[file]
+
+
+def function(call):
+    found = module(call["file"])
+    for part in call["function"].split("."):
+        if not hasattr(found, part):
+            raise Wrong(f"there is no function `{call['function']}` in {call['file']}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise Wrong(f"`{call['function']}` is not a function")
+    return found
+
+
+def run(found, arguments):
+    given = found(**arguments)
+    return asyncio.run(awaited(given)) if inspect.isawaitable(given) else given
+
+
+async def awaited(given):
+    return await given
+
+
+def number(value):
+    if isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, (int, float)) and not hasattr(value, "__float__"):
+        raise TypeError(f"it returned {type(value).__name__}, not a number")
+    value = float(value)
+    if not math.isfinite(value):
+        raise ValueError(f"it returned {value}, which is not finite")
+    return value
+
+
+def wanted(found):
+    """The names of what a function takes, and whether it takes everything."""
+    parameters = inspect.signature(found).parameters.values()
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise Wrong(f"the parameter `{parameter.name}` has to be given by its name")
+    return {
+        "names": [parameter.name for parameter in parameters if parameter.kind in named],
+        "required": [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in named and parameter.default is inspect.Parameter.empty
+        ],
+        "everything": any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+    }
+
+
+def schema(kind):
+    """The JSON Schema of a type; nothing is known of what JSON does not have."""
+    plain = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+    if kind in plain:
+        return {"type": plain[kind]}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (list, set, tuple, frozenset):
+        return {"type": "array", **({"items": schema(arguments[0])} if arguments else {})}
+    if origin is dict:
+        return {"type": "object"}
+    if origin is typing.Annotated:
+        described = [text for text in arguments[1:] if isinstance(text, str)]
+        return {**schema(arguments[0]), **({"description": described[0]} if described else {})}
+    if origin in (typing.Union, types.UnionType):
+        kinds = [schema(argument) for argument in arguments if argument is not type(None)]
+        if type(None) in arguments:
+            kinds.append({"type": "null"})
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    if kind is type(None):
+        return {"type": "null"}
+    return {}
+
+
+def documentation(found):
+    """What a docstring says of a function, and of each of its arguments."""
+    lines = (inspect.getdoc(found) or "").splitlines()
+    about, arguments, name, inside = [], {}, None, False
+    for line in lines:
+        text = line.strip()
+        if text.lower() in ("args:", "arguments:", "parameters:"):
+            inside = True
+        elif inside and text and not line.startswith((" ", "\t")):
+            # Another section, such as what is returned, is not for the model.
+            break
+        elif not inside:
+            if text.lower() in ("returns:", "raises:", "yields:", "example:", "examples:", "note:", "notes:"):
+                break
+            about.append(text)
+        elif text:
+            head, colon, rest = text.partition(":")
+            key = head.split("(")[0].strip()
+            if colon and key.isidentifier():
+                name = key
+                arguments[name] = rest.strip()
+            elif name:
+                arguments[name] += " " + text
+    return "\n".join(about).strip(), arguments
+
+
+def description(found):
+    """A tool as a model is told of it."""
+    about, arguments = documentation(found)
+    takes = wanted(found)
+    try:
+        hints = typing.get_type_hints(found, include_extras=True)
+    except Exception:
+        hints = {}
+    properties = {}
+    for name in takes["names"]:
+        known = schema(hints.get(name, typing.Any))
+        default = inspect.signature(found).parameters[name].default
+        if default is not inspect.Parameter.empty and isinstance(default, (str, int, float, bool, list, dict)):
+            known["default"] = default
+        if arguments.get(name):
+            known.setdefault("description", arguments[name])
+        properties[name] = known
+    parameters = {"type": "object", "properties": properties, "required": takes["required"]}
+    if not takes["everything"]:
+        parameters["additionalProperties"] = False
+    return {"name": found.__name__, "description": about, "parameters": parameters}
+
+
+def plain(value):
+    """A result as JSON has it: what JSON does not have becomes text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
+def answer(call):
+    found = function(call)
+    match call["do"]:
+        case "takes":
+            return wanted(found)
+        case "describe":
+            return description(found)
+        case "score":
+            return number(run(found, call["arguments"]))
+        case "score_group":
+            scores = [number(score) for score in run(found, call["arguments"])]
+            if len(scores) != call["rollouts"]:
+                raise ValueError(f"it returned {len(scores)} numbers for {call['rollouts']} rollouts")
+            return scores
+        case "tool":
+            return plain(run(found, call["arguments"]))
+    raise Wrong(f"unknown call {call['do']}")
+
+
+def failure(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    # What this program and Python's loader do says nothing about the function.
+    frames = [frame for frame in frames if not frame.filename.startswith("<")]
+    lines = "".join(traceback.format_list(frames)).rstrip().splitlines()
+    return {
+        "type": "" if isinstance(error, Wrong) else type(error).__name__,
+        "message": str(error),
+        "traceback": "\n".join(lines[-TRACEBACK_LINES:]),
+    }
+
+
+def reply(number, given):
+    line = json.dumps({"id": number, **given}).encode()
+    if len(line) > MAX_ANSWER:
+        error = {"type": "ValueError", "message": f"it returned more than {MAX_ANSWER} bytes", "traceback": ""}
+        line = json.dumps({"id": number, "error": error}).encode()
+    with writing:
+        ANSWERS.write(line + b"\n")
+        ANSWERS.flush()
+
+
+def work(line):
+    call = json.loads(line)
+    try:
+        given = {"value": answer(call)}
+    # A function that wants to end the process ends itself alone.
+    except (Exception, SystemExit) as error:
+        given = {"error": failure(error)}
+    reply(call["id"], given)
+
+
+with ThreadPoolExecutor(THREADS) as pool:
+    for line in CALLS:
+        pool.submit(work, line)
+    # Who asked is gone.
+    os._exit(0)

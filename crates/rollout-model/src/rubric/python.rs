@@ -1,0 +1,120 @@
+//! Python functions that score.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
+
+use super::{
+    Rubric, Scene,
+    command::{Shown, serialize_shown},
+};
+use crate::python::{PythonError, PythonFunction, PythonWorker, Takes, odd};
+
+/// A Python function that scores rollouts.
+///
+/// It gets what it has parameters for, by name: `prompt`, `completion`, `response` (the answer that the parser finds),
+/// `answer`, `info` and whatever else a [`Command`](super::Command) gets; `state` is all of it. It may be `async`. Over
+/// a group each is a list with an item for each rollout, also under the plural of its name, and `states` has all.
+#[derive(Debug, Clone)]
+pub struct PythonReward {
+    worker: PythonWorker,
+    function: PythonFunction,
+    timeout: Duration,
+    takes: Arc<OnceCell<Takes>>,
+}
+
+impl PythonReward {
+    /// A function that a worker calls.
+    pub fn new(worker: &PythonWorker, function: PythonFunction) -> Self {
+        let (worker, takes) = (worker.clone(), Arc::default());
+        Self { worker, function, timeout: PythonWorker::TIMEOUT, takes }
+    }
+
+    /// Gives each call so much time.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Whether the function is there and can be called. Starts Python.
+    pub async fn check(&self) -> Result<(), PythonError> {
+        self.takes().await.map(drop)
+    }
+
+    async fn takes(&self) -> Result<&Takes, PythonError> {
+        self.takes.get_or_try_init(|| self.worker.takes(&self.function)).await
+    }
+
+    /// What the function makes of one rollout.
+    pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, PythonError> {
+        let takes = self.takes().await?;
+        let given = Given { scene, takes };
+        let score = self.worker.call(&self.function, "score", given, None, self.timeout).await?;
+        score.as_f64().ok_or_else(|| odd(&self.function, &score, "a number"))
+    }
+
+    /// What the function makes of a group.
+    pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, PythonError> {
+        let takes = self.takes().await?;
+        let given = lists(scenes, takes);
+        let rollouts = Some(scenes.len());
+        let scores = self.worker.call(&self.function, "score_group", given, rollouts, self.timeout).await?;
+        serde_json::from_value(scores.clone()).map_err(|_| odd(&self.function, &scores, "a list of numbers"))
+    }
+}
+
+impl Rubric {
+    /// Adds a Python function that scores each rollout. With a weight of 0 it only is a metric.
+    #[must_use]
+    pub fn python(self, name: impl Into<String>, weight: f64, reward: PythonReward) -> Self {
+        self.reward_later(name, weight, move |scene| {
+            let reward = reward.clone();
+            Box::pin(async move { reward.score(scene).await })
+        })
+    }
+
+    /// Adds a Python function that scores the rollouts of an example together.
+    #[must_use]
+    pub fn group_python(self, name: impl Into<String>, weight: f64, reward: PythonReward) -> Self {
+        self.group_reward_later(name, weight, move |scenes| {
+            let reward = reward.clone();
+            Box::pin(async move { reward.score_group(scenes).await })
+        })
+    }
+}
+
+/// What a function takes of a rollout.
+struct Given<'a> {
+    scene: &'a Scene<'a>,
+    takes: &'a Takes,
+}
+
+impl Serialize for Given<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize_shown(self.scene, serializer, true, |name| self.takes.wants(name))
+    }
+}
+
+/// What a function takes of a group, by name.
+fn lists(scenes: &[Scene<'_>], takes: &Takes) -> Map<String, Value> {
+    let shown: Vec<Value> =
+        scenes.iter().map(|scene| serde_json::to_value(Shown(scene)).unwrap_or_default()).collect();
+    let of = |name: &str| -> Vec<Value> { shown.iter().map(|one| one[name].clone()).collect() };
+    let known = shown.first().and_then(Value::as_object);
+    let names = || known.into_iter().flat_map(Map::keys);
+    let mut given = Map::new();
+    for name in names() {
+        let plural = format!("{name}s");
+        for spelled in [name, &plural] {
+            if takes.wants(spelled) {
+                given.insert(spelled.clone(), of(name).into());
+            }
+        }
+    }
+    if takes.wants("states") {
+        given.insert("states".to_owned(), shown.into());
+    }
+    given
+}

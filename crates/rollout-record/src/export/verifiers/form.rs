@@ -1,0 +1,112 @@
+//! A row as verifiers 0.1.14 writes it itself.
+//!
+//! It reads the same as ours but for these: calls of tools in a conversation are texts of JSON, times are spans of
+//! seconds, what is none is left out of messages, and the tokens of a response have their masks. `attempt`, `task` and
+//! `message` are ours, and stay: the original keeps what it does not know.
+
+use rollout_core::{
+    python_json::{PythonJson, Spacing},
+    row::{RolloutOutput, Timing},
+};
+use serde_json::{Map, Value, json};
+
+/// Reasons to stop that the original knows. Of others it says nothing.
+const FINISH_REASONS: [&str; 3] = ["stop", "length", "tool_calls"];
+
+/// What `json.dumps` writes when it is given a value alone.
+const DUMPS: PythonJson = PythonJson { sort_keys: false, ensure_ascii: true, spacing: Spacing::Spaces };
+
+/// The row of the original.
+pub(super) fn original(row: &RolloutOutput) -> Result<Value, serde_json::Error> {
+    let mut value = serde_json::to_value(row)?;
+    value["timing"] = timing(row);
+    for key in ["prompt", "completion"] {
+        for message in list(&mut value, key) {
+            text_calls(message);
+            plain_message(message);
+        }
+    }
+    list(&mut value, "trajectory").for_each(step);
+    Ok(value)
+}
+
+fn list<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
+    value.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Times as spans of seconds. Those that the original measured are kept as they are; of our own only the lengths of
+/// the parts are known, so the phases are laid behind one another.
+fn timing(row: &RolloutOutput) -> Value {
+    let Timing { start_time, generation_ms, scoring_ms, total_ms } = row.timing;
+    let span =
+        |start: f64, seconds: f64| json!({"start": start, "end": start + seconds, "duration": seconds});
+    let (generation, scoring, total) = (generation_ms / 1e3, scoring_ms / 1e3, total_ms / 1e3);
+    let mut timing = json!({
+        "start_time": start_time,
+        "setup": span(0.0, 0.0),
+        "generation": span(start_time, generation),
+        "scoring": span(start_time + total - scoring, scoring),
+        "model": {"spans": [], "duration": 0.0},
+        "env": {"spans": [], "duration": 0.0},
+        "total": total,
+        "overhead": total - scoring,
+    });
+    if let (Some(measured), Value::Object(timing)) = (row.extras.get("timing"), &mut timing) {
+        timing.extend(measured.clone());
+    }
+    timing
+}
+
+/// Writes the calls of a message as texts, and what it says as one.
+fn text_calls(message: &mut Value) {
+    let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) else { return };
+    for call in calls {
+        *call = Value::String(DUMPS.text(call));
+    }
+    if let Some(content @ Value::Null) = message.get_mut("content") {
+        *content = Value::String(String::new());
+    }
+}
+
+/// Leaves out what a message does not have. Only a model may say nothing.
+fn plain_message(message: &mut Value) {
+    let Value::Object(message) = message else { return };
+    let by_model = message.get("role").is_some_and(|role| role == "assistant");
+    if !by_model && let Some(content @ Value::Null) = message.get_mut("content") {
+        *content = Value::String(String::new());
+    }
+    message.retain(|_, value| !value.is_null());
+}
+
+/// One turn.
+fn step(step: &mut Value) {
+    for key in ["prompt", "completion"] {
+        list(step, key).for_each(plain_message);
+    }
+    let Some(response) = step.get_mut("response").and_then(Value::as_object_mut) else { return };
+    response.retain(|_, value| !value.is_null());
+    let Some(message) = response.get_mut("message") else { return };
+    if let Some(tokens) = message.get_mut("tokens").and_then(Value::as_object_mut) {
+        masks(tokens);
+    }
+    plain_message(message);
+    // These two have no default in the original.
+    if let Value::Object(message) = message {
+        let reason = message.entry("finish_reason").or_insert(Value::Null);
+        if !FINISH_REASONS.iter().any(|known| *reason == *known) {
+            *reason = Value::Null;
+        }
+        message.entry("is_truncated").or_insert(Value::Null);
+    }
+}
+
+/// The loss is to see what the model wrote, and nothing that it was shown.
+fn masks(tokens: &mut Map<String, Value>) {
+    tokens.retain(|_, value| !value.is_null());
+    for (ids, mask, bit) in [("prompt_ids", "prompt_mask", 0), ("completion_ids", "completion_mask", 1)] {
+        if !tokens.contains_key(mask) {
+            let length = tokens.get(ids).and_then(Value::as_array).map_or(0, Vec::len);
+            tokens.insert(mask.to_owned(), vec![bit; length].into());
+        }
+    }
+}
