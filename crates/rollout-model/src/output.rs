@@ -122,7 +122,7 @@ fn used(state: &State) -> Option<OutputUsage> {
 fn in_context(state: &State) -> Option<(f64, f64)> {
     let usages = || state.trajectory.iter().filter_map(|step| step.response.usage);
     let written: u64 = usages().map(|usage| usage.completion_tokens).sum();
-    let last = usages().last()?;
+    let last = usages().next_back()?;
     Some((last.total_tokens().saturating_sub(written) as f64, written as f64))
 }
 

@@ -253,7 +253,7 @@ mod tests {
     fn a_row_that_would_lose_something_is_an_error_with_its_line_and_field() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(RESULTS);
-        let told = |row: &str| {
+        let error_of = |row: &str| {
             fs::write(&path, format!("{ROWS}{row}\n")).unwrap();
             let error = read(&path, |_, _| {}).unwrap_err();
             let error = error.into_inner().unwrap();
@@ -261,10 +261,10 @@ mod tests {
             format!("{error}{}", cause.unwrap_or_default())
         };
         let errors = [
-            told(r#"{"example_id": 3, "completion": [{"role": "assistant", "tool_calls": ["{"]}]}"#),
-            told(r#"{"example_id": 3, "reward": "NaN"}"#),
-            told(r#"{"example_id": 3, "task": "say \"NaN\": NaN", "metrics": {"a": 1, "b\"": NaN}}"#),
-            told(
+            error_of(r#"{"example_id": 3, "completion": [{"role": "assistant", "tool_calls": ["{"]}]}"#),
+            error_of(r#"{"example_id": 3, "reward": "NaN"}"#),
+            error_of(r#"{"example_id": 3, "task": "say \"NaN\": NaN", "metrics": {"a": 1, "b\"": NaN}}"#),
+            error_of(
                 r#"{"example_id": 3, "trajectory": [{"tokens": {"completion_logprobs": [-1, -Infinity]}}]}"#,
             ),
         ];

@@ -20,6 +20,17 @@ impl Span {
     }
 }
 
+/// Why a text is not of its format.
+#[derive(Debug)]
+pub struct SyntaxError {
+    /// What is wrong.
+    pub message: String,
+    /// Where, if that is known.
+    pub span: Option<Span>,
+    /// What to do about it, if that is known.
+    pub hint: Option<String>,
+}
+
 /// A text that values were read from: a file, or an argument of the command.
 #[derive(Debug, Clone)]
 pub struct Source {

@@ -12,20 +12,9 @@ use super::{
     diagnostic::{Code, Diagnostic, Problems},
     json,
     tree::printable,
-    tree::{Entry, Node, SourceFiles, Span, Value},
+    tree::{Entry, Node, SourceFiles, Span, SyntaxError, Value},
     yaml_syntax::{SyntaxCause, cause},
 };
-
-/// Why a text is not YAML.
-#[derive(Debug)]
-pub struct YamlError {
-    /// What is wrong.
-    pub message: String,
-    /// Where, if that is known.
-    pub span: Option<Span>,
-    /// What to do about it, if that is known.
-    pub hint: Option<String>,
-}
 
 /// Whether the text is not YAML, rather than YAML with something that is refused.
 fn is_of_scanner(error: &serde_saphyr::Error) -> bool {
@@ -40,7 +29,7 @@ fn is_of_scanner(error: &serde_saphyr::Error) -> bool {
     )
 }
 
-impl YamlError {
+impl SyntaxError {
     fn new(text: &str, source: usize, error: &serde_saphyr::Error) -> Self {
         let error = error.without_snippet();
         let mut message = match error {
@@ -79,7 +68,7 @@ pub fn parse_file(sources: &mut SourceFiles, name: &str, path: &Path, text: &str
 }
 
 /// Parses the content of the file at `path`: JSON if its name says so, else YAML.
-pub fn parse_at(path: &Path, text: &str, source: usize) -> Result<Node, YamlError> {
+pub fn parse_at(path: &Path, text: &str, source: usize) -> Result<Node, SyntaxError> {
     if is_json(path) { json::parse(text, source) } else { parse(text, source) }
 }
 
@@ -88,7 +77,7 @@ fn is_json(path: &Path) -> bool {
 }
 
 /// Parses one document. Keys that are written twice are in the tree twice.
-pub fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
+pub fn parse(text: &str, source: usize) -> Result<Node, SyntaxError> {
     let options = serde_saphyr::options! {
         // Repeated keys reach the visitor under this policy, so that both places can be named.
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
@@ -106,7 +95,7 @@ pub fn parse(text: &str, source: usize) -> Result<Node, YamlError> {
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 50_000 },
     };
     let tree: Option<Spanned<Tree>> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| YamlError::new(text, source, &error))?;
+        .map_err(|error| SyntaxError::new(text, source, &error))?;
     Ok(match tree {
         Some(tree) => tree.value.into_node(text, source, tree.defined),
         None => Node { value: Value::Null, span: Span { source, start: 0, end: 0 } },

@@ -52,7 +52,9 @@ impl TestRegistry {
         let config = tempfile::tempdir().expect("make a temporary directory");
         self.write_login(config.path());
         let reference = self.image(name);
-        let dockerfile = format!("FROM {source}\nLABEL pushed-as={name}\n");
+        // The directory's name is no other's: two images alike would be one, which the other test may remove meanwhile.
+        let unique = config.path().display();
+        let dockerfile = format!("FROM {source}\nLABEL pushed-as={name} pushed-from={unique}\n");
         fs::write(config.path().join("Dockerfile"), dockerfile).expect("write a Dockerfile");
         engine.docker(&["build", "--quiet", "--tag", &reference, &config.path().display().to_string()]);
         let pushed = engine

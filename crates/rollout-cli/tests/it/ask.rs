@@ -39,6 +39,22 @@ fn the_answer_alone_is_on_standard_output() {
 }
 
 #[test]
+fn a_question_comes_from_standard_input_and_nothing_need_be_said_before_it() {
+    let server = ModelServer::arithmetic().key(KEY);
+    let job = job().env("OPENAI_BASE_URL", &server.url());
+    let mut command = job.command(&["ask", "-", "--system", ""]);
+    let mut child =
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"What is 2+2?\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "4\n");
+    let messages = server.requests()[0].messages().to_vec();
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    let empty = job.rollout(&["ask", "-"]).expect(2);
+    assert!(empty.stderr().contains("the question is empty"), "{}", empty.stderr());
+}
+
+#[test]
 fn a_program_gets_the_whole_result_without_the_key() {
     let server = ModelServer::always(ModelReply::text(format!("Final answer: {KEY}"))).key(KEY);
     let finished = job()

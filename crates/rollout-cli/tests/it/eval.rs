@@ -89,7 +89,7 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
     let job = benchmark(&server, &sums(), json!({}));
     let finished = job.rollout(&["eval", "config.json", "--max-tasks", "2"]).expect(1);
     let shown = shown(&finished);
-    assert!(shown.contains("failure  q2  agent_execution_failed"), "{shown}");
+    assert!(shown.contains("failure  q2  model_failed"), "{shown}");
     assert!(shown.contains("questions   2: 1 answered, 1 failed"), "{shown}");
     assert!(shown.contains("again       rollout resume jobs/job --rerun error"), "{shown}");
 }
@@ -374,6 +374,7 @@ fn a_tool_server_is_started_for_the_run_and_gone_after_it() {
     let rows = finished.file("results.jsonl");
     for row in rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         assert_eq!(row["score"], 1.0);
+        assert_eq!(row["tool_names"], json!(["code-shell"]));
         let results: Vec<_> = row["trajectory"]["tool_calls"]
             .as_array()
             .unwrap()
@@ -439,6 +440,24 @@ fn a_tool_server_of_a_run_reads_what_the_configuration_and_the_questions_name() 
 }
 
 #[test]
+fn a_model_behind_a_variable_is_known_by_its_name() {
+    let server = ModelServer::arithmetic();
+    let job = benchmark(&server, &sums(), json!({"model_name": "${MODEL}"})).env("MODEL", "small");
+    job.rollout(&["eval", "config.json"]).expect(0);
+    job.rollout(&["export", "eval-log", "jobs/job", "-o", "out"]).expect(0);
+    let record = fs::read(job.root().join("out/small/questions/experiment_record.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(
+        (&record["agent"]["llm_model"], &record["agent"]["config"]["model_name"]),
+        (&json!("small"), &json!("small"))
+    );
+    let config: Value =
+        serde_json::from_str(&fs::read_to_string(job.dir().join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["model_name"], "${MODEL}");
+    job.rollout(&["resume", "jobs/job"]).expect(0);
+}
+
+#[test]
 fn tools_that_cannot_work_are_refused_before_the_first_question() {
     let server = ModelServer::arithmetic();
     let config =
@@ -453,9 +472,10 @@ fn tools_that_cannot_work_are_refused_before_the_first_question() {
         "resource_init_configs": {"doc": {"content": {"seed_pth": "notes"}}, "docs": {}},
     });
     let job = benchmark(&server, &sums(), config);
-    let told = job.rollout(&["eval", "config.json"]).expect(0).stderr();
-    assert!(told.contains("sessions have no setting `seed_pth`; did you mean `seed_path`?"), "{told}");
-    assert!(told.contains("`docs` is not in `resource_types`"), "{told}");
+    let run = job.rollout(&["eval", "config.json"]).expect(0);
+    let (shown, warned) = (run.stdout(), run.stderr());
+    assert!(shown.contains("sessions have no setting `seed_pth`; did you mean `seed_path`?"), "{shown}");
+    assert!(warned.contains("`docs` in `resource_init_configs` is not in `resource_types`"), "{warned}");
 }
 
 #[test]

@@ -201,7 +201,25 @@ fn in_the_example_judge_another_model_grades() {
 fn in_the_example_python_functions_score_and_are_called() {
     let server = ModelServer::start(Script::examples());
     let ran = run("python", &server.url());
-    insta::assert_snapshot!(ran.shown("python"), @"");
+    insta::assert_snapshot!(ran.shown("python"), @"
+    2026-01-15__10-30-00: 6 trials, 4 at a time
+    results in jobs/2026-01-15__10-30-00
+    ✓ model/shop/0__1  reward 1  [time]
+    ✓ model/shop/0__2  reward 1  [time]
+    ✓ model/shop/1__1  reward 1  [time]
+    ✓ model/shop/1__2  reward 1  [time]
+    ✓ model/shop/2__1  reward 0.8  [time]
+    ✓ model/shop/2__2  reward 0.8  [time]
+
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    model  shop          6          6       0         0       6     100.0%        0.933     —  [time]
+
+    agent  dataset  pass rate, 95%  mean reward ± se  k  pass@k  pass^k  time p50  time p90
+    model  shop        61.0–100.0%     0.933 ± 0.067  2  100.0%  100.0%  [time]  [time]
+
+    6 trials in [time]: 6 completed, 0 failed
+    results  jobs/2026-01-15__10-30-00/result.json
+    ");
     let metadata = ran.json("metadata.json");
     let metrics = &metadata["avg_metrics"];
     assert_eq!(

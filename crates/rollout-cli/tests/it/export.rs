@@ -1,6 +1,9 @@
 //! `rollout export`, through the command.
 
-use std::fs;
+use std::{
+    fs,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use rollout_testkit::{Finished, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
@@ -56,7 +59,8 @@ fn rollouts_with_their_turns_become_training_samples() {
     assert_eq!((&samples[0]["reward"], &samples[0]["advantage"]), (&json!(1.0), &json!(0.5)));
     assert_eq!(fs::read_dir(job.root().join("out")).unwrap().count(), 2);
     let summary: Value =
-        serde_json::from_slice(&fs::read(job.root().join("out/samples.summary.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(job.root().join("out/samples.jsonl.summary.json")).unwrap())
+            .unwrap();
     assert_eq!((&summary["samples"], &summary["left_out"]), (&json!(2), &json!({})));
 }
 
@@ -208,13 +212,14 @@ fn a_build_without_parquet_says_how_to_get_it() {
 
 /// Four rollouts of two turns: two end well, in the second turn of the others the server fails.
 fn failing_in_the_second_turn() -> (ModelServer, TestJob) {
-    let server = ModelServer::scripted(|request| match (request.turns(), request.number % 4) {
-        (0, _) => ModelReply::tool_call("look", &json!({})).tokens(&[1, 2], &[(3, -0.5)]),
-        (_, 0 | 1) => ModelReply::error(500, "out of memory"),
-        (_, number) => {
-            let word = if number == 2 { "2" } else { "3" };
-            ModelReply::text(word).tokens(&[1, 2, 3, 4], &[(5, -0.25)])
-        }
+    let second_turns = AtomicUsize::new(0);
+    let server = ModelServer::scripted(move |request| match request.turns() {
+        0 => ModelReply::tool_call("look", &json!({})).tokens(&[1, 2], &[(3, -0.5)]),
+        _ => match second_turns.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => ModelReply::error(500, "out of memory"),
+            2 => ModelReply::text("2").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
+            _ => ModelReply::text("3").tokens(&[1, 2, 3, 4], &[(5, -0.25)]),
+        },
     });
     let interaction = json!({
         "dataset": [{"question": "What is 1+1?", "answer": "2"}],
@@ -247,7 +252,8 @@ fn rollouts_that_the_server_failed_are_out_of_baseline_and_samples() {
     assert_eq!(samples[0]["turns"].as_array().unwrap().len(), 2);
     assert_eq!(samples[0]["turns"][1]["policy_version"], "policy");
     let summary: Value =
-        serde_json::from_slice(&fs::read(job.root().join("out/samples.summary.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(job.root().join("out/samples.jsonl.summary.json")).unwrap())
+            .unwrap();
     let left_out: u64 =
         summary["left_out"].as_object().unwrap().values().map(|number| number.as_u64().unwrap()).sum();
     assert_eq!(left_out, 2, "{summary:#}");

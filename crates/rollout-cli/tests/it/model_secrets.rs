@@ -68,7 +68,8 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
         let job = job(&server, &key, interaction).set("retry/max_attempts", json!(2));
         let junit = ["run", "job.yaml", "--output", "json", "--junit", "jobs/job.xml"];
         fs::create_dir(job.root().join("jobs")).unwrap();
-        let finished = job.rollout(&junit).expect(0);
+        let finished = job.rollout(&junit);
+        assert!(finished.code() < 2, "{}", finished.stderr());
         shown_nowhere(&job, &finished);
         assert_eq!(files_holding(&job.root().join("jobs"), TAIL), Vec::<String>::new());
         let rows = rows(&job);
@@ -120,7 +121,7 @@ fn averages_hold_no_key_of_the_settings() {
     let interaction = json!({
         "dataset": [{
             "question": "well",
-            "info": {"tool_defs": [{"name": "any", "description": format!("Needs {key}."), "parameters": {}}]},
+            "info": {"tool_defs": [{"name": "any", "description": format!("Needs {key}."), "parameters": {"type": "object"}}]},
         }],
         "rubric": [{"match": "contains"}],
     });

@@ -212,7 +212,7 @@ fn a_tool_whose_command_is_missing_is_an_error_of_the_rollout() {
     let tool = json!({"command": ["/nonexistent/add"], "name": "add", "description": "Adds."});
     let interaction = json!({"dataset": sums(1), "rubric": [{"match": "numeric"}], "tools": [tool]});
     let job = job(&server, interaction).set("retry", json!({"max_attempts": 1}));
-    job.run().expect(0);
+    job.run().expect(1);
     let row = rows(&job).remove(0);
     assert_eq!((&row["stop_condition"], &row["error"]["error"]), (&json!("has_error"), &json!("InfraError")));
 }

@@ -89,10 +89,10 @@ fn rollouts_are_read_with_their_rows_and_the_last_word_counts() {
         .set("n_concurrent_trials", json!(1))
         .set("retry", json!({"max_attempts": 1}))
         .set("datasets", json!([{"name": "sums", "interaction": interaction}]));
-    job.run().expect(0);
+    job.run().expect(1);
     assert_eq!(
         trials(&open(&job))[0].result.error.as_ref().map(|error| error.kind.as_str()),
-        Some("agent_execution_failed")
+        Some("model_failed")
     );
     job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
     let saved = open(&job);

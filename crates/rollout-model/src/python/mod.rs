@@ -201,7 +201,7 @@ impl PythonWorker {
         }))
     }
 
-    /// A function as a model is told of it: by its signature and its documentation.
+    /// The description of a function that models see: its signature and its documentation.
     pub(crate) async fn describe(&self, function: &PythonFunction) -> Result<ToolDef, PythonError> {
         self.read(function, "describe", "a description").await
     }

@@ -151,7 +151,7 @@ def documentation(found):
 
 
 def description(found):
-    """A tool as a model is told of it."""
+    """The description of a tool that models see."""
     about, arguments = documentation(found)
     takes = wanted(found)
     try:
@@ -236,5 +236,5 @@ def work(line):
 with ThreadPoolExecutor(THREADS) as pool:
     for line in CALLS:
         pool.submit(work, line)
-    # Who asked is gone.
+    # Rollout has closed the pipe.
     os._exit(0)

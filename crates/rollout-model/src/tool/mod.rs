@@ -1,8 +1,8 @@
 //! Tools that a model can call.
 //!
-//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout, and
-//! [`command()`] of a command and [`python()`] of a Python function; [`container`] has those that work inside an environment, and [`mcp`] those of MCP
-//! servers. Anything else implements [`Tool`].
+//! [`function`] makes a tool of a function with typed arguments, [`stateful`] of one that sees the rollout,
+//! [`command()`] of a command, and [`python()`] of a Python function; [`container`] has those that work inside an
+//! environment, and [`mcp`] those of MCP servers. Anything else implements [`Tool`].
 
 mod command;
 pub mod container;

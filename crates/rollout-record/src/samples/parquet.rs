@@ -305,9 +305,9 @@ mod tests {
         let rows = rows(&written([sample(0, 3), sample(1, 0), sample(u64::MAX, 1)]));
         let texts: Vec<_> = rows.iter().map(Row::to_string).collect();
         insta::assert_snapshot!(texts.join("\n"), @r#"
-        {example_id: 0, task: "math", trajectory_id: "00000000000000000000000000000000", first_turn: 0, last_turn: 2, reward: 0.25, advantage: -5E-1, is_truncated: true, token_ids: [4294967295, 4294967294, 4294967293], loss_mask: [0, 1, 1], logprobs: [-0E0, -1E0, -2E0], advantages: [0E0, -5E-1, -5E-1]}
-        {example_id: 1, task: "math", trajectory_id: "00000000000000000000000000000001", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, token_ids: [], loss_mask: [], logprobs: [], advantages: []}
-        {example_id: 18446744073709551615, task: "math", trajectory_id: "0000000000000000ffffffffffffffff", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, token_ids: [4294967295], loss_mask: [0], logprobs: [-0E0], advantages: [0E0]}
+        {example_id: 0, task: "math", trajectory_id: "00000000000000000000000000000000", first_turn: 0, last_turn: 2, reward: 0.25, advantage: -5E-1, is_truncated: true, error: null, stop_condition: "max_turns_reached", turns: [{turn: 0, first_token: 1, tokens: 1, reward: 0.5, policy_version: null}, {turn: 1, first_token: 2, tokens: 1, reward: null, policy_version: "step-3"}], token_ids: [4294967295, 4294967294, 4294967293], loss_mask: [0, 1, 1], logprobs: [-0E0, -1E0, -2E0], advantages: [0E0, -5E-1, -5E-1], routed_experts: [0, 7, 1, 7, 2, 7], routed_experts_shape: [3, 1, 2]}
+        {example_id: 1, task: "math", trajectory_id: "00000000000000000000000000000001", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, error: "ModelError", stop_condition: "max_turns_reached", turns: [], token_ids: [], loss_mask: [], logprobs: [], advantages: [], routed_experts: [], routed_experts_shape: []}
+        {example_id: 18446744073709551615, task: "math", trajectory_id: "0000000000000000ffffffffffffffff", first_turn: 0, last_turn: 2, reward: 0.25, advantage: null, is_truncated: false, error: null, stop_condition: "max_turns_reached", turns: [{turn: 0, first_token: 1, tokens: 1, reward: 0.5, policy_version: null}], token_ids: [4294967295], loss_mask: [0], logprobs: [-0E0], advantages: [0E0], routed_experts: [], routed_experts_shape: []}
         "#);
     }
 

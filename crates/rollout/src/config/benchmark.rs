@@ -62,8 +62,8 @@ rollout_settings::settings! {
         ///
         /// The waits are 0.5 s, 1 s, 2 s and so on.
         pub max_retries: u32 = whole(0..=MOST_RETRIES).default(3).unhashed(),
-        /// With `parallel`: how many questions are worked on at the same time.
-        pub max_workers: NonZeroU32 = count(1).shown_default("1; with `parallel` 4").unhashed(),
+        /// With `parallel`: how many questions are worked on at the same time; 4 when absent.
+        pub max_workers: NonZeroU32 = count(1).unhashed(),
         /// The tools that the model may use: `web:search`, `vm:*`.
         ///
         /// See [tools](#tools).

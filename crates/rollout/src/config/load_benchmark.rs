@@ -16,7 +16,7 @@ use rollout_core::{address::is_loopback, name::JobName, redact::Redactor};
 use rollout_model::Limits;
 use rollout_settings::{
     Entry, Env, Node, Override, Reader, Section, Settings as _, SourceFiles, Value, Written,
-    diagnostic::{Code, Diagnostic, Problems, nearest, quoted},
+    diagnostic::{Code, Diagnostic, Problems, Severity, nearest, quoted},
     read_text,
     record::{self, leave_out_unhashed, sha256},
     yaml,
@@ -276,11 +276,13 @@ fn warn(root: &Section<'_>, config: &RolloutConfig) {
     if let Some(Node { value: Value::Map(entries), .. }) = root.node("resource_init_configs") {
         let known: Vec<&str> = config.resource_types.iter().map(String::as_str).collect();
         for entry in entries.iter().filter(|entry| !known.contains(&entry.key.as_str())) {
-            let message = format!(
-                "{} is not in `resource_types`, so no session is opened with this",
-                quoted(&entry.key)
-            );
-            let warning = Diagnostic::warning(root.reader.sources, entry.key_span, Code::Conflict, message);
+            let key = quoted(&entry.key);
+            let message =
+                format!("{key} in `resource_init_configs` is not in `resource_types`, so it has no effect");
+            let file = &root.reader.sources.get(entry.key_span.source).name;
+            // Without the line, which may hold a secret.
+            let mut warning = Diagnostic::about_file(file.as_str(), Code::Conflict, message);
+            warning.severity = Severity::Warning;
             root.reader.report(match nearest(&entry.key, &known) {
                 Some(kind) => warning.hint(format!("did you mean `{kind}`?")),
                 None => warning,

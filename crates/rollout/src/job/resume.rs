@@ -315,6 +315,7 @@ impl Resumable {
                 }
             })
             .map_err(ResumeError::Journal)?;
+            let has_lost = !missing.is_empty();
             for (index, (result, origin)) in missing {
                 restore_trial(&dir, &plan, index, &result, &origin)?;
             }
@@ -327,7 +328,7 @@ impl Resumable {
             write_derived(&dir, &plan, header, &journaled)?;
             moved_rows::remove_from_root(&dir, header)?;
             sections.prepare_directories()?;
-            let mut is_whole = now.is_none() && !sections.have_old_rows();
+            let mut is_whole = now.is_none() && !has_lost && !sections.have_old_rows();
             saved.missing(&plan, |index, result| {
                 is_whole = false;
                 journal.push(&JournalEntry::Trial { index, result: Arc::new(result) });

@@ -69,7 +69,7 @@ async fn a_line_of_json_is_the_whole_sample() {
     let mut line = Vec::new();
     sample.write_jsonl(&mut line).unwrap();
     let line = String::from_utf8(line).unwrap();
-    insta::assert_snapshot!(line, @r#"{"example_id":7,"task":"sums","trajectory_id":"a3f9","first_turn":0,"last_turn":0,"reward":1.0,"advantage":0.5,"is_truncated":false,"token_ids":[1,2],"loss_mask":[0,1],"logprobs":[0.0,-2.0],"advantages":[0.0,0.5]}"#);
+    insta::assert_snapshot!(line, @r#"{"example_id":7,"task":"sums","trajectory_id":"a3f9","first_turn":0,"last_turn":0,"reward":1.0,"advantage":0.5,"is_truncated":false,"error":null,"stop_condition":null,"turns":[{"turn":0,"first_token":1,"tokens":1,"reward":1.0,"policy_version":null}],"token_ids":[1,2],"loss_mask":[0,1],"logprobs":[0.0,-2.0],"advantages":[0.0,0.5]}"#);
     assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample);
 }
 

@@ -166,7 +166,10 @@ fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<V
             }
         }
         let file = writer.map(Writer::end).transpose()?;
-        let summary = file.as_ref().map(|_| tally.file(export, &dir, choices)).transpose()?;
+        let summary = file
+            .as_ref()
+            .map(|_| tally.file(export, &dir.join(summary_name(format)), choices))
+            .transpose()?;
         sections.push(Section { dir: export.dir().join(dir), tally, file, summary });
     }
     Ok(sections)
@@ -255,8 +258,14 @@ impl Writer {
     }
 }
 
-/// The file that says what was exported.
-const SUMMARY: &str = "samples.summary.json";
+/// The file that says what was exported, beside the samples.
+fn summary_name(format: ExportFormat) -> &'static str {
+    match format {
+        #[cfg(feature = "parquet")]
+        ExportFormat::Parquet => "samples.parquet.summary.json",
+        _ => "samples.jsonl.summary.json",
+    }
+}
 
 const LEFT_OUT_HINT: &str =
     "`rollout resume --rerun error` runs failed ones again, `--include-errors` exports them as they are";
@@ -375,9 +384,8 @@ impl Tally {
     }
 
     /// Writes what was exported and what was left out.
-    fn file(&self, export: &Export<'_>, dir: &Path, choices: Choices) -> Result<NewFile, ExportError> {
-        let path = dir.join(SUMMARY);
-        let mut file = export.file(&path)?;
+    fn file(&self, export: &Export<'_>, path: &Path, choices: Choices) -> Result<NewFile, ExportError> {
+        let mut file = export.file(path)?;
         let summary = SummaryFile {
             samples: self.samples,
             tokens: self.tokens,
@@ -390,7 +398,7 @@ impl Tally {
         };
         let written = serde_json::to_writer_pretty(&mut file, &summary).map_err(io::Error::from);
         let written = written.and_then(|()| io::Write::write_all(&mut file, b"\n"));
-        written.map_err(|source| ExportError::Write { path: export.dir().join(&path), source })?;
+        written.map_err(|source| ExportError::Write { path: export.dir().join(path), source })?;
         Ok(file)
     }
 

@@ -141,7 +141,7 @@ fn rollouts_of_models_have_their_calls_their_split_and_their_errors() {
         _ => ModelReply::error(400, "no such model"),
     });
     let job = job().agent(model(&server)).set("datasets", sums(2));
-    job.run().expect(0);
+    job.run().expect(1);
     export(&job);
     let out = job.root().join("out");
     let names: Vec<_> = fs::read_dir(out.join("model/sums/episodes"))

@@ -71,7 +71,7 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
 
     // An export keeps what was found.
     job.rollout(&["export", "eval-log", "jobs/job", "-o", "out"]).expect(0);
-    assert_eq!(episode(&job.root().join("out"), "agent/set/bad__1"), record);
+    assert_eq!(episode(&job.root().join("out"), "agent/set/bad__1"), episode(&log, "agent/set/bad__1"));
     assert_eq!(experiment(&job.root().join("out"), "agent/set"), experiment(&log, "agent/set"));
 }
 
@@ -97,7 +97,7 @@ fn an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_counted() {
     1 trial with new findings
     1 trial without: twice no usable answer
     1 trial without: the model's server failed
-    4 requests: 1082 tokens read and 23 written, at an unknown price
+    4 requests: 1752 tokens read and 23 written, at an unknown price
     written to jobs/job/eval-log
     "#);
     let log = job.dir().join("eval-log/model/sums/episodes");

@@ -133,7 +133,7 @@ fn a_trial_of_a_model_is_a_trajectory_of_its_turns() {
 fn rollouts_and_questions_are_trajectories_too() {
     let server = answerer();
     let job = rollouts(&server);
-    let result = job.run().expect(0).result();
+    let result = job.run().expect(1).result();
     export(&job);
     let trajectories = trajectories(&job);
     for row in result["results"].as_array().unwrap() {

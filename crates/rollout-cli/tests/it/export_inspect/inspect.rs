@@ -125,7 +125,7 @@ fn lines(list: &Value) -> String {
 fn rollouts_are_samples_with_questions_answers_and_every_score() {
     let server = answerer();
     let job = rollouts(&server);
-    let result = job.run().expect(0).result();
+    let result = job.run().expect(1).result();
     insta::assert_snapshot!(plain(&export(&job)), @"
     out/<time>_small-sums_<id>.eval
     6 samples

@@ -77,7 +77,7 @@ fn benchmark(server: &ModelServer) -> TestJob {
 /// A rollout in which nothing is as it should be, and the output of a tool that is in it.
 fn hostile(server: &ModelServer) -> (TestJob, String) {
     let job = rollouts(server).set("n_attempts", json!(1));
-    job.run().expect(0);
+    job.run().expect(1);
     let path = job.dir().join("outputs.jsonl");
     let rows = std::fs::read_to_string(&path).unwrap();
     let mut rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();

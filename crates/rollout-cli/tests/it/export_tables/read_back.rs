@@ -46,7 +46,7 @@ fn rows_conversations_and_samples_of_rollouts_are_as_their_schemas_say() {
     for arguments in [&["verifiers"][..], &["sft"], &["rl"], &["rl", "--format", "parquet"]] {
         export(&job, arguments);
     }
-    let expected = json!({"metadata.json": 1, "outputs.jsonl": 4, "samples.jsonl": 4, "samples.parquet": 4, "traces.jsonl": 1});
+    let expected = json!({"metadata.json": 1, "results.jsonl": 4, "samples.jsonl": 4, "samples.parquet": 4, "traces.jsonl": 1});
     assert_eq!(validated(&job), expected);
 }
 
@@ -64,9 +64,9 @@ fn rows_conversations_and_samples_of_containers_are_as_their_schemas_say() {
     }
     let expected = json!({
         "traces.jsonl": 1,
-        "model/set/metadata.json": 1, "model/set/outputs.jsonl": 2,
+        "model/set/metadata.json": 1, "model/set/results.jsonl": 2,
         "model/set/samples.jsonl": 1, "model/set/samples.parquet": 1,
-        "oracle/set/metadata.json": 1, "oracle/set/outputs.jsonl": 2,
+        "oracle/set/metadata.json": 1, "oracle/set/results.jsonl": 2,
     });
     assert_eq!(validated(&job), expected);
 }
@@ -79,7 +79,7 @@ fn rows_and_conversations_of_a_benchmark_are_as_their_schemas_say() {
     for arguments in [&["verifiers"], &["sft"]] {
         export(&job, arguments);
     }
-    let expected = json!({"metadata.json": 1, "outputs.jsonl": 2, "traces.jsonl": 1});
+    let expected = json!({"metadata.json": 1, "results.jsonl": 2, "traces.jsonl": 1});
     assert_eq!(validated(&job), expected);
 }
 

@@ -18,8 +18,11 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     let (status, health) = server.get("/health");
     assert_eq!((status, &health["status"]), (200, &json!("healthy")));
     assert!(health["timestamp"].as_str().unwrap().starts_with("20"));
-    let ready = json!({"status": "ready", "tools_count": 2, "active_workers": 0, "total_sessions": 0});
-    assert_eq!(server.get("/ready"), (200, ready));
+    assert_eq!(health["server"], "rollout");
+    let (status, mut ready) = server.get("/ready");
+    assert!(ready.as_object_mut().unwrap().remove("pid").is_some_and(|pid| pid.is_u64()));
+    let expected = json!({"status": "ready", "tools_count": 2, "active_workers": 0, "total_sessions": 0});
+    assert_eq!((status, ready), (200, expected));
 
     let (status, tools) = server.get("/api/v1/tools?include_hidden=true");
     assert_eq!((status, &tools["count"]), (200, &json!(2)));
@@ -42,6 +45,35 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     assert_eq!(warmed["summary"], json!({"total": 2, "success": 1, "failed": 1}));
     assert_eq!(server.get("/api/v1/warmup/status").1["backends"], json!({"code": {"status": "warm"}}));
     assert_eq!(server.post("/api/v1/warmup", &json!({})).1["status"], "success");
+    server.stop();
+}
+
+#[test]
+fn a_client_can_ask_beforehand_whether_its_calls_would_work() {
+    let job = place(&json!({"resources": {"vm": false, "code": false, "doc": {"roots": ["papers"]}}}));
+    let server = Server::in_place(job.file("papers/a.txt", "a"), &[]);
+    let check = |body: Value| {
+        let (status, answer) = server.post("/api/v1/check", &body);
+        (status, answer["code"].as_i64().unwrap(), answer["data"]["warnings"].clone())
+    };
+    assert_eq!(check(json!({"resource_type": "doc", "paths": ["a.txt"]})), (200, 0, json!([])));
+    assert_eq!(check(json!({"resource_type": "doc", "paths": ["/etc/passwd"]})).1, 4001);
+    assert_eq!(check(json!({"resource_type": "doc", "session_config": {"seed_path": "b.txt"}})).1, 4006);
+    let misspelt = check(json!({"resource_type": "doc", "session_config": {"seedpath": "a.txt"}}));
+    assert_eq!(misspelt, (200, 0, json!(["sessions have no setting `seedpath`; did you mean `seed_path`?"])));
+    assert_eq!(check(json!({"resource_type": "web", "tools": ["browse"]})), (200, 0, json!([])));
+    assert_eq!(check(json!({"resource_type": "web", "tools": ["search"]})).1, 5012);
+    assert_eq!(server.get("/api/v1/warmup/status").1["backends"]["web"]["status"], "failed");
+    assert_eq!(server.get("/ready").1["total_sessions"], 0);
+    server.stop();
+}
+
+#[test]
+fn a_list_is_no_request() {
+    let server = Server::start();
+    let list = json!(["w", "code:python", {"code": "print(1)"}]);
+    let (status, answer) = server.post("/api/v1/execute", &list);
+    assert_eq!((status, &answer["code"]), (400, &json!(4002)), "{answer}");
     server.stop();
 }
 

@@ -74,10 +74,9 @@ pub(super) fn episode(record: &EpisodeRecord) -> Option<Value> {
     if let Some(findings) = fields.get_mut("findings").filter(|findings| findings.is_object()) {
         *findings = found(object(findings.take()), is_correct);
     }
-    let investigation = fields.shift_remove(INVESTIGATION).filter(Value::is_object);
-    let investigation =
-        investigation.map_or(Value::Null, |taken| investigated(object(taken), record.timestamp));
-    fields.insert(INVESTIGATION.to_owned(), investigation);
+    if let Some(taken) = fields.shift_remove(INVESTIGATION).filter(Value::is_object) {
+        fields.insert(INVESTIGATION.to_owned(), investigated(object(taken), record.timestamp));
+    }
     Some(typed(fields, "EpisodeRecord"))
 }
 

@@ -40,7 +40,8 @@ async fn a_run_writes_the_documented_files_with_the_documented_fields() {
             "journal.jsonl",
             "result.json",
             "results.jsonl",
-            "summary_sums_v1_<time>.json"
+            "summary_sums_v1_<time>.json",
+            "tasks.jsonl"
         ]
     );
     let rows = bench.rows();

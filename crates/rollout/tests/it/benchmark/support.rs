@@ -132,6 +132,10 @@ impl Tools {
         uri: Uri,
         Json(body): Json<Value>,
     ) -> (StatusCode, Json<Value>) {
+        if uri.path() == "/api/v1/check" {
+            // Only Rollout's own server knows it.
+            return (StatusCode::NOT_FOUND, Json(json!({"detail": "Not Found"})));
+        }
         let answer = match uri.path() {
             "/api/v1/execute" => (tools.handler)(body["action"].as_str().unwrap(), &body["params"]),
             "/api/v1/session/create" => match (tools.handler)("session", &body["session_config"]) {

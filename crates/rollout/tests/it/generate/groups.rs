@@ -62,7 +62,7 @@ async fn a_group_is_scored_and_saved_in_the_order_of_its_rollouts_whichever_ends
 }
 
 #[tokio::test]
-async fn the_rest_of_a_group_that_was_cut_short_is_a_group_of_its_own() {
+async fn the_rest_of_a_group_that_was_cut_short_is_scored_with_its_first_members() {
     let dir = tempfile::tempdir().unwrap();
     let run = async |rollouts: u32, cut: bool| {
         let scripted =
@@ -80,7 +80,7 @@ async fn the_rest_of_a_group_that_was_cut_short_is_a_group_of_its_own() {
     let results = run(4, false).await;
     let advantages: Vec<_> =
         results.outputs.iter().map(|row| row.columns["advantage"].as_f64().unwrap()).collect();
-    assert_eq!(advantages, [0.0, 0.0, 0.5, -0.5]);
+    assert_eq!(advantages, [0.25, 0.25, 0.25, -0.75]);
 }
 
 #[tokio::test]

@@ -230,7 +230,11 @@ async fn what_nobody_knows_of_a_rollout_is_not_in_its_row() {
     for key in ["error_chain", "long_error_chain"] {
         assert!(unknown.get(key).is_some() && known.get(key).is_none(), "{key}");
     }
-    assert_eq!(known["token_usage"], value!({"input_tokens": 10.0, "output_tokens": 1.0, "cost": 0.25}));
+    let used = value!({
+        "input_tokens": 10.0, "output_tokens": 1.0, "cost": 0.25,
+        "final_input_tokens": 10.0, "final_output_tokens": 1.0,
+    });
+    assert_eq!(known["token_usage"], used);
 }
 
 /// Has a tool, which nobody calls.

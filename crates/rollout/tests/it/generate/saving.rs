@@ -65,7 +65,7 @@ async fn an_error_is_an_object_with_its_chain_also_at_the_top() {
     );
     assert_eq!(
         (&row["error_chain"], &row["long_error_chain"]),
-        (&value!("ModelError"), &row["error"]["error_chain_repr"])
+        (&row["error"]["error_chain_repr"], &value!("ModelError"))
     );
 }
 

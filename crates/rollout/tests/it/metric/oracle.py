@@ -51,7 +51,7 @@ def extracted(text):
     for pattern, group in ANNOUNCED:
         if found := re.search(pattern, text, re.IGNORECASE):
             answer = found.group(group).strip()
-            return answer[:-1] if answer.endswith(".") else answer
+            return answer[:-1].strip() if answer.endswith(".") else answer
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     return lines[-1] if lines else text.strip()
 

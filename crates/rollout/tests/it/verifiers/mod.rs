@@ -45,9 +45,17 @@ async fn masks_truncation_advantages_and_pass_rates_are_those_of_the_original() 
     }
     for rollouts in 1..=9_u64 {
         for threshold in [0.5, 1.0] {
-            let rows: Vec<(u64, f64)> = (0..rollouts * 5)
-                .map(|_| (random.u64(..6), random.choice([0.0, 0.25, 0.5, 0.75, 1.0]).unwrap()))
-                .collect();
+            // Some examples have all of their rollouts, others not yet.
+            let mut counts = [0; 6];
+            let mut rows: Vec<(u64, f64)> = Vec::new();
+            for _ in 0..rollouts * 5 {
+                let example = random.usize(..counts.len());
+                counts[example] += 1;
+                if counts[example] <= rollouts {
+                    let reward = random.choice([0.0, 0.25, 0.5, 0.75, 1.0]).unwrap();
+                    rows.push((example as u64, reward));
+                }
+            }
             requests.push(json!({"do": "pass", "rollouts": rollouts, "threshold": threshold, "rows": rows}));
         }
     }

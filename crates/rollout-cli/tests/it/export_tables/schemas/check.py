@@ -20,7 +20,7 @@ def lines(path):
 
 
 def outputs(at):
-    rows, metadata = lines(os.path.join(at, "outputs.jsonl")), json.load(open(os.path.join(at, "metadata.json")))
+    rows, metadata = lines(os.path.join(at, "results.jsonl")), json.load(open(os.path.join(at, "metadata.json")))
     each = validator("outputs")
     for row in rows:
         each.validate(row)
@@ -60,7 +60,7 @@ for at, _, names in sorted(os.walk(given["out"])):
     for name in sorted(names):
         path = os.path.join(at, name)
         kinds = {
-            "outputs.jsonl": lambda: outputs(at),
+            "results.jsonl": lambda: outputs(at),
             "metadata.json": lambda: 1,
             "traces.jsonl": lambda: traces(path),
             "samples.jsonl": lambda: samples(path),
@@ -69,6 +69,9 @@ for at, _, names in sorted(os.walk(given["out"])):
             rows = pq.read_table(path).to_pylist()
             assert rows == lines(path.replace(".parquet", ".jsonl")), rows
             count = len(rows)
+        elif name.endswith(".summary.json"):
+            assert json.load(open(path))["samples"] >= 0
+            continue
         else:
             count = kinds[name]()
         told[os.path.relpath(path, given["out"])] = count
