@@ -61,7 +61,8 @@ fn saved_answers_are_scored_by_another_metric() {
     assert_eq!(ids, ["q1", "q2", "q3", "q4", "q5"]);
     assert_eq!(
         evaluations[0],
-        json!({"task_id": "q1", "predicted": "巴黎", "ground_truth": "巴黎", "score": 1.0, "metric": "char_f1", "details": {}})
+        json!({"task_id": "q1", "predicted": "巴黎", "ground_truth": "巴黎", "score": 1.0, "metric": "char_f1",
+            "details": {"compared_prediction": "巴黎", "compared_ground_truth": "巴黎"}})
     );
     assert_eq!(
         (&evaluations[2]["score"], &evaluations[2]["details"]),
