@@ -38,11 +38,14 @@ fn agrees(log: &Value, result: &Value) {
     for row in rows {
         let attempt = row["attempt"].as_u64().unwrap() as u32;
         let sample = sample(log, row["task_name"].as_str().unwrap(), attempt);
-        assert_eq!(sample["scores"].get("reward").unwrap_or(&Value::Null), &row["reward"]);
         let error = sample["error"].as_str().map(|error| error.split(": ").next().unwrap());
-        // Inspect knows no error beside a score, so such a one is told, and the sample counts as the trial does.
-        let kept = if row["reward"].is_null() { error } else { sample["metadata"]["error"]["type"].as_str() };
-        assert_eq!((kept, error.is_some()), (row["error"].as_str(), row["reward"].is_null()));
+        // Inspect knows no error beside a score: a trial that failed has no score there, and the error of another that
+        // has a reward is in the metadata.
+        let failed = row["reward"].is_null() || row["error"] == "model_failed";
+        let reward = if failed { &Value::Null } else { &row["reward"] };
+        assert_eq!(sample["scores"].get("reward").unwrap_or(&Value::Null), reward);
+        let kept = if failed { error } else { sample["metadata"]["error"]["type"].as_str() };
+        assert_eq!((kept, error.is_some()), (row["error"].as_str(), failed));
         count += 1;
     }
     assert_eq!(log["samples"].as_array().unwrap().len(), count);

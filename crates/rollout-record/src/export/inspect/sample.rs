@@ -110,15 +110,17 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// The named scores of the trial: its reward, and what stands beside it.
+    /// The named scores of the trial: its reward, and what stands beside it. Inspect knows no error beside a score, so a
+    /// trial that failed has none.
     pub(super) fn scores(&self) -> impl Iterator<Item = (&str, f64)> {
         let result = &self.saved.result;
+        let is_failed = self.is_failed();
         let beside = result.rewards.iter().map(|(name, value)| (name.as_str(), *value));
         let reward = result.reward.map(|reward| (REWARD, reward));
         reward
             .into_iter()
             .chain(beside.filter(|(name, _)| *name != REWARD))
-            .filter(|(_, value)| value.is_finite())
+            .filter(move |(_, value)| value.is_finite() && !is_failed)
     }
 
     /// Whether an error kept the trial from a reward.

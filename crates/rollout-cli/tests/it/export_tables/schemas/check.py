@@ -24,6 +24,9 @@ def outputs(at):
     each = validator("outputs")
     for row in rows:
         each.validate(row)
+        for message in row["prompt"] + row["completion"]:
+            for call in map(json.loads, message.get("tool_calls") or []):
+                assert all(isinstance(call[name], str) for name in ["id", "name", "arguments"]), call
         assert all(row.get(name) == value for name, value in row["metrics"].items() if name in row), row
     validator("metadata").validate(metadata)
     assert len({(row["example_id"], row["attempt"]) for row in rows}) == len(rows)
