@@ -89,7 +89,7 @@ fn a_key_that_models_tools_and_scores_say_is_in_no_file_and_no_output() {
         assert!(finished.file("rollout.log").contains("[redacted]"));
 
         // What was saved without the key is read again and is the same.
-        let again = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
+        let again = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(finished.code());
         shown_nowhere(&job, &again);
         assert_eq!(again.result()["results"], finished.result()["results"]);
     }
