@@ -37,7 +37,9 @@ fn rust_files(dir: &Path, found: &mut BTreeSet<PathBuf>) {
 fn reachable(file: PathBuf, dir: &Path, found: &mut BTreeSet<PathBuf>) {
     let text = fs::read_to_string(&file).unwrap();
     found.insert(file);
-    let declared = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let declared = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub(crate) ").strip_prefix("mod ")?.strip_suffix(';'));
     for module in declared {
         let (file, dir) = (dir.join(module).with_extension("rs"), dir.join(module));
         reachable(if file.exists() { file } else { dir.join("mod.rs") }, &dir, found);

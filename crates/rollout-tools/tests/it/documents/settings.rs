@@ -7,7 +7,7 @@ const MANUAL: &str = include_str!("../../../../../docs/tools-documents.md");
 
 fn load(text: &str) -> Result<ToolsConfig, String> {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tools.json");
+    let path = folder.path().join("tools.yaml");
     std::fs::write(&path, text).unwrap();
     ToolsConfig::load(&path, &|_| None).map_err(|problems| problems.to_string())
 }
