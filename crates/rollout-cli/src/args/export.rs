@@ -25,7 +25,7 @@ pub(crate) enum ExportWhat {
     Csv(FromJob),
     /// Make tables of the trials and their steps, as Parquet files
     Parquet(FromJob),
-    /// Make rows in the form of the verifiers library: outputs.jsonl and metadata.json
+    /// Make rows in the form of the verifiers library: results.jsonl and metadata.json
     Verifiers(FromJob),
     /// Make chats to imitate of the conversations that earned enough
     Sft(ExportSft),

@@ -64,7 +64,7 @@ pub(crate) struct FailedCause {
     pub has_files: bool,
 }
 
-/// How many causes are told apart. Beyond, each failure is shown by itself.
+/// How many causes are counted. With more of them, each further failure is shown by itself.
 const KNOWN_CAUSES: usize = 100;
 
 /// An environment that was kept.

@@ -9,12 +9,12 @@ fn job() -> TestJob {
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
 }
 
-fn told<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
+fn events_named<'a>(events: &'a [Value], name: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == name).collect()
 }
 
 #[test]
-fn a_termination_signal_cancels_like_an_interrupt_and_is_told() {
+fn a_termination_signal_cancels_like_an_interrupt_and_is_reported() {
     let gate = Gate::new();
     let job = job()
         .task(TestTask::new("a-running"))
@@ -26,9 +26,9 @@ fn a_termination_signal_cancels_like_an_interrupt_and_is_told() {
     running.signal("-TERM");
     let cancelled = running.finish().expect(130);
     let events = cancelled.events();
-    assert_eq!(told(&events, "cancelling").len(), 1);
+    assert_eq!(events_named(&events, "cancelling").len(), 1);
     assert_eq!(
-        told(&events, "trial_skipped").iter().map(|event| &event["index"]).collect::<Vec<_>>(),
+        events_named(&events, "trial_skipped").iter().map(|event| &event["index"]).collect::<Vec<_>>(),
         [&json!(0)]
     );
     let last = events.last().unwrap();
@@ -61,7 +61,7 @@ fn a_finished_job_has_nothing_to_resume_and_keeps_its_results() {
     let (trial, rows) =
         (finished.file("oracle/set/task__1/result.json"), finished.result()["results"].clone());
     let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
-    assert_eq!(told(&resumed.events(), "trial_started").len(), 0);
+    assert_eq!(events_named(&resumed.events(), "trial_started").len(), 0);
     assert_eq!(resumed.events()[0]["resumed_trials"], 1);
     assert_eq!(
         (resumed.file("oracle/set/task__1/result.json"), resumed.result()["results"].clone()),
@@ -110,7 +110,7 @@ fn resume_runs_the_same_selection_as_the_first_run() {
     let arguments = ["run", "job.yaml", "--agent", "oracle", "--task", "b", "--attempts", "2"];
     job.rollout(&arguments).expect(1);
     let resumed = job.rollout(&["resume", "jobs/job", "--rerun", "error", "--output", "json"]).expect(1);
-    assert_eq!(told(&resumed.events(), "trial_finished").len(), 2);
+    assert_eq!(events_named(&resumed.events(), "trial_finished").len(), 2);
     assert_eq!(resumed.result()["total_trials"], 2);
 }
 
@@ -150,8 +150,8 @@ fn never_more_trials_run_at_once_than_the_job_allows() {
     let running = job.start();
     let mut waiting = vec![gate.arrival(), gate.arrival()];
     for _ in 0..3 {
-        let started = told(&running.events(), "trial_started").len();
-        let over = told(&running.events(), "phase_started")
+        let started = events_named(&running.events(), "trial_started").len();
+        let over = events_named(&running.events(), "phase_started")
             .iter()
             .filter(|event| event["phase"] == "teardown")
             .count();
@@ -198,7 +198,7 @@ fn a_resume_with_nothing_left_to_do_changes_no_file_and_shows_the_result() {
     let before = written(&job);
     let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
     assert_eq!(written(&job), before);
-    let ends = [first, resumed].map(|run| told(&run.events(), "job_finished")[0]["result"].clone());
+    let ends = [first, resumed].map(|run| events_named(&run.events(), "job_finished")[0]["result"].clone());
     assert_eq!(ends[0]["totals"], ends[1]["totals"]);
     fs::remove_file(job.dir().join("result.json")).unwrap();
     let mended = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
@@ -216,7 +216,8 @@ fn a_resume_of_a_finished_benchmark_changes_no_file_and_shows_its_summary() {
     let before = written(&job);
     let resumed = job.rollout(&["resume", "jobs/job", "--output", "json"]).expect(0);
     assert_eq!(written(&job), before);
-    let ends = [first, resumed].map(|run| told(&run.events(), "benchmark_finished")[0]["summary"].clone());
+    let ends =
+        [first, resumed].map(|run| events_named(&run.events(), "benchmark_finished")[0]["summary"].clone());
     assert_eq!(ends[0], ends[1]);
     assert_eq!(server.served(), 1);
 }

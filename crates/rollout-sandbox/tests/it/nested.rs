@@ -98,6 +98,9 @@ async fn nested_commands_have_no_power_over_kernel_files() {
         nested(&sandbox, &format!("! ( {script} )")).await;
     }
     assert_eq!(nested(&sandbox, "ls -A /dev/shm").await, "");
+    // A process of the outer namespace, or one seen from there, would have two numbers.
+    let seen_from_outside = "cat /proc/[0-9]*/status 2>/dev/null | grep ^NSpid: | awk 'NF != 2'";
+    assert_eq!(nested(&sandbox, seen_from_outside).await, "");
     assert_eq!(nested(&sandbox, "grep -m1 NSpid /proc/self/status | wc -w").await, "2\n");
     sandbox.destroy().await.unwrap();
 }

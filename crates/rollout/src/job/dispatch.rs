@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Cancel, Collector, JUDGE, Job, JobError, Plan, Store,
     earlier_rows::EarlierRows,
+    not_run::{crashed, no_model},
     planned::Work,
     provenance::Origin,
     recorder::{Panicked, Recorded, Recorder},
@@ -30,7 +31,7 @@ use crate::trial::{self, Installs, Progress, Trial, TrialEnd};
 use rollout_core::{
     event::{Event, JobKind, Phase},
     name::TrialIndex,
-    result::{EarlyStop, ErrorType, JobResult, TrialError, TrialResult},
+    result::{EarlyStop, JobResult, TrialResult},
 };
 use rollout_env::Provider;
 use rollout_model as model;
@@ -568,26 +569,6 @@ impl Dispatcher {
             }
         }
     }
-}
-
-/// The result of an example whose agent is not a model.
-fn no_model(plan: &Plan, index: TrialIndex) -> TrialResult {
-    let trial = plan.trial(index);
-    let message = format!(
-        "agent {} is not a model, so it cannot attempt the examples of dataset {}",
-        trial.agent, trial.dataset
-    );
-    let error = TrialError { kind: ErrorType::TaskInvalid, message };
-    TrialResult { error: Some(error), ..TrialResult::empty(&trial, Timestamp::now()) }
-}
-
-/// The result of a trial whose code panicked.
-pub(super) fn crashed(plan: &Plan, index: TrialIndex) -> TrialResult {
-    let error = TrialError {
-        kind: ErrorType::InternalError,
-        message: "Rollout itself failed in this trial: this is a bug, and rollout.log says where".to_owned(),
-    };
-    TrialResult { error: Some(error), ..TrialResult::empty(&plan.trial(index), Timestamp::now()) }
 }
 
 pub(super) fn panicked(error: JoinError) -> JobError {

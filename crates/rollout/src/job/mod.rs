@@ -13,6 +13,7 @@ mod history;
 mod journaled;
 mod moved_rows;
 mod no_provider;
+mod not_run;
 mod plan;
 mod planned;
 mod provenance;

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     JobError, Plan,
-    dispatch::crashed,
     earlier_rows::{EarlierMember, EarlierRows},
+    not_run::{crashed, unreadable},
 };
 use crate::{config::RetryConfig, rollouts::Rollouts, trial::Progress};
 use rollout_core::{
@@ -426,13 +426,6 @@ impl Group {
 /// A delay, up to a second longer: rollouts that failed together are not tried again together.
 fn jittered(delay: Duration) -> Duration {
     delay + delay.min(Duration::from_secs(1)).mul_f64(fastrand::f64())
-}
-
-/// The result of a trial whose example cannot be read.
-fn unreadable(plan: &Plan, index: TrialIndex, error: &io::Error) -> TrialResult {
-    let message = format!("cannot read the example from the temporary file that holds it: {error}");
-    let error = TrialError { kind: ErrorType::InternalError, message };
-    TrialResult { error: Some(error), ..TrialResult::empty(&plan.trial(index), Timestamp::now()) }
 }
 
 /// An error of a rollout as that of a trial.

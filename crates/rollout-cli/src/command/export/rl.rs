@@ -295,7 +295,7 @@ impl Lack {
         }
     }
 
-    fn told(self, number: u64) -> String {
+    fn describe(self, number: u64) -> String {
         match self {
             Self::Benchmark => format!("{} of a benchmark, without tokens", count(number, "answer")),
             Self::Conversation => format!("{} of which no conversation is kept", count(number, "trial")),
@@ -374,7 +374,7 @@ impl Tally {
         if self.without.is_empty() && self.left_out.is_empty() {
             return "it has no turns".to_owned();
         }
-        let without = self.without.iter().map(|(lack, number)| lack.told(*number));
+        let without = self.without.iter().map(|(lack, number)| lack.describe(*number));
         without.chain(self.causes()).collect::<Vec<_>>().join(", ")
     }
 
@@ -429,7 +429,7 @@ impl Tally {
             text.push_str(&format!("\nleft out: {cause}; {}", paint(DIM, LEFT_OUT_HINT)));
         }
         for (lack, number) in &self.without {
-            text.push_str(&format!("\nleft out: {}; {}", lack.told(*number), paint(DIM, lack.hint())));
+            text.push_str(&format!("\nleft out: {}; {}", lack.describe(*number), paint(DIM, lack.hint())));
         }
         text
     }

@@ -84,8 +84,8 @@ fn records_with_findings_keep_to_the_schema_of_cube_harness() {
 
     let arithmetic = ModelServer::arithmetic();
     let questions = benchmark(&arithmetic);
-    let told = export(&questions);
-    assert!(told.contains("1 episode that was not scored"), "{told}");
+    let shown = export(&questions);
+    assert!(shown.contains("1 episode that was not scored"), "{shown}");
     let schema: Value = serde_json::from_str(include_str!("cube_harness.schema.json")).unwrap();
     let logs = [&out, &questions.root().join("out")];
     let asked = json!({"schema": schema, "logs": logs}).to_string();
