@@ -33,15 +33,15 @@ fn run() -> Result<(), Box<dyn Error>> {
     if env::var_os("CARGO_FEATURE_DOCKER").is_none() {
         return Ok(());
     }
-    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let guest = manifest_dir.join("../rollout-guest");
-    if !guest.is_dir() {
-        let guest = guest.display();
-        return Err(format!("the sources of the guest are not at {guest}: build from a checkout").into());
-    }
+    // The build script of rollout-guest reports where its sources are: in a checkout, or in cargo's registry.
+    let guest = PathBuf::from(variable("DEP_ROLLOUT_GUEST_DIR")?);
     println!("cargo::rerun-if-changed={}", guest.join("src").display());
     println!("cargo::rerun-if-changed={}", guest.join("Cargo.toml").display());
-    println!("cargo::rerun-if-changed={}", manifest_dir.join("../../Cargo.lock").display());
+    for lock in [guest.join("Cargo.lock"), guest.join("../../Cargo.lock")] {
+        if lock.is_file() {
+            println!("cargo::rerun-if-changed={}", lock.display());
+        }
+    }
     let program = build(&guest, &PathBuf::from(variable("OUT_DIR")?))?;
     println!("cargo::rustc-env=ROLLOUT_GUEST={}", program.display());
     Ok(())
