@@ -1,4 +1,4 @@
-//! What can be written after `rollout`.
+//! The command line: subcommands, their arguments and their help texts.
 
 mod compare;
 mod eval;
@@ -36,109 +36,109 @@ rollout <JOB> [OPTIONS]
 
 const EXAMPLES: &str = "\
 Examples:
-  rollout init job my-eval               Make a job that runs as it is
+  rollout init job my-eval               Create a job that is ready to run
   rollout my-eval/job.yaml               Run it
-  rollout my-eval/job.yaml --dry-run     See what would run
+  rollout my-eval/job.yaml --dry-run     Show what would run
   rollout resume jobs/2026-01-15__10-30-00
-                                         Go on after Ctrl-C or a crash
-  rollout doctor                         See what this machine can run
+                                         Continue after Ctrl-C or a crash
+  rollout doctor                         Check what this machine can run
 
 Exit status:
-  0    every trial completed, whatever its reward
-  1    some trial failed, or --fail-under was not met
-  2    the command, the configuration or the engine is wrong, and nothing ran
+  0    every trial completed, with any reward
+  1    a trial failed, or the result is below --fail-under
+  2    nothing ran: the command, the configuration or the container engine has a problem
   130  cancelled";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   rollout job.yaml --agent oracle --task 'sort-*'
-                                         Run a part of the job
+                                         Run part of the job
   rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
-                                         Look closer at a few trials
+                                         Run a few trials and keep their environments
   rollout job.yaml --fail-under pass_rate=0.9 --junit report.xml
-                                         Use the job as a gate in CI
+                                         Fail a CI build if the pass rate is too low
   rollout job.yaml --output json | jq -c 'select(.event == \"trial_finished\")'
-                                         Follow it with a program";
+                                         Read the events with another program";
 
 const RESUME_EXAMPLES: &str = "\
 Examples:
-  rollout resume jobs/nightly                    Run what has no result yet
+  rollout resume jobs/nightly                    Run trials that have no result yet
   rollout resume jobs/nightly --rerun error      Run failed trials again
-  rollout resume jobs/nightly --attempts 5       Attempt each task up to five times
-  rollout resume jobs/nightly --with job.yaml    Add what the job file has gained since";
+  rollout resume jobs/nightly --attempts 5       Raise the number of attempts to five
+  rollout resume jobs/nightly --with job.yaml    Add the new agents and tasks of the job file";
 
 const EVAL_EXAMPLES: &str = "\
 Examples:
-  rollout eval config.json                 Ask all questions, and score the answers
+  rollout eval config.json                 Ask all questions and score the answers
   rollout eval config.json --max-tasks 10 --output-dir results/try
-                                           Try it with a few
+                                           Ask only 10 questions
   rollout eval config.json --metric f1_score --set max_workers=16 --set parallel=true
-                                           Score otherwise, and ask 16 questions at a time
-  rollout resume results/my_eval           Go on after Ctrl-C or a crash";
+                                           Use another metric, and ask 16 questions at a time
+  rollout resume results/my_eval           Continue after Ctrl-C or a crash";
 
 const ASK_EXAMPLES: &str = "\
 Examples:
   rollout ask 'What is the capital of France?'
                                            Ask the model at OPENAI_BASE_URL, with the key in OPENAI_API_KEY
   rollout ask 'What is new in Rust?' --tools web:search,web:browse
-                                           Let it use tools of `rollout tools serve`";
+                                           Let the model use tools of `rollout tools serve`";
 
-/// Run agents against tasks in isolated environments, and score them
+/// Run agents on tasks in isolated environments, and score the results
 ///
 /// `rollout job.yaml` is short for `rollout run job.yaml`.
 #[derive(Debug, Parser)]
 #[command(name = "rollout", version, override_usage = USAGE, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a job
     #[command(after_help = RUN_EXAMPLES)]
     Run(Run),
-    /// Ask the questions of a benchmark, and score the answers
+    /// Ask a model the questions of a benchmark, and score the answers
     #[command(after_help = EVAL_EXAMPLES)]
     Eval(Eval),
-    /// Ask one question
+    /// Ask a model one question
     #[command(after_help = ASK_EXAMPLES)]
     Ask(Ask),
-    /// Continue a job or a benchmark that was cut short, or add to a job
+    /// Continue an interrupted job or benchmark, or add trials to a job
     #[command(after_help = RESUME_EXAMPLES)]
     Resume(Resume),
-    /// Score saved answers by another metric, another judge or a rubric
+    /// Score saved answers with another metric, judge or rubric
     Score(Score),
-    /// Run rollouts of a model for a training loop, over HTTP
+    /// Serve model rollouts to a training loop over HTTP
     Serve(Serve),
-    /// Serve tools for models over HTTP: code, documents, databases, the web
+    /// Serve tools to models over HTTP: code, documents, databases, the web
     Tools(Tools),
-    /// Turn the results of a job into files for other programs
+    /// Export the results of a job to files for other programs
     Export(Export),
-    /// Compare jobs or agents task by task: differences, and whether they can be chance
+    /// Compare jobs or agents task by task, with statistical tests
     #[command(after_help = compare::EXAMPLES)]
     Compare(Compare),
-    /// Have a model say why trials of a job failed
+    /// Ask a model why trials of a job failed
     Investigate(Investigate),
-    /// Run one trial again, and tell what differs
+    /// Run one trial again, and report what differs
     Reproduce(Reproduce),
-    /// Find tasks whose oracle does not always pass, or that reward doing nothing
+    /// Find tasks where the oracle sometimes fails or the nop agent passes
     Flakes(Flakes),
     /// Check a job, a task, a dataset or a benchmark without running anything
     Validate(Validate),
-    /// Open a shell in a fresh environment of a task
+    /// Open a shell in a new environment of a task
     Shell(Shell),
-    /// Open a shell in the environment that a trial left behind
+    /// Open a shell in the preserved environment of a trial
     Attach(Attach),
-    /// Make a job or a task that runs as it is
+    /// Create a job or a task that is ready to run
     Init(Init),
     /// Print the JSON Schema of a file, for editors
     Schema(Schema),
-    /// Tell what this machine can run, and what to change where it cannot
+    /// Check what this machine can run, and suggest fixes
     Doctor,
-    /// Remove what ended runs left behind
+    /// Remove containers, files and processes left by earlier runs
     Clean(Clean),
     /// Print a completion script for a shell
     Completions(Completions),
@@ -147,61 +147,61 @@ pub(crate) enum Command {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The job file, a directory with a job.yaml, or - for standard input
+    /// The job file, a directory with a job.yaml, or - for stdin
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
 
-    /// Show the plan and run nothing
+    /// Show the plan without running it
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Refuse the job if any of its tasks is invalid, or means something that Rollout would ignore
+    /// Reject the job if a task is invalid or uses an unsupported setting
     #[arg(long)]
     pub strict: bool,
 
-    /// Run only agents whose name matches; can be given several times
-    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    /// Run only agents whose name matches; can be repeated
+    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub agent: Vec<String>,
 
-    /// Run only tasks whose name matches; can be given several times
-    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    /// Run only tasks whose name matches; can be repeated
+    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub task: Vec<String>,
 
-    /// Run only datasets whose name matches; can be given several times
-    #[arg(long, value_name = "GLOB", help_heading = "What runs")]
+    /// Run only datasets whose name matches; can be repeated
+    #[arg(long, value_name = "GLOB", help_heading = "Selection")]
     pub dataset: Vec<String>,
 
     /// Run at most this many tasks of each dataset
-    #[arg(long, value_name = "N", help_heading = "What runs")]
+    #[arg(long, value_name = "N", help_heading = "Selection")]
     pub limit: Option<usize>,
 
-    /// Attempt each task this often, instead of n_attempts
-    #[arg(long, value_name = "N", help_heading = "How it runs")]
+    /// Number of attempts per task; overrides n_attempts
+    #[arg(long, value_name = "N", help_heading = "Execution")]
     pub attempts: Option<u32>,
 
-    /// Run this many trials at the same time, instead of n_concurrent_trials
-    #[arg(long, value_name = "N", help_heading = "How it runs")]
+    /// Number of trials that run at the same time; overrides n_concurrent_trials
+    #[arg(long, value_name = "N", help_heading = "Execution")]
     pub concurrency: Option<u32>,
 
-    /// Replace a value of the job file, by its dotted key; can be given several times
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "How it runs")]
+    /// Override a setting of the job file by its dotted key; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
     pub set: Vec<String>,
 
-    /// Exit with 1 if the headline pass_rate or mean_reward is below this, such as pass_rate=0.9
-    #[arg(long, value_name = "RATE=BOUND", help_heading = "What comes out")]
+    /// Exit with status 1 if the headline pass_rate or mean_reward is lower, such as pass_rate=0.9
+    #[arg(long, value_name = "RATE=BOUND", help_heading = "Output")]
     pub fail_under: Vec<FailUnder>,
 
-    /// Write a JUnit report; an unsolved trial is a failure, a failed trial an error
-    #[arg(long, value_name = "FILE", help_heading = "What comes out")]
+    /// Write a JUnit report: an unsolved trial is a failure, a failed trial is an error
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub junit: Option<PathBuf>,
 
-    /// Choose who reads the output
+    /// Output format
     #[arg(
         long,
-        value_name = "FOR",
+        value_name = "FORMAT",
         default_value = "human",
         hide_default_value = true,
-        help_heading = "What comes out"
+        help_heading = "Output"
     )]
     pub output: Output,
 }
@@ -213,20 +213,20 @@ pub(crate) struct Resume {
     #[arg(value_name = "JOB_DIR")]
     pub directory: PathBuf,
 
-    /// Run again: trials that are missing, ended in an error, or have a reward below 1
+    /// Which trials to run
     #[arg(long, value_name = "WHICH", value_delimiter = ',', default_value = "missing")]
     pub rerun: Vec<RerunWhich>,
 
-    /// Attempt each task this often: keep what has run, and run the new attempts
+    /// New number of attempts per task; existing results are kept
     #[arg(long, value_name = "N")]
     pub attempts: Option<u32>,
 
-    /// Add the agents, datasets, tasks and attempts of this job file that the job does not have
+    /// Add agents, datasets, tasks and attempts of this job file that are not in the job yet
     #[arg(long, value_name = "JOB")]
     pub with: Option<PathBuf>,
 
-    /// Choose who reads the output
-    #[arg(long, value_name = "FOR", default_value = "human")]
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub output: Output,
 }
 
@@ -241,12 +241,12 @@ pub(crate) enum RerunWhich {
     Unsolved,
 }
 
-/// Who reads the output.
+/// The output format of a command that reports progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// A person: a live display on a terminal, lines in a pipe or in CI
+    /// A live display on a terminal, lines of text in a pipe or in CI
     Human,
-    /// A program: one event per line
+    /// One JSON event per line
     Json,
 }
 
@@ -259,32 +259,32 @@ impl From<Answer> for Output {
     }
 }
 
-/// Who reads an answer that is given at the end.
+/// The output format of a command that prints one result at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Answer {
-    /// A person
+    /// Text
     Human,
-    /// A program: one object
+    /// One JSON object
     Json,
 }
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The job file; it has one model and one interaction
+    /// The job file, with one model and one interaction
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
 
-    /// The address to listen at
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: IpAddr,
 
-    /// The port to listen at; 0 for any that is free
+    /// The port to listen on; 0 picks a free port
     #[arg(long, value_name = "PORT", default_value_t = 8321)]
     pub port: u16,
 
-    /// Let in only clients that send the content of this file as `Authorization: Bearer …`; needed for an
-    /// address that other machines can reach
+    /// Require clients to send the token in this file as `Authorization: Bearer …`; mandatory if other
+    /// machines can reach the address
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 }
@@ -292,11 +292,11 @@ pub(crate) struct Serve {
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A job file, the configuration of a benchmark, a task directory, or a directory of tasks
+    /// A job file, a benchmark configuration, a task directory, or a directory of tasks
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
 
-    /// Count warnings as problems
+    /// Treat warnings as errors
     #[arg(long)]
     pub strict: bool,
 }
@@ -308,29 +308,28 @@ pub(crate) struct Shell {
     #[arg(value_name = "TASK_DIR")]
     pub task: PathBuf,
 
-    /// Where to make it; if not given, as a job that names no environment: on docker where an engine answers,
-    /// else natively
+    /// The environment provider; by default docker if a Docker engine is available, else native
     #[arg(long, value_name = "WHERE")]
     pub environment: Option<ShellEnvironment>,
 
-    /// Put the tests in /tests, where agents never see them
+    /// Also copy the tests to /tests; agents never see them
     #[arg(long)]
     pub with_tests: bool,
 }
 
-/// Where `shell` makes an environment.
+/// The environment provider of `shell`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ShellEnvironment {
-    /// On a Docker engine
+    /// A container of a Docker engine
     Docker,
-    /// On this machine's own system
+    /// A sandbox on this machine, without a container engine
     Native,
 }
 
 /// Arguments of `attach`.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// The trial's directory, in which its result.json is
+    /// The trial's directory, which contains its result.json
     #[arg(value_name = "TRIAL_DIR")]
     pub trial: PathBuf,
 }
@@ -338,14 +337,14 @@ pub(crate) struct Attach {
 /// Arguments of `init`.
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// What to make
+    /// What to create
     pub kind: InitKind,
 
-    /// The directory to make it in
+    /// The directory to create
     pub name: PathBuf,
 }
 
-/// What `init` makes.
+/// What `init` creates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum InitKind {
     /// A job with one task
@@ -357,41 +356,41 @@ pub(crate) enum InitKind {
 /// Arguments of `schema`.
 #[derive(Debug, Args)]
 pub(crate) struct Schema {
-    /// The file that it describes
+    /// The kind of file that the schema describes
     pub of: SchemaOf,
 }
 
-/// The files that have a schema.
+/// The kinds of file that have a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// job.yaml
     Job,
     /// task.toml
     Task,
-    /// A file that `interaction:` of a dataset names
+    /// An interaction file, which a dataset names under `interaction:`
     Interaction,
-    /// The configuration of a benchmark
+    /// A benchmark configuration, for `rollout eval`
     Benchmark,
 }
 
 /// Arguments of `clean`.
 #[derive(Debug, Args)]
 pub(crate) struct Clean {
-    /// Remove also environments that jobs kept on purpose
+    /// Also remove preserved environments
     #[arg(long)]
     pub preserved: bool,
 
-    /// Remove also images, layers and agent snapshots that neither a running job nor a preserved environment
-    /// uses; on a Docker engine those that Rollout made
+    /// Also remove images, layers and agent snapshots that no running job and no preserved environment
+    /// uses; on a Docker engine, only images that Rollout built
     #[arg(long)]
     pub images: bool,
 
-    /// Remove also fetched repositories that no running job uses, and a Docker engine's whole build cache,
-    /// which other builds share
+    /// Also remove downloaded repositories that no running job uses, and the whole build cache of the
+    /// Docker engine, which other builds share
     #[arg(long)]
     pub cache: bool,
 
-    /// Show what would be removed
+    /// Show what would be removed, without removing it
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -406,9 +405,9 @@ pub(crate) struct Completions {
 /// A bound that a job's results must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct FailUnder {
-    /// What is bounded.
+    /// The figure.
     pub rate: Rate,
-    /// The least value that is good enough.
+    /// Its smallest accepted value.
     pub bound: f64,
 }
 
@@ -422,7 +421,7 @@ pub(crate) enum Rate {
 }
 
 impl Rate {
-    /// The word for it on the command line.
+    /// The name on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::PassRate => "pass_rate",
@@ -439,7 +438,7 @@ impl FromStr for FailUnder {
         let rate = [Rate::PassRate, Rate::MeanReward]
             .into_iter()
             .find(|known| known.as_str() == rate.trim())
-            .ok_or_else(|| format!("unknown rate {rate:?}: it can be pass_rate or mean_reward"))?;
+            .ok_or_else(|| format!("unknown rate {rate:?}: expected pass_rate or mean_reward"))?;
         match bound.trim().parse::<f64>() {
             Ok(bound) if bound.is_finite() => Ok(Self { rate, bound }),
             _ => Err(format!("{bound:?} is not a number")),
@@ -447,7 +446,7 @@ impl FromStr for FailUnder {
     }
 }
 
-/// Puts `run` before a job file or an option of `run`, which may be left out.
+/// Inserts `run` if the first argument is a job file or an option of `run`.
 pub(crate) fn with_default_command(mut args: Vec<OsString>) -> Vec<OsString> {
     let Some(first) = args.get(1).and_then(|first| first.to_str()) else { return args };
     let for_rollout = ["-h", "--help", "-V", "--version", "help"].contains(&first)
@@ -501,7 +500,7 @@ mod tests {
         assert_eq!("mean_reward = -1".parse(), Ok(FailUnder { rate: Rate::MeanReward, bound: -1.0 }));
         for (text, problem) in [
             ("0.9", "expected the form pass_rate=0.9"),
-            ("cost=1", "unknown rate \"cost\": it can be pass_rate or mean_reward"),
+            ("cost=1", "unknown rate \"cost\": expected pass_rate or mean_reward"),
             ("pass_rate=NaN", "\"NaN\" is not a number"),
             ("pass_rate=", "\"\" is not a number"),
         ] {

@@ -1,4 +1,4 @@
-//! What can be written after `rollout compare`.
+//! Arguments of `compare`.
 
 use std::path::PathBuf;
 
@@ -9,26 +9,26 @@ use super::Answer;
 pub(super) const EXAMPLES: &str = "\
 Examples:
   rollout compare jobs/before jobs/after
-                                           See what a change did to each agent
+                                           Show what changed for each agent
   rollout compare jobs/leaderboard --agent baseline --agent ours --svg difference.svg
-                                           Compare two agents of a job, also as a picture";
+                                           Compare two agents of one job, and draw a chart";
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// Job directories; agents are compared with those of the same name in earlier ones
+    /// Job directories; each agent is compared with the agent of the same name in the earlier directories
     #[arg(value_name = "JOB_DIR", required = true)]
     pub directories: Vec<PathBuf>,
 
-    /// Compare only this agent; can be given several times, and in one job the first is the baseline
+    /// Compare only this agent; can be repeated. Within one job, the first agent is the baseline
     #[arg(long, value_name = "NAME")]
     pub agent: Vec<String>,
 
-    /// Choose who reads the output
-    #[arg(long, value_name = "FOR", default_value = "human")]
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub output: Answer,
 
-    /// Draw the differences to this file
+    /// Write a chart of the differences to this SVG file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }

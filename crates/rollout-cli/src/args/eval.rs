@@ -10,49 +10,49 @@ use super::Output;
 /// Arguments of `eval`.
 #[derive(Debug, Args)]
 pub(crate) struct Eval {
-    /// The configuration of the benchmark: JSON or YAML
+    /// The benchmark configuration, JSON or YAML
     #[arg(value_name = "CONFIG")]
     pub config: PathBuf,
 
-    /// Take the questions from this file, instead of data_path
-    #[arg(long, value_name = "FILE", help_heading = "What is asked")]
+    /// Read the questions from this file; overrides data_path
+    #[arg(long, value_name = "FILE", help_heading = "Questions")]
     pub data_path: Option<PathBuf>,
 
-    /// Ask at most this many questions, instead of number_of_tasks
-    #[arg(long, value_name = "N", help_heading = "What is asked")]
+    /// Maximum number of questions; overrides number_of_tasks
+    #[arg(long, value_name = "N", help_heading = "Questions")]
     pub max_tasks: Option<usize>,
 
-    /// Ask only the questions with these ids, instead of task_ids
-    #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "What is asked")]
+    /// Ask only the questions with these ids; overrides task_ids
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "Questions")]
     pub task_ids: Option<Vec<String>>,
 
-    /// Ask this model, instead of model_name
-    #[arg(long, value_name = "NAME", help_heading = "How it runs")]
+    /// The model; overrides model_name
+    #[arg(long, value_name = "NAME", help_heading = "Execution")]
     pub model: Option<String>,
 
-    /// Replace any other value of the configuration; can be given several times
-    #[arg(long, value_name = "KEY=VALUE", help_heading = "How it runs")]
+    /// Override any setting of the configuration; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Execution")]
     pub set: Vec<String>,
 
-    /// Score answers by this metric, instead of evaluation_metric
-    #[arg(long, value_name = "METRIC", help_heading = "How it is scored")]
+    /// The metric; overrides evaluation_metric
+    #[arg(long, value_name = "METRIC", help_heading = "Scoring")]
     pub metric: Option<Metric>,
 
-    /// Score nothing
-    #[arg(long, help_heading = "How it is scored")]
+    /// Do not score the answers
+    #[arg(long, help_heading = "Scoring")]
     pub no_evaluate: bool,
 
-    /// Write the results into this directory, instead of output_dir
-    #[arg(long, value_name = "DIR", help_heading = "What comes out")]
+    /// The directory for results; overrides output_dir
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub output_dir: Option<PathBuf>,
 
-    /// Choose who reads the output
+    /// Output format
     #[arg(
         long,
-        value_name = "FOR",
+        value_name = "FORMAT",
         default_value = "human",
         hide_default_value = true,
-        help_heading = "What comes out"
+        help_heading = "Output"
     )]
     pub output: Output,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Eval {
 /// Arguments of `ask`.
 #[derive(Debug, Args)]
 pub(crate) struct Ask {
-    /// The question; - reads it from stdin
+    /// The question, or - to read it from stdin
     #[arg(value_name = "QUESTION")]
     pub question: String,
 
@@ -68,19 +68,19 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "TOOL,…", value_delimiter = ',')]
     pub tools: Vec<String>,
 
-    /// Ask this model
+    /// The model
     #[arg(long, value_name = "NAME", default_value = "gpt-4.1-2025-04-14")]
     pub model: String,
 
-    /// The address of the model's server
+    /// The URL of the model's server
     #[arg(long, value_name = "URL", env = "OPENAI_BASE_URL")]
     pub base_url: Option<String>,
 
-    /// The most turns that the model takes
+    /// Maximum number of turns of the model
     #[arg(long, value_name = "N", default_value = "10")]
     pub max_turns: NonZeroU32,
 
-    /// The address of the tool server
+    /// The URL of the tool server
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:18890")]
     pub sandbox_url: String,
 
@@ -88,12 +88,11 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "FILE")]
     pub sandbox_token_file: Option<PathBuf>,
 
-    /// Tell the model this before the question; '' for nothing. Without it, a text of Rollout's own, which
-    /// --show-trajectory shows
+    /// The system prompt; '' for none. The default prompt is printed by --show-trajectory
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 
-    /// Show the whole conversation, on standard error
+    /// Print the whole conversation to stderr
     #[arg(long)]
     pub show_trajectory: bool,
 

@@ -1,4 +1,4 @@
-//! What can be written after `rollout export`.
+//! Arguments of `export`.
 
 use std::path::PathBuf;
 
@@ -11,35 +11,35 @@ use rollout::{hub::RepoName, model::Advantage};
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 pub(crate) struct Export {
-    /// What to make
+    /// The export format
     #[command(subcommand)]
     pub what: ExportWhat,
 }
 
-/// What `export` makes.
+/// The export formats.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExportWhat {
-    /// Make training samples of the turns of a model: tokens, loss masks, probabilities and advantages
+    /// Training samples from model turns: tokens, loss masks, log-probabilities and advantages
     Rl(ExportRl),
-    /// Make tables of the trials and their steps, as comma-separated values
+    /// Tables of trials and steps as CSV
     Csv(FromJob),
-    /// Make tables of the trials and their steps, as Parquet files
+    /// Tables of trials and steps as Parquet
     Parquet(FromJob),
-    /// Make rows in the form of the verifiers library: results.jsonl and metadata.json
+    /// Files of the verifiers library: results.jsonl and metadata.json
     Verifiers(FromJob),
-    /// Make chats to imitate of the conversations that earned enough
+    /// Conversations with a high reward, for supervised fine-tuning
     Sft(ExportSft),
-    /// Make an eval log: a record of each agent on each dataset, and one of each episode
+    /// An eval log: one record per agent and dataset, and one per episode
     EvalLog(ExportEvalLog),
-    /// Make files of Every Eval Ever: scores of each agent on each dataset, and a line for each trial
+    /// Every Eval Ever: scores per agent and dataset, and one line per trial
     Eee(ExportEee),
-    /// Make logs that Inspect reads and its viewer opens
+    /// Logs for Inspect and its viewer
     Inspect(FromJob),
-    /// Make trajectories in the Agent Trajectory Interchange Format, one file for each trial of a model
+    /// Trajectories in the Agent Trajectory Interchange Format, one file per model trial
     Atif(FromJob),
 }
 
-/// What every export takes.
+/// Arguments of every export.
 #[derive(Debug, Args)]
 pub(crate) struct FromJob {
     /// The job's directory
@@ -50,11 +50,11 @@ pub(crate) struct FromJob {
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
 
-    /// Push the files to a dataset of the Hugging Face Hub, with the token in HF_TOKEN
+    /// Push the files to a dataset on the Hugging Face Hub; HF_TOKEN contains the token
     #[arg(long, value_name = "OWNER/NAME")]
     pub push_to_hub: Option<RepoName>,
 
-    /// Let only its owner read the dataset
+    /// Create the dataset as private
     #[arg(long, requires = "push_to_hub")]
     pub hub_private: bool,
 }
@@ -65,30 +65,30 @@ pub(crate) struct ExportEee {
     #[command(flatten)]
     pub from: FromJob,
 
-    /// Who ran the evaluation
+    /// The organization that ran the evaluation
     #[arg(long, value_name = "NAME")]
     pub organization: Option<String>,
 
-    /// What they have to do with the model
+    /// The relationship between that organization and the model's developer
     #[arg(long, value_name = "RELATIONSHIP", default_value = "other")]
     pub relationship: EeeRelationship,
 
-    /// Who made the model, where its name does not begin with it
+    /// The model's developer; by default the part of the model's name before the slash
     #[arg(long, value_name = "NAME")]
     pub developer: Option<String>,
 }
 
-/// What those who ran an evaluation have to do with the model.
+/// The relationship between the organization that ran the evaluation and the model's developer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum EeeRelationship {
-    /// They made it
+    /// The organization developed the model
     FirstParty,
-    /// They have nothing to do with it
+    /// The organization is independent of the developer
     ThirdParty,
-    /// They worked with those who made it
+    /// The organization worked with the developer
     Collaborative,
-    /// Anything else
+    /// Any other relationship
     Other,
 }
 
@@ -98,21 +98,21 @@ pub(crate) struct ExportEvalLog {
     #[command(flatten)]
     pub from: FromJob,
 
-    /// Write all episodes of each agent on each dataset into one file as well, episodes.jsonl
+    /// Also write the episodes of each agent and dataset to one file, episodes.jsonl
     #[arg(long)]
     pub jsonl: bool,
 
-    /// The names of the fields
+    /// Which field names to use
     #[arg(long, value_name = "DIALECT", default_value = "document")]
     pub dialect: EvalLogDialect,
 }
 
-/// The names of fields in an eval log.
+/// The field names of an eval log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EvalLogDialect {
-    /// Those of the document that describes eval logs
+    /// The names in the eval log specification
     Document,
-    /// Those of cube-harness since May 2026, which loads the records as they are
+    /// The names of cube-harness since May 2026, which can load the records unchanged
     #[value(alias = "eee-aligned")]
     CubeHarness,
 }
@@ -123,7 +123,7 @@ pub(crate) struct ExportRl {
     #[command(flatten)]
     pub from: FromJob,
 
-    /// The form of the files
+    /// The file format
     #[arg(long, value_name = "FORMAT", default_value = "jsonl")]
     pub format: ExportFormat,
 
@@ -131,16 +131,15 @@ pub(crate) struct ExportRl {
     #[arg(long)]
     pub include_errors: bool,
 
-    /// Compute the advantages again, over all members of each group
+    /// Recompute the advantages over all members of each group; by default the recorded ones are exported
     ///
     /// group_mean: the reward minus the mean of the group. leave_one_out: the reward minus the mean of the other
-    /// members. normalised: group_mean divided by the standard deviation of the group. Without this option the recorded
-    /// advantages are used.
+    /// members. normalised: group_mean divided by the standard deviation of the group.
     #[arg(long, value_name = "NAME", value_parser = advantage())]
     pub advantage: Option<Advantage>,
 }
 
-/// Reads the name of an estimator of advantages.
+/// Parses the name of an advantage estimator.
 fn advantage() -> impl TypedValueParser<Value = Advantage> {
     let names = Advantage::ALL.map(Advantage::as_str);
     PossibleValuesParser::new(names).map(|name| {
@@ -149,7 +148,7 @@ fn advantage() -> impl TypedValueParser<Value = Advantage> {
     })
 }
 
-/// The form of files with training samples.
+/// The file format of training samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// One JSON object per line
@@ -164,11 +163,11 @@ pub(crate) struct ExportSft {
     #[command(flatten)]
     pub from: FromJob,
 
-    /// The least reward of a conversation
+    /// Minimum reward of a conversation
     #[arg(long, value_name = "REWARD", default_value_t = 1.0, allow_negative_numbers = true)]
     pub min_reward: f64,
 
-    /// The most conversations of one task
+    /// Maximum number of conversations per task
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_per_task: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! What can be written after `rollout reproduce`.
+//! Arguments of `reproduce`.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use super::Answer;
 const EXAMPLES: &str = "\
 Examples:
   rollout reproduce jobs/nightly/oracle/tasks/sort__1
-                                         Run one trial again, and see what differs
+                                         Run one trial again, and report what differs
   rollout reproduce jobs/sums/gpt/sums/17__2
-                                         The same for a rollout, which has no directory of its own
+                                         The same for a model rollout, which has no directory of its own
 
 Exit status:
-  0    the same reward, and the same error or none
-  1    another outcome
-  2    it could not be run again
+  0    the reward and the error are the same
+  1    the reward or the error differs
+  2    the trial could not be run again
   130  cancelled";
 
 /// Arguments of `reproduce`.
@@ -27,11 +27,11 @@ pub(crate) struct Reproduce {
     #[arg(value_name = "TRIAL_DIR")]
     pub trial: PathBuf,
 
-    /// Where to make the directory of the new job, instead of beside the old one
+    /// The parent directory of the new job; by default that of the old job
     #[arg(short = 'o', long, value_name = "DIR")]
     pub jobs_dir: Option<PathBuf>,
 
-    /// Choose who reads the output
-    #[arg(long, value_name = "FOR", default_value = "human")]
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "human")]
     pub output: Answer,
 }

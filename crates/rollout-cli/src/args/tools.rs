@@ -7,47 +7,47 @@ use clap::{Args, Subcommand};
 const EXAMPLES: &str = "\
 Examples:
   rollout tools serve                    Serve all tools at http://127.0.0.1:18890
-  rollout tools list                     See what there is
+  rollout tools list                     List the tools
   rollout tools call code:python '{\"code\": \"print(6 * 7)\"}'
-                                         Try one without a server";
+                                         Call one tool without a server";
 
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tools {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub what: ToolsCommand,
 }
 
-/// What `tools` does.
+/// The subcommands of `tools`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ToolsCommand {
-    /// Serve the tools until stopped; benchmarks reach them as `sandbox_server_url`
+    /// Serve the tools over HTTP; benchmarks use the URL as `sandbox_server_url`
     Serve(ToolsServe),
-    /// List the tools with what they do
+    /// List the tools and describe them
     List(ToolsList),
-    /// Call one tool and print what comes of it
+    /// Call one tool and print its result
     Call(ToolsCall),
 }
 
 /// Arguments of `tools serve`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsServe {
-    /// The address to listen at
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: IpAddr,
 
-    /// The port to listen at; 0 for any that is free
+    /// The port to listen on; 0 picks a free port
     #[arg(long, value_name = "PORT", default_value_t = 18890)]
     pub port: u16,
 
-    /// Which tools there are and what they may use, YAML or JSON; docs/tools.md describes it
+    /// The configuration of the tools, YAML or JSON; see docs/tools.md
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Let in only clients that send the content of this file as `Authorization: Bearer …`; needed for an
-    /// address that other machines can reach
+    /// Require clients to send the token in this file as `Authorization: Bearer …`; mandatory if other
+    /// machines can reach the address
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -55,7 +55,7 @@ pub(crate) struct ToolsServe {
     #[arg(long)]
     pub until_stdin_closes: bool,
 
-    /// Read a line of JSON from stdin first, with the token of the clients and further roots
+    /// First read one line of JSON from stdin: the client token and additional roots
     #[arg(long, hide = true, requires = "until_stdin_closes", conflicts_with = "token_file")]
     pub settings_from_stdin: bool,
 }
@@ -63,7 +63,7 @@ pub(crate) struct ToolsServe {
 /// Arguments of `tools list`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsList {
-    /// Which tools there are and what they may use
+    /// The configuration of the tools; see docs/tools.md
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -74,15 +74,15 @@ pub(crate) struct ToolsCall {
     /// The tool, such as code:python
     pub tool: String,
 
-    /// Its parameters, as a JSON object
+    /// The parameters of the tool, as a JSON object
     #[arg(value_name = "JSON", default_value = "{}")]
     pub params: String,
 
-    /// Which tools there are and what they may use
+    /// The configuration of the tools; see docs/tools.md
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// What its session is opened with, as a JSON object
+    /// The configuration of the tool's session, as a JSON object
     #[arg(long, value_name = "JSON")]
     pub session_config: Option<String>,
 }

@@ -40,7 +40,7 @@ fn temporary() -> tempfile::TempDir {
 #[test]
 fn help_teaches_the_first_steps() {
     insta::assert_snapshot!(seen(temporary().path(), &["--help"]), @"
-    Run agents against tasks in isolated environments, and score them
+    Run agents on tasks in isolated environments, and score the results
 
     `rollout job.yaml` is short for `rollout run job.yaml`.
 
@@ -49,24 +49,24 @@ fn help_teaches_the_first_steps() {
 
     Commands:
       run          Run a job
-      eval         Ask the questions of a benchmark, and score the answers
-      ask          Ask one question
-      resume       Continue a job or a benchmark that was cut short, or add to a job
-      score        Score saved answers by another metric, another judge or a rubric
-      serve        Run rollouts of a model for a training loop, over HTTP
-      tools        Serve tools for models over HTTP: code, documents, databases, the web
-      export       Turn the results of a job into files for other programs
-      compare      Compare jobs or agents task by task: differences, and whether they can be chance
-      investigate  Have a model say why trials of a job failed
-      reproduce    Run one trial again, and tell what differs
-      flakes       Find tasks whose oracle does not always pass, or that reward doing nothing
+      eval         Ask a model the questions of a benchmark, and score the answers
+      ask          Ask a model one question
+      resume       Continue an interrupted job or benchmark, or add trials to a job
+      score        Score saved answers with another metric, judge or rubric
+      serve        Serve model rollouts to a training loop over HTTP
+      tools        Serve tools to models over HTTP: code, documents, databases, the web
+      export       Export the results of a job to files for other programs
+      compare      Compare jobs or agents task by task, with statistical tests
+      investigate  Ask a model why trials of a job failed
+      reproduce    Run one trial again, and report what differs
+      flakes       Find tasks where the oracle sometimes fails or the nop agent passes
       validate     Check a job, a task, a dataset or a benchmark without running anything
-      shell        Open a shell in a fresh environment of a task
-      attach       Open a shell in the environment that a trial left behind
-      init         Make a job or a task that runs as it is
+      shell        Open a shell in a new environment of a task
+      attach       Open a shell in the preserved environment of a trial
+      init         Create a job or a task that is ready to run
       schema       Print the JSON Schema of a file, for editors
-      doctor       Tell what this machine can run, and what to change where it cannot
-      clean        Remove what ended runs left behind
+      doctor       Check what this machine can run, and suggest fixes
+      clean        Remove containers, files and processes left by earlier runs
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
@@ -78,17 +78,17 @@ fn help_teaches_the_first_steps() {
               Print version
 
     Examples:
-      rollout init job my-eval               Make a job that runs as it is
+      rollout init job my-eval               Create a job that is ready to run
       rollout my-eval/job.yaml               Run it
-      rollout my-eval/job.yaml --dry-run     See what would run
+      rollout my-eval/job.yaml --dry-run     Show what would run
       rollout resume jobs/2026-01-15__10-30-00
-                                             Go on after Ctrl-C or a crash
-      rollout doctor                         See what this machine can run
+                                             Continue after Ctrl-C or a crash
+      rollout doctor                         Check what this machine can run
 
     Exit status:
-      0    every trial completed, whatever its reward
-      1    some trial failed, or --fail-under was not met
-      2    the command, the configuration or the engine is wrong, and nothing ran
+      0    every trial completed, with any reward
+      1    a trial failed, or the result is below --fail-under
+      2    nothing ran: the command, the configuration or the container engine has a problem
       130  cancelled
     --- exit 0
     ");
@@ -103,65 +103,65 @@ fn help_of_run_groups_its_options() {
 
     Arguments:
       <JOB>
-              The job file, a directory with a job.yaml, or - for standard input
+              The job file, a directory with a job.yaml, or - for stdin
 
     Options:
           --dry-run
-              Show the plan and run nothing
+              Show the plan without running it
 
           --strict
-              Refuse the job if any of its tasks is invalid, or means something that Rollout would
-              ignore
+              Reject the job if a task is invalid or uses an unsupported setting
 
       -h, --help
               Print help (see a summary with '-h')
 
-    What runs:
+    Selection:
           --agent <GLOB>
-              Run only agents whose name matches; can be given several times
+              Run only agents whose name matches; can be repeated
 
           --task <GLOB>
-              Run only tasks whose name matches; can be given several times
+              Run only tasks whose name matches; can be repeated
 
           --dataset <GLOB>
-              Run only datasets whose name matches; can be given several times
+              Run only datasets whose name matches; can be repeated
 
           --limit <N>
               Run at most this many tasks of each dataset
 
-    How it runs:
+    Execution:
           --attempts <N>
-              Attempt each task this often, instead of n_attempts
+              Number of attempts per task; overrides n_attempts
 
           --concurrency <N>
-              Run this many trials at the same time, instead of n_concurrent_trials
+              Number of trials that run at the same time; overrides n_concurrent_trials
 
           --set <KEY=VALUE>
-              Replace a value of the job file, by its dotted key; can be given several times
+              Override a setting of the job file by its dotted key; can be repeated
 
-    What comes out:
+    Output:
           --fail-under <RATE=BOUND>
-              Exit with 1 if the headline pass_rate or mean_reward is below this, such as pass_rate=0.9
+              Exit with status 1 if the headline pass_rate or mean_reward is lower, such as
+              pass_rate=0.9
 
           --junit <FILE>
-              Write a JUnit report; an unsolved trial is a failure, a failed trial an error
+              Write a JUnit report: an unsolved trial is a failure, a failed trial is an error
 
-          --output <FOR>
-              Choose who reads the output
+          --output <FORMAT>
+              Output format
 
               Possible values:
-              - human: A person: a live display on a terminal, lines in a pipe or in CI
-              - json:  A program: one event per line
+              - human: A live display on a terminal, lines of text in a pipe or in CI
+              - json:  One JSON event per line
 
     Examples:
       rollout job.yaml --agent oracle --task 'sort-*'
-                                             Run a part of the job
+                                             Run part of the job
       rollout job.yaml --limit 5 --attempts 1 --set environment.preserve_env=always
-                                             Look closer at a few trials
+                                             Run a few trials and keep their environments
       rollout job.yaml --fail-under pass_rate=0.9 --junit report.xml
-                                             Use the job as a gate in CI
+                                             Fail a CI build if the pass rate is too low
       rollout job.yaml --output json | jq -c 'select(.event == "trial_finished")'
-                                             Follow it with a program
+                                             Read the events with another program
     --- exit 0
     "#);
 }
@@ -175,8 +175,8 @@ fn mistakes_in_arguments_exit_with_2_and_say_what_is_possible() {
         String::from_utf8(output.stderr).unwrap().lines().next().unwrap_or_default().to_owned()
     };
     insta::assert_snapshot!(said(&["jobb"]), @"error: unrecognized subcommand 'jobb'");
-    insta::assert_snapshot!(said(&["job.yaml", "--fail-under", "cost=1"]), @r#"error: invalid value 'cost=1' for '--fail-under <RATE=BOUND>': unknown rate "cost": it can be pass_rate or mean_reward"#);
-    insta::assert_snapshot!(said(&["job.yaml", "--output", "xml"]), @"error: invalid value 'xml' for '--output <FOR>'");
+    insta::assert_snapshot!(said(&["job.yaml", "--fail-under", "cost=1"]), @r#"error: invalid value 'cost=1' for '--fail-under <RATE=BOUND>': unknown rate "cost": expected pass_rate or mean_reward"#);
+    insta::assert_snapshot!(said(&["job.yaml", "--output", "xml"]), @"error: invalid value 'xml' for '--output <FORMAT>'");
     insta::assert_snapshot!(said(&["resume", "jobs/x", "--rerun", "all"]), @"error: invalid value 'all' for '--rerun <WHICH>'");
     insta::assert_snapshot!(said(&["init", "agent", "x"]), @"error: invalid value 'agent' for '<KIND>'");
 }
