@@ -138,7 +138,7 @@ pub(crate) enum Command {
     Schema(Schema),
     /// Check what this machine can run, and suggest fixes
     Doctor,
-    /// Remove containers, files and processes left by earlier runs
+    /// Remove containers and files left by earlier runs
     Clean(Clean),
     /// Print a completion script for a shell
     Completions(Completions),

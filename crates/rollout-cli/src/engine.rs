@@ -1,23 +1,23 @@
-//! The Docker engine that jobs find from here, if there is one.
+//! The Docker engine that jobs use on this machine, if there is one.
 
 use rollout::environment::{
     DockerAccess,
     docker::{Engine, EngineError},
 };
 
-/// Whether there is an engine.
+/// The result of looking for an engine.
 pub(crate) enum Found {
-    /// One answers.
+    /// An engine is available.
     Engine(Engine),
-    /// There is none, and nobody said that there is: jobs that name no environment run natively.
+    /// No engine was found, and no setting names one. Jobs without an environment type run natively.
     None(EngineError),
-    /// Somebody said where it is, and it is not there: such jobs run natively too.
+    /// A setting names an engine, but it was not found. Jobs without an environment type run natively.
     Missing(EngineError),
-    /// There is one, and it cannot be used: such jobs are refused.
+    /// An engine was found, but it cannot be used. Jobs without an environment type are rejected.
     Unusable(EngineError),
 }
 
-/// What leads to an engine, from this process's variables.
+/// Returns the address of the engine from environment variables.
 pub(crate) fn place() -> DockerAccess {
     DockerAccess::from_variables(|name| std::env::var_os(name))
 }

@@ -1,4 +1,4 @@
-//! How the command ends: its exit status, and errors as a person reads them.
+//! The exit status of the command, and its error messages.
 
 use std::{
     error::Error,
@@ -8,14 +8,14 @@ use std::{
 
 use crate::report::text::{BAD, BOLD, paint};
 
-/// What the exit status says.
+/// The exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Every trial completed, or the command did what it was asked.
+    /// Every trial completed, or the command succeeded.
     Success,
-    /// Some trial failed, or a bound was not met.
+    /// A trial failed, or a bound was not met.
     Unmet,
-    /// The command, configuration or engine is wrong, and nothing ran.
+    /// Nothing ran: the command, the configuration or the engine has a problem.
     Wrong,
     /// The job was cancelled.
     Cancelled,
@@ -32,11 +32,11 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error that ends the command, with what to do about it where that is known.
+/// An error that ends the command, with an optional hint.
 #[derive(Debug)]
 pub(crate) struct Failure {
     error: Box<dyn Error + Send + Sync>,
-    /// What stands above the error: diagnostics with their source lines.
+    /// Diagnostics with their source lines, printed above the error.
     details: Option<String>,
     hint: Option<String>,
     exit: Exit,
@@ -48,7 +48,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
     }
 }
 
-/// Makes failures of errors that have hints.
+/// Converts errors with hints to failures.
 pub(crate) fn hinted<E, H>(hint: impl Fn(&E) -> Option<H>) -> impl Fn(E) -> Failure
 where
     E: Into<Box<dyn Error + Send + Sync>>,
@@ -60,37 +60,37 @@ where
     }
 }
 
-/// An error and its causes, as one sentence.
+/// Returns an error and its causes on one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let errors = std::iter::successors(Some(error), |&error| error.source());
     errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl Failure {
-    /// Adds what to do next, where that is known.
+    /// Sets the hint.
     pub(crate) fn hint(mut self, hint: Option<impl Into<String>>) -> Self {
         self.hint = hint.map(Into::into);
         self
     }
 
-    /// Puts diagnostics above the error.
+    /// Sets the diagnostics above the error.
     pub(crate) fn details(mut self, details: impl Into<String>) -> Self {
         self.details = Some(details.into());
         self
     }
 
-    /// Tells that trials had run when it happened.
+    /// Marks the failure as one that occurred after trials had run.
     pub(crate) fn while_running(mut self) -> Self {
         self.exit = Exit::Unmet;
         self
     }
 
-    /// Prints the error, its causes and its hint, and says how the command ends.
+    /// Prints the error, its causes and its hint, and returns the exit status.
     pub(crate) fn report(&self) -> Exit {
         if self.is_broken_pipe() {
             return Exit::Success;
         }
-        // When standard error is gone too, nobody is left to tell.
+        // If stderr is closed too, the error cannot be reported.
         let _ = writeln!(anstream::stderr().lock(), "{}", self.text());
         self.exit
     }
@@ -109,8 +109,8 @@ impl Failure {
         text
     }
 
-    /// Whether the reader of the output went away. Only an error of writing it stands by itself: one that causes
-    /// another has to do with something else.
+    /// Whether the reader of the output closed it. Such an error has no outer error; a broken pipe inside another error
+    /// has a different cause.
     fn is_broken_pipe(&self) -> bool {
         self.error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_error_and_any_other_broken_pipe_is() {
+    fn a_closed_output_is_not_an_error_and_any_other_broken_pipe_is() {
         let of_the_output = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!(of_the_output.report(), Exit::Success);
         let of_something_else = Failure::from(Outer(io::ErrorKind::BrokenPipe.into()));

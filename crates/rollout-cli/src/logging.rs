@@ -1,4 +1,4 @@
-//! Where log messages go: the job's `rollout.log`, and standard error where no display is in the way.
+//! Log messages, which go to the job's `rollout.log`, and to stderr if there is no live display.
 
 use std::{
     fs::File,
@@ -12,18 +12,18 @@ use tracing_subscriber::{
     EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-/// The variable that chooses messages instead of the job's `log_level`, as in `rollout=debug`.
+/// The environment variable that overrides the job's `log_level`, such as `rollout=debug`.
 const FILTER_VARIABLE: &str = "ROLLOUT_LOG";
 
-/// The log file of a job, whose directory is known only after logging has begun.
+/// The log file of a job. It is opened after logging has started, when the job's directory is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LogFile(Arc<OnceLock<File>>);
 
 impl LogFile {
-    /// Sends what is logged from now on to a file, after what is in it already.
+    /// Appends all following messages to a file.
     pub(crate) fn open(&self, path: &Path) -> io::Result<()> {
         let file = File::options().append(true).create(true).open(path)?;
-        // A second job in one process would be a bug of this command; its messages go to the first file.
+        // A process runs one job. Messages of a second job would go to the first file.
         let _ = self.0.set(file);
         Ok(())
     }
@@ -42,7 +42,7 @@ impl io::Write for LogFile {
     }
 }
 
-/// Writes messages without secrets, each of which comes in one piece.
+/// A writer that redacts secrets. Each message arrives in one write.
 struct Masked<W>(Arc<Redactor>, W);
 
 impl<W: io::Write> io::Write for Masked<W> {
@@ -60,7 +60,7 @@ impl<W: io::Write> io::Write for Masked<W> {
     }
 }
 
-/// Starts logging at a level, without these secrets, and also to standard error if asked.
+/// Starts logging at a level, with these secrets redacted, and optionally also to stderr.
 pub(crate) fn start<'a>(
     level: LogLevel,
     secrets: impl IntoIterator<Item = &'a String>,
@@ -80,12 +80,12 @@ pub(crate) fn start<'a>(
             .with_writer(move || Masked(Arc::clone(&redactor), io::stderr()))
             .with_filter(filter(level))
     });
-    // It fails only where a subscriber is there already, as in a test of two commands in one process.
+    // This fails only if a subscriber exists already, as in a test of two commands in one process.
     let _ = tracing_subscriber::registry().with(to_file).with(to_stderr).try_init();
     file
 }
 
-/// Messages of Rollout itself at the level, and of everything below it only when they are errors.
+/// Returns a filter for messages of Rollout at the level, and for errors of its dependencies.
 fn filter(level: LogLevel) -> EnvFilter {
     if let Ok(filter) = EnvFilter::try_from_env(FILTER_VARIABLE) {
         return filter;

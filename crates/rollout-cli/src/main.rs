@@ -1,4 +1,4 @@
-//! The `rollout` command: arguments, what a person sees, and how it ends.
+//! The `rollout` command: arguments, output and exit status.
 
 mod args;
 mod command;

@@ -1,11 +1,11 @@
-//! Ctrl-C and its kin: the first asks the job to stop in good order, the second to stop at once.
+//! Ctrl-C and similar signals: the first stops the job gracefully, the second stops it immediately.
 
 use std::io;
 
 use rollout::job::Cancel;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Listens from now on. Must be called on the runtime.
+/// Starts to listen for signals. Must be called on the runtime.
 pub(crate) fn listen() -> io::Result<Cancel> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

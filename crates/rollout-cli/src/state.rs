@@ -1,10 +1,10 @@
-//! Where Rollout keeps images, layers, checkouts and running environments between jobs.
+//! The directory for images, layers, checkouts and running environments.
 
 use std::{ffi::OsString, path::PathBuf};
 
-/// There is no directory to keep anything in.
+/// No state directory is configured.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no place for Rollout's cache: HOME is not set; set ROLLOUT_STATE_DIR to a directory")]
+#[error("no directory for Rollout's cache: HOME is not set; set ROLLOUT_STATE_DIR to a directory")]
 pub(crate) struct NoStateDir;
 
 /// `$ROLLOUT_STATE_DIR`, else `$XDG_CACHE_HOME/rollout`, else `~/.cache/rollout`.

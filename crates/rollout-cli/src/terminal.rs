@@ -1,4 +1,4 @@
-//! A terminal for a command inside an environment, joined to this process's own.
+//! A terminal for a command inside an environment, connected to the terminal of this process.
 
 use std::{
     fs::File,
@@ -11,23 +11,23 @@ use rollout_sandbox::Terminal;
 use rustix::termios::{self, LocalModes, OptionalActions, Termios};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Why there can be no session.
+/// Why a session cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TerminalError {
-    /// Nobody could type.
-    #[error("a shell needs a terminal, and the standard input is none")]
+    /// stdin is not a terminal.
+    #[error("a shell needs a terminal, but stdin is not a terminal")]
     NoTerminal,
-    /// The system has no terminal to give.
+    /// The system cannot open a pseudo-terminal.
     #[error("cannot open a terminal for the shell")]
     Open(#[from] io::Error),
 }
 
-/// Makes sure that there is a terminal to join, before anything is made for the session.
+/// Checks that stdin is a terminal, before anything is created for the session.
 pub(crate) fn require() -> Result<(), TerminalError> {
     if io::stdin().is_terminal() { Ok(()) } else { Err(TerminalError::NoTerminal) }
 }
 
-/// A terminal in use. It stays joined until it is closed.
+/// An open terminal, connected until it is closed.
 pub(crate) struct Session {
     outer: OwnedFd,
     output: JoinHandle<()>,
@@ -35,18 +35,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens a terminal and joins it to this process's input and output. The second value is its inner side.
+    /// Opens a terminal, and connects it to stdin and stdout. The second value is the end for the command.
     pub(crate) fn open() -> Result<(Self, OwnedFd), TerminalError> {
         let Terminal { person_end: outer, command_end: inner } = Terminal::open()?;
         let raw = Mode::raw()?;
         copy_size(&outer);
         let output = pump(File::from(outer.try_clone()?), io::stdout());
-        // Reading this process's input cannot be interrupted, so that thread is left to end with the process.
+        // Reading stdin cannot be interrupted, so this thread ends with the process.
         drop(pump(io::stdin(), File::from(outer.try_clone()?)));
         Ok((Self { outer, output, _raw: raw }, inner))
     }
 
-    /// Waits for a command that uses the terminal, keeping its size true. A hangup ends the wait.
+    /// Waits for a command that uses the terminal, and forwards changes of the terminal's size. A hangup ends the wait.
     pub(crate) async fn during<T, E>(&self, command: impl Future<Output = Result<T, E>>) -> Result<(), E> {
         let mut resized = signal(SignalKind::window_change()).ok();
         let mut hangup = signal(SignalKind::hangup()).ok();
@@ -62,9 +62,9 @@ impl Session {
         }
     }
 
-    /// Shows the last output. Everything that used the terminal must have ended.
+    /// Prints the remaining output. All users of the terminal must have ended.
     pub(crate) fn close(self) {
-        // The thread only copies bytes; if it panicked, the message has been printed.
+        // The thread only copies bytes. If it panicked, the message was printed already.
         let _ = self.output.join();
     }
 }
@@ -77,7 +77,7 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
 }
 
 fn copy_size(outer: &OwnedFd) {
-    // A terminal without a size keeps the default one.
+    // A terminal without a size keeps the default size.
     if let Ok(size) = termios::tcgetwinsize(io::stdout()) {
         let _ = termios::tcsetwinsize(outer, size);
     }
@@ -91,23 +91,23 @@ fn pump(mut from: impl Read + Send + 'static, mut to: impl Write + Send + 'stati
             match from.read(&mut buffer) {
                 Ok(read) if read > 0 && to.write_all(&buffer[..read]).and_then(|()| to.flush()).is_ok() => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A terminal whose last user is gone reads as an error.
+                // Reading a terminal fails when its last user has closed it.
                 Ok(_) | Err(_) => return,
             }
         }
     })
 }
 
-/// Keeps this process's terminal in another mode, and puts it back.
+/// Switches the terminal of this process to another mode, and restores the mode when dropped.
 pub(crate) struct Mode(Termios);
 
 impl Mode {
-    /// Raw, so that every key reaches the inner terminal.
+    /// Raw mode, so that every key reaches the inner terminal.
     fn raw() -> io::Result<Self> {
         Self::set(Termios::make_raw)
     }
 
-    /// Without the `^C` that Ctrl-C prints, which would move the lines of a live display.
+    /// Mode without the `^C` that Ctrl-C prints, which would shift the lines of a live display.
     pub(crate) fn quiet() -> io::Result<Self> {
         Self::set(|mode| mode.local_modes.remove(LocalModes::ECHOCTL))
     }
@@ -123,7 +123,7 @@ impl Mode {
 
 impl Drop for Mode {
     fn drop(&mut self) {
-        // There is nobody to tell: the terminal is what failed.
+        // The error cannot be reported, because the terminal itself failed.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `rollout ask`: one question, its answer, and nothing else on standard output.
+//! `rollout ask`: asks one question, and prints only the answer to stdout.
 
 use std::io::Write as _;
 
@@ -17,20 +17,20 @@ use crate::{
     signals,
 };
 
-/// How much of a call's parameters a line shows.
+/// How many characters of a call's parameters are printed.
 const PARAMETER_CHARS: usize = 100;
 
-/// Asks, and shows the answer.
+/// Asks the question, and prints the answer.
 pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let base_url = args.base_url.filter(|url| !url.trim().is_empty()).ok_or_else(|| {
-        let hint = "set OPENAI_BASE_URL, or give --base-url, such as https://api.openai.com/v1";
-        Failure::from("no model URL: the address of the model's server is not set").hint(Some(hint))
+        let hint = "set OPENAI_BASE_URL, or pass --base-url, such as https://api.openai.com/v1";
+        Failure::from("no URL of the model's server").hint(Some(hint))
     })?;
     let api_key = load::variable("OPENAI_API_KEY").unwrap_or_default();
     if api_key.is_empty() && !is_loopback(&base_url) {
-        let hint = "set OPENAI_API_KEY to the key of the server";
-        return Err(Failure::from("there is no key for the server of the model").hint(Some(hint)));
+        let hint = "set OPENAI_API_KEY to the API key of the server";
+        return Err(Failure::from("no API key for the model's server").hint(Some(hint)));
     }
     let sandbox_token = match &args.sandbox_token_file {
         Some(path) => {
@@ -90,7 +90,7 @@ fn show(result: &QuickResult, whole: bool, redactor: &Redactor) -> Result<(), Fa
     Ok(())
 }
 
-/// A short line for each call of a tool.
+/// Returns one short line for each tool call.
 fn calls(trajectory: &Trajectory) -> String {
     let lines = trajectory.tool_calls.iter().map(|call| {
         let parameters = serde_json::Value::Object(call.parameters.clone()).to_string();
@@ -102,7 +102,7 @@ fn calls(trajectory: &Trajectory) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// All that was said.
+/// Returns the whole conversation as text.
 fn conversation(trajectory: &Trajectory) -> String {
     let mut lines = Vec::new();
     for message in &trajectory.messages {
@@ -120,7 +120,7 @@ fn conversation(trajectory: &Trajectory) -> String {
 fn failure(error: QuickError) -> Failure {
     let hint = match &error {
         QuickError::Setup(error) => error.hint(),
-        QuickError::Rollout(_) => Some("set OPENAI_API_KEY to the right key for this server"),
+        QuickError::Rollout(_) => Some("set OPENAI_API_KEY to a valid key for this server"),
     };
     Failure::from(error).hint(hint)
 }

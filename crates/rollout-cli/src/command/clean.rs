@@ -1,4 +1,4 @@
-//! `rollout clean`: removes what ended runs left behind and what is kept for later ones, and says what takes room.
+//! `rollout clean`: removes leftovers of ended runs and cached files, and prints their sizes.
 
 mod engine;
 
@@ -28,17 +28,17 @@ use crate::{
     state::state_dir,
 };
 
-/// Where the engine keeps the environments of each of its processes, and those that were preserved.
+/// The directories with the environments of each engine process, and with preserved environments.
 const RUNS: &str = "run";
 const PRESERVED: &str = "preserved";
 
-/// Some things of one kind, and what becomes of them.
+/// Objects of one kind, and whether they are removed.
 struct Row {
     fate: Fate,
     what: String,
-    /// Whether there are any.
+    /// Whether there is at least one.
     some: bool,
-    /// The room that they take, where that is known.
+    /// Their size on disk, if it is known.
     size: Option<String>,
 }
 
@@ -48,23 +48,23 @@ impl Row {
     }
 }
 
-/// What becomes of things.
+/// Whether objects are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Goes,
     Stays,
-    /// They stay, and would go with this flag.
+    /// They stay, and this flag would remove them.
     StaysWithout(&'static str),
 }
 
 impl Fate {
-    /// What becomes of things that go by a flag alone.
+    /// The fate of objects that are removed only with a flag.
     fn by(flag: &'static str, given: bool) -> Self {
         if given { Self::Goes } else { Self::StaysWithout(flag) }
     }
 }
 
-/// Removes what may go and prints what was found.
+/// Removes leftovers, and prints what was found.
 pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
     let (mut rows, left) = environments(args, &state_dir)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Clean) -> Result<Exit, Failure> {
     Ok(if left.is_empty() { Exit::Success } else { Exit::Unmet })
 }
 
-/// The same on a Docker engine. Most machines have none; where somebody says that there is one, its absence is told.
+/// Cleans the Docker engine. A missing engine is reported only if DOCKER_HOST or another setting names one.
 async fn on_engine(args: &Clean) -> Result<(), Failure> {
     match crate::engine::find().await {
         Found::Engine(engine) => {
@@ -95,7 +95,7 @@ async fn on_engine(args: &Clean) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is in one place, under its name.
+/// Renders the rows of one location under its name.
 fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
@@ -103,7 +103,7 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
             let (fate, hint) = match row.fate {
                 Fate::Goes if dry_run => ("to remove", String::new()),
                 Fate::Goes => ("removed", String::new()),
-                Fate::StaysWithout(flag) if row.some => ("kept", format!("removed by {flag}")),
+                Fate::StaysWithout(flag) if row.some => ("kept", format!("remove with {flag}")),
                 Fate::Stays | Fate::StaysWithout(_) => ("kept", String::new()),
             };
             vec![fate.to_owned(), row.what.clone(), row.size.clone().unwrap_or_default(), hint]
@@ -114,8 +114,8 @@ fn render(place: &str, rows: &[Row], dry_run: bool) -> String {
     lines.join("\n")
 }
 
-/// Native environments: those that ended runs left, those that run, those that were kept on purpose.
-/// Beside them, what could not be removed.
+/// Lists native environments of ended runs, of running jobs, and preserved ones. The second value lists the paths that
+/// could not be removed.
 fn environments(args: &Clean, state_dir: &Path) -> io::Result<(Vec<Row>, Vec<String>)> {
     let (dead, live) = by_use(&state_dir.join(RUNS), "lock");
     let (preserved, attached) = by_use(&state_dir.join(PRESERVED), "sandbox.json");
@@ -141,7 +141,7 @@ fn environments(args: &Clean, state_dir: &Path) -> io::Result<(Vec<Row>, Vec<Str
     Ok((rows, left))
 }
 
-/// What native environments are made from.
+/// Lists the images, layers and snapshots of native environments.
 fn images(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     let found = stored(state_dir)?;
     let sizes: HashMap<PathBuf, u64> =
@@ -151,7 +151,7 @@ fn images(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     } else {
         let unused = found.iter().filter(|stored| match stored.used_by {
             None => true,
-            // Nobody uses it once they are gone.
+            // It becomes unused when the preserved environments are removed.
             Some(User::Preserved) => args.dry_run && args.preserved,
             Some(User::Engine) => false,
         });
@@ -172,7 +172,7 @@ fn images(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
         .collect())
 }
 
-/// The repositories that tasks were fetched from.
+/// Lists the checkouts of git repositories with tasks.
 fn repositories(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     let found = checkouts(state_dir)?;
     let mut sized: Vec<(PathBuf, bool, u64)> =
@@ -187,7 +187,7 @@ fn repositories(args: &Clean, state_dir: &Path) -> io::Result<Vec<Row>> {
     Ok(by_flag("git checkout", "--cache", args.cache, sized))
 }
 
-/// A row for those of a kind that nobody uses, which go with a flag, and one for the others.
+/// Returns a row for the unused objects of a kind, which are removed with a flag, and one for those in use.
 fn by_flag(
     noun: &str,
     flag: &'static str,
@@ -206,8 +206,8 @@ fn by_flag(
     rows
 }
 
-/// The directories of a directory that nobody uses, and those that somebody does: a process holds a
-/// lock on the file of that name.
+/// Splits subdirectories into unused ones and those in use. A directory is in use if a process holds a lock on its file
+/// `lock`.
 fn by_use(parent: &Path, lock: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let free = |dir: &PathBuf| match File::open(dir.join(lock)) {
         Ok(lock) => !matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)),
@@ -217,8 +217,8 @@ fn by_use(parent: &Path, lock: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).partition(free)
 }
 
-/// Makes preserved environments the leftovers of a run that is over, so that the engine's own sweep
-/// removes them: it copes with whatever agents put there.
+/// Moves preserved environments to the leftovers of an ended run, so that the engine's sweep removes them. The sweep
+/// can remove any files that agents created.
 fn discard(state_dir: &Path, preserved: &[PathBuf]) -> io::Result<()> {
     for kept in preserved {
         let Some(name) = kept.file_name() else { continue };
@@ -229,7 +229,7 @@ fn discard(state_dir: &Path, preserved: &[PathBuf]) -> io::Result<()> {
     Ok(())
 }
 
-/// The room that a tree takes, as far as it can be read.
+/// Returns the disk usage of a directory tree. Unreadable parts are not counted.
 fn disk_use(path: &Path) -> u64 {
     const BLOCK_BYTES: u64 = 512;
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! `rollout compare`: jobs and agents side by side.
+//! `rollout compare`: compares jobs and agents.
 
 use std::{
     fs,
@@ -21,13 +21,13 @@ use crate::{
     },
 };
 
-/// Stands where there is no number.
+/// Printed instead of a missing number.
 const NOTHING: &str = "—";
 
-/// How many tasks of a kind are named.
+/// How many tasks are listed by name.
 const MOST_NAMED: usize = 10;
 
-/// Compares what was asked for.
+/// Compares the jobs, and prints the result.
 pub(crate) fn run(args: &Compare) -> Result<Exit, Failure> {
     let comparison = compare(args).map_err(hinted(CompareError::hint))?;
     if let Some(path) = &args.svg {
@@ -57,14 +57,14 @@ fn compare(args: &Compare) -> Result<Comparison, CompareError> {
     }
 }
 
-/// Writes the picture. One that is there stays.
+/// Writes the chart. An existing file is not overwritten.
 fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
     let written =
         fs::File::create_new(path).and_then(|mut file| file.write_all(compare::svg(comparison).as_bytes()));
     written.map_err(|source| {
         let hint = match source.kind() {
-            io::ErrorKind::AlreadyExists => Some("give another file, or remove it"),
-            io::ErrorKind::NotFound => Some("make the directory first, or give a file in another one"),
+            io::ErrorKind::AlreadyExists => Some("choose another file, or remove this one"),
+            io::ErrorKind::NotFound => Some("create the directory first"),
             _ => None,
         };
         let error = NotDrawn { path: path.display().to_string(), source };
@@ -72,7 +72,7 @@ fn draw(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
     })
 }
 
-/// The picture cannot be written.
+/// The chart cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path}")]
 struct NotDrawn {
@@ -87,10 +87,10 @@ fn human(comparison: &Comparison) -> String {
         lines.extend(tasks(contrast));
     }
     for contrast in &comparison.contrasts {
-        let told = contrast.warnings.iter().map(|warning| {
+        let warnings = contrast.warnings.iter().map(|warning| {
             format!("{} {}: {}", paint(ODD, "warning:"), first_line(&contrast.other), first_line(warning))
         });
-        lines.extend(told);
+        lines.extend(warnings);
     }
     lines.join("\n")
 }
@@ -117,7 +117,7 @@ fn sides(sides: &[SideFigures]) -> Vec<String> {
     with_heading(&rows)
 }
 
-/// A table for each baseline, then what the numbers are.
+/// Renders a table for each baseline, and an explanation of the numbers.
 fn contrasts(comparison: &Comparison) -> Vec<String> {
     let mut baselines: Vec<&str> = Vec::new();
     for contrast in &comparison.contrasts {
@@ -138,14 +138,14 @@ fn contrasts(comparison: &Comparison) -> Vec<String> {
     lines.push(paint(
         DIM,
         &format!(
-            "differences are means over tasks with their 95% intervals; p is that of a permutation test{adjusted};\n\
-             a task is won if at least half of its attempts are solved here and fewer than half there"
+            "differences are means over tasks, with 95% confidence intervals; p is from a permutation test{adjusted};\n\
+             a task is won if at least half of its attempts are solved, and fewer than half in the baseline"
         ),
     ));
     lines
 }
 
-/// A row for each side, and another over completed trials where failures make a difference.
+/// Renders a row for each side, and a second row over completed trials if failed trials change the result.
 fn against<'c>(baseline: &str, contrasts: impl Iterator<Item = &'c Contrast>) -> Vec<String> {
     let mut heading: Vec<String> = vec![format!("against {}", first_line(baseline))];
     let names = ["tasks", "mean reward", "p", "pass rate", "p", "won", "lost", "McNemar p", "cost", "time"];
@@ -173,7 +173,7 @@ fn differences(differences: &Differences) -> Vec<String> {
         let text = number(value);
         if text.starts_with('-') || text == "0" { text } else { format!("+{text}") }
     };
-    let told = |difference: &Difference, unit: &str, form: &dyn Fn(f64) -> String| match difference.interval {
+    let cell = |difference: &Difference, unit: &str, form: &dyn Fn(f64) -> String| match difference.interval {
         _ if differences.tasks == 0 => NOTHING.to_owned(),
         Some(Interval { low, high }) => {
             format!("{}{unit} ({} to {})", form(difference.mean), form(low), form(high))
@@ -187,9 +187,9 @@ fn differences(differences: &Differences) -> Vec<String> {
     };
     vec![
         differences.tasks.to_string(),
-        told(&differences.mean_reward, "", &signed),
+        cell(&differences.mean_reward, "", &signed),
         p(differences.mean_reward.p_holm.or(differences.mean_reward.p)),
-        told(&differences.pass_rate, "%", &points),
+        cell(&differences.pass_rate, "%", &points),
         p(differences.pass_rate.p_holm.or(differences.pass_rate.p)),
         test.only_other.to_string(),
         test.only_baseline.to_string(),
@@ -205,7 +205,7 @@ fn with_heading(rows: &[Vec<String>]) -> Vec<String> {
     lines
 }
 
-/// The tasks that flipped, and those that only one side has.
+/// Lists the tasks that only one side solves, and those that only one side has.
 fn tasks(contrast: &Contrast) -> Vec<String> {
     let flipped = &contrast.headline.flipped;
     let of =

@@ -1,4 +1,4 @@
-//! `rollout doctor`: what this machine can run and, for what it cannot, why and what to change.
+//! `rollout doctor`: checks what this machine can run, and suggests fixes.
 
 use std::{error::Error, fs::File, path::Path};
 
@@ -16,28 +16,28 @@ use crate::{
     state::state_dir,
 };
 
-/// What was found out about one thing.
+/// The result of one check.
 #[derive(Debug)]
 struct Finding {
     name: &'static str,
     standing: Standing,
-    /// What there is, or why it cannot be used.
+    /// The state, or the reason why it does not work.
     text: String,
-    /// What to know or to change.
+    /// Details and advice.
     notes: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Good,
-    /// There is nothing, and nothing needs it.
+    /// Missing, but not needed.
     Without,
-    /// Jobs run, but not all that could be.
+    /// Jobs run, with restrictions.
     Partly,
     Bad,
 }
 
-/// Looks at everything and prints what was found.
+/// Runs all checks, and prints the results.
 pub(crate) async fn run() -> Result<Exit, Failure> {
     let state_dir = state_dir()?;
     let probed = probe(&state_dir).await;
@@ -66,7 +66,7 @@ fn render(findings: &[Finding]) -> String {
     lines.join("\n")
 }
 
-/// What the engine found out about itself, and that it works.
+/// Reports whether the native engine works.
 fn native(probed: &Result<Support, Box<dyn Error + Send + Sync>>) -> Finding {
     let finding = |standing, text: String, notes| Finding { name: "native", standing, text, notes };
     match probed {
@@ -85,7 +85,7 @@ fn native(probed: &Result<Support, Box<dyn Error + Send + Sync>>) -> Finding {
     }
 }
 
-/// Starts the engine, makes an environment and runs a command in it.
+/// Starts the engine, creates an environment and runs a command in it.
 async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>> {
     let options = EngineOptions { helper: std::env::current_exe()?, state_dir: state_dir.to_owned() };
     let engine = SandboxEngine::start(options).await?;
@@ -113,7 +113,7 @@ async fn probe(state_dir: &Path) -> Result<Support, Box<dyn Error + Send + Sync>
     sandbox.destroy().await?;
     match exit.status {
         ExitStatus::Code(0) => Ok(engine.support().clone()),
-        status => Err(format!("an environment starts, but `true` ends with {status:?} in it").into()),
+        status => Err(format!("an environment starts, but the command `true` ends with {status:?}").into()),
     }
 }
 
@@ -132,10 +132,9 @@ fn limits(support: &Support) -> Finding {
     if by(LimitBacking::None).is_empty() {
         return Finding { name: "limits", standing: Standing::Good, text, notes: Vec::new() };
     }
-    // What is not enforced is among the engine's own notes.
+    // The engine's notes list the limits that are not enforced.
     let own = "systemd-run --user --scope -p Delegate=yes rollout …";
-    let advice =
-        (support.mode == Mode::User).then(|| format!("run as root, or in a cgroup of your own: {own}"));
+    let advice = (support.mode == Mode::User).then(|| format!("run as root, or in your own cgroup: {own}"));
     Finding { name: "limits", standing: Standing::Partly, text, notes: advice.into_iter().collect() }
 }
 
@@ -143,11 +142,10 @@ fn disk(state_dir: &Path) -> Finding {
     let finding = |standing, text, notes| Finding { name: "disk", standing, text, notes };
     match room_at(state_dir) {
         Ok(room) => {
-            let text =
-                format!("{} of {} free for {}", size(room.free), size(room.total), state_dir.display());
+            let text = format!("{} of {} free in {}", size(room.free), size(room.total), state_dir.display());
             if room.is_low() {
                 let note = format!(
-                    "`{MAKE_ROOM}` makes room; or set ROLLOUT_STATE_DIR to a directory with more of it"
+                    "free space with `{MAKE_ROOM}`, or set ROLLOUT_STATE_DIR to a directory on a larger disk"
                 );
                 finding(Standing::Partly, text, vec![note])
             } else {
@@ -155,7 +153,8 @@ fn disk(state_dir: &Path) -> Finding {
             }
         }
         Err(error) => {
-            finding(Standing::Partly, format!("cannot look at {}: {error}", state_dir.display()), Vec::new())
+            let text = format!("cannot read the free space of {}: {error}", state_dir.display());
+            finding(Standing::Partly, text, Vec::new())
         }
     }
 }
@@ -166,16 +165,15 @@ async fn git() -> Finding {
             (Standing::Good, String::from_utf8_lossy(&output.stdout).trim().to_owned(), Vec::new())
         }
         _ => {
-            let note =
-                "only registries whose tasks lie in git repositories need it; install git 2.29 or newer"
-                    .to_owned();
+            let note = "needed only for registries with tasks in git repositories; install git 2.29 or newer"
+                .to_owned();
             (Standing::Partly, "not found".to_owned(), vec![note])
         }
     };
     Finding { name: "git", standing, text, notes }
 }
 
-/// The engine that jobs find, or where they look for it.
+/// Reports the Docker engine that jobs use, or the addresses that were tried.
 fn docker(found: &Found) -> Finding {
     let finding = |standing, text: String, notes| Finding { name: "docker", standing, text, notes };
     match found {
@@ -200,34 +198,34 @@ fn answering(facts: &EngineFacts) -> Finding {
     let mut standing = Standing::Good;
     if let Some(disk) = facts.disk {
         let place = facts.root_dir.display();
-        notes.push(format!("{} of {} free for {place}", size(disk.free), size(disk.total)));
+        notes.push(format!("{} of {} free in {place}", size(disk.free), size(disk.total)));
         if disk.is_low() {
             standing = Standing::Partly;
-            notes.push("`rollout clean --images` removes the images that Rollout made".to_owned());
+            notes.push("`rollout clean --images` removes the images that Rollout built".to_owned());
         }
     }
     let text = format!("works: {name} {version}, API {api_version}, at {address}");
     Finding { name: "docker", standing, text, notes }
 }
 
-/// What comes of a job that does not say where it runs.
+/// Reports where a job without `environment.type` runs.
 fn jobs(native: bool, found: &Found) -> Finding {
     let (standing, text) = match found {
         Found::Engine(_) => (Standing::Good, "run on docker"),
-        Found::Unusable(_) if native => (Standing::Partly, "are refused; write `type: native`"),
-        Found::None(_) | Found::Missing(_) if native => (Standing::Good, "run natively"),
+        Found::Unusable(_) if native => (Standing::Partly, "are rejected; set `type: native`"),
+        Found::None(_) | Found::Missing(_) if native => (Standing::Good, "run on native"),
         _ => (Standing::Bad, "cannot run: neither native nor docker works"),
     };
     let text = format!("without `environment.type` {text}");
     Finding { name: "jobs", standing, text, notes: Vec::new() }
 }
 
-/// The first line of an error.
+/// Returns the first line of an error.
 fn first(error: &EngineError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Its other lines, and its causes.
+/// Returns the other lines of an error, and its causes.
 fn rest(error: &EngineError) -> Vec<String> {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let causes = causes.map(|cause| format!("cause: {cause}"));
@@ -243,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_is_a_line_with_what_to_know_or_do_beneath() {
+    fn each_finding_is_a_line_with_notes_below() {
         let support = |mode, memory, notes: &[&str]| Support {
             mode,
             changes_on_disk: true,
@@ -268,13 +266,13 @@ mod tests {
         ! native  works, as an ordinary user in user namespaces
                   programs of the host are read-only
         ! limits  cpus, processes by cgroup v1
-                  run as root, or in a cgroup of your own: systemd-run --user --scope -p Delegate=yes rollout …
+                  run as root, or in your own cgroup: systemd-run --user --scope -p Delegate=yes rollout …
         ✗ native  making a user namespace failed
         ");
     }
 
     #[test]
-    fn an_engine_is_told_with_what_it_is_and_has_and_an_absent_one_with_what_was_tried() {
+    fn an_engine_is_reported_with_its_facts_and_a_missing_one_with_the_addresses_tried() {
         let facts = EngineFacts {
             address: "unix:///var/run/docker.sock".to_owned(),
             name: "docker",
@@ -319,25 +317,25 @@ mod tests {
         insta::assert_snapshot!(anstream::adapter::strip_str(&render(&findings)).to_string(), @"
         ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
                   storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
-                  20.0 GiB of 100.0 GiB free for /var/lib/docker
+                  20.0 GiB of 100.0 GiB free in /var/lib/docker
         ! docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
                   storage driver overlay2 on extfs, cgroup v2, 8 CPUs, 16.0 GiB of memory
-                  1.0 GiB of 100.0 GiB free for /var/lib/docker
-                  `rollout clean --images` removes the images that Rollout made
+                  1.0 GiB of 100.0 GiB free in /var/lib/docker
+                  `rollout clean --images` removes the images that Rollout built
         ✓ docker  works: docker 27.1.0, API 1.46, at unix:///var/run/docker.sock
                   storage driver overlay2, cgroup v2, 8 CPUs, 16.0 GiB of memory
         – docker  no Docker engine answers
                   unix:///var/run/docker.sock: there is no such socket
                   unix:///run/podman/podman.sock: there is no such socket
-        ✓ jobs    without `environment.type` run natively
+        ✓ jobs    without `environment.type` run on native
         ✗ jobs    without `environment.type` cannot run: neither native nor docker works
         ! docker  no Docker engine answers
                   unix:///elsewhere: there is no such socket
                   start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none
-        ✓ jobs    without `environment.type` run natively
+        ✓ jobs    without `environment.type` run on native
         ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, and tasks need linux
                   write `type: native`, which needs no engine
-        ! jobs    without `environment.type` are refused; write `type: native`
+        ! jobs    without `environment.type` are rejected; set `type: native`
         ");
     }
 }

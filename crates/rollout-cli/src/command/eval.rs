@@ -1,4 +1,4 @@
-//! `rollout eval`: a benchmark from its configuration to its summary.
+//! `rollout eval`: runs a benchmark and prints its summary.
 
 use std::{fs, io::Write as _, path::Path};
 
@@ -18,29 +18,29 @@ use crate::{
     signals,
 };
 
-/// Loads, asks and scores.
+/// Loads the configuration, asks the questions, and scores the answers.
 pub(crate) async fn run(args: Eval) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output);
     let overrides = overrides(&args)?;
     let loaded = configuration(&args.config, &overrides)?;
-    // The line that a warning quotes may hold the key as well.
+    // The source line in a warning may contain the API key.
     let redactor = Redactor::new(loaded.secrets.iter().map(String::as_str));
     for warning in &loaded.warnings {
         writeln!(anstream::stderr().lock(), "{}", redactor.text(&warning.render(true)))?;
     }
     let log = start_logging(&loaded, form);
-    let told = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
+    let recorded = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
     let program = std::env::current_exe()?;
     let run = tokio::select! {
         biased;
         () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
-        run = Run::create(&loaded, told, &program) => run.map_err(hinted(EvalError::hint))?,
+        run = Run::create(&loaded, recorded, &program) => run.map_err(hinted(EvalError::hint))?,
     };
     carry_out(run, form, &log, cancel).await
 }
 
-/// Opens a benchmark that was cut short, and asks what is missing.
+/// Opens an interrupted benchmark, and asks the remaining questions.
 pub(super) async fn resume(
     resumable: Resumable,
     rerun: &[Rerun],
@@ -51,7 +51,7 @@ pub(super) async fn resume(
     let overrides = load::overrides(&header.overrides)?;
     let loaded = match header.job_file.is_file() {
         true => configuration(&header.job_file, &overrides)?,
-        // The configuration is gone; its copy is not.
+        // The configuration file is missing, so its copy is used.
         false => {
             let record = serde_json::from_slice(&fs::read(resumable.config_copy())?)?;
             load_benchmark_record(&header.job_file, &record, &load::variable)
@@ -72,7 +72,7 @@ async fn carry_out(mut run: Run, form: Form, log: &LogFile, cancel: Cancel) -> R
     execute::begin(run.job(), log)?;
     let run = |events, cancel| async { run.run(events, cancel).await.map_err(hinted(EvalError::hint)) };
     let (outcome, _) = execute::watch(form, None, cancel, run).await?;
-    // Zeros of a judge that failed only look like scores.
+    // The score 0 of an answer that the judge failed on is not a real score.
     let unjudged = outcome.summary.is_some_and(|summary| summary.judge_failures > 0);
     Ok(match execute::judge(&outcome.result, &[]) {
         Exit::Success if unjudged => Exit::Unmet,
@@ -88,7 +88,7 @@ fn start_logging(loaded: &LoadedBenchmark, form: Form) -> LogFile {
     logging::start(LogLevel::default(), &loaded.secrets, form != Form::Live)
 }
 
-/// Everything that replaces a value of the configuration. What has an option of its own goes last, and so wins.
+/// Returns all overrides of the configuration. Dedicated options come last, so they override `--set`.
 fn overrides(args: &Eval) -> Result<Vec<Override>, Failure> {
     let mut overrides = load::overrides(&args.set)?;
     let given = RolloutOverrides {

@@ -1,4 +1,4 @@
-//! Carries a job to its end in front of a reader.
+//! Runs a job and shows its progress and results.
 
 use std::{
     fs::File,
@@ -25,16 +25,16 @@ use crate::{
     state::state_dir,
 };
 
-/// Why a job that was started has no good end.
+/// Why a started job could not be completed.
 #[derive(Debug, thiserror::Error)]
 enum ExecuteError {
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("cannot show the job any more; it was stopped, and `rollout resume` continues it")]
+    #[error("cannot print the job's progress, so the job was stopped; `rollout resume` continues it")]
     Show(#[source] io::Error),
 }
 
-/// Where a JUnit report goes. Opened before anything runs, so that a wrong path costs no trials.
+/// The file of a JUnit report. It is opened before anything runs, so that an invalid path is found early.
 #[derive(Debug)]
 pub(crate) struct JunitFile {
     path: PathBuf,
@@ -56,7 +56,7 @@ impl JunitFile {
     }
 }
 
-/// The form of a job's output.
+/// Returns the output form of a job.
 pub(crate) fn form(output: Output) -> Form {
     match output {
         Output::Human => Form::for_people(),
@@ -64,7 +64,7 @@ pub(crate) fn form(output: Output) -> Form {
     }
 }
 
-/// Runs a job, shows it, writes the JUnit report, and judges.
+/// Runs a job, shows its progress, writes the JUnit report, and returns the exit status.
 pub(crate) async fn execute(
     mut job: Job,
     form: Form,
@@ -83,7 +83,7 @@ pub(crate) async fn execute(
     Ok(judge(&result, gates))
 }
 
-/// Opens the log of a job and looks whether the disk has room for it. A job of which nothing is kept has neither.
+/// Opens the log of a job, and warns about low disk space. A job that saves nothing has no directory.
 pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
     job.started_by(std::env::args_os().map(|word| word.to_string_lossy().into_owned()));
     let directory = job.directory().to_owned();
@@ -97,7 +97,7 @@ pub(crate) fn begin(job: &mut Job, log: &LogFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows what runs until it ends.
+/// Runs a job, and shows its events until it ends.
 pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
     form: Form,
     junit: Option<Junit>,
@@ -111,7 +111,7 @@ pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
     let reporter = tokio::task::spawn_blocking(move || {
         let report = reporter.run(shown, &runtime);
         if report.is_err() {
-            // Nobody sees the job any more, as after Ctrl-C.
+            // The output is closed, so the job stops as after Ctrl-C.
             stop.cancel();
         }
         report
@@ -126,11 +126,11 @@ pub(crate) async fn watch<T, F: Future<Output = Result<T, Failure>>>(
     Ok((result, report))
 }
 
-/// Says which bounds were not met, and how the command ends.
+/// Prints the bounds that were not met, and returns the exit status.
 pub(crate) fn judge(result: &JobResult, gates: &[FailUnder]) -> Exit {
     let missed: Vec<String> = gates.iter().filter_map(|gate| missed(result, gate)).collect();
     for line in &missed {
-        // The exit status says it too.
+        // The exit status reports it as well.
         let _ = writeln!(anstream::stderr().lock(), "{} {line}", paint(BAD, "fail-under:"));
     }
     if result.cancelled {
@@ -152,7 +152,7 @@ fn missed(result: &JobResult, gate: &FailUnder) -> Option<String> {
     match value {
         Some(value) if value >= gate.bound => None,
         Some(value) => Some(format!("{rate} is {}, below {bound}", number(value))),
-        None => Some(format!("{rate} has no value, because no trial counts; it must be at least {bound}")),
+        None => Some(format!("{rate} has no value because no trial counts; it must be at least {bound}")),
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_status_tells_completed_failed_and_cancelled_apart() {
+    fn the_exit_status_distinguishes_completed_failed_and_cancelled() {
         let at_least = |rate, bound| vec![FailUnder { rate, bound }];
         let cases = [
             (result(2, 0, 0, false), vec![], Exit::Success),
@@ -207,15 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_bound_is_told_with_both_numbers() {
+    fn a_missed_bound_is_reported_with_both_numbers() {
         let gate = FailUnder { rate: Rate::PassRate, bound: 0.9 };
         assert_eq!(missed(&result(3, 2, 0, false), &gate).as_deref(), Some("pass_rate is 0.667, below 0.9"));
-        // An agent that crashes in nine of ten trials does not pass by the tenth.
+        // Failed trials count: an agent that crashes in nine of ten trials has a pass rate of 0.1.
         assert_eq!(missed(&result(1, 1, 9, false), &gate).as_deref(), Some("pass_rate is 0.1, below 0.9"));
         let nothing = missed(&result(0, 0, 0, false), &gate);
         assert_eq!(
             nothing.as_deref(),
-            Some("pass_rate has no value, because no trial counts; it must be at least 0.9")
+            Some("pass_rate has no value because no trial counts; it must be at least 0.9")
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Who is let in by a service, from the command line.
+//! Access control of a service, from the command line.
 
 use std::{
     fs, io,
@@ -10,10 +10,10 @@ use rollout_http::{AccessGuard, AccessToken};
 
 use crate::exit::Failure;
 
-/// Why nobody can be let in.
+/// Why a service cannot start.
 #[derive(Debug, thiserror::Error)]
 enum GuardError {
-    #[error("other machines can reach {host}, and without a token {danger}")]
+    #[error("other machines can reach {host}; without a token, {danger}")]
     Open { host: IpAddr, danger: &'static str },
     #[error("cannot read the token in {}", path.display())]
     TokenFile { path: PathBuf, source: io::Error },
@@ -21,7 +21,7 @@ enum GuardError {
     Token(PathBuf),
 }
 
-/// Who is let in. Read before anything else, so that a service is never open by mistake.
+/// Returns the access guard of a service. Called first, so that a service never starts without protection by mistake.
 pub(super) fn guard(
     host: IpAddr,
     token_file: Option<&Path>,
@@ -31,13 +31,13 @@ pub(super) fn guard(
         if host.is_loopback() {
             return Ok(AccessGuard::new(host, None));
         }
-        let hint = "give --token-file FILE; clients send what is in it as `Authorization: Bearer …`";
+        let hint = "pass --token-file FILE; clients send the token as `Authorization: Bearer …`";
         return Err(Failure::from(GuardError::Open { host, danger }).hint(Some(hint)));
     };
     let text =
         fs::read_to_string(path).map_err(|source| GuardError::TokenFile { path: path.to_owned(), source })?;
     let token = AccessToken::new(&text).map_err(|_| {
-        let hint = "make one with `openssl rand -hex 32`";
+        let hint = "create a token with `openssl rand -hex 32`";
         Failure::from(GuardError::Token(path.to_owned())).hint(Some(hint))
     })?;
     Ok(AccessGuard::new(host, Some(token)))

@@ -1,4 +1,4 @@
-//! `rollout init`: a job or a task that runs as it is, to be changed from there.
+//! `rollout init`: creates a job or a task that is ready to run and easy to change.
 
 use std::{
     fs, io,
@@ -25,18 +25,18 @@ const TASK: [(&str, &str); 5] = [
 
 const JOB: &str = include_str!("../../templates/job/job.yaml");
 
-/// Why nothing could be made.
+/// Why `init` failed.
 #[derive(Debug, thiserror::Error)]
 enum InitError {
-    #[error("{} exists already", .0.display())]
+    #[error("{} already exists", .0.display())]
     Exists(PathBuf),
-    #[error("{} cannot be the name of a task", .0.display())]
+    #[error("{} is not a valid task name", .0.display())]
     Name(PathBuf, #[source] NameError),
     #[error("cannot write {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
 }
 
-/// Writes the files and says what to do with them.
+/// Writes the files, and prints the next steps.
 pub(crate) fn run(args: &Init) -> Result<Exit, Failure> {
     let made = match args.kind {
         InitKind::Job => job(&args.name),
@@ -57,7 +57,7 @@ fn job(dir: &Path) -> Result<String, InitError> {
     let place = |path: &str| shown(&dir.join(path)).display().to_string();
     let (job, tasks) = (place("job.yaml"), place("tasks"));
     Ok(format!(
-        "made {job} and {tasks}/hello\n\nrun it      rollout {job}\nadd a task  rollout init task {tasks}/<name>"
+        "created {job} and {tasks}/hello\n\nrun it      rollout {job}\nadd a task  rollout init task {tasks}/<name>"
     ))
 }
 
@@ -67,12 +67,12 @@ fn task(dir: &Path) -> Result<String, InitError> {
     claim(dir)?;
     write_task(dir)?;
     Ok(format!(
-        "made the task {0}\n\nsay what to do     {0}/instruction.md\nsay what is right  {0}/tests/test.sh\ncheck it           rollout validate {0}",
+        "created the task {0}\n\nedit the instruction  {0}/instruction.md\nedit the tests        {0}/tests/test.sh\ncheck the task        rollout validate {0}",
         shown(dir).display(),
     ))
 }
 
-/// Makes sure that nothing is overwritten: the directory is new, or empty.
+/// Creates the directory, or checks that it is empty, so that nothing is overwritten.
 fn claim(dir: &Path) -> Result<(), InitError> {
     let failed = |error| InitError::Write(dir.to_owned(), error);
     match fs::read_dir(dir) {

@@ -1,4 +1,4 @@
-//! `rollout investigate`: a model says why trials were not solved.
+//! `rollout investigate`: a model explains why trials were not solved.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     report::text::{BAD, BOLD, DIM, ODD, count, dollars, first_line, paint},
 };
 
-/// Looks into the trials of a job, and tells what was found.
+/// Investigates the trials of a job, and prints the findings.
 pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
     let (model, secrets) = model(args)?;
     let options = InvestigateOptions {
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &Investigate) -> Result<Exit, Failure> {
 fn failed(error: InvestigateError) -> Failure {
     match &error {
         InvestigateError::Unauthorized(_) => {
-            let hint = "name the variable that holds its key with --api-key-var";
+            let hint = "pass the environment variable that contains the API key with --api-key-var";
             Failure::from(error).hint(Some(hint)).while_running()
         }
         InvestigateError::Log(cause) => {
@@ -57,15 +57,15 @@ fn failed(error: InvestigateError) -> Failure {
     }
 }
 
-/// The model that the command describes, and what must not appear in any output.
+/// Returns the model from the command line, and a redactor for its key.
 fn model(args: &Investigate) -> Result<(Model, Redactor), Failure> {
-    let hint = "give --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL";
-    let who = "the model that investigates";
+    let hint = "pass --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL";
+    let who = "the investigating model";
     let (base_url, api_key) = endpoint(args.base_url.as_ref(), args.api_key_var.as_ref(), who, hint)?;
     let config =
         RolloutConfig { model_name: args.model.clone(), base_url, api_key, ..RolloutConfig::default() };
     let loaded = LoadedBenchmark::new(config, &variable).map_err(|problems| {
-        Failure::from("the model that investigates cannot be used so").details(problems.render(true))
+        Failure::from("invalid settings of the investigating model").details(problems.render(true))
     })?;
     let secrets = Redactor::new(loaded.secrets.iter().map(String::as_str));
     Ok((build::model(&loaded.config.evaluator())?, secrets))
@@ -77,9 +77,9 @@ fn line(trial: &str, outcome: &Investigation) -> String {
             let feasible = match feasible {
                 Some(true) => "feasible",
                 Some(false) => "not feasible",
-                None => "perhaps feasible",
+                None => "feasibility unknown",
             };
-            let difficulty = first_line(difficulty.as_deref().unwrap_or("of unknown difficulty"));
+            let difficulty = first_line(difficulty.as_deref().unwrap_or("difficulty unknown"));
             let cause = failure_root_cause.as_deref().map(first_line).unwrap_or_default();
             format!("{} {}\n  {cause}", paint(BOLD, trial), paint(DIM, &format!("{difficulty}, {feasible}")))
                 .trim_end()
@@ -98,19 +98,18 @@ fn report(done: &Investigated) -> String {
     let used = done.usage;
     let mut lines = vec![format!("{} with new findings", count(done.found, "trial"))];
     let others = [
-        (done.refused, "without: twice no usable answer"),
-        (done.failed, "without: the model's server failed"),
-        (done.skipped, "with findings before; --again replaces them"),
+        (done.refused, "without findings: no usable answer in two requests"),
+        (done.failed, "without findings: the model's server failed"),
+        (done.skipped, "skipped: findings exist already; --again replaces them"),
     ];
     let others = others.iter().filter(|(number, _)| *number > 0);
     lines.extend(others.map(|(number, what)| format!("{} {what}", count(*number, "trial"))));
     if used.calls > 0 {
-        let cost = used
-            .cost
-            .map_or_else(|| "at an unknown price".to_owned(), |cost| format!("for {}", dollars(cost)));
+        let cost =
+            used.cost.map_or_else(|| "unknown cost".to_owned(), |cost| format!("cost {}", dollars(cost)));
         let [input, output] = [used.input_tokens, used.output_tokens];
         lines.push(format!(
-            "{}: {input} tokens read and {output} written, {cost}",
+            "{}: {input} input tokens, {output} output tokens, {cost}",
             count(used.calls, "request")
         ));
     }

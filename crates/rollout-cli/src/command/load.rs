@@ -1,4 +1,4 @@
-//! From a job file to its tasks, with everything that is odd about them.
+//! Loads job files, datasets and models, and renders their problems.
 
 use std::{
     collections::HashMap,
@@ -28,40 +28,41 @@ use crate::{
     state::state_dir,
 };
 
-/// What the job file of a directory is called.
+/// The names of a job file in a directory.
 const JOB_FILES: [&str; 3] = ["job.yaml", "job.yml", "job.json"];
 
-/// A variable of this process, for `${VAR}` in files.
+/// Returns an environment variable, for `${VAR}` in files.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// What replaces values of a configuration: `key=value`.
+/// Parses overrides of the form `key=value`.
 pub(crate) fn overrides(texts: &[String]) -> Result<Vec<Override>, Failure> {
     Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 
-/// The server of a model and its key, as the options of a command give them.
+/// Returns the base URL and the API key of a model from the options of a command.
 pub(crate) fn endpoint(
     base_url: Option<&String>,
     key_var: Option<&String>,
     model: &str,
     hint: &str,
 ) -> Result<(String, Option<EnvValue>), Failure> {
-    let base_url = base_url.cloned().or_else(|| variable("OPENAI_BASE_URL")).ok_or_else(|| {
-        Failure::from(format!("it is not said where the server of {model} answers")).hint(Some(hint))
-    })?;
+    let base_url = base_url
+        .cloned()
+        .or_else(|| variable("OPENAI_BASE_URL"))
+        .ok_or_else(|| Failure::from(format!("no base URL for {model}")).hint(Some(hint)))?;
     let key = |name: &String| match variable(name) {
         Some(value) => Ok(EnvValue { value, secret: true }),
-        None => Err(format!("the variable {name} is not set, and it is to hold the key of {model}")),
+        None => Err(format!("no API key for {model}: the environment variable {name} is not set")),
     };
     Ok((base_url, key_var.map(key).transpose()?))
 }
 
-/// Reads a job file, the job.yaml of a directory, or standard input; problems are shown with their source lines.
+/// Loads a job file, the job.yaml of a directory, or stdin. Problems are reported with their source lines.
 pub(crate) fn job(path: &Path, overrides: &[Override]) -> Result<LoadedJob, Failure> {
     if is_stdin(path) {
-        // Its relative paths start at the working directory.
+        // Relative paths start at the working directory.
         let name = Path::new("<stdin>");
         let text = io::read_to_string(io::stdin().lock())?;
         let loaded = load_job_text(name, &text, overrides, &variable);
@@ -71,7 +72,7 @@ pub(crate) fn job(path: &Path, overrides: &[Override]) -> Result<LoadedJob, Fail
     load_job(path, overrides, &variable).map_err(|problems| refused(path, &problems))
 }
 
-/// Whether a path means standard input.
+/// Whether a path means stdin.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path == "-" || path == "/dev/stdin"
 }
@@ -81,7 +82,7 @@ pub(crate) fn has_job(path: &Path) -> bool {
     JOB_FILES.iter().any(|name| path.join(name).is_file())
 }
 
-/// The job file of a directory, or the path itself.
+/// Returns the job file of a directory, or the path itself.
 fn in_directory(path: &Path) -> Result<PathBuf, Failure> {
     if !path.is_dir() {
         return Ok(path.to_owned());
@@ -89,18 +90,18 @@ fn in_directory(path: &Path) -> Result<PathBuf, Failure> {
     let files = JOB_FILES.map(|name| path.join(name));
     files.into_iter().find(|file| file.is_file()).ok_or_else(|| {
         Failure::from(format!("{} has no job.yaml", path.display()))
-            .hint(Some("give a job file, or make one with `rollout init job NAME`"))
+            .hint(Some("pass a job file, or create one with `rollout init job NAME`"))
     })
 }
 
-/// The problems of a file as a failure.
+/// Converts the problems of a file to a failure.
 pub(crate) fn refused(path: &Path, problems: &Problems) -> Failure {
     let errors = problems.diagnostics().iter().filter(|found| found.severity == Severity::Error).count();
     let failure = Failure::from(format!("{} has {}", path.display(), count(errors as u64, "problem")));
     failure.details(problems.render(true))
 }
 
-/// Loads the datasets of a job, saying what takes long. Interactions can be run only with surroundings.
+/// Loads the datasets of a job, and prints progress messages. Interactions run only if `surroundings` is given.
 pub(crate) async fn datasets(
     job: &LoadedJob,
     resolved: &Resolved,
@@ -108,7 +109,7 @@ pub(crate) async fn datasets(
 ) -> Result<Vec<PlanDataset>, Failure> {
     let sources = Sources { retry: job.config.retry.clone(), ..Sources::new(state_dir()?) };
     let progress = |message: String| {
-        // Only for whoever waits.
+        // Loading works without progress messages, so write errors are ignored.
         let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &first_line(&message)));
     };
     let tasks = sources.load(&job.config.datasets, resolved, &progress).await?;
@@ -133,22 +134,22 @@ pub(crate) async fn datasets(
     Ok(datasets)
 }
 
-/// An interaction that cannot be used.
+/// An interaction that cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-#[error("dataset `{dataset}` cannot be loaded")]
+#[error("cannot load dataset `{dataset}`")]
 struct DatasetFailure {
     dataset: DatasetName,
     source: Box<dyn Error + Send + Sync>,
 }
 
-/// An error with its causes in one text without secrets, if it holds any: a server may be named with its key.
+/// Returns an error and its causes as redacted text if they contain a secret, such as a key in the URL of a server.
 fn masked(error: &build::BuildError, secrets: &[String]) -> Option<String> {
     let text = chain(error);
     let redactor = Redactor::new(secrets.iter().map(String::as_str));
     redactor.finds(text.as_bytes()).then(|| redactor.text(&text).into_owned())
 }
 
-/// The models among the agents of a job.
+/// Builds the models among the agents of a job.
 pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, Failure> {
     let agents = job.config.agents.iter();
     let models = agents.filter_map(|agent| match &agent.kind {
@@ -160,7 +161,7 @@ pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, 
     Ok(models.collect::<Result<_, _>>()?)
 }
 
-/// The tasks of a plan that cannot be run, each with its problems.
+/// Renders the invalid tasks of a plan with their problems.
 pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
     let tasks = plan.tasks().iter();
     tasks
@@ -168,7 +169,7 @@ pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// A task that cannot be run.
+/// Renders an invalid task.
 pub(crate) fn broken(name: &str, problem: &TaskProblem) -> String {
     format!("{}\n{problem}", paint(BOLD, &format!("task {name}")))
 }

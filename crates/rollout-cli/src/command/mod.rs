@@ -37,7 +37,7 @@ use crate::{
     exit::{Exit, Failure},
 };
 
-/// The first of a name and the same name with numbers behind it that nothing in a directory has.
+/// Returns the name if it is free in the directory, else the first free name of the form `<name>-2`, `<name>-3`.
 fn free_name(dir: &Path, whole: &str) -> String {
     let mut name = whole.to_owned();
     let mut number = 1;
@@ -48,14 +48,14 @@ fn free_name(dir: &Path, whole: &str) -> String {
     name
 }
 
-/// Writes text and a newline to standard output, with colours where they are wanted.
+/// Writes text and a newline to stdout, with colours if stdout supports them.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()
 }
 
-/// `rollout completions`: a script that teaches a shell the command's words.
+/// `rollout completions`: prints a completion script for a shell.
 pub(crate) fn completions(args: &Completions) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "rollout", &mut script);

@@ -12,17 +12,17 @@ use crate::report::{
     text::{BOLD, DIM, count, first_line, fit, paint, span},
 };
 
-/// Trials that are listed.
+/// How many trials are listed.
 const LISTED: u64 = 10;
 
-/// The counts, what runs where, and the first trials with their timeouts.
+/// Renders the counts, the agents, datasets and provider, and the first trials with their timeouts.
 pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
     let config = plan.config();
     let agents: Vec<&str> = plan.agents().map(|name| name.as_str()).collect();
     let name = config.name.as_ref().map_or("the job", |name| name.as_str());
     let directory = match &config.name {
         Some(name) => config.jobs_dir.join(name.as_str()).display().to_string(),
-        None => format!("{}, in a directory named after the time of the start", config.jobs_dir.display()),
+        None => config.jobs_dir.join("<start time>").display().to_string(),
     };
     let mut lines = vec![
         format!(
@@ -52,7 +52,7 @@ pub(crate) fn render(plan: &Plan, provider: &dyn Provider) -> String {
 
 fn description(provider: &dyn Provider) -> String {
     match provider.name() == NoProvider.name() {
-        true => "none, as no trial needs an environment".to_owned(),
+        true => "none: no trial needs an environment".to_owned(),
         false => provider.description(),
     }
 }
@@ -109,7 +109,7 @@ fn trials(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The timeouts of a trial's task, which an example for a model has not, or what is wrong with the task.
+/// Returns the timeouts of a trial's task, None for an example of an interaction, or the problem of an invalid task.
 fn task_of(plan: &Plan, index: TrialIndex) -> Result<Option<Timeouts>, String> {
     let trial = plan.trial(index);
     let task = plan.tasks().iter().find(|task| task.dataset == trial.dataset && task.name == trial.task);

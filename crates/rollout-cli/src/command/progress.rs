@@ -1,4 +1,4 @@
-//! How far a command is that reads much and shows nothing else meanwhile.
+//! Progress messages of commands that print nothing else while they work.
 
 use std::{
     io::Write as _,
@@ -7,15 +7,15 @@ use std::{
 
 use crate::report::text::{DIM, count, paint};
 
-const TOLD_EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tells on standard error how far it is, if it takes long.
+/// Prints the progress to stderr every [`INTERVAL`].
 pub(super) fn progress(done: &str, noun: &str) -> impl FnMut(u64) {
-    let mut told = Instant::now();
+    let mut last = Instant::now();
     move |number| {
-        if told.elapsed() >= TOLD_EVERY {
-            told = Instant::now();
-            // Only for whoever waits.
+        if last.elapsed() >= INTERVAL {
+            last = Instant::now();
+            // The command works without progress messages, so write errors are ignored.
             let text = paint(DIM, &format!("{done} {}", count(number, noun)));
             let _ = writeln!(anstream::stderr().lock(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! `rollout resume`: a job that was cut short, carried on, or made larger.
+//! `rollout resume`: continues an interrupted job, or adds trials to a job.
 
 use std::{io::Write as _, path::PathBuf, sync::Arc};
 
@@ -18,13 +18,13 @@ use crate::{
     signals,
 };
 
-/// What becomes of the job.
+/// How the plan of the job changes.
 enum Change {
-    /// It stays what it was.
+    /// The plan stays the same.
     None,
-    /// Each task is attempted this often.
+    /// The number of attempts per task changes.
     Attempts(u32),
-    /// It gets all that this file has.
+    /// The agents, datasets and tasks of this file are added.
     File(PathBuf, Option<u32>),
 }
 
@@ -47,8 +47,10 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
     let change = Change::of(&args);
     if resumable.header().kind == JobKind::Benchmark {
         if !matches!(change, Change::None) {
-            let failure = Failure::from("a benchmark cannot be made larger");
-            return Err(failure.hint(Some("start a new one with `rollout eval` and another output_dir")));
+            let failure = Failure::from("--attempts and --with are not supported for benchmarks");
+            return Err(
+                failure.hint(Some("start a new benchmark with `rollout eval` and another output_dir"))
+            );
         }
         return eval::resume(resumable, &rerun, form, cancel).await;
     }
@@ -60,13 +62,13 @@ pub(crate) async fn run(args: Resume) -> Result<Exit, Failure> {
         job = open(resumable, loaded, overrides, &rerun, &change) => job?,
     };
     if job.remaining() == 0 {
-        // A message for people: the exit status depends on the results alone.
+        // Only information: the exit status depends on the results alone.
         let _ = writeln!(anstream::stderr().lock(), "{}", nothing_to_do(&job));
     }
     execute::execute(job, form, None, &[], &log, cancel).await
 }
 
-/// Says that every trial has a result, and which of them could be run again.
+/// Returns a message that every trial has a result, with the `--rerun` options that would run some again.
 fn nothing_to_do(job: &Job) -> String {
     let mut text = "nothing to do: every trial has a result".to_owned();
     for (rerun, word, what) in [(Rerun::Error, "error", "failed"), (Rerun::Unsolved, "unsolved", "unsolved")]
@@ -82,9 +84,9 @@ fn nothing_to_do(job: &Job) -> String {
     text
 }
 
-/// The configuration that the job is to have, and what was set beside its file.
+/// Loads the new configuration of the job, and its overrides.
 ///
-/// The job file must still be what it was. Where it is gone, the copy in the job's directory takes its place.
+/// The job file must be unchanged. If it is missing, the copy in the job's directory is used.
 fn configuration(resumable: &Resumable, change: &Change) -> Result<(LoadedJob, Vec<String>), Failure> {
     let header = resumable.header();
     let mut overrides = header.overrides.clone();
@@ -100,7 +102,7 @@ fn configuration(resumable: &Resumable, change: &Change) -> Result<(LoadedJob, V
         _ if header.job_file.is_file() => load::job(&header.job_file, &parsed)?,
         _ => {
             let record = resumable.config().map_err(hinted(JobError::hint))?;
-            // The copy has what was set beside the file already.
+            // The copy already contains the recorded overrides.
             load_job_record(&header.job_file, &record, &load::overrides(&new)?, &load::variable)
                 .map_err(|problems| load::refused(&resumable.config_copy(), &problems))?
         }
@@ -142,7 +144,7 @@ async fn open(
     opened.map_err(hinted(ResumeError::hint))
 }
 
-/// The provider that the job ran on, whatever would be chosen now.
+/// Connects to the provider that the job ran on, even if another one would be chosen now.
 async fn recorded_provider(config: &EnvironmentConfig, recorded: &str) -> Result<Arc<dyn Provider>, Failure> {
     let kind = EnvironmentKind::from_name(recorded);
     let config = EnvironmentConfig { kind: kind.or(config.kind), ..config.clone() };
@@ -152,9 +154,9 @@ async fn recorded_provider(config: &EnvironmentConfig, recorded: &str) -> Result
     })
 }
 
-/// The provider of a job does not answer.
+/// The provider of a job is not available.
 #[derive(Debug, thiserror::Error)]
-#[error("the job ran on {recorded}, which cannot be used now")]
+#[error("the job ran on {recorded}, which is not available now")]
 struct Unanswered {
     recorded: String,
     source: ConnectError,

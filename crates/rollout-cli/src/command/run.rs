@@ -1,4 +1,4 @@
-//! `rollout run`: a job from its file to its end.
+//! `rollout run`: runs a job.
 
 use std::{io::Write as _, path::PathBuf, sync::Arc};
 
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Run) -> Result<Exit, Failure> {
     execute::execute(job, form, junit, &args.fail_under, &log, cancel).await
 }
 
-/// Everything that comes before the job's directory is made: what is found wrong here costs nothing.
+/// Loads and checks the job before its directory is created, so that an invalid job leaves nothing behind.
 async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let overrides = overrides(args);
     let parsed = load::overrides(&overrides)?;
@@ -73,7 +73,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let provider = provider_of(&plan, surroundings).await?;
     let (plan, found) = preflight(plan, Arc::clone(&provider)).await?;
     if found.hopeless {
-        // They say why it is this provider.
+        // The notes explain the choice of the provider.
         let notes = provider.notes().into_iter().map(|note| line(provider.name(), &note));
         let details: Vec<_> = notes.chain(findings(&found.findings, true)).collect();
         let failure = Failure::from("no trial can succeed, so nothing was started");
@@ -85,8 +85,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
         problems.extend(findings(&found.findings, true));
         if !problems.is_empty() {
             let number = count(problems.len() as u64, "problem");
-            let failure =
-                Failure::from(format!("the job was refused: --strict, and its tasks have {number}"));
+            let failure = Failure::from(format!("rejected by --strict: the tasks have {number}"));
             return Err(failure.details(problems.join("\n\n")));
         }
     }
@@ -98,7 +97,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     Ok((plan, provider))
 }
 
-/// Looks at everything that the trials of a plan will use.
+/// Checks what the trials of a plan need: images, scripts and model servers.
 pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result<(Plan, Preflight), Failure> {
     let config = Arc::clone(plan.config());
     let looked = tokio::task::spawn_blocking(move || {
@@ -111,8 +110,8 @@ pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result
     Ok((plan, found))
 }
 
-/// What the interactions of a job run in, if it has any. The provider is started only where one of them has containers,
-/// or where it is known already.
+/// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if
+/// none is given and an interaction has containers.
 pub(crate) async fn surroundings(
     config: &JobConfig,
     known: Option<Arc<dyn Provider>>,
@@ -134,7 +133,7 @@ pub(crate) async fn surroundings(
     Ok(Some(Surroundings { provider, job }))
 }
 
-/// Everything that replaces a value of the job file, in the form of `--set`.
+/// Returns all overrides of the job file, in the form of `--set`.
 fn overrides(args: &Run) -> Vec<String> {
     let mut overrides = args.set.clone();
     overrides.extend(args.attempts.map(|attempts| format!("n_attempts={attempts}")));
@@ -149,7 +148,7 @@ fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
         .collect::<Result<_, globset::Error>>()?)
 }
 
-/// The provider that the trials of a plan need.
+/// Returns the provider that the trials of a plan need.
 async fn provider_of(plan: &Plan, surroundings: Option<Surroundings>) -> Result<Arc<dyn Provider>, Failure> {
     let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container { .. }));
     match surroundings {
@@ -160,14 +159,14 @@ async fn provider_of(plan: &Plan, surroundings: Option<Surroundings>) -> Result<
     }
 }
 
-/// Starts the provider that an `environment` section asks for.
+/// Starts the provider of an `environment` section.
 pub(crate) async fn provider(config: &EnvironmentConfig) -> Result<Arc<dyn Provider>, Failure> {
     connect(config, &place()?).await.map_err(hinted(ConnectError::hint))
 }
 
-/// What providers need of this machine.
+/// Returns the paths that providers need on this machine.
 pub(crate) fn place() -> Result<HostPaths, Failure> {
-    // For those who wrap the command in another program.
+    // Programs that wrap this command can set another helper.
     let helper = std::env::var_os("ROLLOUT_SANDBOX_HELPER").map(PathBuf::from);
     let helper = helper.map_or_else(std::env::current_exe, Ok)?;
     Ok(HostPaths { state_dir: state_dir()?, helper, docker: engine::place() })

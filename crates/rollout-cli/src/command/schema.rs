@@ -1,4 +1,4 @@
-//! `rollout schema`: JSON Schemas, for editors.
+//! `rollout schema`: prints JSON Schemas for editors.
 
 use rollout::config::{benchmark_schema, interaction_schema, job_schema, task_schema};
 

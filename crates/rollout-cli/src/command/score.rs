@@ -1,4 +1,4 @@
-//! `rollout score`: saved answers, scored anew.
+//! `rollout score`: scores saved answers again.
 
 use std::path::{Path, PathBuf};
 
@@ -22,16 +22,16 @@ use crate::{
     },
 };
 
-/// Why nothing can be scored.
+/// What `score` requires and did not get.
 #[derive(Debug, thiserror::Error)]
 enum Missing {
-    #[error("`llm_judgement` needs a model that judges")]
+    #[error("`llm_judgement` requires a judge model")]
     Model,
-    #[error("there is no rubric {}", .0.display())]
+    #[error("rubric file {} not found", .0.display())]
     Rubric(PathBuf),
 }
 
-/// Scores what was asked for.
+/// Scores the answers, and writes the evaluation files.
 pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
     let files = score::rows_in(&args.results)?;
     let mut exit = Exit::Success;
@@ -48,20 +48,20 @@ pub(crate) async fn run(args: &Score) -> Result<Exit, Failure> {
             }
             let (report, evaluation) = (rubric_report(&scored), score::evaluation_file(rows));
             scored.evaluation.save(&evaluation).await?;
-            tell(&report, &evaluation)?;
+            print_report(&report, &evaluation)?;
         }
     } else {
         let (scorer, secrets) = scorer(args)?;
         for rows in &files {
             let scored = score::score(rows, &scorer, args.concurrency, progress("scored", "answer"));
-            let hint = "name the variable that holds its key with --evaluator-api-key-var";
+            let hint = "pass the environment variable that contains the API key with --evaluator-api-key-var";
             let scored = scored.await.map_err(|error| failed(error, hint))?;
             if scored.judge_failures > 0 {
                 exit = Exit::Unmet;
             }
             let (report, evaluation) = (report(&scored), score::evaluation_file(rows));
             scored.evaluation.masked(&secrets).save(&evaluation).await?;
-            tell(&report, &evaluation)?;
+            print_report(&report, &evaluation)?;
         }
     }
     Ok(exit)
@@ -76,7 +76,7 @@ fn failed(error: ScoreError, hint: &str) -> Failure {
 
 fn rubric(path: &Path) -> Result<LoadedRubric, Failure> {
     if !path.is_file() {
-        let hint = "name an interaction file, as a job's `interaction:` does";
+        let hint = "pass an interaction file, like `interaction:` of a job";
         return Err(Failure::from(Missing::Rubric(path.to_owned())).hint(Some(hint)));
     }
     score::load_rubric(path, &variable).map_err(|error| match error {
@@ -85,7 +85,7 @@ fn rubric(path: &Path) -> Result<LoadedRubric, Failure> {
     })
 }
 
-/// What scores, and what must not appear in any output.
+/// Returns the scorer, and a redactor for its secrets.
 fn scorer(args: &Score) -> Result<(Scorer, Redactor), Failure> {
     let loaded = match (&args.config, args.metric) {
         (Some(path), _) => {
@@ -105,7 +105,7 @@ fn scorer(args: &Score) -> Result<(Scorer, Redactor), Failure> {
     Ok((Scorer::new(metric, judge)?, Redactor::new(secrets)))
 }
 
-/// What the command says of the judge, in the words of a configuration.
+/// Returns the options of the judge as overrides of a benchmark configuration.
 fn overrides(args: &Score) -> Vec<Override> {
     let text = |text: &String| serde_json::Value::from(text.as_str()).to_string();
     let settings = [
@@ -121,12 +121,11 @@ fn overrides(args: &Score) -> Vec<Override> {
     settings.into_iter().filter_map(setting).collect()
 }
 
-/// The judge that the command describes all by itself.
+/// Returns the judge from the command line alone.
 fn judge(args: &Score) -> Result<LoadedBenchmark, Failure> {
-    let hint =
-        "give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration";
+    let hint = "pass --evaluator-model and --evaluator-base-url, or --config with a benchmark configuration";
     let model_name = args.model.clone().ok_or_else(|| Failure::from(Missing::Model).hint(Some(hint)))?;
-    let who = "the model that judges";
+    let who = "the judge";
     let (base_url, api_key) = endpoint(args.base_url.as_ref(), args.api_key_var.as_ref(), who, hint)?;
     let defaults = RolloutConfig::default();
     let config = RolloutConfig {
@@ -139,11 +138,11 @@ fn judge(args: &Score) -> Result<LoadedBenchmark, Failure> {
         ..defaults
     };
     LoadedBenchmark::new(config, &variable).map_err(|problems| {
-        Failure::from("the judge cannot be used so").details(problems.render(true)).hint(Some(hint))
+        Failure::from("invalid judge settings").details(problems.render(true)).hint(Some(hint))
     })
 }
 
-fn tell(report: &str, evaluation: &Path) -> Result<(), Failure> {
+fn print_report(report: &str, evaluation: &Path) -> Result<(), Failure> {
     super::print(&format!("{report}\n\nwritten to {}", evaluation.display()))?;
     Ok(())
 }
@@ -168,7 +167,7 @@ fn report(scored: &Scored) -> String {
     let mut text = table(vec![heading, row]);
     if let Some(before) = before.filter(|before| before.tasks < evaluation.evaluated_tasks) {
         text.push_str(&format!(
-            "\nonly {} had a score before; the change is theirs",
+            "\nthe change is computed over the {} with an earlier score",
             count(before.tasks, "answer")
         ));
     }
@@ -187,7 +186,7 @@ fn report(scored: &Scored) -> String {
         let reason = evaluation.evaluations.iter().find_map(|found| found.details.get("error")?.as_str());
         let reason = first_line(reason.unwrap_or_default());
         let warning = paint(ODD, "warning:");
-        text.push_str(&format!("\n{warning} the judge failed for {failures}, which count as 0: {reason}"));
+        text.push_str(&format!("\n{warning} the judge failed for {failures}, scored as 0: {reason}"));
     }
     text + &ignored(scored.foreign_lines)
 }
@@ -221,7 +220,7 @@ fn rubric_report(scored: &RubricScored) -> String {
     if let Some(reason) = failures.clone().find_map(|found| found.errors.first()) {
         let failures = count(failures.count() as u64, "rollout");
         let (warning, reason) = (paint(ODD, "warning:"), first_line(reason));
-        text.push_str(&format!("\n{warning} the rubric failed in part for {failures}: {reason}"));
+        text.push_str(&format!("\n{warning} parts of the rubric failed for {failures}: {reason}"));
     }
     text + &ignored(scored.foreign_lines)
 }
@@ -229,8 +228,8 @@ fn rubric_report(scored: &RubricScored) -> String {
 fn ignored(foreign: u64) -> String {
     match foreign {
         0 => String::new(),
-        1 => "\nignored: 1 line that is no answer".to_owned(),
-        lines => format!("\nignored: {lines} lines that are no answers"),
+        1 => "\nignored: 1 line that is not an answer".to_owned(),
+        lines => format!("\nignored: {lines} lines that are not answers"),
     }
 }
 

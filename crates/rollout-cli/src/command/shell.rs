@@ -1,4 +1,4 @@
-//! `rollout shell` and `rollout attach`: a shell where a task runs, or where it ran.
+//! `rollout shell` and `rollout attach`: a shell in a new or a preserved environment.
 
 use std::{
     fs, io,
@@ -23,23 +23,23 @@ use crate::{
     terminal::{self, Session},
 };
 
-/// Where the instruction is, as in a job that does not say otherwise.
+/// The path of the instruction, the same as the default of a job.
 const INSTRUCTION: &str = "/tmp/instruction.md";
 
-/// Bash where there is one, with the variable that agents find the instruction by.
+/// Starts bash, or sh if bash is missing, with the variable that gives agents the path of the instruction.
 const SHELL: &str = "export ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md
 if command -v bash > /dev/null; then exec bash; else exec sh; fi";
 
-/// Why there is nothing to attach to.
+/// Why `attach` failed.
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
-    #[error("{} is not a trial's directory", dir.display())]
+    #[error("{} is not a trial directory", dir.display())]
     NotATrial { dir: PathBuf, source: io::Error },
-    #[error("{} is not the result of a trial", path.display())]
+    #[error("{} is not a valid trial result", path.display())]
     NotAResult { path: PathBuf, source: serde_json::Error },
-    #[error("the environment of this trial was not kept")]
+    #[error("the environment of this trial was not preserved")]
     NotKept,
-    #[error("the environment was made by {0}, which this version cannot open")]
+    #[error("the environment has an unsupported provider: {0}")]
     Provider(String),
 }
 
@@ -65,10 +65,10 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     };
     let environment = provider.create(spec).await?;
     let session = async {
-        furnish(environment.as_ref(), &task, args.with_tests).await?;
+        copy_files(environment.as_ref(), &task, args.with_tests).await?;
         super::print(&paint(
             DIM,
-            "the instruction is in /tmp/instruction.md; what you change here is gone when you leave",
+            "the instruction is in /tmp/instruction.md; changes are discarded when you exit",
         ))?;
         enter(environment.as_ref()).await
     };
@@ -78,7 +78,7 @@ pub(crate) async fn shell(args: &Shell) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-/// The provider that was asked for, else the one of a job that names none.
+/// Starts the requested provider, or the default provider of a job.
 async fn shell_provider(wanted: Option<ShellEnvironment>) -> Result<Arc<dyn Provider>, Failure> {
     let wanted = match wanted {
         Some(wanted) => wanted,
@@ -103,8 +103,8 @@ fn task(dir: &Path) -> Result<Task, Failure> {
     Ok(task)
 }
 
-/// Puts in place what agents find, and the tests if they are wanted.
-async fn furnish(environment: &dyn Environment, task: &Task, tests: bool) -> Result<(), EnvironmentError> {
+/// Copies the instruction and optionally the tests into the environment.
+async fn copy_files(environment: &dyn Environment, task: &Task, tests: bool) -> Result<(), EnvironmentError> {
     environment.make_dirs(&["/logs/agent", "/logs/verifier"], false).await?;
     environment.copy_to(&task.dir.join("instruction.md"), INSTRUCTION, CopyMode::Replace).await?;
     if tests {
@@ -113,7 +113,7 @@ async fn furnish(environment: &dyn Environment, task: &Task, tests: bool) -> Res
     Ok(())
 }
 
-/// Opens a shell in the environment that a trial left, and leaves it there again.
+/// Opens a shell in the preserved environment of a trial. The environment stays preserved.
 pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
     let (place, section) = record(&args.trial).map_err(|error| {
         let hint = match error {
@@ -121,7 +121,7 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
                 Some("set environment.preserve_env to on_failure or always, and run the trial again")
             }
             AttachError::NotATrial { .. } | AttachError::NotAResult { .. } => {
-                Some("give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>")
+                Some("pass a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>")
             }
             AttachError::Provider(_) => None,
         };
@@ -130,14 +130,14 @@ pub(crate) async fn attach(args: &Attach) -> Result<Exit, Failure> {
     terminal::require()?;
     let provider = run::provider(&section).await?;
     let environment = provider.reopen(&place).await?;
-    super::print(&paint(DIM, "what you change here stays; `rollout clean --preserved` removes it"))?;
+    super::print(&paint(DIM, "changes are kept; `rollout clean --preserved` removes the environment"))?;
     let session = enter(environment.as_ref()).await;
     environment.preserve().await?;
     session?.close();
     Ok(Exit::Success)
 }
 
-/// Where a trial's environment is kept, and how its provider is reached.
+/// Returns the id of a trial's preserved environment, and the configuration of its provider.
 fn record(dir: &Path) -> Result<(String, EnvironmentConfig), AttachError> {
     let path = dir.join("result.json");
     let text = fs::read(&path).map_err(|source| AttachError::NotATrial { dir: dir.to_owned(), source })?;
@@ -147,7 +147,7 @@ fn record(dir: &Path) -> Result<(String, EnvironmentConfig), AttachError> {
     let place = record.preserved.clone().ok_or(AttachError::NotKept)?;
     let section = match record.provider.as_str() {
         "native" => section(EnvironmentKind::Native, serde_json::json!({ "network": record.network })),
-        // A container keeps the network that it has.
+        // A container keeps its network, so there is nothing to configure.
         "docker" => section(EnvironmentKind::Docker, serde_json::json!({})),
         _ => return Err(AttachError::Provider(record.provider)),
     };
@@ -161,7 +161,7 @@ async fn enter(environment: &dyn Environment) -> Result<Session, Failure> {
     Ok(session)
 }
 
-/// The `environment` section of a job for one environment.
+/// Returns the `environment` section of a job with this provider.
 fn section(kind: EnvironmentKind, provider_config: serde_json::Value) -> EnvironmentConfig {
     EnvironmentConfig {
         kind: Some(kind),

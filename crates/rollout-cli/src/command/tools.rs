@@ -1,4 +1,4 @@
-//! `rollout tools`: tools for models, over HTTP and one at a time.
+//! `rollout tools`: serve tools to models over HTTP, list them, or call one.
 
 use std::{
     io::{self, BufRead as _, Read as _, Write as _},
@@ -27,38 +27,38 @@ use crate::{
     signals,
 };
 
-/// How long the end of a server waits for a beginning that is still under way.
+/// How long the server waits at its end for a warm-up that still runs.
 const WARM_UP_GRACE: Duration = Duration::from_secs(10);
 
-/// How many files a server may open. The limit can be a thousand million, and is passed on to programs, of which some
-/// close all that they could have.
+/// How many files a server may open. A system limit can be 10^9; child programs inherit it, and some of them close
+/// every possible file descriptor when they start.
 const OPEN_FILES: u64 = 1 << 16;
 
-/// How long the beginning of a server waits for MCP servers, whose tools it would name.
+/// How long the server waits for MCP servers before it starts without their tools.
 const MCP_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most bytes of settings that are read from stdin: thousands of paths.
+/// The maximum size of the settings on stdin, enough for thousands of paths.
 const MAX_SETTINGS: u64 = 16 << 20;
 
-/// The tools of MCP servers.
+/// The resource with the tools of MCP servers.
 const MCP: &str = "mcp";
 
-/// What is not tried before somebody asks for it: a whole desktop.
+/// The resource that is not warmed up, because it starts a whole desktop.
 const COSTLY: &str = "vm";
 
-/// Whose sessions those of `tools call` are.
+/// The worker id of `tools call`, which owns its sessions.
 const WORKER: &str = "command";
 
-/// Why tools cannot be served or called.
+/// Why a `tools` command failed.
 #[derive(Debug, thiserror::Error)]
 enum ToolsError {
-    #[error("the configuration of the tools cannot be used")]
+    #[error("invalid tools configuration")]
     Config,
-    #[error("no settings came from stdin: one line of JSON with a `token`")]
+    #[error("invalid settings on stdin: expected one line of JSON with a `token`")]
     Settings,
-    #[error("cannot listen at {address}")]
+    #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("{what} is not a JSON object")]
+    #[error("invalid {what}: expected a JSON object")]
     NotAnObject { what: &'static str, source: Option<serde_json::Error> },
     #[error("{message} (code {code})")]
     Called { code: u16, message: String },
@@ -76,7 +76,7 @@ pub(crate) async fn run(what: ToolsCommand) -> Result<Exit, Failure> {
 async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     allow_connections();
-    let danger = "anybody could run code and read files through the tools";
+    let danger = "anyone could run code and read files with the tools";
     let (guard, roots) = match args.settings_from_stdin {
         true => {
             let OwnerSettings { token, roots } = owner_settings()?;
@@ -108,7 +108,7 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
     if !args.host.is_loopback() {
         warn(
             "tools",
-            "requests and the token are not encrypted; let other machines in through a proxy with TLS",
+            "requests and the token are not encrypted; put a TLS proxy in front for other machines",
         )?;
     }
     if args.until_stdin_closes {
@@ -123,17 +123,18 @@ async fn serve_tools(args: &ToolsServe) -> Result<Exit, Failure> {
             Err(error) => Err(error.into()),
         },
     };
-    // Nothing else ends the processes of MCP servers that do not answer.
+    // Otherwise the processes of MCP servers that do not answer would stay.
     connecting.shutdown().await;
     if matches!(ended, Ok(Exit::Cancelled)) {
         return ended;
     }
-    // An engine that is just starting would leave something behind.
+    // A sandbox engine that is still starting would leave files behind.
     let _ = tokio::time::timeout(WARM_UP_GRACE, warming).await;
     ended
 }
 
-/// What the process that starts a server for itself gives it. Arguments and variables of a process can be read by others.
+/// Settings from the process that started the server. They come from stdin, because other users can read the arguments
+/// and the environment variables of a process.
 #[derive(Deserialize)]
 struct OwnerSettings {
     token: String,
@@ -147,43 +148,43 @@ fn owner_settings() -> Result<OwnerSettings, ToolsError> {
     serde_json::from_str(&line).map_err(|_| ToolsError::Settings)
 }
 
-/// Raises the number of files that this process may open: every connection is one, and tools need some of their own.
+/// Raises the limit of open files: every connection needs one, and tools need more.
 fn allow_connections() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let enough = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
     if limit.current.is_some_and(|now| now < enough) {
         limit.current = Some(enough);
-        // Without it there is room for fewer clients.
+        // On failure the server can only handle fewer clients.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Listens as soon as the names of all tools are known: those of MCP servers come from the servers. One that takes
-/// its time holds up nobody for long, and its tools are there when it is.
+/// Listens as soon as the names of all tools are known, which for MCP tools come from the MCP servers. A slow MCP
+/// server delays the start only for [`MCP_PATIENCE`]; its tools appear when it answers.
 async fn listen(
     service: &Arc<Service>,
     address: SocketAddr,
     connecting: &mut JoinSet<()>,
 ) -> Result<TcpListener, ToolsError> {
-    // Before that, so that a port that is taken is told at once.
+    // Bind first, so that a port in use is reported immediately.
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(|source| ToolsError::Listen { address, source })?;
     connecting.spawn(connect(Arc::clone(service)));
     if tokio::time::timeout(MCP_PATIENCE, connecting.join_next()).await.is_err() {
-        // Nobody may be reading.
-        let _ = warn(MCP, "not all servers answer yet; the tools of those that do are served");
+        // stderr may be closed.
+        let _ = warn(MCP, "some servers have not answered yet; serving the tools of the others");
         service.registry().refresh();
     }
     Ok(listener)
 }
 
-/// Connects to the MCP servers, and tells which of them cannot be reached.
+/// Connects to the MCP servers, and warns about those that cannot be reached.
 async fn connect(service: Arc<Service>) {
     warm_up(&service, &[MCP.to_owned()]).await;
 }
 
-/// Looks for what the other tools need, and tells what is missing.
+/// Checks what the other tools need, and warns about missing programs.
 async fn prepare(service: Arc<Service>) {
     let names = service.registry().resources().map(|(name, _)| name.to_owned());
     let names: Vec<String> = names.filter(|name| ![COSTLY, MCP].contains(&name.as_str())).collect();
@@ -192,7 +193,7 @@ async fn prepare(service: Arc<Service>) {
 
 async fn warm_up(service: &Service, names: &[String]) {
     for (name, error) in service.warm_up(Some(names)).await {
-        // Nobody may be reading.
+        // stderr may be closed.
         let _ = warn(&name, &error);
     }
 }
@@ -230,11 +231,11 @@ fn listing(registry: &Registry) -> String {
 
 async fn call(args: &ToolsCall) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
-    let params = object("what the tool is called with", &args.params)?;
+    let params = object("tool parameters", &args.params)?;
     let config = args.session_config.as_deref().map(|text| object("--session-config", text)).transpose()?;
     let service = service(args.config.as_deref(), &[])?;
     let called = async {
-        // A name that is known already needs none of the MCP servers.
+        // The MCP servers are needed only if the name is not known yet.
         if service.registry().find(&args.tool).is_err() {
             connect(Arc::clone(&service)).await;
         }
@@ -275,7 +276,7 @@ fn object(what: &'static str, text: &str) -> Result<Params, ToolsError> {
     }
 }
 
-/// The tools that a file describes, or those that need no file.
+/// Returns the tools of a configuration file, or the default tools.
 fn service(config: Option<&Path>, roots: &[PathBuf]) -> Result<Arc<Service>, Failure> {
     let mut config = match config {
         Some(path) => ToolsConfig::load(path, &load::variable)

@@ -1,4 +1,4 @@
-//! `rollout validate`: what is wrong with a job, a benchmark, a task or a dataset, without running anything.
+//! `rollout validate`: checks a job, a benchmark, a task or a dataset without running anything.
 
 use std::{error::Error, path::Path, sync::Arc};
 
@@ -21,16 +21,16 @@ use crate::{
     report::text::{BAD, GOOD, ODD, count, paint},
 };
 
-/// What was found.
+/// The problems and warnings of what was checked.
 #[derive(Debug, Default)]
 struct Findings {
-    /// What was looked at.
+    /// The name of what was checked.
     subject: String,
     problems: Vec<String>,
     warnings: Vec<String>,
 }
 
-/// Looks at everything and prints all that is wrong.
+/// Checks the path, and prints all problems and warnings.
 pub(crate) async fn run(args: &Validate) -> Result<Exit, Failure> {
     let path = args.path.as_path();
     let found = match path {
@@ -58,10 +58,10 @@ impl Findings {
         parts.join("\n\n")
     }
 
-    /// Says once which tasks the oracle cannot attempt.
+    /// Adds one warning for all tasks that the oracle cannot run.
     fn no_solution(&mut self, tasks: &[String]) {
         if !tasks.is_empty() {
-            let message = "there is no solution/solve.sh, so the oracle cannot attempt the task";
+            let message = "solution/solve.sh is missing, so the oracle cannot run";
             self.warnings.push(line(&who(tasks), message));
         }
     }
@@ -95,7 +95,7 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
     Ok(found)
 }
 
-/// The provider that a run would take, if it needs one.
+/// Connects to the provider that a run would use, if it needs one.
 async fn provider(loaded: &LoadedJob) -> Result<Option<Arc<dyn Provider>>, ConnectError> {
     if !loaded.config.needs_environment() {
         return Ok(None);
@@ -103,12 +103,12 @@ async fn provider(loaded: &LoadedJob) -> Result<Option<Arc<dyn Provider>>, Conne
     rollout::environment::check(&loaded.config.environment)?;
     match run::place() {
         Ok(place) => connect(&loaded.config.environment, &place).await.map(Some),
-        // A machine without a place for state can still read files.
+        // Without a state directory, the files can still be checked.
         Err(_) => Ok(None),
     }
 }
 
-/// Looks at the configuration of a benchmark, and at its questions.
+/// Checks a benchmark configuration and its questions.
 fn questions(path: &Path) -> Result<Findings, Failure> {
     let loaded =
         load_benchmark(path, &[], &load::variable).map_err(|problems| load::refused(path, &problems))?;

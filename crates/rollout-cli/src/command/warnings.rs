@@ -1,4 +1,4 @@
-//! What a reader should know before a job runs, each thing once however many tasks share it.
+//! Warnings before a job runs. A warning that applies to several tasks is printed once.
 
 use std::collections::HashSet;
 
@@ -12,10 +12,10 @@ use rollout::{
 
 use crate::report::text::{BAD, DIM, ODD, count, paint};
 
-/// Problems of one kind that are shown.
+/// How many problems of one kind are printed.
 const SHOWN: usize = 5;
 
-/// What tasks say that Rollout does not do, or reads differently, by task.
+/// Settings of tasks that Rollout does not support or interprets differently, by task.
 #[derive(Debug, Default)]
 pub(crate) struct TaskWarnings {
     datasets: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct TaskWarnings {
 }
 
 impl TaskWarnings {
-    /// Takes them from the datasets.
+    /// Collects the warnings of the datasets.
     pub(crate) fn of(datasets: &[PlanDataset]) -> Self {
         let mut warnings = Self::default();
         let tasks = datasets.iter().filter_map(|dataset| match dataset {
@@ -41,14 +41,14 @@ impl TaskWarnings {
         warnings
     }
 
-    /// Leaves those of tasks that are not in a plan out.
+    /// Drops the warnings of tasks that are not in the plan.
     pub(crate) fn within(mut self, plan: &Plan) -> Self {
         let planned: HashSet<_> = plan.tasks().iter().map(|task| (&task.dataset, &task.name)).collect();
         self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task)));
         self
     }
 
-    /// All of them, each kind once with its first source line.
+    /// Renders all warnings, each kind once with its first source line.
     pub(crate) fn render(&self) -> Vec<String> {
         let diagnostics = self
             .tasks
@@ -57,7 +57,7 @@ impl TaskWarnings {
         self.datasets.iter().cloned().chain(grouped(diagnostics)).collect()
     }
 
-    /// Those that change what a task means.
+    /// Renders the warnings about unsupported settings.
     pub(crate) fn unsupported(&self) -> Vec<String> {
         let diagnostics = self
             .tasks
@@ -66,7 +66,7 @@ impl TaskWarnings {
         grouped(diagnostics.filter(|(_, found)| found.code == Code::Unsupported))
     }
 
-    /// A line for each kind.
+    /// Renders one line for each kind of warning.
     pub(crate) fn short(&self) -> Vec<String> {
         let mut kinds: IndexMap<String, Vec<String>> = IndexMap::new();
         for (_, task, found) in &self.tasks {
@@ -80,7 +80,7 @@ impl TaskWarnings {
     }
 }
 
-/// Diagnostics with their source lines, those that say the same once.
+/// Renders diagnostics with their source lines, each message once.
 pub(crate) fn grouped<'a>(diagnostics: impl Iterator<Item = (&'a str, &'a Diagnostic)>) -> Vec<String> {
     let mut kinds: IndexMap<&str, (&Diagnostic, Vec<String>)> = IndexMap::new();
     for (task, found) in diagnostics {
@@ -93,12 +93,12 @@ pub(crate) fn grouped<'a>(diagnostics: impl Iterator<Item = (&'a str, &'a Diagno
     kinds.into_values().map(text).collect()
 }
 
-/// A warning about something that has no source line.
+/// Renders a warning that has no source line.
 pub(crate) fn line(about: &str, message: &str) -> String {
     format!("{} {about}: {message}", paint(ODD, "warning:"))
 }
 
-/// Names the first of those who share something, and counts the others.
+/// Returns the first name and the number of the others.
 pub(crate) fn who(names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -107,7 +107,7 @@ pub(crate) fn who(names: &[String]) -> String {
     }
 }
 
-/// What was found before a job, a line for each problem and few of each kind.
+/// Renders preflight findings, one line for each, and at most [`SHOWN`] of each kind.
 pub(crate) fn findings(findings: &[Finding], certain: bool) -> Vec<String> {
     let label = if certain { paint(BAD, "error:") } else { paint(ODD, "warning:") };
     let mut lines = Vec::new();

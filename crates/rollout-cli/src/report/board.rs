@@ -1,4 +1,4 @@
-//! Where a job stands: its events folded into counts, running trials and running metrics.
+//! The state of a job, computed from its events: counts, running trials and metrics.
 
 use std::{
     collections::BTreeMap,
@@ -17,80 +17,80 @@ use rollout::{
 
 use super::text::first_line;
 
-/// How many failures the summary points at.
+/// How many failed trials the summary lists.
 const POINTED_FAILURES: usize = 3;
 
-/// The state of a job as its events tell it.
+/// The state of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    /// What the trials are.
+    /// Whether the trials are those of a job or questions of a benchmark.
     pub kind: JobKind,
-    /// The job's directory; empty if nothing is kept.
+    /// The job's directory; empty if results are not saved.
     pub directory: PathBuf,
     /// Trials in the plan.
     pub total: u64,
-    /// Of these, finished in an earlier run.
+    /// Trials of the plan that finished in an earlier run.
     pub resumed: u64,
-    /// Finished in this run with a reward, or without an error where none was asked for.
+    /// Trials that finished in this run with a reward, or without an error if verification is disabled.
     pub completed: u64,
-    /// Failed in this run.
+    /// Trials that failed in this run.
     pub failed: u64,
-    /// Cut off by a cancel.
+    /// Trials that were interrupted by a cancellation.
     pub skipped: u64,
     /// Trials that run now, in the order of the plan.
     pub running: BTreeMap<TrialIndex, Running>,
-    /// What is computed while the job runs.
+    /// The metrics to compute while the job runs.
     pub metrics: Vec<JobMetric>,
-    /// What the finished trials came to, by agent, those of earlier runs included.
+    /// The totals of finished trials by agent, including earlier runs.
     pub agents: BTreeMap<AgentName, Totals>,
-    /// The first trials that failed and have files of their own.
+    /// The first failed trials that have their own files.
     pub failures: Vec<(TrialId, ErrorType)>,
-    /// Failed trials that have files of their own.
+    /// The number of failed trials that have their own files.
     pub failed_with_files: u64,
-    /// What trials failed through, in the order in which it came.
+    /// The causes of failures, in order of their first occurrence.
     pub causes: Vec<FailedCause>,
-    /// The first trial whose environment was kept.
+    /// The first trial whose environment was preserved.
     pub preserved: Option<Preserved>,
 }
 
-/// What trials failed through.
+/// The cause of failed trials.
 #[derive(Debug)]
 pub(crate) struct FailedCause {
-    /// The error of the first one.
+    /// The error.
     pub error: TrialError,
-    /// How many trials failed so.
+    /// The number of trials that failed with it.
     pub trials: u64,
-    /// Whether they have files of their own, which say more. Rollouts of models have none.
+    /// Whether the trials have their own files with details. Model rollouts have none.
     pub has_files: bool,
 }
 
-/// How many causes are counted. With more of them, each further failure is shown by itself.
+/// How many causes are counted. Failures with further causes are shown one by one.
 const KNOWN_CAUSES: usize = 100;
 
-/// An environment that was kept.
+/// A preserved environment.
 #[derive(Debug)]
 pub(crate) struct Preserved {
-    /// Whose it was.
+    /// The trial of the environment.
     pub trial: TrialId,
-    /// Its name, if it is a container of a Docker engine.
+    /// The container's name, if a Docker engine is used.
     pub container: Option<String>,
 }
 
 /// A trial that runs now.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Which one.
+    /// The trial.
     pub trial: TrialId,
-    /// Where it is.
+    /// Its current phase.
     pub phase: Option<Phase>,
-    /// When it left the queue, from the start of the reporter.
+    /// When it left the queue, relative to the start of the reporter.
     pub since: Duration,
-    /// The last line of its build or pull, while that goes on.
+    /// The last output line of a running build or pull.
     pub step: Option<String>,
 }
 
 impl Board {
-    /// Takes an event into account. `now` counts from the start of the reporter.
+    /// Updates the state with an event. `now` counts from the start of the reporter.
     pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
         match event {
             Event::JobStarted { kind, directory, total_trials, resumed_trials, metrics, earlier, .. } => {
@@ -127,7 +127,7 @@ impl Board {
         }
     }
 
-    /// Looks how far images have come, for the first trials that run: they can take minutes, without an event.
+    /// Reads the build logs of the first running trials. Images can take minutes without an event.
     pub(crate) fn look_at_images(&mut self, trials: usize) {
         let directory = &self.directory;
         let first = self.running.values_mut().take(trials);
@@ -168,17 +168,17 @@ impl Board {
         }
     }
 
-    /// Whether a trial failed with the same error before.
+    /// Whether an earlier trial failed with the same error.
     pub(crate) fn knows(&self, error: &TrialError) -> bool {
         self.causes.iter().any(|cause| cause.error == *error)
     }
 
-    /// Trials that need not run any more.
+    /// The number of trials that need not run any more.
     pub(crate) fn finished(&self) -> u64 {
         self.resumed + self.completed + self.failed
     }
 
-    /// The name of a trial for people. The questions of a benchmark have one model and one attempt each.
+    /// The displayed name of a trial. All questions of a benchmark have the same model and one attempt.
     pub(crate) fn name(&self, trial: &TrialId) -> String {
         match self.kind {
             JobKind::Job => trial.to_string(),
@@ -192,7 +192,7 @@ impl Board {
     }
 }
 
-/// The last line of a log that says something.
+/// Returns the last line of a log that is not empty.
 fn last_line(path: &Path) -> Option<String> {
     const LONGEST_LINE: u64 = 4096;
     let mut file = File::open(path).ok()?;
@@ -204,7 +204,7 @@ fn last_line(path: &Path) -> Option<String> {
     end.lines().rev().map(first_line).find(|line| !line.is_empty())
 }
 
-/// Whether a failed trial is a rollout of a model, which has a row and no directory.
+/// Whether a failed trial is a model rollout, which has a row but no directory.
 fn is_rollout(result: &TrialResult, error: ErrorType) -> bool {
     result.reward.is_some() || matches!(error, ErrorType::ModelFailed | ErrorType::InteractionFailed)
 }
@@ -217,7 +217,7 @@ pub(crate) fn unit(kind: JobKind) -> &'static str {
     }
 }
 
-/// Which trial a result belongs to.
+/// Returns the trial of a result.
 pub(crate) fn trial_of(result: &TrialResult) -> TrialId {
     TrialId {
         agent: result.agent_name.clone(),
@@ -227,7 +227,7 @@ pub(crate) fn trial_of(result: &TrialResult) -> TrialId {
     }
 }
 
-/// A path as a person would type it: relative to the working directory where it lies in there.
+/// Returns a path relative to the working directory if it is inside it, else unchanged.
 pub(crate) fn shown(path: &Path) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     let relative = path.strip_prefix(&here).or_else(|_| path.strip_prefix("."));

@@ -1,4 +1,4 @@
-//! The live display as lines of text: running trials, the bar, the running metrics.
+//! The live display as lines of text: running trials, a progress bar, and metrics.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::{
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// How often the display changes.
+/// The interval between updates of the display.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// The widest progress bar.
+/// The maximum width of the progress bar.
 const BAR_CHARS: usize = 30;
 
-/// The narrowest room in which the step of a build still tells something.
+/// The minimum width for showing the step of a build.
 const SHORTEST_STEP: usize = 10;
 
-/// Lines that are not trials: the bar, the metrics, and one that stays free for what is printed above.
+/// Lines that are not trials: the bar, the metrics, and an empty line for messages above.
 const OTHER_ROWS: usize = 3;
 
-/// Draws the job as it stands, in at most `width` columns and `height` rows.
+/// Draws the state of the job in at most `width` columns and `height` rows.
 pub(crate) fn frame(board: &Board, now: Duration, width: usize, height: usize) -> Vec<String> {
     let mut lines = running(board, now, width, height.saturating_sub(OTHER_ROWS).max(1));
     lines.push(bar(board, now, width));
@@ -46,7 +46,7 @@ fn running(board: &Board, now: Duration, width: usize, room: usize) -> Vec<Strin
             (name, running)
         })
         .collect();
-    // Spinner, gaps, phase and time leave this much for names.
+    // The spinner, gaps, phase and time need 24 columns.
     let names_width = names.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let names_width = names_width.min(width.saturating_sub(24));
     let spinner = SPINNER[(now.as_millis() / TICK.as_millis()) as usize % SPINNER.len()];
@@ -98,7 +98,7 @@ fn bar(board: &Board, now: Duration, width: usize) -> String {
     format!("{bar} {head} · {} · {time}", counts.join(" · "))
 }
 
-/// The running metrics of each agent; none before the first reward.
+/// Returns the current metrics of each agent, or None before the first reward.
 pub(crate) fn metrics(board: &Board, width: usize) -> Option<String> {
     let mut parts = Vec::new();
     for (agent, totals) in &board.agents {

@@ -1,4 +1,4 @@
-//! A job as JUnit XML, for CI systems: a suite per agent and dataset, a case per trial.
+//! JUnit XML for CI systems, with a suite per agent and dataset, and a case per trial.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use super::{
     text::{first_line, number},
 };
 
-/// Collects what the report needs of each trial.
+/// Collects the data of the report.
 #[derive(Debug, Default)]
 pub(crate) struct Junit {
     job: String,
@@ -34,19 +34,19 @@ struct Case {
 #[derive(Debug)]
 enum Outcome {
     Passed,
-    /// Graded, with a reward below the threshold.
+    /// The reward is below the threshold.
     Unsolved(f64),
-    /// Not graded, because of an error of this type.
+    /// An error prevented a reward.
     Error {
         kind: &'static str,
         message: String,
     },
-    /// Started, and not finished.
+    /// Started but not finished.
     Skipped,
 }
 
 impl Junit {
-    /// Takes an event into account.
+    /// Adds an event.
     pub(crate) fn apply(&mut self, event: &Event) {
         match event {
             Event::JobStarted { job, .. } => self.job.clone_from(job),

@@ -15,19 +15,19 @@ use super::{
     text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, number, paint, span},
 };
 
-/// How much of an error's message a line holds.
+/// The maximum length of an error message on a line.
 const MESSAGE_CHARS: usize = 400;
 
 /// Whether each finished trial gets a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// A line per finished trial: nothing else shows how far the job is.
+    /// A line for each finished trial.
     Every,
-    /// Only what went wrong: a live display shows the rest.
+    /// A line only for failures, because a live display shows the rest.
     Trouble,
 }
 
-/// The line for an event, given the state before it. None where the event has nothing to say.
+/// Returns the line for an event, given the state before it, or None if the event has no line.
 pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<String> {
     match event {
         Event::JobStarted {
@@ -45,10 +45,10 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
                 0 => String::new(),
                 earlier => format!(" ({earlier} finished earlier)"),
             };
-            // A job whose models need no containers runs nowhere in particular.
+            // Model rollouts without containers have no provider.
             let place = if provider == "none" { String::new() } else { format!(", on {provider}") };
             let kept = match directory.as_os_str().is_empty() {
-                true => "nothing is kept".to_owned(),
+                true => "results are not saved".to_owned(),
                 false => format!("results in {}", shown(directory).display()),
             };
             Some(format!(
@@ -66,7 +66,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
             short(error),
         )),
         Event::TrialFinished { result, .. } => {
-            // Many failures with one cause are one message.
+            // Failures with the same cause are reported once.
             let is_new = result.error.as_ref().is_some_and(|error| !before.knows(error));
             let trouble = result.standing() == Standing::Failed && is_new;
             (trouble || detail == Detail::Every).then(|| finished(result, before))
@@ -74,7 +74,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
         Event::TrialSkipped { index } => (detail == Detail::Every)
             .then(|| format!("{} {}  skipped", paint(DIM, "–"), name(*index, before))),
         Event::Cancelling => Some(format!(
-            "{} running {}s are torn down; press Ctrl-C again to stop at once",
+            "{} cleaning up running {}s; press Ctrl-C again to stop immediately",
             paint(ODD, "stopping:"),
             unit(before.kind),
         )),
@@ -83,7 +83,7 @@ pub(crate) fn line(event: &Event, before: &Board, detail: Detail) -> Option<Stri
     }
 }
 
-/// What a benchmark came to, and where it is.
+/// Renders the summary of a benchmark.
 fn benchmark(summary: &RolloutSummary) -> String {
     let RolloutSummary { total_tasks, successful_tasks, failed_tasks, .. } = summary;
     let answered = format!("{total_tasks}: {successful_tasks} answered, {failed_tasks} failed");
@@ -92,7 +92,7 @@ fn benchmark(summary: &RolloutSummary) -> String {
         lines.push((
             "score",
             match summary.evaluated_tasks {
-                0 => "—, nothing was evaluated".to_owned(),
+                0 => "—, no answer was evaluated".to_owned(),
                 _ => format!("{} on average, by {metric}", number(score)),
             },
         ));
@@ -102,17 +102,17 @@ fn benchmark(summary: &RolloutSummary) -> String {
         ("evaluation", &summary.evaluation_file),
         ("summary", &summary.summary_file),
     ];
-    let told = files.into_iter().filter_map(|(what, file)| Some((what, file.as_deref()?)));
-    lines.extend(told.map(|(what, file)| (what, shown(file).display().to_string())));
+    let written = files.into_iter().filter_map(|(what, file)| Some((what, file.as_deref()?)));
+    lines.extend(written.map(|(what, file)| (what, shown(file).display().to_string())));
     let dir = summary.results_file.as_deref().and_then(Path::parent).map(|dir| quoted(&shown(dir)));
     if summary.judge_failures > 0 {
         let answers = count(summary.judge_failures, "answer");
         let again =
             dir.as_ref().map(|dir| format!("; `rollout score {dir} --config FILE` judges them again"));
-        lines.push(("judge", format!("failed for {answers}, which count as 0{}", again.unwrap_or_default())));
+        lines.push(("judge", format!("failed for {answers}, scored as 0{}", again.unwrap_or_default())));
     }
     if let (Some(dir), 1..) = (&dir, summary.failed_tasks) {
-        lines.push(("again", format!("rollout resume {dir} --rerun error")));
+        lines.push(("rerun", format!("rollout resume {dir} --rerun error")));
     }
     columns(&lines).join("\n")
 }
@@ -158,7 +158,7 @@ fn name(index: TrialIndex, board: &Board) -> String {
     }
 }
 
-/// The kind of an error and the first line of its message.
+/// Returns the kind of an error and the first line of its message.
 pub(crate) fn short(error: &TrialError) -> String {
     format!("{}: {}", error.kind, clean(&error.message))
 }

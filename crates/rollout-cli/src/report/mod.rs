@@ -1,4 +1,4 @@
-//! What a person or a program sees of a job: its events as a live display, as lines, or as JSON.
+//! The output of a job: its events as a live display, as lines, or as JSON.
 
 mod board;
 mod frame;
@@ -29,19 +29,19 @@ use line::Detail;
 use crate::terminal::Mode;
 pub(crate) use table::{Align, lines as table};
 
-/// The form in which a job's events are shown.
+/// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// A display that is drawn again and again.
+    /// A live display that is redrawn.
     Live,
-    /// Lines that stay.
+    /// Lines of text.
     Plain,
-    /// One event per line, for programs.
+    /// One JSON event per line.
     Json,
 }
 
 impl Form {
-    /// A live display where there is a person at a terminal that can show one, else lines.
+    /// A live display if stdout is a terminal that supports it, else lines.
     pub(crate) fn for_people() -> Self {
         Self::choose(io::stdout().is_terminal(), |name| std::env::var(name).ok())
     }
@@ -53,15 +53,15 @@ impl Form {
     }
 }
 
-/// How often a job that is shown as lines prints its metrics, at most.
+/// The minimum interval between two lines with metrics.
 const METRICS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Shows the events of a job on standard output.
+/// Prints the events of a job to stdout.
 pub(crate) struct Reporter {
     start: Instant,
     board: Board,
     screen: Screen,
-    /// When metrics were last printed as a line, from the start.
+    /// When metrics were last printed, relative to the start.
     metrics_at: Duration,
     junit: Option<Junit>,
 }
@@ -71,7 +71,7 @@ enum Screen {
         bar: ProgressBar,
         color: bool,
         due: Instant,
-        /// Held while there is a display. Without a terminal to read from there is nothing to quieten.
+        /// The terminal mode without `^C`. None if stdin is not a terminal.
         _quiet: Option<Mode>,
     },
     Plain(Box<dyn Write + Send>),
@@ -85,7 +85,7 @@ enum Next {
 }
 
 impl Reporter {
-    /// Makes a reporter that also collects a JUnit report if `junit` is given.
+    /// Creates a reporter that also collects a JUnit report if `junit` is given.
     pub(crate) fn new(form: Form, junit: Option<Junit>) -> Self {
         let screen = match form {
             Form::Live => {
@@ -104,9 +104,9 @@ impl Reporter {
         Self { start: Instant::now(), board: Board::default(), screen, metrics_at: Duration::ZERO, junit }
     }
 
-    /// Shows events until the job drops its sender, and hands the JUnit report back.
+    /// Prints events until the job drops its sender, and returns the JUnit report.
     ///
-    /// Writes block, so this belongs on a thread of its own. It fails when nobody reads any more.
+    /// Writes block, so this must run on its own thread. It fails if the output is closed.
     pub(crate) fn run(
         mut self,
         mut events: UnboundedReceiver<Event>,
@@ -127,7 +127,7 @@ impl Reporter {
                 Next::Event(event) => self.show(&event, self.start.elapsed())?,
                 Next::Draw => {}
                 Next::End => {
-                    // A job that fails ends without a last event.
+                    // A job that fails sends no last event.
                     if let Screen::Live { bar, .. } = &self.screen {
                         bar.finish_and_clear();
                     }
@@ -138,7 +138,7 @@ impl Reporter {
         }
     }
 
-    /// Shows an event. `now` counts from the start.
+    /// Prints an event. `now` counts from the start.
     fn show(&mut self, event: &Event, now: Duration) -> io::Result<()> {
         if let Some(junit) = &mut self.junit {
             junit.apply(event);
@@ -180,7 +180,8 @@ impl Reporter {
         }
     }
 
-    /// The metrics so far as a line, if a trial ended and it is time. A live display shows them all the time.
+    /// Returns a line with the current metrics, if a trial ended and the interval has passed. A live display shows
+    /// metrics all the time.
     fn metrics_line(&mut self, event: &Event, now: Duration) -> Option<String> {
         let is_due = now.saturating_sub(self.metrics_at) >= METRICS_INTERVAL;
         if !is_due
@@ -196,7 +197,7 @@ impl Reporter {
         Some(text::paint(text::DIM, &format!("metrics after {finished} of {trials}: {metrics}")))
     }
 
-    /// Draws the live display again, if there is one and it is time.
+    /// Redraws the live display, if there is one and the interval has passed.
     fn draw(&mut self) {
         let now = Instant::now();
         if let Screen::Live { bar, color, due, .. } = &mut self.screen
@@ -217,7 +218,7 @@ fn colored(text: &str, color: bool) -> String {
     if color { text.to_owned() } else { anstream::adapter::strip_str(text).to_string() }
 }
 
-/// Columns and rows of the terminal. One column stays free: a full line would wrap on some terminals.
+/// Returns the columns and rows of the terminal. One column is not used, because a full line wraps on some terminals.
 fn terminal_size() -> (usize, usize) {
     match rustix::termios::tcgetwinsize(io::stdout()) {
         Ok(size) if size.ws_col > 1 && size.ws_row > 0 => (size.ws_col as usize - 1, size.ws_row as usize),

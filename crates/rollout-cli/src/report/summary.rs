@@ -1,4 +1,4 @@
-//! What stands on the terminal when a job is over.
+//! The summary at the end of a job.
 
 use rollout::{
     config::JobMetric,
@@ -17,7 +17,7 @@ use super::{
 /// How many causes of failures are shown.
 const SHOWN_CAUSES: usize = 3;
 
-/// Stands where a figure has nothing to be computed from.
+/// Printed instead of a figure that cannot be computed.
 const NOTHING: &str = "—";
 
 const COLUMNS: [(&str, Align); 11] = [
@@ -34,7 +34,7 @@ const COLUMNS: [(&str, Align); 11] = [
     ("time", Align::Right),
 ];
 
-/// The table of results, what failed, where everything lies and what to do next.
+/// Renders the results, the failures, the paths of the files, and the next commands.
 pub(crate) fn summary(result: &JobResult, board: &Board) -> String {
     let mut lines = vec![String::new()];
     lines.extend(results(result));
@@ -82,7 +82,7 @@ fn row(agent: &str, dataset: &str, totals: &Totals) -> Vec<String> {
     ]
 }
 
-/// What trials cost: a dash if nothing is known, and the least that it can be where not all is.
+/// Returns the cost of trials: a dash if it is unknown, and a lower bound if it is known only for some trials.
 fn cost(totals: &Totals) -> String {
     let finished = totals.completed_trials + totals.failed_trials;
     match (totals.known_cost_trials, totals.total_cost > 0.0) {
@@ -92,21 +92,20 @@ fn cost(totals: &Totals) -> String {
     }
 }
 
-/// What the column of excluded trials is, where there are any.
+/// Explains the column of excluded trials, if there are any.
 fn excluded(result: &JobResult) -> Option<String> {
     let excluded = result.totals.headline().excluded;
-    let parts =
-        [(excluded.failed_by_infrastructure, "the infrastructure"), (excluded.failed_by_task, "the task")];
-    let parts: Vec<String> = parts
-        .iter()
-        .filter(|(trials, _)| *trials > 0)
-        .map(|(trials, what)| format!("{trials} by {what}"))
-        .collect();
-    let text = format!("excluded from the pass rate: failed {}", parts.join(", "));
+    let parts = [
+        (excluded.failed_by_infrastructure, "infrastructure failure"),
+        (excluded.failed_by_task, "task failure"),
+    ];
+    let parts: Vec<String> =
+        parts.iter().filter(|(trials, _)| *trials > 0).map(|(trials, what)| count(*trials, what)).collect();
+    let text = format!("excluded from the pass rate: {}", parts.join(", "));
     (!parts.is_empty()).then(|| paint(DIM, &text))
 }
 
-/// Says why the job stopped though trials are left.
+/// Explains why the job stopped before all trials ran.
 fn stopped(result: &JobResult, board: &Board) -> Option<String> {
     let stop = result.stopped.as_ref()?;
     let trials = count(stop.failures, unit(board.kind));
@@ -118,17 +117,17 @@ fn stopped(result: &JobResult, board: &Board) -> Option<String> {
     ))
 }
 
-/// Says how many trials gave their agent more than one chance.
+/// Reports how many trials started their agent more than once.
 fn restarts(result: &JobResult) -> Option<String> {
     let trials = result.totals.restarted_trials;
     (trials > 0).then(|| {
         let trials = count(trials, "trial");
         let text = "started the agent more than once, because an earlier try failed";
-        format!("{} {trials} {text}: see `agent_starts` in result.json", paint(ODD, "restarted:"))
+        format!("{} {trials} {text}; see `agent_starts` in result.json", paint(ODD, "restarted:"))
     })
 }
 
-/// How certain the rates are, and how long and dear a trial is: columns that say something in some row.
+/// Renders confidence intervals, times and costs. Columns without any value are omitted.
 fn uncertainty(result: &JobResult) -> Vec<String> {
     let figures: Vec<_> = result
         .groups
@@ -161,10 +160,10 @@ fn uncertainty(result: &JobResult) -> Vec<String> {
     std::iter::once(String::new()).chain(lines.iter().map(|line| paint(DIM, line))).collect()
 }
 
-/// What a cell says of the trials of its row, if there is something to say.
+/// Returns the value of a cell, if there is one.
 type Cell = fn(&Figures) -> Option<String>;
 
-/// Columns of the table of uncertainty.
+/// The columns of the second table.
 const UNCERTAINTY: [(&str, Cell); 9] = [
     ("pass rate, 95%", |figures| {
         let interval = figures.headline.pass_rate?.interval;
@@ -183,14 +182,14 @@ const UNCERTAINTY: [(&str, Cell); 9] = [
     ("cost p90", |figures| Some(dollars(figures.cost_usd?.p90))),
 ];
 
-/// The chances of the most tries that all tasks have, if that is more than one.
+/// Returns pass@k and pass^k for the largest k above 1 that all tasks have attempts for.
 fn most_tries(figures: &Figures) -> Option<PassPoint> {
     let points = &figures.headline.pass_k;
     let all = points.first()?.tasks;
     points.iter().rev().find(|point| point.tasks == all && point.k > 1).copied()
 }
 
-/// The job's metrics by agent, but for a lone mean, which the table shows already.
+/// Renders the job's metrics by agent. A single mean is omitted, because the first table shows it.
 fn metrics(result: &JobResult, metrics: &[JobMetric]) -> Vec<String> {
     if metrics.is_empty() || metrics == [JobMetric::Mean] {
         return Vec::new();
@@ -268,7 +267,7 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
         pointers.push(("", format!("and {more} more, {whose}")));
     }
     if let Some(kept) = &board.preserved {
-        pointers.push(("look around", format!("rollout attach {}", quoted(&board.trial_dir(&kept.trial)))));
+        pointers.push(("inspect", format!("rollout attach {}", quoted(&board.trial_dir(&kept.trial)))));
         if let Some(container) = &kept.container {
             pointers.push(("", format!("docker exec -it {container} bash")));
         }
@@ -287,23 +286,25 @@ fn pointers(result: &JobResult, board: &Board) -> Vec<String> {
     }
     let directory = quoted(&directory);
     if result.stopped.is_some() {
-        pointers
-            .push(("go on", format!("remove the cause, then `rollout resume {directory} --rerun error`")));
+        pointers.push((
+            "continue",
+            format!("fix the cause, then run `rollout resume {directory} --rerun error`"),
+        ));
     } else if result.cancelled {
-        pointers.push(("go on", format!("rollout resume {directory}")));
+        pointers.push(("continue", format!("rollout resume {directory}")));
     } else if causes.count() > 0 {
-        pointers.push(("again", format!("rollout resume {directory} --rerun error")));
+        pointers.push(("rerun", format!("rollout resume {directory} --rerun error")));
     }
     columns(&pointers)
 }
 
-/// Lines of a word and what is to be said of it.
+/// Renders lines of a label and a text, with aligned texts.
 pub(crate) fn columns(lines: &[(&str, String)]) -> Vec<String> {
     let width = lines.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.iter().map(|(what, text)| format!("{}  {text}", paint(DIM, &format!("{what:<width$}")))).collect()
 }
 
-/// A path as a word of a shell command.
+/// Quotes a path for a shell.
 pub(crate) fn quoted(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@,".contains(c);

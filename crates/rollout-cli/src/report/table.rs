@@ -1,6 +1,6 @@
-//! Tables of plain text: columns as wide as their widest cell.
+//! Tables as plain text. A column is as wide as its widest cell.
 
-/// To which side a column's cells lean.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Names.
@@ -9,7 +9,7 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Lays rows out in columns, two spaces apart. The first row is the heading.
+/// Renders rows with columns two spaces apart. The first row is the heading.
 pub(crate) fn lines(columns: &[Align], rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)

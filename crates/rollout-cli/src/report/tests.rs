@@ -1,4 +1,4 @@
-//! Events replayed through the reporter: what a person sees, without a container.
+//! Replays events through the reporter and checks its output.
 
 use std::{
     io,
@@ -85,7 +85,7 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
     }
 }
 
-/// One attempt of the oracle; of the other agent two at the first task and one, without a score, at the second.
+/// The oracle attempts one task once. The other agent attempts the first task twice, and fails the second task once.
 fn statistics() -> Statistics {
     let task = |name: &str| stats::ReportTask {
         dataset: "quickstart".into(),
@@ -107,7 +107,7 @@ fn statistics() -> Statistics {
     Report::new(vec!["oracle".into(), "shell".into()], vec![task("hello"), task("sort")], trials).statistics()
 }
 
-/// A job of two agents in which everything happens that can be shown.
+/// A job of two agents with every kind of event.
 fn a_job() -> Vec<Event> {
     let oracle = trial("oracle", "hello", 1);
     let shell = trial("shell", "hello", 1);
@@ -187,7 +187,7 @@ fn a_job() -> Vec<Event> {
     ]
 }
 
-/// A place to write that the test can look into afterwards.
+/// A writer that the test can read afterwards.
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Vec<u8>>>);
 
@@ -218,7 +218,7 @@ fn replay(screen: fn(Box<Paper>) -> Screen, events: &[Event]) -> (String, Junit)
 }
 
 #[test]
-fn a_live_display_needs_a_terminal_that_can_show_one_and_a_person() {
+fn a_live_display_needs_a_capable_terminal_outside_ci() {
     let form = |terminal, variables: &[(&str, &str)]| {
         Form::choose(terminal, |name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
@@ -233,7 +233,7 @@ fn a_live_display_needs_a_terminal_that_can_show_one_and_a_person() {
 }
 
 #[test]
-fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
+fn a_pipe_gets_a_line_for_every_event_and_a_summary() {
     let (text, _) = replay(|paper| Screen::Plain(paper), &a_job());
     insta::assert_snapshot!(text, @"
     my-eval: 5 trials, 2 at a time, on native
@@ -243,7 +243,7 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
     ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
     [2/5] ○ shell/quickstart/hello__1  reward 0  2.1s
     [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
-    stopping: running trials are torn down; press Ctrl-C again to stop at once
+    stopping: cleaning up running trials; press Ctrl-C again to stop immediately
     – shell/quickstart/sort__2  skipped
 
     agent   dataset     trials  completed  failed  excluded  solved  pass rate  mean reward      cost  time
@@ -263,10 +263,10 @@ fn a_pipe_gets_a_line_for_whatever_happens_and_a_summary() {
       shell  quickstart  1  agent_execution_failed
 
     cancelled. 5 trials in 1m 01s: 2 completed, 1 failed, 2 skipped
-    results      jobs/my-eval/result.json
-    failure      jobs/my-eval/shell/quickstart/sort__1/error.txt  agent_execution_failed
-    look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
-    go on        rollout resume jobs/my-eval
+    results   jobs/my-eval/result.json
+    failure   jobs/my-eval/shell/quickstart/sort__1/error.txt  agent_execution_failed
+    inspect   rollout attach jobs/my-eval/shell/quickstart/hello__1
+    continue  rollout resume jobs/my-eval
     ");
 }
 
@@ -289,7 +289,7 @@ fn a_pipe_gets_the_metrics_at_intervals() {
 }
 
 #[test]
-fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
+fn failed_trials_count_and_unknown_figures_are_a_dash() {
     let summary = |kinds: &[ErrorType], unscored: u64, restarted: u64| {
         let mut totals = Totals::default();
         let scored = TrialSummary {
@@ -337,13 +337,13 @@ fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
     insta::assert_snapshot!(summary(&kinds, 0, 1), @"
     agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
     shell  set          12          1      11         2       1      10.0%          0.1     —  0.0s
-    excluded from the pass rate: failed 1 by the infrastructure, 1 by the task
+    excluded from the pass rate: 1 infrastructure failure, 1 task failure
     failed
       shell  set  9  agent_execution_failed
       shell  set  1  environment_start_failed
       shell  set  1  task_invalid
     12 trials in 5.0s: 1 completed, 11 failed
-    restarted: 1 trial started the agent more than once, because an earlier try failed: see `agent_starts` in result.json
+    restarted: 1 trial started the agent more than once, because an earlier try failed; see `agent_starts` in result.json
     results  result.json
     ");
     insta::assert_snapshot!(summary(&[], 2, 0), @"
@@ -355,7 +355,7 @@ fn an_agent_that_crashes_is_not_hidden_and_what_is_unknown_is_a_dash() {
 }
 
 #[test]
-fn a_container_that_was_kept_can_be_entered_by_the_docker_command_too() {
+fn a_preserved_container_is_shown_with_its_docker_command() {
     let mut events = a_job();
     for event in &mut events {
         if let Event::TrialFinished { result, .. } = event
@@ -366,11 +366,11 @@ fn a_container_that_was_kept_can_be_entered_by_the_docker_command_too() {
         }
     }
     let (text, _) = replay(|paper| Screen::Plain(paper), &events);
-    let pointers: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("look around")).collect();
+    let pointers: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("inspect")).collect();
     insta::assert_snapshot!(pointers.join("\n"), @"
-    look around  rollout attach jobs/my-eval/shell/quickstart/hello__1
-                 docker exec -it rollout-kept-hello-ab12 bash
-    go on        rollout resume jobs/my-eval
+    inspect   rollout attach jobs/my-eval/shell/quickstart/hello__1
+              docker exec -it rollout-kept-hello-ab12 bash
+    continue  rollout resume jobs/my-eval
     ");
 }
 
@@ -388,7 +388,7 @@ fn a_program_gets_every_event_as_a_line_of_json() {
 }
 
 #[test]
-fn a_live_display_prints_only_trouble_above_itself() {
+fn a_live_display_prints_only_failures_above_itself() {
     let mut board = Board::default();
     let mut lines = Vec::new();
     for event in a_job() {
@@ -401,7 +401,7 @@ fn a_live_display_prints_only_trouble_above_itself() {
     warning: memory limits are not enforced here
     ↻ shell/quickstart/sort__1  try 1 failed, next in 1.0s: environment_start_failed: no space left
     [3/5] ✗ shell/quickstart/sort__1  agent_execution_failed: exit code 3 & [31m<oops>  2.1s
-    stopping: running trials are torn down; press Ctrl-C again to stop at once
+    stopping: cleaning up running trials; press Ctrl-C again to stop immediately
     ");
 }
 
@@ -434,7 +434,7 @@ fn the_live_display_shows_running_trials_counts_and_metrics() {
 }
 
 #[test]
-fn a_build_or_pull_is_shown_by_the_last_line_of_its_log() {
+fn a_build_or_pull_shows_the_last_line_of_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let trial = trial("oracle", "hello", 1);
     let logs = dir.path().join(trial.to_string()).join("environment");
@@ -466,7 +466,7 @@ fn more_trials_than_rows_are_counted() {
       and 10 more
     ────────────────────────────── 0/5 · 0 completed · 0 failed · 1:06:40
     ");
-    assert!(drawn(&board, 4000, 80, 15).contains("task-11"), "twelve rows are room enough for twelve trials");
+    assert!(drawn(&board, 4000, 80, 15).contains("task-11"), "twelve rows show twelve trials");
 }
 
 #[test]
@@ -537,7 +537,7 @@ fn junit_has_a_suite_per_agent_and_dataset_and_holds_any_message() {
 }
 
 #[test]
-fn a_reader_that_went_away_ends_the_report() {
+fn a_closed_output_ends_the_report() {
     struct Gone;
     impl io::Write for Gone {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {

@@ -1,22 +1,22 @@
-//! Small pieces of text: times, numbers, colours, and strangers' words made safe to print.
+//! Formatting of times, numbers and colours, and sanitizing of untrusted text.
 
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use rollout::text::is_invisible;
 
-/// What went well.
+/// Success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// What went wrong.
+/// Failure.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
-/// What may surprise.
+/// Warning.
 pub(crate) const ODD: Style = AnsiColor::Yellow.on_default();
-/// What matters less.
+/// Less important text.
 pub(crate) const DIM: Style = Style::new().dimmed();
-/// What the eye should find first.
+/// Headings and names.
 pub(crate) const BOLD: Style = Style::new().bold();
 
-/// Wraps text in a style. Writers strip it where colours are not wanted.
+/// Wraps text in a style. Writers strip it if colours are disabled.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
@@ -31,7 +31,7 @@ pub(crate) fn clock(time: Duration) -> String {
     }
 }
 
-/// A finished time: `0.4s`, `2m 05s`, `1h 02m`.
+/// A duration: `0.4s`, `2m 05s`, `1h 02m`.
 pub(crate) fn span(seconds: f64) -> String {
     if seconds < 59.95 {
         return format!("{seconds:.1}s");
@@ -50,12 +50,12 @@ pub(crate) fn number(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A share of one: `83.3%`.
+/// A fraction as a percentage: `83.3%`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// An amount of US dollars, exact to the cent, or to four digits where it is less.
+/// An amount of US dollars with two decimals, or four below ten cents.
 pub(crate) fn dollars(amount: f64) -> String {
     if amount == 0.0 {
         "$0".to_owned()
@@ -83,8 +83,8 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// The first line that says something, with the next where it only announces that, without the characters
-/// that would move a terminal's cursor or turn the text around.
+/// Returns the first line that is not empty, joined with the next line if it ends with a colon. Control characters and
+/// invisible characters are removed, because they could move the cursor of a terminal or reverse the text.
 pub(crate) fn first_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut first = lines.next().unwrap_or_default().to_owned();
@@ -96,7 +96,7 @@ pub(crate) fn first_line(text: &str) -> String {
     first.chars().filter(|c| !c.is_control() && !is_invisible(*c)).collect()
 }
 
-/// The text in at most `width` characters, with an ellipsis where it was cut.
+/// Cuts the text to at most `width` characters, with an ellipsis at the cut.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_message_cannot_move_the_cursor() {
+    fn an_untrusted_message_cannot_move_the_cursor() {
         assert_eq!(first_line("\n  \u{1b}[2Jgone\u{7}\r\nsecond"), "[2Jgone");
     }
 

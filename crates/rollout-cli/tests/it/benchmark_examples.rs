@@ -40,7 +40,7 @@ fn run(example: &str) -> (String, Value) {
 fn settled(text: &str) -> String {
     let mut questions = Vec::new();
     let mut lines = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with("warning: there is little room")) {
+    for line in text.lines().filter(|line| !line.starts_with("warning: low disk space")) {
         if let Some((_, question)) = line.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
             questions.push(question.split(',').next().unwrap_or_default().to_owned());
             continue;

@@ -65,7 +65,7 @@ fn ended_runs_go_by_themselves_and_preserved_environments_by_their_flag() {
     insta::assert_snapshot!(cleaned(&job, &[]), @"
     removed 1 ended run
     kept 1 running job
-    kept 1 preserved environment removed by --preserved
+    kept 1 preserved environment remove with --preserved
     kept 0 host images
     kept 0 layers
     kept 0 agent snapshots
@@ -103,9 +103,9 @@ fn images_layers_and_snapshots_go_by_their_flag_and_come_back_when_they_are_need
     removed 0 ended runs
     kept 0 running jobs
     kept 0 preserved environments
-    kept 1 host image removed by --images
-    kept 1 layer removed by --images
-    kept 1 agent snapshot removed by --images
+    kept 1 host image remove with --images
+    kept 1 layer remove with --images
+    kept 1 agent snapshot remove with --images
     kept 0 git checkouts
     ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--dry-run"]), @"
@@ -197,7 +197,7 @@ fn what_a_preserved_environment_is_made_from_stays_with_it() {
     insta::assert_snapshot!(cleaned(&job, &["--images"]), @"
     removed 0 ended runs
     kept 0 running jobs
-    kept 2 preserved environments removed by --preserved
+    kept 2 preserved environments remove with --preserved
     removed 0 host images
     kept 1 host image in use
     removed 0 layers
@@ -285,7 +285,7 @@ fn checkouts_go_by_their_flag_unless_a_running_job_reads_from_them() {
     gate.arrival().pass();
     running.finish().expect(0);
     job.expect_nothing_running();
-    assert!(cleaned(&job, &[]).contains("kept 1 git checkout removed by --cache"));
+    assert!(cleaned(&job, &[]).contains("kept 1 git checkout remove with --cache"));
     assert!(cleaned(&job, &["--cache", "--dry-run"]).contains("to remove 1 git checkout"));
     assert_eq!(entries(&job, "git"), 1);
     assert!(cleaned(&job, &["--cache"]).contains("removed 1 git checkout"));
@@ -310,8 +310,8 @@ fn a_disk_with_little_room_is_told_once_when_a_job_starts() {
         .map(|event| event["message"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("of 64.0 MiB are free"), "{told:?}");
-    assert!(told[0].ends_with("`rollout clean --images --cache` makes room"), "{told:?}");
+    assert!(told[0].contains("of 64.0 MiB free"), "{told:?}");
+    assert!(told[0].ends_with("`rollout clean --images --cache` frees space"), "{told:?}");
 }
 
 fn mount(arguments: &[&str], target: &Path) {

@@ -66,7 +66,7 @@ fn help_teaches_the_first_steps() {
       init         Create a job or a task that is ready to run
       schema       Print the JSON Schema of a file, for editors
       doctor       Check what this machine can run, and suggest fixes
-      clean        Remove containers, files and processes left by earlier runs
+      clean        Remove containers and files left by earlier runs
       completions  Print a completion script for a shell
       help         Print this message or the help of the given subcommand(s)
 
@@ -185,7 +185,7 @@ fn mistakes_in_arguments_exit_with_2_and_say_what_is_possible() {
 fn init_makes_a_job_that_is_valid_and_overwrites_nothing() {
     let dir = temporary();
     insta::assert_snapshot!(seen(dir.path(), &["init", "job", "my-eval"]), @"
-    made my-eval/job.yaml and my-eval/tasks/hello
+    created my-eval/job.yaml and my-eval/tasks/hello
 
     run it      rollout my-eval/job.yaml
     add a task  rollout init task my-eval/tasks/<name>
@@ -197,7 +197,7 @@ fn init_makes_a_job_that_is_valid_and_overwrites_nothing() {
     ");
     insta::assert_snapshot!(seen(dir.path(), &["init", "job", "my-eval"]), @"
     --- stderr
-    error: my-eval exists already
+    error: my-eval already exists
     hint: choose another name, or remove it first
     --- exit 2
     ");
@@ -207,11 +207,11 @@ fn init_makes_a_job_that_is_valid_and_overwrites_nothing() {
 fn init_makes_a_task_whose_scripts_can_be_run() {
     let dir = temporary();
     insta::assert_snapshot!(seen(dir.path(), &["init", "task", "tasks/sort"]), @"
-    made the task tasks/sort
+    created the task tasks/sort
 
-    say what to do     tasks/sort/instruction.md
-    say what is right  tasks/sort/tests/test.sh
-    check it           rollout validate tasks/sort
+    edit the instruction  tasks/sort/instruction.md
+    edit the tests        tasks/sort/tests/test.sh
+    check the task        rollout validate tasks/sort
     --- exit 0
     ");
     for script in ["solution/solve.sh", "tests/test.sh"] {
@@ -221,13 +221,13 @@ fn init_makes_a_task_whose_scripts_can_be_run() {
     fs::write(dir.path().join("taken"), "").unwrap();
     insta::assert_snapshot!(seen(dir.path(), &["init", "task", "taken"]), @"
     --- stderr
-    error: taken exists already
+    error: taken already exists
     hint: choose another name, or remove it first
     --- exit 2
     ");
     insta::assert_snapshot!(seen(dir.path(), &["init", "task", ".."]), @"
     --- stderr
-    error: .. cannot be the name of a task
+    error: .. is not a valid task name
     cause: a name cannot be empty
     --- exit 2
     ");
@@ -244,7 +244,7 @@ fn a_dry_run_shows_the_plan_and_makes_nothing() {
     agents    oracle, nop
     datasets  tasks (1 task)
     provider  native, network host
-    results   jobs, in a directory named after the time of the start
+    results   jobs/<start time>
 
     first trials             build  install   agent  verifier
     oracle/tasks/hello__1  10m 00s   5m 00s  5m 00s    1m 00s
@@ -334,7 +334,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | gpus = 1
       | ^^^^
 
-    warning: task odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+    warning: task odd: solution/solve.sh is missing, so the oracle cannot run
 
     ✗ tasks (4 tasks): 2 problems, 2 warnings
     --- exit 2
@@ -346,7 +346,7 @@ fn validate_shows_every_broken_task_of_a_dataset() {
     2 | gpus = 1
       | ^^^^
 
-    warning: task odd: there is no solution/solve.sh, so the oracle cannot attempt the task
+    warning: task odd: solution/solve.sh is missing, so the oracle cannot run
 
     ✓ tasks/odd (1 task): 2 warnings
     --- exit 0
@@ -375,7 +375,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     [DIR]/tasks/broken is not a complete task:
     - tests/test.sh is missing
 
-    error: the job was refused: --strict, and its tasks have 2 problems
+    error: rejected by --strict: the tasks have 2 problems
     --- exit 2
     ");
     let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "fine", "--dry-run"]);
@@ -397,9 +397,9 @@ fn what_cannot_be_continued_is_told_with_what_to_do() {
     ");
     insta::assert_snapshot!(seen(dir.path(), &["attach", "."]), @"
     --- stderr
-    error: . is not a trial's directory
+    error: . is not a trial directory
     cause: No such file or directory (os error 2)
-    hint: give a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>
+    hint: pass a directory of the form <job>/<agent>/<dataset>/<task>__<attempt>
     --- exit 2
     ");
 }

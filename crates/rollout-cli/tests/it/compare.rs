@@ -56,8 +56,8 @@ fn agents_of_a_job_are_compared_task_by_task() {
     better                6  +0.333 (-0.524 to +1.19)  1.000  +33.3% (-52.4 to +100.0)  1.000    3     1      1.000     —  [time]
     broken                6                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000     —  [time]
       completed only      5                0 (0 to 0)  1.000      +0.0% (+0.0 to +0.0)  1.000    0     0      1.000
-    differences are means over tasks with their 95% intervals; p is that of a permutation test, adjusted by Holm's method for 2 comparisons;
-    a task is won if at least half of its attempts are solved here and fewer than half there
+    differences are means over tasks, with 95% confidence intervals; p is from a permutation test, adjusted by Holm's method for 2 comparisons;
+    a task is won if at least half of its attempts are solved, and fewer than half in the baseline
 
     only better solves 3 tasks
       set/t4
@@ -95,13 +95,13 @@ fn agents_of_a_job_are_compared_task_by_task() {
     insta::assert_snapshot!(again.stderr(), @"
     error: cannot write a.svg
     cause: File exists (os error 17)
-    hint: give another file, or remove it
+    hint: choose another file, or remove this one
     ");
     let nowhere = job.rollout(&["compare", "jobs/job", "--svg", "absent/a.svg"]).expect(2);
     insta::assert_snapshot!(nowhere.stderr(), @"
     error: cannot write absent/a.svg
     cause: No such file or directory (os error 2)
-    hint: make the directory first, or give a file in another one
+    hint: create the directory first
     ");
 }
 
@@ -122,8 +122,8 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
 
     against jobs/before/agent  tasks  mean reward      p             pass rate      p  won  lost  McNemar p  cost  time
     jobs/job/agent                 5   0 (0 to 0)  1.000  +0.0% (+0.0 to +0.0)  1.000    0     0          —     —  [time]
-    differences are means over tasks with their 95% intervals; p is that of a permutation test;
-    a task is won if at least half of its attempts are solved here and fewer than half there
+    differences are means over tasks, with 95% confidence intervals; p is from a permutation test;
+    a task is won if at least half of its attempts are solved, and fewer than half in the baseline
 
     only jobs/before/agent has 1 task
       set/t6

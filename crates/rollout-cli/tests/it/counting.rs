@@ -65,9 +65,7 @@ fn what_the_infrastructure_or_the_task_failed_is_left_out_of_the_rate_and_told()
     let finished = job.run().expect(1);
     insta::assert_snapshot!(row(&finished.stdout(), "oracle"), @"oracle set 3 1 2 2 1 100.0% 1 —");
     assert!(
-        finished
-            .stdout()
-            .contains("excluded from the pass rate: failed 1 by the infrastructure, 1 by the task"),
+        finished.stdout().contains("excluded from the pass rate: 1 infrastructure failure, 1 task failure"),
         "{}",
         finished.stdout()
     );

@@ -32,7 +32,7 @@ fn doctor_tells_what_the_engine_is_and_that_jobs_take_it() {
     for (engine, name) in [(TestEngine::shared(), "docker 20"), (TestEngine::podman(), "podman 4")] {
         let said = job().env("DOCKER_HOST", engine.host()).rollout(&["doctor"]).expect(0).stdout();
         let at = format!(", at {}", engine.host());
-        for part in [name, ", API 1.", &at, "storage driver ", ", cgroup v", " of memory", " free for "] {
+        for part in [name, ", API 1.", &at, "storage driver ", ", cgroup v", " of memory", " free in "] {
             assert!(said.contains(part), "{part:?} is not in {said}");
         }
         assert!(said.contains("without `environment.type` run on docker"), "{said}");
@@ -48,7 +48,7 @@ fn doctor_tells_where_it_looked_for_an_engine_and_fails_only_if_nothing_works() 
     let said = doctor(&[], 0);
     assert!(said.contains("– docker  no Docker engine answers"), "{said}");
     assert!(said.contains("unix:///run/podman/podman.sock: there is no such socket"), "{said}");
-    assert!(said.contains("without `environment.type` run natively"), "{said}");
+    assert!(said.contains("without `environment.type` run on native"), "{said}");
     let said = doctor(&[("DOCKER_HOST", MISSING)], 0);
     assert!(said.contains("! docker  no Docker engine answers") && said.contains(MISSING), "{said}");
     // Native environments need a directory to keep their files in.
@@ -94,22 +94,22 @@ fn clean_removes_what_a_killed_job_left_and_nothing_of_one_that_runs_or_of_other
     to remove 1 container of ended runs
     kept 1 container of running jobs
     kept 0 preserved containers
-    kept 1 built image removed by --images
+    kept 1 built image remove with --images
     kept 0 environment images
     kept 1 environment image in use
     kept 0 agent snapshots
-    kept build cache, also of other builds removed by --cache
+    kept build cache, shared with other builds remove with --cache
     ");
     assert!(engine.containers().iter().any(|name| name.contains("killed")));
     insta::assert_snapshot!(cleaned(&job, &[]), @"
     removed 1 container of ended runs
     kept 1 container of running jobs
     kept 0 preserved containers
-    kept 1 built image removed by --images
+    kept 1 built image remove with --images
     kept 0 environment images
     kept 1 environment image in use
     kept 0 agent snapshots
-    kept build cache, also of other builds removed by --cache
+    kept build cache, shared with other builds remove with --cache
     ");
     let left = engine.containers();
     assert!(left.len() == 2 && left.contains("somebody-elses"), "{left:?}");
@@ -137,33 +137,33 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     insta::assert_snapshot!(cleaned(&job, &[]), @"
     removed 0 containers of ended runs
     kept 0 containers of running jobs
-    kept 1 preserved container removed by --preserved
-    kept 1 built image removed by --images
+    kept 1 preserved container remove with --preserved
+    kept 1 built image remove with --images
     kept 0 environment images
     kept 1 environment image in use
-    kept 1 agent snapshot removed by --images
-    kept build cache, also of other builds removed by --cache
+    kept 1 agent snapshot remove with --images
+    kept build cache, shared with other builds remove with --cache
     ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--cache", "--dry-run"]), @"
     to remove 0 containers of ended runs
     kept 0 containers of running jobs
-    kept 1 preserved container removed by --preserved
+    kept 1 preserved container remove with --preserved
     to remove 1 built image
     to remove 0 environment images
     kept 1 environment image in use
     to remove 1 agent snapshot
-    to remove build cache, also of other builds
+    to remove build cache, shared with other builds
     ");
     assert_eq!(engine.images(), made);
     insta::assert_snapshot!(cleaned(&job, &["--images"]), @"
     removed 0 containers of ended runs
     kept 0 containers of running jobs
-    kept 1 preserved container removed by --preserved
+    kept 1 preserved container remove with --preserved
     removed 1 built image
     removed 0 environment images
     kept 1 environment image in use
     removed 1 agent snapshot
-    kept build cache, also of other builds removed by --cache
+    kept build cache, shared with other builds remove with --cache
     ");
     assert!(engine.containers().iter().any(|name| name.starts_with("rollout-kept-")));
     insta::assert_snapshot!(cleaned(&job, &["--images", "--preserved", "--dry-run"]), @"
@@ -173,7 +173,7 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     to remove 0 built images
     to remove 1 environment image
     to remove 0 agent snapshots
-    kept build cache, also of other builds removed by --cache
+    kept build cache, shared with other builds remove with --cache
     ");
     insta::assert_snapshot!(cleaned(&job, &["--images", "--cache", "--preserved"]), @"
     removed 0 containers of ended runs
@@ -182,7 +182,7 @@ fn images_of_rollout_go_by_their_flag_and_those_of_others_stay() {
     removed 0 built images
     removed 1 environment image
     removed 0 agent snapshots
-    removed build cache, also of other builds
+    removed build cache, shared with other builds
     ");
     assert_eq!(engine.images(), before);
     assert_eq!(engine.containers().len(), 0);
@@ -214,7 +214,7 @@ fn an_image_that_goes_while_a_job_runs_is_made_again_when_it_is_wanted() {
     removed 1 environment image
     kept 1 environment image in use
     removed 0 agent snapshots
-    kept build cache, also of other builds removed by --cache
+    kept build cache, shared with other builds remove with --cache
     ");
     arrival.pass();
     let finished = running.finish().expect(0);
@@ -233,7 +233,7 @@ fn podman_is_cleaned_alike() {
     job.run().expect(0);
     let said = job.rollout(&["clean", "--dry-run"]).expect(0).stdout();
     assert!(said.contains("\npodman 4") && !said.contains("build cache"), "{said}");
-    assert!(said.contains("preserved container") && said.contains("removed by --preserved"), "{said}");
+    assert!(said.contains("preserved container") && said.contains("remove with --preserved"), "{said}");
     let kept = engine.containers().into_iter().find(|name| name.contains("cleaned-on-podman")).unwrap();
     engine.docker(&["rm", "--force", &kept]);
 }

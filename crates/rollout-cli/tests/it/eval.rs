@@ -91,7 +91,7 @@ fn a_failed_question_is_an_exit_status_of_1_and_is_named() {
     let shown = shown(&finished);
     assert!(shown.contains("failure  q2  model_failed"), "{shown}");
     assert!(shown.contains("questions   2: 1 answered, 1 failed"), "{shown}");
-    assert!(shown.contains("again       rollout resume jobs/job --rerun error"), "{shown}");
+    assert!(shown.contains("rerun       rollout resume jobs/job --rerun error"), "{shown}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn where_nothing_was_evaluated_there_is_no_score() {
     let job = benchmark(&server, &[json!({"id": "q", "question": "What is 1+1?"})], json!({}));
     let finished = job.rollout(&["eval", "config.json"]).expect(0);
     let shown = shown(&finished);
-    assert!(shown.contains("score       —, nothing was evaluated"), "{shown}");
+    assert!(shown.contains("score       —, no answer was evaluated"), "{shown}");
     assert!(
         shown.contains(
             "m      questions       1          1       0         0       —          —            —"
@@ -137,7 +137,7 @@ fn a_judge_that_fails_is_an_exit_status_of_1_and_is_told() {
     let finished = job.rollout(&["eval", "config.json"]).expect(1);
     let shown = shown(&finished);
     assert!(
-        shown.contains("failed for 2 answers, which count as 0; `rollout score jobs/job --config FILE`"),
+        shown.contains("failed for 2 answers, scored as 0; `rollout score jobs/job --config FILE`"),
         "{shown}"
     );
     job.rollout(&["resume", "jobs/job"]).expect(1);
@@ -279,7 +279,7 @@ fn nothing_but_the_summary_is_written_where_results_are_not_saved() {
     let server = ModelServer::arithmetic();
     let job = benchmark(&server, &sums(), json!({"save_results": false}));
     let finished = job.rollout(&["eval", "config.json"]).expect(0);
-    assert!(finished.stdout().contains("nothing is kept"), "{}", finished.stdout());
+    assert!(finished.stdout().contains("results are not saved"), "{}", finished.stdout());
     assert!(matches!(files(&job).as_slice(), [one] if one.starts_with("summary_questions_")));
     assert!(!job.root().join("rollout.log").exists());
 }
@@ -333,10 +333,7 @@ fn an_export_of_answers_says_what_they_lack() {
     job.rollout(&["eval", "config.json"]).expect(0);
     let finished = job.rollout(&["export", "rl", "jobs/job", "--out", "samples"]).expect(2);
     let said = finished.stderr();
-    assert!(
-        said.contains("3 answers of a benchmark, without tokens") && said.contains("token_ids"),
-        "{said}"
-    );
+    assert!(said.contains("3 benchmark answers without tokens") && said.contains("token_ids"), "{said}");
 }
 
 /// The processes of tool servers that a run of this job started.

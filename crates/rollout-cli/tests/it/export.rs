@@ -98,8 +98,8 @@ fn rollouts_saved_without_their_turns_are_told_with_the_setting() {
     let job = job(&server, &["sums"], &[], true);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: jobs/job gives no training samples: 2 rollouts saved without `trajectory`
-    hint: set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
+    error: no training samples in jobs/job: 2 rollouts saved without `trajectory`
+    hint: set `state_columns: [trajectory]` in the interaction, and run the job again
     ");
     assert!(!job.root().join("out").exists());
 }
@@ -110,8 +110,8 @@ fn rollouts_without_tokens_are_told_with_the_setting() {
     let job = job(&server, &["sums"], &["trajectory"], false);
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: jobs/job gives no training samples: 2 rollouts without token ids
-    hint: set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
+    error: no training samples in jobs/job: 2 rollouts without token ids
+    hint: set `token_ids: true` for the model, and run the job again; the model's server must return token ids, as vLLM does
     ");
 }
 
@@ -131,10 +131,10 @@ fn what_cannot_be_exported_is_counted_and_the_rest_is_exported() {
     fs::write(&rows, text + "{\"example_id\": 5, \"traj").unwrap();
     insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
     out/samples.jsonl: 1 sample with 4 tokens, 1 of them sampled, from 1 rollout
-    left out: 1 rollout saved without `trajectory`; set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were not saved cannot be made up
-    left out: 1 rollout without token ids; set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
-    left out: 1 rollout whose tokens and probabilities do not belong together; the server of the model gave more or fewer probabilities than tokens; update it
-    left out: 1 rollout whose `trajectory` is damaged; look at the file of rows: somebody may have changed it
+    left out: 1 rollout saved without `trajectory`; set `state_columns: [trajectory]` in the interaction, and run the job again
+    left out: 1 rollout without token ids; set `token_ids: true` for the model, and run the job again; the model's server must return token ids, as vLLM does
+    left out: 1 rollout with different numbers of tokens and probabilities; the model's server returned more or fewer probabilities than tokens; update the server
+    left out: 1 rollout with an invalid `trajectory`; the file of rows may have been edited
     ");
     assert_eq!(samples(&job, "out/samples.jsonl").len(), 1);
 }
@@ -170,9 +170,9 @@ fn models_that_solve_tasks_in_containers_give_samples_too() {
     job.run().expect(1);
     insta::assert_snapshot!(export(&job).expect(0).stdout(), @"
     out/policy/set/samples.jsonl: 1 sample with 4 tokens, 2 of them sampled, from 1 rollout
-    left out: 1 trial without a reward; an error kept them from one; `rollout resume --rerun error` runs them again
+    left out: 1 trial without a reward; these trials failed; `rollout resume --rerun error` runs them again
     out/oracle/set: 0 samples with 0 tokens, 0 of them sampled, from 0 rollouts
-    left out: 2 trials of which no conversation is kept; only agents that are models have turns to learn from
+    left out: 2 trials without a recorded conversation; only agents that are models have turns to train on
     ");
     let [sample] = samples(&job, "out/policy/set/samples.jsonl").try_into().unwrap();
     assert_eq!((&sample["token_ids"], &sample["loss_mask"]), (&json!([1, 2, 3, 4]), &json!([0, 1, 0, 1])));
@@ -206,7 +206,7 @@ fn a_build_without_parquet_says_how_to_get_it() {
     let finished = job.rollout(&["export", "rl", "jobs/job", "-o", "out", "--format", "parquet"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
     error: this build of Rollout cannot write Parquet
-    hint: build it with `cargo install --path crates/rollout-cli --features parquet`, or export as jsonl, which every library for data reads too
+    hint: build with `cargo install --path crates/rollout-cli --features parquet`, or export as jsonl
     ");
 }
 

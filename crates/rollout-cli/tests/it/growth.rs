@@ -245,7 +245,7 @@ fn a_resume_uses_the_provider_of_the_first_run() {
     let job = job.set("environment", json!({}));
     let refused = job.rollout(&["resume", "jobs/job"]).expect(2);
     assert!(
-        refused.stderr().contains("the job ran on docker, which cannot be used now"),
+        refused.stderr().contains("the job ran on docker, which is not available now"),
         "{}",
         refused.stderr()
     );

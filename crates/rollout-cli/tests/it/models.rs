@@ -277,7 +277,7 @@ fn a_dry_run_shows_the_plan_and_asks_nobody() {
 
     agents    gpt
     datasets  sums (2 tasks)
-    provider  none, as no trial needs an environment
+    provider  none: no trial needs an environment
     results   jobs/job
 
     first trials
@@ -296,14 +296,14 @@ fn examples_that_cannot_be_used_are_told_with_their_lines() {
         .file("data.jsonl", "{\"question\": \"1+1?\"}\n{\"answer\": 2}\nnot json\n");
     let finished = job.rollout(&["validate", "job.yaml"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: dataset `sums` cannot be loaded
+    error: cannot load dataset `sums`
     cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at column 2
     ");
     let finished = job.run().expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: dataset `sums` cannot be loaded
+    error: cannot load dataset `sums`
     cause: the examples in data.jsonl cannot be used
     cause: the dataset has 1 bad row:
       row 3: not JSON: expected ident at column 2

@@ -71,7 +71,7 @@ fn what_one_task_has_is_a_warning_and_the_others_run() {
     assert_eq!(finished.trial("oracle/set/late__1")["reward"], 1.0);
     assert_eq!(finished.trial("oracle/set/bad__1")["error"]["type"], "verifier_failed");
     let strict = job.rollout(&["run", "job.yaml", "--strict", "--set", "name=strict"]).expect(2);
-    assert!(strict.stderr().contains("the job was refused: --strict"), "{}", strict.stderr());
+    assert!(strict.stderr().contains("rejected by --strict"), "{}", strict.stderr());
     assert!(!job.root().join("jobs/strict").exists());
 }
 

@@ -45,7 +45,7 @@ fn saved_answers_are_scored_by_another_metric() {
     metric   tasks  evaluated  average  perfect                saved  change
     char_f1      5          3    0.857        2  0.667 (exact_match)   +0.19
     not evaluated: 1 question that failed, 1 question without a ground truth
-    ignored: 1 line that is no answer
+    ignored: 1 line that is not an answer
 
     written to eval/evaluation.json
     ");
@@ -134,7 +134,7 @@ fn a_judge_that_fails_counts_as_0_and_is_told() {
     let job = directory();
     let finished = score(&job, "eval", &judge_flags(&judge)).expect(1);
     assert!(
-        finished.stdout().contains("the judge failed for 3 answers, which count as 0"),
+        finished.stdout().contains("the judge failed for 3 answers, scored as 0"),
         "{}",
         finished.stdout()
     );
@@ -153,7 +153,7 @@ fn a_refused_key_writes_nothing() {
     insta::assert_snapshot!(text, @"
     error: the server refuses the key of the model that judges
     cause: URL/v1/chat/completions wants an API key and none is set; set `api_key`: 401 Unauthorized: Incorrect API key provided
-    hint: name the variable that holds its key with --evaluator-api-key-var
+    hint: pass the environment variable that contains the API key with --evaluator-api-key-var
     ");
     assert!(!job.root().join("eval/evaluation.json").exists());
 }
@@ -171,21 +171,21 @@ fn mistakes_of_the_command_are_told_with_what_to_do() {
     For more information, try '--help'.
     "#);
     insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement"]), @"
-    error: `llm_judgement` needs a model that judges
-    hint: give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration
+    error: `llm_judgement` requires a judge model
+    hint: pass --evaluator-model and --evaluator-base-url, or --config with a benchmark configuration
     ");
     insta::assert_snapshot!(told(&["score", "eval", "--metric", "llm_judgement", "--evaluator-model", "j"]), @"
-    error: it is not said where the server of the model that judges answers
-    hint: give --evaluator-model and --evaluator-base-url, or --config with a benchmark's configuration
+    error: no base URL for the judge
+    hint: pass --evaluator-model and --evaluator-base-url, or --config with a benchmark configuration
     ");
     let url = ["--evaluator-model", "j", "--evaluator-base-url", "http://127.0.0.1:9/v1"];
     let arguments =
         [&["score", "eval", "--metric", "llm_judgement", "--evaluator-api-key-var", "GONE"][..], &url]
             .concat();
-    insta::assert_snapshot!(told(&arguments), @"error: the variable GONE is not set, and it is to hold the key of the model that judges");
+    insta::assert_snapshot!(told(&arguments), @"error: no API key for the judge: the environment variable GONE is not set");
     insta::assert_snapshot!(told(&["score", "eval", "--rubric", "gone.yaml"]), @"
-    error: there is no rubric gone.yaml
-    hint: name an interaction file, as a job's `interaction:` does
+    error: rubric file gone.yaml not found
+    hint: pass an interaction file, like `interaction:` of a job
     ");
     insta::assert_snapshot!(told(&["score", "eval"]), @"
     error: the following required arguments were not provided:
@@ -277,7 +277,7 @@ fn conversations_of_a_benchmark_are_scored_by_a_rubric() {
     reward           5          1        2      0      +2
     contains                             1
     not evaluated: 4 rollouts that failed or were saved without a conversation
-    ignored: 1 line that is no answer
+    ignored: 1 line that is not an answer
 
     written to eval/evaluation.json
     ");

@@ -462,14 +462,14 @@ fn a_service_that_others_can_reach_needs_a_token() {
     let open = job(&server, 1);
     let finished = open.rollout(&["serve", "job.yaml", "--host", "0.0.0.0", "--port", "0"]).expect(2);
     insta::assert_snapshot!(finished.stderr(), @"
-    error: other machines can reach 0.0.0.0, and without a token anybody could spend the model's budget
-    hint: give --token-file FILE; clients send what is in it as `Authorization: Bearer …`
+    error: other machines can reach 0.0.0.0; without a token, anybody could spend the model's budget
+    hint: pass --token-file FILE; clients send the token as `Authorization: Bearer …`
     ");
     let weak = open.file("weak", "secret\n");
     let weak = weak.rollout(&["serve", "job.yaml", "--token-file", "weak", "--port", "0"]).expect(2);
     insta::assert_snapshot!(weak.stderr(), @"
     error: the token in weak is not one line of at least 16 visible ASCII characters
-    hint: make one with `openssl rand -hex 32`
+    hint: create a token with `openssl rand -hex 32`
     ");
 
     let guarded = job(&server, 1).file("token", "0123456789abcdef0123456789abcdef\n");

@@ -75,6 +75,6 @@ fn a_shell_without_a_terminal_is_refused() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(
         (output.status.code(), told.as_str()),
-        (Some(2), "error: a shell needs a terminal, and the standard input is none\n")
+        (Some(2), "error: a shell needs a terminal, but stdin is not a terminal\n")
     );
 }

@@ -1,12 +1,12 @@
-//! The part of `rollout clean` that is on a Docker engine.
+//! The part of `rollout clean` for a Docker engine.
 
 use rollout::environment::docker::{Engine, EngineError, EngineImage, ImageKind};
 
 use super::{Fate, Row, by_flag};
 use crate::{args::Clean, report::text::count};
 
-/// Removes what may go from an engine. Nothing is touched that Rollout did not make, but for the build cache:
-/// the engine does not tell whose that is.
+/// Removes unused containers, images and caches of an engine. Only objects that Rollout created are removed, except
+/// in the build cache, where the engine does not record the owner.
 pub(super) async fn clean(args: &Clean, engine: &Engine) -> Result<Vec<Row>, EngineError> {
     let (mut rows, gone) = containers(args, engine).await?;
     rows.extend(images(args, engine, &gone).await?);
@@ -14,7 +14,7 @@ pub(super) async fn clean(args: &Clean, engine: &Engine) -> Result<Vec<Row>, Eng
     Ok(rows)
 }
 
-/// The containers that Rollout made, and the names of those that go.
+/// Lists the containers that Rollout created, and returns the names of the removed ones.
 async fn containers(args: &Clean, engine: &Engine) -> Result<(Vec<Row>, Vec<String>), EngineError> {
     let dead = engine.sweep(args.dry_run).await?;
     let running = engine.running().await?;
@@ -36,14 +36,14 @@ async fn containers(args: &Clean, engine: &Engine) -> Result<(Vec<Row>, Vec<Stri
     Ok((rows, dead.into_iter().chain(preserved).map(|leftover| leftover.name).collect()))
 }
 
-/// The images that Rollout made. Those that were pulled are the user's. A dry run counts those as free whose
-/// containers would be gone.
+/// Lists the images that Rollout built. Pulled images belong to the user. A dry run counts an image as unused if its
+/// containers would be removed.
 async fn images(args: &Clean, engine: &Engine, gone: &[String]) -> Result<Vec<Row>, EngineError> {
     let found = engine.images().await?;
     let is_free = |image: &&EngineImage| image.used_by.iter().all(|container| gone.contains(container));
     let free = || found.iter().filter(is_free).map(|image| image.reference.as_str());
     let removed: Vec<String> = if args.images && !args.dry_run {
-        // Images are made of each other in the order of their kinds, and one that has another stays.
+        // Later kinds are built from earlier ones, and an image with dependent images cannot be removed.
         engine.remove_images(free().rev()).await?
     } else {
         free().map(str::to_owned).collect()
@@ -60,7 +60,7 @@ async fn images(args: &Clean, engine: &Engine, gone: &[String]) -> Result<Vec<Ro
             let stays = |image: &EngineImage| !removed.contains(&image.reference);
             let rows =
                 by_flag(noun, "--images", args.images, of_kind.map(|image| (stays(image), image.size)));
-            // Each size counts the layers that an image shares with others.
+            // The size of an image includes layers that it shares with other images.
             rows.into_iter().map(|row| match row.size {
                 Some(size) if row.some => Row { size: Some(format!("up to {size}")), ..row },
                 _ => row,
@@ -70,7 +70,7 @@ async fn images(args: &Clean, engine: &Engine, gone: &[String]) -> Result<Vec<Ro
 }
 
 async fn build_cache(args: &Clean, engine: &Engine) -> Result<Option<Row>, EngineError> {
-    // Podman's builds leave layers, which are images, and no cache beside them.
+    // Podman has no separate build cache: its build layers are images.
     if engine.facts().name == "podman" {
         return Ok(None);
     }
@@ -79,6 +79,6 @@ async fn build_cache(args: &Clean, engine: &Engine) -> Result<Option<Row>, Engin
     } else {
         engine.build_cache_size().await?
     };
-    let what = "build cache, also of other builds".to_owned();
+    let what = "build cache, shared with other builds".to_owned();
     Ok(Some(Row::sized(Fate::by("--cache", args.cache), what, bytes > 0, bytes)))
 }

@@ -1,4 +1,4 @@
-//! `rollout export`: files for other programs, made of the results of a job.
+//! `rollout export`: writes the results of a job as files for other programs.
 
 mod push;
 mod rl;
@@ -21,7 +21,7 @@ use crate::{
     report::text::{DIM, count, paint},
 };
 
-/// Exports what was asked for.
+/// Runs the export.
 pub(crate) fn run(args: &Export) -> Result<Exit, Failure> {
     match &args.what {
         ExportWhat::Rl(args) => pushing(&args.from, || rl::run(args)),
@@ -65,7 +65,7 @@ fn eee(args: &ExportEee) -> Result<Exit, Failure> {
     write(&args.from, "trial", |export| eee::write(export, &options))
 }
 
-/// Opens a job, makes files of it, pushes them if that is asked for, and tells what was made.
+/// Opens a job, writes its files, optionally pushes them, and prints what was written.
 fn write(
     from: &FromJob,
     noun: &str,
@@ -90,16 +90,15 @@ fn make_files(
     for reason in &made.left_out {
         super::print(&paint(DIM, &format!("left out: {reason}")))?;
     }
-    tell_unfinished(&export)?;
+    print_unfinished(&export)?;
     Ok(Exit::Success)
 }
 
-/// Tells that there will be more to export, if the job was cut short or still runs.
-fn tell_unfinished(export: &export::Export<'_>) -> Result<(), Failure> {
+/// Prints the number of unfinished trials, if the job was interrupted or still runs.
+fn print_unfinished(export: &export::Export<'_>) -> Result<(), Failure> {
     let text = match export.unfinished() {
         0 => return Ok(()),
-        1 => "1 trial that is not finished".to_owned(),
-        number => format!("{number} trials that are not finished"),
+        number => count(number, "unfinished trial"),
     };
     super::print(&paint(DIM, &format!("left out: {text}")))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! `--push-to-hub`: the files of an export, on a hub.
+//! `--push-to-hub`: pushes the files of an export to a hub.
 
 use std::{
     fs,
@@ -17,15 +17,15 @@ use crate::{
     runtime::on_runtime,
 };
 
-const TOLD_EVERY: Duration = Duration::from_secs(2);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Nothing was made, because it could not have been pushed.
+/// The output directory is not empty.
 #[derive(Debug, thiserror::Error)]
 #[error("{} is not empty, and everything in it would be pushed", .0.display())]
 struct NotEmpty(PathBuf);
 
-/// Makes files, and pushes them if that is asked for. What can be told to go wrong with that is told before anything
-/// is made.
+/// Writes the files, and pushes them if requested. The endpoint, the token and the output directory are checked before
+/// anything is written.
 pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failure>) -> Result<Exit, Failure> {
     let Some(repo) = &from.push_to_hub else { return make() };
     let endpoint = load::variable("HF_ENDPOINT").filter(|endpoint| !endpoint.trim().is_empty());
@@ -33,7 +33,7 @@ pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failur
     let failure = hinted(HubError::hint);
     let hub = Hub::new(endpoint.as_deref().unwrap_or(DEFAULT_ENDPOINT).trim(), token).map_err(&failure)?;
     if !is_free(&from.out) {
-        let hint = "give another directory: what has arrived on the hub is not sent again";
+        let hint = "choose another directory; files that are already on the hub are not sent again";
         return Err(Failure::from(NotEmpty(from.out.clone())).hint(Some(hint)));
     }
     let exit = make()?;
@@ -43,26 +43,26 @@ pub(super) fn pushing(from: &FromJob, make: impl FnOnce() -> Result<Exit, Failur
     })?;
     let unchanged = match pushed.unchanged {
         0 => String::new(),
-        number => format!(", {} there already", count(number as u64, "file")),
+        number => format!(", {} unchanged", count(number as u64, "file")),
     };
     print(&format!("pushed {}{unchanged}: {}", count(pushed.changed as u64, "file"), pushed.url))?;
     Ok(exit)
 }
 
-/// Whether a directory is not there, or empty.
+/// Whether a directory is missing or empty.
 fn is_free(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }
 
-/// Tells on standard error how far it is, if it takes long.
+/// Prints the progress to stderr every [`PROGRESS_INTERVAL`].
 fn progress() -> impl FnMut(PushProgress) + Send {
-    let mut told = Instant::now();
+    let mut last = Instant::now();
     move |progress| {
-        if told.elapsed() >= TOLD_EVERY {
-            told = Instant::now();
+        if last.elapsed() >= PROGRESS_INTERVAL {
+            last = Instant::now();
             let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
             let text = format!("sent {} of {} MB", megabytes(progress.sent), megabytes(progress.total));
-            // Only for whoever waits.
+            // The push works without progress messages, so write errors are ignored.
             let _ = writeln!(anstream::stderr().lock(), "{}", paint(DIM, &text));
         }
     }

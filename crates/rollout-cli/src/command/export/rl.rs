@@ -1,4 +1,4 @@
-//! `rollout export rl`: training samples, made of the turns of a model.
+//! `rollout export rl`: training samples from the turns of a model.
 
 use std::{
     collections::BTreeMap,
@@ -25,21 +25,21 @@ use crate::{
     report::text::{DIM, count, paint},
 };
 
-/// Why there are no samples.
+/// Why the export failed.
 #[derive(Debug, thiserror::Error)]
 enum RlError {
-    #[error("{} gives no training samples: {reasons}", path.display())]
+    #[error("no training samples in {}: {reasons}", path.display())]
     NoSamples { path: PathBuf, reasons: String },
     #[cfg(not(feature = "parquet"))]
     #[error("this build of Rollout cannot write Parquet")]
     NoParquet,
 }
 
-/// Makes samples of the turns of a job.
+/// Exports the turns of a job as samples.
 pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
     #[cfg(not(feature = "parquet"))]
     if args.format == ExportFormat::Parquet {
-        return Err(no_parquet("export as jsonl, which every library for data reads too"));
+        return Err(no_parquet("export as jsonl"));
     }
     let failed = hinted(ExportError::hint);
     let job = SavedJob::open(&args.from.directory).map_err(|error| failed(error.into()))?;
@@ -62,48 +62,47 @@ pub(super) fn run(args: &ExportRl) -> Result<Exit, Failure> {
         summary.map(NewFile::finish).transpose().map_err(&failed)?;
         super::super::print(&tally.render(&made.unwrap_or(dir)))?;
     }
-    super::tell_unfinished(&export)?;
+    super::print_unfinished(&export)?;
     Ok(Exit::Success)
 }
 
-/// A build without Parquet was asked for it.
+/// Returns the error for Parquet in a build without Parquet.
 #[cfg(not(feature = "parquet"))]
 pub(super) fn no_parquet(instead: &str) -> Failure {
     let hint =
-        format!("build it with `cargo install --path crates/rollout-cli --features parquet`, or {instead}");
+        format!("build with `cargo install --path crates/rollout-cli --features parquet`, or {instead}");
     Failure::from(RlError::NoParquet).hint(Some(&hint))
 }
 
-/// What was made of the trials of one agent on one dataset.
+/// The export of one agent on one dataset.
 struct Section {
-    /// Its directory.
     dir: PathBuf,
     tally: Tally,
-    /// Whole, but not yet in its place. There is none without samples.
+    /// The complete file, not yet renamed to its final path. None if there are no samples.
     file: Option<NewFile>,
-    /// What was exported and what was left out, as a file beside the samples.
+    /// A file with the counts of exported and omitted rollouts.
     summary: Option<NewFile>,
 }
 
-/// What the user asked for.
+/// The options of the export.
 #[derive(Debug, Clone, Copy)]
 struct Choices {
     includes_errors: bool,
     advantage: Option<Advantage>,
 }
 
-/// The rollouts of one example, whose samples wait until all of them are read.
+/// The rollouts of one example. Their samples are written after all of them are read.
 #[derive(Default)]
 struct Group {
     members: Vec<Option<GroupMember>>,
-    /// Samples, each with the place of its rollout among the members.
+    /// Samples with the index of their rollout in `members`.
     samples: Vec<(usize, Vec<Sample>)>,
-    /// Whether a rollout that is to be left out was in the baseline of the recorded advantages.
+    /// Whether the baseline of the recorded advantages includes a rollout that is left out.
     has_stale_baseline: bool,
 }
 
 impl Group {
-    /// The samples with the advantages that the choices ask for.
+    /// Returns the samples with the requested advantages.
     fn finish(self, choices: Choices) -> Vec<Vec<Sample>> {
         let has_excluded = self.members.iter().flatten().any(|member| member.is_excluded);
         let is_grouped = self.samples.iter().flat_map(|(_, samples)| samples).any(|s| s.advantage.is_some());
@@ -127,7 +126,7 @@ impl Group {
     }
 }
 
-/// The advantage that a run recorded for a rollout.
+/// Returns the recorded advantage of a rollout.
 fn recorded_advantage(said: &Conversation) -> Option<f64> {
     let columns = &said.row.as_ref()?.columns;
     let of_turns =
@@ -135,7 +134,7 @@ fn recorded_advantage(said: &Conversation) -> Option<f64> {
     columns.get("advantage").and_then(Value::as_f64).or_else(of_turns)
 }
 
-/// Makes a file for each agent and dataset.
+/// Writes one file for each agent and dataset.
 fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<Vec<Section>, ExportError> {
     let examples = export.examples();
     let mut trials = export.trials()?.peekable();
@@ -149,7 +148,7 @@ fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<V
         let mut next = Some(first);
         while let Some(trial) = next {
             add(export, &trial, examples[trial.task], choices, &mut group, &mut tally)?;
-            // The trials of an agent on a dataset follow each other, and so do those of an example.
+            // Trials are sorted by agent and dataset, then by example.
             let is_near =
                 |other: &SavedTrial| other.id.agent == trial.id.agent && other.id.dataset == trial.id.dataset;
             next = trials.next_if(|other| other.as_ref().is_ok_and(is_near)).transpose()?;
@@ -175,7 +174,7 @@ fn read(export: &Export<'_>, format: ExportFormat, choices: Choices) -> Result<V
     Ok(sections)
 }
 
-/// Adds a trial to its group, with its samples if it has some.
+/// Adds a trial and its samples to its group.
 fn add(
     export: &Export<'_>,
     trial: &SavedTrial,
@@ -258,7 +257,7 @@ impl Writer {
     }
 }
 
-/// The file that says what was exported, beside the samples.
+/// The name of the summary file beside the samples.
 fn summary_name(format: ExportFormat) -> &'static str {
     match format {
         #[cfg(feature = "parquet")]
@@ -268,9 +267,9 @@ fn summary_name(format: ExportFormat) -> &'static str {
 }
 
 const LEFT_OUT_HINT: &str =
-    "`rollout resume --rerun error` runs failed ones again, `--include-errors` exports them as they are";
+    "`rollout resume --rerun error` runs failed rollouts again; `--include-errors` exports them";
 
-/// Why a trial gave no samples.
+/// Why a trial has no samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Lack {
@@ -297,43 +296,40 @@ impl Lack {
 
     fn describe(self, number: u64) -> String {
         match self {
-            Self::Benchmark => format!("{} of a benchmark, without tokens", count(number, "answer")),
-            Self::Conversation => format!("{} of which no conversation is kept", count(number, "trial")),
+            Self::Benchmark => format!("{} without tokens", count(number, "benchmark answer")),
+            Self::Conversation => format!("{} without a recorded conversation", count(number, "trial")),
             Self::Trajectory => format!("{} saved without `trajectory`", count(number, "rollout")),
             Self::Tokens => format!("{} without token ids", count(number, "rollout")),
             Self::Alignment => {
-                format!("{} whose tokens and probabilities do not belong together", count(number, "rollout"))
+                format!("{} with different numbers of tokens and probabilities", count(number, "rollout"))
             }
             Self::Reward => format!("{} without a reward", count(number, "trial")),
-            Self::Damage => format!("{} whose `trajectory` is damaged", count(number, "rollout")),
+            Self::Damage => format!("{} with an invalid `trajectory`", count(number, "rollout")),
         }
     }
 
     fn hint(self) -> &'static str {
         match self {
             Self::Benchmark => {
-                "run the questions as the interaction of a job, with `state_columns: [trajectory]` and \
-                 `token_ids: true` for the model: benchmarks keep conversations, not tokens"
+                "benchmarks do not record tokens; run the questions as the interaction of a job, with \
+                 `state_columns: [trajectory]` and `token_ids: true` for the model"
             }
-            Self::Conversation => "only agents that are models have turns to learn from",
-            Self::Trajectory => {
-                "set `state_columns: [trajectory]` in the interaction, and run the job again: turns that were \
-                 not saved cannot be made up"
-            }
+            Self::Conversation => "only agents that are models have turns to train on",
+            Self::Trajectory => "set `state_columns: [trajectory]` in the interaction, and run the job again",
             Self::Tokens => {
-                "set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run \
-                 the job again"
+                "set `token_ids: true` for the model, and run the job again; the model's server must return \
+                 token ids, as vLLM does"
             }
             Self::Alignment => {
-                "the server of the model gave more or fewer probabilities than tokens; update it"
+                "the model's server returned more or fewer probabilities than tokens; update the server"
             }
-            Self::Reward => "an error kept them from one; `rollout resume --rerun error` runs them again",
-            Self::Damage => "look at the file of rows: somebody may have changed it",
+            Self::Reward => "these trials failed; `rollout resume --rerun error` runs them again",
+            Self::Damage => "the file of rows may have been edited",
         }
     }
 }
 
-/// What was exported, and what could not be.
+/// Counts of exported and omitted rollouts.
 #[derive(Debug, Default)]
 struct Tally {
     samples: u64,
@@ -345,7 +341,7 @@ struct Tally {
     without: BTreeMap<Lack, u64>,
 }
 
-/// The file beside the samples.
+/// The summary file beside the samples.
 #[derive(Serialize)]
 struct SummaryFile<'a> {
     samples: u64,
@@ -353,7 +349,7 @@ struct SummaryFile<'a> {
     sampled_tokens: u64,
     rollouts: u64,
     include_errors: bool,
-    /// The estimator that was asked for; null if the recorded advantages were used.
+    /// The requested estimator; null if the recorded advantages were used.
     advantage: Option<Advantage>,
     left_out: &'a BTreeMap<String, u64>,
     without_samples: &'a BTreeMap<Lack, u64>,
@@ -372,18 +368,18 @@ impl Tally {
 
     fn reasons(&self) -> String {
         if self.without.is_empty() && self.left_out.is_empty() {
-            return "it has no turns".to_owned();
+            return "the job has no model turns".to_owned();
         }
         let without = self.without.iter().map(|(lack, number)| lack.describe(*number));
         without.chain(self.causes()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The rollouts that were left out, by cause.
+    /// Returns the number of omitted rollouts for each cause.
     fn causes(&self) -> impl Iterator<Item = String> {
         self.left_out.iter().map(|(cause, number)| format!("{} ended by {cause}", count(*number, "rollout")))
     }
 
-    /// Writes what was exported and what was left out.
+    /// Writes the summary file.
     fn file(&self, export: &Export<'_>, path: &Path, choices: Choices) -> Result<NewFile, ExportError> {
         let mut file = export.file(path)?;
         let summary = SummaryFile {
@@ -403,15 +399,14 @@ impl Tally {
     }
 
     fn hint(&self) -> Option<&'static str> {
-        // Agents that are no models explain nothing where there is also a model, and a failed trial nothing where a
-        // setting keeps all of them from samples.
-        let says = |lack: Lack| match lack {
+        // The most useful hint is about a setting, then about failed trials, then about agents that are not models.
+        let priority = |lack: Lack| match lack {
             Lack::Conversation => 0,
             Lack::Reward => 1,
             Lack::Benchmark | Lack::Trajectory | Lack::Tokens | Lack::Alignment | Lack::Damage => 2,
         };
-        match self.without.iter().max_by_key(|(lack, number)| (says(**lack), **number)) {
-            Some((lack, _)) if self.left_out.is_empty() || says(*lack) == 2 => Some(lack.hint()),
+        match self.without.iter().max_by_key(|(lack, number)| (priority(**lack), **number)) {
+            Some((lack, _)) if self.left_out.is_empty() || priority(*lack) == 2 => Some(lack.hint()),
             _ => (!self.left_out.is_empty()).then_some(LEFT_OUT_HINT),
         }
     }

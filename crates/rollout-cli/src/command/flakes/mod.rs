@@ -1,4 +1,4 @@
-//! `rollout flakes`: tasks whose oracle does not always pass, and tasks that reward doing nothing.
+//! `rollout flakes`: finds tasks that the oracle does not always pass, and tasks that the nop agent passes.
 
 mod report;
 mod tally;
@@ -27,14 +27,14 @@ use crate::{
     signals,
 };
 
-/// The agents whose trials tell about a task.
+/// The agents that test a task.
 const AGENTS: [&str; 2] = ["oracle", "nop"];
 
-/// Attempts the tasks, unless that was done, and tells which of them are flaky.
+/// Runs the tasks unless the path is a finished job, and reports the flaky ones.
 pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
     if !args.path.exists() {
         let failure = Failure::from(format!("{} does not exist", args.path.display()));
-        return Err(failure.hint(Some("give a job file, a directory of tasks, or the directory of a job")));
+        return Err(failure.hint(Some("pass a job file, a directory of tasks, or a job directory")));
     }
     let is_job = JobDir::new(&args.path).journal().is_file();
     let directory = match is_job {
@@ -43,8 +43,9 @@ pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
             Attempted::All(directory) => directory,
             Attempted::Cancelled(directory) => {
                 let directory = directory.display();
-                let hint =
-                    format!("`rollout resume {directory}` goes on, then `rollout flakes {directory}` tells");
+                let hint = format!(
+                    "continue with `rollout resume {directory}`, then run `rollout flakes {directory}`"
+                );
                 writeln!(anstream::stderr().lock(), "{hint}")?;
                 return Ok(Exit::Cancelled);
             }
@@ -59,8 +60,8 @@ pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
     .await??;
     let Some(report) = report else {
         let path = args.path.display();
-        let failure = Failure::from(format!("{path} has no finished trial of the oracle or of nop"));
-        return Err(failure.hint(Some("give the job file, or the tasks themselves, to have them attempted")));
+        let failure = Failure::from(format!("{path} has no finished trial of the oracle or nop agent"));
+        return Err(failure.hint(Some("pass the job file or the directory of tasks to run the tasks")));
     };
     super::print(&match args.output {
         Answer::Human if is_job => report.render(),
@@ -74,13 +75,13 @@ pub(crate) async fn run(args: Flakes) -> Result<Exit, Failure> {
 enum Attempted {
     All(PathBuf),
     Cancelled(PathBuf),
-    /// It was cancelled before anything ran.
+    /// Cancelled before anything ran.
     Nothing,
-    /// It was told why.
+    /// Stopped by an error that was reported.
     Stopped,
 }
 
-/// Attempts the tasks of a job or of a directory with both agents.
+/// Runs both agents on the tasks of a job or a directory.
 async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
     let cancel = signals::listen()?;
     let form = execute::form(args.output.into());
@@ -97,7 +98,7 @@ async fn attempt(args: &Flakes) -> Result<Attempted, Failure> {
     let run = |events, cancel| async { job.run(events, cancel).await.map_err(hinted(JobError::hint)) };
     let ran = match args.output {
         Answer::Human => execute::watch(form, None, cancel, run).await.map(|(result, _)| result),
-        // Whoever reads JSON gets one answer, and no events before it.
+        // The JSON output is one object, without events before it.
         Answer::Json => run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
     };
     Ok(match ran {
@@ -115,11 +116,11 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
         true => (of_directory(args)?, Vec::new()),
         false => of_job(args)?,
     };
-    // Neither agent is a model, and only a model can attempt examples.
+    // Only models can attempt examples, and both agents are not models.
     loaded.config.datasets.retain(|dataset| !matches!(dataset.source, DatasetSource::Interaction(_)));
     if loaded.config.datasets.is_empty() {
         let path = args.path.display();
-        return Err(format!("{path} has no tasks with containers, which alone can have an oracle").into());
+        return Err(format!("{path} has no container tasks; only these can have an oracle").into());
     }
     let datasets = load::datasets(&loaded, &Resolved::default(), None).await?;
     for warning in TaskWarnings::of(&datasets).short() {
@@ -128,7 +129,7 @@ async fn plan(args: &Flakes) -> Result<Plan, Failure> {
     Ok(Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)?)
 }
 
-/// The settings of the job that attempts the tasks.
+/// Returns the settings of the job that runs the tasks.
 fn settings(args: &Flakes, jobs_dir: &Path) -> Vec<(&'static str, Value)> {
     let agents: Value = AGENTS.iter().map(|name| json!({"name": name})).collect();
     let name = free_name(jobs_dir, &Zoned::now().strftime("flakes-%Y-%m-%d__%H-%M-%S").to_string());
@@ -137,24 +138,24 @@ fn settings(args: &Flakes, jobs_dir: &Path) -> Vec<(&'static str, Value)> {
     settings
 }
 
-/// The datasets and the environment of a job file, with other agents.
+/// Loads a job file with its agents replaced.
 fn of_job(args: &Flakes) -> Result<(LoadedJob, Vec<String>), Failure> {
-    // Agents of the job are not loaded: their variables need not be set here.
+    // The agents of the job are not loaded, because their environment variables may be unset.
     let first = load::job(&args.path, &[over("agents", &json!([{"name": "nop"}]))])?;
     let mut settings = settings(args, &first.config.jobs_dir);
     if first.config.verifier.disable {
         settings.push(("verifier.disable", json!(false)));
     }
     let overrides: Vec<Override> = settings.iter().map(|(key, value)| over(key, value)).collect();
-    let told = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
-    Ok((load::job(&args.path, &overrides)?, told))
+    let recorded = overrides.iter().map(|Override { key, value }| format!("{key}={value}")).collect();
+    Ok((load::job(&args.path, &overrides)?, recorded))
 }
 
 fn over(key: &str, value: &Value) -> Override {
     Override { key: key.to_owned(), value: value.to_string() }
 }
 
-/// A job that no file describes, of the tasks in a directory. Its own copy of it is enough to resume it.
+/// Creates a job for the tasks of a directory. It has no job file; `resume` uses the copy in the job's directory.
 fn of_directory(args: &Flakes) -> Result<LoadedJob, Failure> {
     let path = std::path::absolute(&args.path)?;
     let settings = settings(args, Path::new("jobs"));

@@ -1,4 +1,4 @@
-//! What is told of flaky tasks.
+//! The report of flaky tasks.
 
 use std::{
     collections::BTreeMap,
@@ -18,40 +18,41 @@ use super::tally::{Attempts, Evidence, Tally};
 use crate::exit::Exit;
 use crate::report::text::{BAD, BOLD, DIM, GOOD, ODD, count, first_line, fit, number, paint, percent};
 
-/// Lines of the output of tests that are shown.
+/// How many lines of test output are shown.
 const LINES: usize = 3;
 
-/// How much of an output is read for them.
+/// How many bytes of test output are read.
 const READ_BYTES: u64 = 4096;
 
-/// The longest line that is shown.
+/// The maximum width of a line.
 const WIDTH: usize = 160;
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     job: PathBuf,
-    /// Tasks of the job.
+    /// The number of tasks of the job.
     tasks: usize,
-    /// Tasks whose oracle does not always pass.
+    /// Tasks that the oracle does not always pass.
     oracle_unsolved: Vec<Found>,
     /// Tasks that gave nop a reward of 1.
     nop_passes: Vec<Found>,
-    /// Tasks that the oracle cannot attempt.
+    /// Tasks without a solution.
     without_solution: Vec<String>,
-    /// No trial came to an environment, so nothing is known of any task.
+    /// Whether no environment could be started, so that no task was tested.
     nothing_ran: bool,
     /// Trials of the two agents that have no result.
     unfinished_trials: u64,
-    /// The fewest attempts of the oracle at a task that it can attempt, and what passing all of them shows.
+    /// The minimum number of oracle attempts over all tasks with a solution.
     oracle_attempts: Option<u64>,
+    /// The lower bound of the pass rate of a task that passes all of these attempts.
     pass_rate_at_least: Option<f64>,
-    /// The fewest attempts of nop at a task that it attempted.
+    /// The minimum number of nop attempts over the tasks that it attempted.
     nop_attempts: Option<u64>,
     confidence: f64,
 }
 
-/// A task with the trials that speak against it.
+/// A flaky task, with trials as evidence.
 #[derive(Debug, Serialize)]
 struct Found {
     task: String,
@@ -69,7 +70,7 @@ struct Shown {
     reward: Option<f64>,
     error: Option<ErrorType>,
     message: Option<String>,
-    /// The first lines that the tests printed.
+    /// The first lines of the tests' output.
     output: Vec<String>,
 }
 
@@ -106,7 +107,7 @@ impl Report {
         self.oracle_unsolved.is_empty() && self.nop_passes.is_empty()
     }
 
-    /// How the command ends.
+    /// The exit status of the command.
     pub(super) fn exit(&self) -> Exit {
         match () {
             () if self.nothing_ran => Exit::Wrong,
@@ -115,19 +116,19 @@ impl Report {
         }
     }
 
-    /// The report for a person.
+    /// Renders the report as text.
     pub(super) fn render(&self) -> String {
         let mut parts = Vec::new();
         let lists = [
-            ("tasks whose oracle does not always pass", &self.oracle_unsolved),
-            ("tasks that reward doing nothing", &self.nop_passes),
+            ("tasks that the oracle does not always pass", &self.oracle_unsolved),
+            ("tasks that the nop agent passes", &self.nop_passes),
         ];
         for (heading, found) in lists.into_iter().filter(|(_, found)| !found.is_empty()) {
             let tasks = found.iter().map(Found::render);
             parts.push([paint(BOLD, heading)].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
         }
         if !self.without_solution.is_empty() {
-            let heading = paint(BOLD, "tasks without a solution, which the oracle cannot attempt");
+            let heading = paint(BOLD, "tasks without a solution, not tested with the oracle");
             let tasks = self.without_solution.iter().map(|task| format!("  {} {task}", paint(ODD, "–")));
             parts.push([heading].into_iter().chain(tasks).collect::<Vec<_>>().join("\n"));
         }
@@ -139,8 +140,8 @@ impl Report {
         let tasks = count(self.tasks as u64, "task");
         let results = format!("{} {}", paint(DIM, "results:"), self.job.display());
         if self.nothing_ran {
-            let why = "no trial came to an environment, so nothing is known of them; \
-                       a job file can say which environment they need";
+            let why = "not tested, because no environment could be started; \
+                       use a job file to choose the environment";
             return format!("{} {tasks}: {why}\n{results}", paint(BAD, "✗"));
         }
         let is_whole =
@@ -149,7 +150,7 @@ impl Report {
             true if is_whole => format!("{} {tasks}: no flakes", paint(GOOD, "✓")),
             true => format!("{} {tasks}: no flakes so far", paint(ODD, "–")),
             false => format!(
-                "{} {tasks}: {} whose oracle does not always pass, {} that nop passes",
+                "{} {tasks}: {} not always passed by the oracle, {} passed by nop",
                 paint(BAD, "✗"),
                 self.oracle_unsolved.len(),
                 self.nop_passes.len(),
@@ -160,16 +161,16 @@ impl Report {
                 DIM,
                 &format!(
                     "a task that passes {attempts} of {attempts} passes at least {} of the time (at {} confidence); \
-                     more attempts show more",
+                     more attempts give a better bound",
                     percent(rate),
                     percent(self.confidence),
                 ),
             ));
         } else {
-            lines.push(paint(ODD, "the oracle attempted no task, so nothing is known of flaky tests"));
+            lines.push(paint(ODD, "the oracle attempted no task, so flaky tests were not checked"));
         }
         if self.nop_attempts.is_none() {
-            lines.push(paint(ODD, "nop attempted no task, so any of them may reward doing nothing"));
+            lines.push(paint(ODD, "nop attempted no task, so rewards for doing nothing were not checked"));
         }
         if self.unfinished_trials > 0 {
             let missing = count(self.unfinished_trials, "trial");
@@ -196,7 +197,7 @@ impl Found {
     fn render(&self) -> String {
         let mut facts = vec![format!("passed {} of {}", self.passes, self.attempts)];
         if let Some(Interval { low, high }) = self.pass_rate {
-            facts.push(format!("so {} to {} of the time", percent(low), percent(high)));
+            facts.push(format!("pass rate {} to {}", percent(low), percent(high)));
         }
         facts.extend(self.errors.iter().map(|(kind, number)| format!("{kind} × {number}")));
         let mut lines = vec![format!("  {} {}: {}", paint(BAD, "✗"), self.task, facts.join(", "))];
@@ -228,7 +229,7 @@ impl Shown {
     }
 }
 
-/// The first lines of a file that say something. What cannot be read says nothing.
+/// Returns the first lines of a file that are not empty. An unreadable file has none.
 fn first_lines(path: &Path) -> Vec<String> {
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
     let Some(file) = is_file.then(|| File::open(path).ok()).flatten() else { return Vec::new() };

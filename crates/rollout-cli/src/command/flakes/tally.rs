@@ -1,4 +1,4 @@
-//! How the oracle and nop did on each task.
+//! The results of the oracle and nop on each task.
 
 use std::collections::BTreeMap;
 
@@ -13,39 +13,39 @@ use rollout::{
 
 use super::AGENTS;
 
-/// Trials of a task that are kept as evidence.
+/// How many trials of a task are kept as evidence.
 const EVIDENCE: usize = 3;
 
-/// The tasks that the oracle or nop were to attempt, by dataset and name.
+/// The planned tasks of the oracle and nop, by dataset and name.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) tasks: BTreeMap<(String, String), Task>,
-    /// Trials of the two that have no result.
+    /// Trials of both agents that have no result.
     pub(super) unfinished: u64,
 }
 
-/// How a task went.
+/// The results of a task.
 #[derive(Debug, Default)]
 pub(super) struct Task {
     pub(super) oracle: Attempts,
     pub(super) nop: Attempts,
-    /// There is no solution that the oracle could run.
+    /// The task has no solution for the oracle.
     pub(super) no_solution: bool,
-    /// Some trial came to an environment.
+    /// At least one trial had an environment.
     pub(super) ran: bool,
 }
 
-/// How the attempts of one agent went.
+/// The attempts of one agent.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) passes: u64,
     pub(super) attempts: u64,
     pub(super) errors: BTreeMap<ErrorType, u64>,
-    /// The first trials that went as they should not.
+    /// The first trials with an unexpected outcome.
     pub(super) evidence: Vec<Evidence>,
 }
 
-/// A trial that went as it should not.
+/// A trial with an unexpected outcome.
 #[derive(Debug)]
 pub(super) struct Evidence {
     pub(super) trial: TrialId,
@@ -54,7 +54,7 @@ pub(super) struct Evidence {
 }
 
 impl Tally {
-    /// Reads the trials of a job. None if the oracle and nop finished none.
+    /// Reads the trials of a job. Returns None if the oracle and nop have no finished trial.
     pub(super) fn read(job: &SavedJob) -> Result<Option<Self>, SavedError> {
         let planned_tasks = &job.header().tasks;
         let key = |task: &PlannedTask| (task.dataset.clone(), task.name.clone());
@@ -73,7 +73,7 @@ impl Tally {
         for (number, task) in planned_tasks.iter().enumerate() {
             let has_solution = job.about(number)?.and_then(|about| about.has_solution);
             if let Some(task) = tally.tasks.get_mut(&key(task)).filter(|_| has_solution == Some(false)) {
-                // What the oracle was refused is no attempt.
+                // A rejected trial of the oracle is not an attempt.
                 (task.no_solution, task.oracle) = (true, Attempts::default());
             }
         }

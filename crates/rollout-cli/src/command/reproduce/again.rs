@@ -22,24 +22,24 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::super::{free_name, load, run};
 use crate::exit::{Failure, hinted};
 
-/// The longest name of a job, with room for a number behind it.
+/// The maximum length of a job's name, with space for a number at the end.
 const MAX_NAME_BYTES: usize = 190;
 
 /// A job of one trial, ready to run.
 pub(super) struct Prepared {
     pub(super) again: Again,
-    /// The hash of the configuration as it is now, with what was set beside it then.
+    /// The hash of the current configuration, with the overrides of the old job.
     pub(super) config_hash: String,
-    /// The hash of the task as it is now, where that of the new job is not to be compared: a question alone has another
-    /// place among the questions than it had.
+    /// The hash of the current task, if the hash in the new job cannot be compared. The hash of a question includes its
+    /// index, and in the new job it is the only question.
     pub(super) task_hash: Option<String>,
-    /// What the reader should know before it runs.
+    /// Warnings to print before the trial runs.
     pub(super) notes: Vec<String>,
     pub(super) secrets: Vec<String>,
     pub(super) log_level: LogLevel,
 }
 
-/// What runs.
+/// The job or benchmark that runs the trial.
 pub(super) enum Again {
     Job(Box<Job>),
     Benchmark(Box<Run>),
@@ -67,7 +67,7 @@ impl Again {
     }
 }
 
-/// Loads the configuration again, and makes the directory of the new job.
+/// Loads the configuration again, and creates the directory of the new job.
 pub(super) async fn prepare(
     before: &Resumable,
     trial: &SavedTrial,
@@ -75,7 +75,7 @@ pub(super) async fn prepare(
 ) -> Result<Prepared, Failure> {
     let header = before.header();
     if header.job_file.as_os_str().is_empty() {
-        let message = "a program ran this job by the library, so there is no job file to run it from again";
+        let message = "the job has no job file: a program started it through the library";
         return Err(message.into());
     }
     let mut whole = format!("reproduce-{}-{}__{}", header.job_name, trial.id.task, trial.id.attempt);
@@ -135,14 +135,14 @@ async fn job(
     Ok(Prepared { again: Again::Job(Box::new(job)), config_hash, task_hash: None, notes, secrets, log_level })
 }
 
-/// The job file as the job's directory holds it.
+/// Loads the copy of the job file in the job's directory.
 fn from_copy(before: &Resumable, settings: &[(&str, Value)]) -> Result<LoadedJob, Failure> {
     let overrides = load::overrides(&overrides(&[], settings))?;
     load_job_record(&before.header().job_file, &copy(before)?, &overrides, &load::variable)
         .map_err(|problems| load::refused(&before.config_copy(), &problems))
 }
 
-/// A question of a benchmark.
+/// Prepares a benchmark with one question.
 async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> Result<Prepared, Failure> {
     let header = before.header();
     let file = &header.job_file;
@@ -161,9 +161,9 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
             }
         }
     };
-    // The copy has what was set beside the file already.
-    let told = if exists { header.overrides.clone() } else { Vec::new() };
-    let now = load(&load::overrides(&told)?)?;
+    // The copy already contains the recorded overrides.
+    let recorded = if exists { header.overrides.clone() } else { Vec::new() };
+    let now = load(&load::overrides(&recorded)?)?;
     let mut notes = if exists { Vec::new() } else { vec![gone(file)] };
     notes.extend(changes(before.check_config(&now.job()))?);
     let config = now.config.clone();
@@ -174,7 +174,7 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     };
     let task_hash = benchmark::question_hash(&now.config, place, item.clone());
     let settings = [("output_dir", json!(text(directory)?)), ("task_ids", json!([item.id]))];
-    let overrides = overrides(&told, &settings);
+    let overrides = overrides(&recorded, &settings);
     let loaded = load(&load::overrides(&overrides)?)?;
     let run =
         Run::create(&loaded, overrides, &std::env::current_exe()?).await.map_err(hinted(EvalError::hint))?;
@@ -188,7 +188,7 @@ async fn question(before: &Resumable, trial: &SavedTrial, directory: &Path) -> R
     })
 }
 
-/// What changed in a configuration, which is told and not refused.
+/// Returns the changes of the configuration as warnings. They do not prevent the run.
 fn changes(checked: Result<(), ResumeError>) -> Result<Vec<String>, Failure> {
     match checked {
         Ok(()) => Ok(Vec::new()),
@@ -203,20 +203,20 @@ fn changes(checked: Result<(), ResumeError>) -> Result<Vec<String>, Failure> {
 }
 
 fn gone(file: &Path) -> String {
-    format!("{} is gone, so the copy in the job's directory is used", file.display())
+    format!("{} is missing; using the copy in the job's directory", file.display())
 }
 
 fn copy(before: &Resumable) -> Result<Value, Failure> {
     let path = before.config_copy();
     let bytes = fs::read(&path).map_err(|error| {
         let file = before.header().job_file.display();
-        Failure::from(format!("{file} is gone, and its copy {} cannot be read: {error}", path.display()))
-            .hint(Some("put the job file back"))
+        Failure::from(format!("{file} is missing, and its copy {} cannot be read: {error}", path.display()))
+            .hint(Some("restore the job file"))
     })?;
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Settings after those that there were, so that they win.
+/// Appends settings to the recorded overrides, so that the settings take precedence.
 fn overrides(before: &[String], settings: &[(&str, Value)]) -> Vec<String> {
     let settings = settings.iter().map(|(key, value)| format!("{key}={value}"));
     before.iter().cloned().chain(settings).collect()
@@ -224,7 +224,7 @@ fn overrides(before: &[String], settings: &[(&str, Value)]) -> Vec<String> {
 
 fn text(path: &Path) -> Result<&str, Failure> {
     path.to_str()
-        .ok_or_else(|| format!("{} is not UTF-8; give another directory with -o", path.display()).into())
+        .ok_or_else(|| format!("{} is not UTF-8; choose another directory with -o", path.display()).into())
 }
 
 fn exactly(name: &str) -> Result<GlobMatcher, Failure> {

@@ -1,4 +1,4 @@
-//! What differs between two trials that were meant to be the same.
+//! The differences between a trial and its repetition.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::report::{
     Align, table,
-    text::{BAD, DIM, GOOD, fit, number, paint, span},
+    text::{BAD, DIM, GOOD, fit, paint, span},
 };
 
-/// The longest value in a table: a hash with its name, cut.
+/// The maximum width of a value in the table. Longer hashes are cut.
 const WIDTH: usize = 48;
 
 /// Two trials side by side.
@@ -27,13 +27,13 @@ pub(super) struct Comparison {
     pub(super) same_outcome: bool,
     differences: Vec<Pair>,
     same: Vec<&'static str>,
-    /// What a record does not tell, or neither trial has.
+    /// Facts that are missing in a record or in both trials.
     not_recorded: Vec<&'static str>,
     durations_sec: [f64; 2],
     notes: Vec<String>,
 }
 
-/// Something that both trials have.
+/// A fact that differs between the trials.
 #[derive(Debug, Serialize)]
 struct Pair {
     what: &'static str,
@@ -50,7 +50,8 @@ impl Comparison {
         notes: Vec<String>,
     ) -> Self {
         let [old, mut new] = [before, after].map(|(job, trial)| facts(job, trial));
-        // The new job differs in its name, its number of attempts and its selection, which is no change of either.
+        // The name, the number of attempts and the selection of the new job always differ, so the hashes of the
+        // current task and configuration are compared instead of those of the new job.
         for (what, value) in &mut new {
             match *what {
                 "task" => *value = Some(task.clone()),
@@ -70,10 +71,10 @@ impl Comparison {
             notes,
         };
         for ((what, old), (_, new)) in old.into_iter().zip(new) {
-            // That there is no reward and no error is an outcome. All else that is not there says nothing.
-            let says = |value: &Value| !value.is_null() || matches!(what, "reward" | "error");
+            // A missing reward or error is an outcome. Any other missing fact is not recorded.
+            let is_known = |value: &Value| !value.is_null() || matches!(what, "reward" | "error");
             match (old, new) {
-                (Some(before), Some(after)) if !says(&before) && !says(&after) => {
+                (Some(before), Some(after)) if !is_known(&before) && !is_known(&after) => {
                     comparison.not_recorded.push(what);
                 }
                 (Some(before), Some(after)) if before == after => comparison.same.push(what),
@@ -87,11 +88,11 @@ impl Comparison {
         comparison
     }
 
-    /// The comparison for a person.
+    /// Renders the comparison as text.
     pub(super) fn render(&self) -> String {
         let mut lines = vec![match self.same_outcome {
-            true => format!("{} {}: the same outcome again", paint(GOOD, "✓"), self.trial),
-            false => format!("{} {}: another outcome", paint(BAD, "✗"), self.trial),
+            true => format!("{} {}: same outcome", paint(GOOD, "✓"), self.trial),
+            false => format!("{} {}: different outcome", paint(BAD, "✗"), self.trial),
         }];
         if !self.differences.is_empty() {
             let mut rows = vec![["differs", "before", "now"].map(str::to_owned).to_vec()];
@@ -101,15 +102,13 @@ impl Comparison {
             lines.extend(table(&[Align::Left, Align::Left, Align::Left], &rows));
         }
         lines.push(String::new());
-        for (what, list) in [("the same", &self.same), ("not recorded", &self.not_recorded)] {
+        for (what, list) in [("same", &self.same), ("not recorded", &self.not_recorded)] {
             if !list.is_empty() {
                 lines.push(format!("{} {}", paint(DIM, &format!("{what}:")), list.join(", ")));
             }
         }
         let [before, after] = self.durations_sec;
-        let ratio =
-            if before > 0.0 { format!(", {} times as long", number(after / before)) } else { String::new() };
-        lines.push(format!("{} {}, before {}{ratio}", paint(DIM, "took:"), span(after), span(before)));
+        lines.push(format!("{} {} (was {})", paint(DIM, "time:"), span(after), span(before)));
         lines.push(format!("{} {}", paint(DIM, "results:"), self.reproduced_in.display()));
         lines.join("\n")
     }
@@ -126,16 +125,16 @@ fn shown(value: &Value) -> String {
     fit(&text, WIDTH)
 }
 
-/// What is known of a trial. None stands for what the record does not tell.
+/// Returns the facts of a trial. None means that the job's record does not contain the fact.
 fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>)> {
     let result = &trial.result;
     let environment = result.environment.as_ref();
     let usage = result.usage.map(|usage| json!({"input": usage.input_tokens, "output": usage.output_tokens}));
-    let told = job.provenance(trial);
+    let provenance = job.provenance(trial);
     let asked = job.about(trial.task);
-    let of = |fact: fn(&TrialProvenance) -> Value| told.as_ref().map(fact);
+    let of = |fact: fn(&TrialProvenance) -> Value| provenance.as_ref().map(fact);
     let git = |fact: fn(&rollout::record::provenance::GitState) -> Value| {
-        told.as_ref().map(|told| told.git.as_ref().map(fact).unwrap_or_default())
+        provenance.as_ref().map(|provenance| provenance.git.as_ref().map(fact).unwrap_or_default())
     };
     vec![
         ("reward", Some(json!(result.reward))),
@@ -146,12 +145,12 @@ fn facts(job: &SavedJob, trial: &SavedTrial) -> Vec<(&'static str, Option<Value>
         ("image", Some(json!(environment.map(|found| &found.image)))),
         ("provider", Some(json!(job.header().provider))),
         ("limits", asked.ok().flatten().map(|about| json!(about.limits))),
-        ("limits that held", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
-        ("agent install", of(|told| json!(told.agent_install_hash))),
-        ("rollout version", of(|told| json!(told.rollout_version))),
+        ("enforced limits", Some(environment.map(|found| found.enforced.clone()).unwrap_or_default())),
+        ("agent install", of(|provenance| json!(provenance.agent_install_hash))),
+        ("rollout version", of(|provenance| json!(provenance.rollout_version))),
         ("commit", git(|git| json!(git.commit))),
         ("uncommitted changes", git(|git| json!(git.is_dirty))),
-        ("seeds", of(|told| json!(told.seeds))),
+        ("seeds", of(|provenance| json!(provenance.seeds))),
         ("tokens", Some(usage.unwrap_or_default())),
     ]
 }

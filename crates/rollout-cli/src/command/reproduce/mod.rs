@@ -1,4 +1,4 @@
-//! `rollout reproduce`: one trial, run again from its record.
+//! `rollout reproduce`: runs one trial again from its record.
 
 mod again;
 mod compare;
@@ -28,14 +28,14 @@ use crate::{
     signals,
 };
 
-/// Why there is nothing to run again.
+/// Why a trial cannot be run again.
 #[derive(Debug, thiserror::Error)]
 enum ReproduceError {
-    #[error("{} does not name a trial", .0.display())]
+    #[error("{} is not the path of a trial", .0.display())]
     NotATrial(PathBuf),
-    #[error("the job in {} has no result of {trial}", job.display())]
+    #[error("the job in {} has no result for the trial {trial}", job.display())]
     NoResult { job: PathBuf, trial: String },
-    #[error("the trial came to no result")]
+    #[error("the new trial has no result")]
     NoEnd,
     #[error(transparent)]
     Saved(#[from] SavedError),
@@ -45,12 +45,12 @@ impl ReproduceError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::NotATrial(_) => Some(
-                "give <job directory>/<agent>/<dataset>/<task>__<attempt>; of rollouts and benchmarks too, \
-                 although no such directory is there"
+                "pass <job directory>/<agent>/<dataset>/<task>__<attempt>, also for rollouts and benchmarks, \
+                 which have no such directory"
                     .to_owned(),
             ),
             Self::NoResult { job, .. } => Some(format!(
-                "`rollout export csv {} -o <directory>` lists the trials that have one",
+                "`rollout export csv {} -o <directory>` lists the trials that have a result",
                 job.display()
             )),
             Self::Saved(SavedError::NotAJob(_) | SavedError::Missing(_)) => Some(
@@ -62,7 +62,7 @@ impl ReproduceError {
     }
 }
 
-/// Runs a trial again, and tells what differs.
+/// Runs a trial again, and prints what differs.
 pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     let cancel = signals::listen()?;
     let (path, name) = locate(&args.trial)
@@ -91,8 +91,8 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     let task_hash = task_hash.or_else(planned);
     if before.task(&trial).content_hash != task_hash {
         notes.push(match before.task(&trial).example_id {
-            Some(_) => "the example is not what it was".to_owned(),
-            None => "the task's files are not what they were".to_owned(),
+            Some(_) => "the example has changed".to_owned(),
+            None => "the task's files have changed".to_owned(),
         });
     }
     for note in &notes {
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
         Answer::Human => execute::watch(form, None, cancel, |events, cancel| again.run(events, cancel))
             .await
             .map(|(result, _)| result),
-        // Whoever reads JSON gets one answer, and no events before it.
+        // The JSON output is one object, without events before it.
         Answer::Json => again.run(tokio::sync::mpsc::unbounded_channel().0, cancel).await,
     };
     let result = match ran {
@@ -134,16 +134,16 @@ pub(crate) async fn run(args: Reproduce) -> Result<Exit, Failure> {
     Ok(if comparison.same_outcome { Exit::Success } else { Exit::Unmet })
 }
 
-/// Reads files where that may take its time.
+/// Runs blocking file operations on their own thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ReproduceError> + Send + 'static,
 ) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await?.map_err(hinted(ReproduceError::hint))
 }
 
-/// The job's directory and the trial's name in it.
+/// Returns the job's directory and the trial's name in it.
 fn locate(path: &Path) -> Option<(PathBuf, String)> {
-    // What does not exist is named by its words alone: rollouts have no directories.
+    // The path need not exist, because rollouts have no directories.
     let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
     let (dataset, agent) = (path.parent()?, path.parent()?.parent()?);
     let words = [agent.file_name()?, dataset.file_name()?, path.file_name()?];

@@ -43,7 +43,7 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
       The agent made no file.
 
     1 trial with new findings
-    1 request: [N] tokens read and 11 written, at an unknown price
+    1 request: [N] input tokens, 11 output tokens, unknown cost
     written to jobs/job/eval-log
     ");
     let log = job.dir().join("eval-log");
@@ -64,7 +64,7 @@ fn failed_episodes_get_findings_and_their_experiment_tells_by_whom() {
     }
 
     let again = investigate(&job, &server, &[]).expect(0);
-    assert!(again.stdout().contains("1 trial with findings before"), "{}", again.stdout());
+    assert!(again.stdout().contains("1 trial skipped: findings exist already"), "{}", again.stdout());
     assert_eq!(server.served(), 1);
     investigate(&job, &server, &["--again", "--only", "all", "--limit", "1"]).expect(0);
     assert_eq!(server.served(), 2);
@@ -95,9 +95,9 @@ fn an_answer_that_cannot_be_read_is_asked_for_once_more_and_then_counted() {
     model/sums/2__1 failed: model `sage` at http://server/v1/chat/completions gave no response: 400 Bad Request: no such model
 
     1 trial with new findings
-    1 trial without: twice no usable answer
-    1 trial without: the model's server failed
-    4 requests: 1752 tokens read and 23 written, at an unknown price
+    1 trial without findings: no usable answer in two requests
+    1 trial without findings: the model's server failed
+    4 requests: 1752 input tokens, 23 output tokens, unknown cost
     written to jobs/job/eval-log
     "#);
     let log = job.dir().join("eval-log/model/sums/episodes");
@@ -149,8 +149,8 @@ fn it_is_told_what_is_missing() {
     let job = failed_job();
     let url = job.rollout(&["investigate", "jobs/job", "--model", "sage"]).expect(2);
     insta::assert_snapshot!(url.stderr(), @"
-    error: it is not said where the server of the model that investigates answers
-    hint: give --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL
+    error: no base URL for the investigating model
+    hint: pass --base-url, such as https://api.openai.com/v1, or set OPENAI_BASE_URL
     ");
     let server = ModelServer::always(ModelReply::text(FOUND));
     let no_job = investigate(&job, &server, &[]).expect(2);

@@ -119,11 +119,11 @@ fn every_format_tells_how_many_trials_are_not_finished() {
         assert!(!last(&format!("all-{format}"), format).contains("finished"), "{format}");
     }
     cut(&job, 3);
-    assert_eq!(last("three", "csv"), "left out: 1 trial that is not finished");
+    assert_eq!(last("three", "csv"), "left out: 1 unfinished trial");
     cut(&job, 2);
     for format in ALL {
         let told = last(&format!("two-{format}"), format);
-        assert_eq!(told, "left out: 2 trials that are not finished", "{format}");
+        assert_eq!(told, "left out: 2 unfinished trials", "{format}");
     }
 }
 
@@ -165,7 +165,7 @@ fn the_hint_on_missing_samples_is_about_the_model_if_there_is_one() {
     job.run().expect(1);
     let refused = job.rollout(&["export", "rl", "jobs/job", "-o", "out"]).expect(2).stderr();
     insta::assert_snapshot!(refused, @"
-    error: jobs/job gives no training samples: 4 trials of which no conversation is kept, 1 rollout without token ids, 1 trial without a reward
-    hint: set `token_ids: true` for the model, whose server has to give token ids (vLLM does), and run the job again
+    error: no training samples in jobs/job: 4 trials without a recorded conversation, 1 rollout without token ids, 1 trial without a reward
+    hint: set `token_ids: true` for the model, and run the job again; the model's server must return token ids, as vLLM does
     ");
 }

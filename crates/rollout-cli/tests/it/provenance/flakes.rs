@@ -75,22 +75,22 @@ fn flaky_tasks_and_tasks_that_reward_nothing_are_listed_with_their_evidence() {
     let shown = job.rollout(&["flakes", dir]).expect(1).stdout();
     let shown = shown.replace(dir, "[dir]");
     insta::assert_snapshot!(shown, @"
-    tasks whose oracle does not always pass
-      ✗ set/flaky: passed 2 of 3, so 20.8% to 93.9% of the time
+    tasks that the oracle does not always pass
+      ✗ set/flaky: passed 2 of 3, pass rate 20.8% to 93.9%
         [dir]/oracle/set/flaky__2 (reward 0)
           the tests say 0
 
-    tasks that reward doing nothing
-      ✗ set/free: passed 3 of 3, so 43.9% to 100.0% of the time
+    tasks that the nop agent passes
+      ✗ set/free: passed 3 of 3, pass rate 43.9% to 100.0%
         [dir]/nop/set/free__1 (reward 1)
         [dir]/nop/set/free__2 (reward 1)
         [dir]/nop/set/free__3 (reward 1)
 
-    tasks without a solution, which the oracle cannot attempt
+    tasks without a solution, not tested with the oracle
       – set/unsolved
 
-    ✗ 4 tasks: 1 whose oracle does not always pass, 1 that nop passes
-    a task that passes 3 of 3 passes at least 43.9% of the time (at 95.0% confidence); more attempts show more
+    ✗ 4 tasks: 1 not always passed by the oracle, 1 passed by nop
+    a task that passes 3 of 3 passes at least 43.9% of the time (at 95.0% confidence); more attempts give a better bound
     results: [dir]
     ");
 }
@@ -140,8 +140,8 @@ fn tasks_are_not_called_good_before_every_trial_has_a_result() {
     let shown = job.rollout(&["flakes", "jobs/job"]).expect(1).stdout();
     insta::assert_snapshot!(shown, @"
     – 2 tasks: no flakes so far
-    a task that passes 2 of 2 passes at least 34.2% of the time (at 95.0% confidence); more attempts show more
-    nop attempted no task, so any of them may reward doing nothing
+    a task that passes 2 of 2 passes at least 34.2% of the time (at 95.0% confidence); more attempts give a better bound
+    nop attempted no task, so rewards for doing nothing were not checked
     6 trials without a result: `rollout resume jobs/job` runs them
     results: jobs/job
     ");
@@ -195,7 +195,11 @@ fn what_has_no_oracle_is_refused() {
     let job = job().task(TestTask::new("task")).script("touch /app/done");
     job.run().expect(0);
     let refused = job.rollout(&["flakes", "jobs/job"]).expect(2);
-    assert!(refused.stderr().contains("no finished trial of the oracle or of nop"), "{}", refused.stderr());
+    assert!(
+        refused.stderr().contains("no finished trial of the oracle or nop agent"),
+        "{}",
+        refused.stderr()
+    );
     let refused = job.rollout(&["flakes", "absent.yaml"]).expect(2);
     assert!(refused.stderr().contains("absent.yaml does not exist"), "{}", refused.stderr());
     fs::remove_dir_all(job.dir()).unwrap();

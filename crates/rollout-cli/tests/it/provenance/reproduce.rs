@@ -20,7 +20,7 @@ fn a_trial_is_run_again_alone_in_a_job_of_its_own() {
     let job = job().task(TestTask::new("a")).task(TestTask::new("b")).oracle().set("n_attempts", json!(2));
     job.run().expect(0);
     let again = job.rollout(&["reproduce", "jobs/job/oracle/set/b__2"]).expect(0);
-    assert!(again.stdout().contains("oracle/set/b__2: the same outcome again"), "{}", again.stdout());
+    assert!(again.stdout().contains("oracle/set/b__2: same outcome"), "{}", again.stdout());
     let dir = job.root().join("jobs/reproduce-job-b__2");
     let result: Value = answer(&fs::read_to_string(dir.join("result.json")).unwrap());
     assert_eq!((&result["total_trials"], &result["results"][0]["task_name"]), (&json!(1), &json!("b")));
@@ -49,7 +49,7 @@ fn another_outcome_is_told_and_so_is_what_changed() {
     let [before, after] = ["before", "after"].map(|when| &told["differences"][4][when]);
     assert_eq!(before["agent_timeout_sec"].as_f64().unwrap() * 2.0, after["agent_timeout_sec"], "{told:#}");
     assert_eq!((&before["cpus"], &before["memory_bytes"]), (&after["cpus"], &after["memory_bytes"]));
-    assert!(again.stderr().contains("the task's files are not what they were"), "{}", again.stderr());
+    assert!(again.stderr().contains("the task's files have changed"), "{}", again.stderr());
     assert!(again.stderr().contains("timeout_multiplier: was 1.0, is 2.0"), "{}", again.stderr());
     assert!(job.root().join("elsewhere/reproduce-job-task__1/journal.jsonl").exists());
 }
@@ -63,7 +63,7 @@ fn a_job_file_that_is_gone_is_replaced_by_its_copy() {
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stderr.contains("job.yaml is gone, so the copy in the job's directory is used"), "{stderr}");
+    assert!(stderr.contains("job.yaml is missing; using the copy in the job's directory"), "{stderr}");
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn what_cannot_be_run_again_is_refused_with_a_reason() {
     let job = job().task(TestTask::new("task")).oracle();
     job.run().expect(0);
     for (path, reason) in [
-        ("jobs/job", "jobs/job does not name a trial"),
-        ("jobs/job/oracle/set/other__1", "has no result of oracle/set/other__1"),
+        ("jobs/job", "jobs/job is not the path of a trial"),
+        ("jobs/job/oracle/set/other__1", "has no result for the trial oracle/set/other__1"),
         ("jobs/other/oracle/set/task__1", "jobs/other does not exist"),
     ] {
         let refused = job.rollout(&["reproduce", path]).expect(2);

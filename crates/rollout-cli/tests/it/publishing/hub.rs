@@ -92,7 +92,7 @@ fn every_format_can_be_pushed_to_the_same_dataset() {
         }
     }
     let again = export(&job, "csv", "again", &[]).expect(0);
-    assert!(again.stdout().contains("pushed 0 files, 2 files there already: "), "{}", again.stdout());
+    assert!(again.stdout().contains("pushed 0 files, 2 files unchanged: "), "{}", again.stdout());
 }
 
 /// All files below a directory.
@@ -121,7 +121,7 @@ fn what_cannot_be_pushed_is_told_before_anything_is_made() {
     fs::write(job.root().join("mine/secret"), "").unwrap();
     insta::assert_snapshot!(export(&job, "csv", "mine", &[]).expect(2).stderr(), @"
     error: mine is not empty, and everything in it would be pushed
-    hint: give another directory: what has arrived on the hub is not sent again
+    hint: choose another directory; files that are already on the hub are not sent again
     ");
     assert!(!job.root().join("out").exists());
     assert_eq!(server.requests().len(), 0);

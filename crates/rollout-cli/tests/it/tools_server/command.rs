@@ -26,7 +26,7 @@ fn a_tool_can_be_tried_without_a_server() {
     let wrong = job.rollout(&["tools", "call", "code:pyton", "{}"]).expect(1);
     insta::assert_snapshot!(wrong.stderr(), @"error: there is no tool `code:pyton`; did you mean code:python? (code 4002)");
     let wrong = job.rollout(&["tools", "call", "code:python", "[1]"]).expect(2);
-    insta::assert_snapshot!(wrong.stderr(), @"error: what the tool is called with is not a JSON object");
+    insta::assert_snapshot!(wrong.stderr(), @"error: invalid tool parameters: expected a JSON object");
     job.expect_nothing_left();
 }
 
@@ -84,7 +84,7 @@ fn a_wrong_configuration_is_told_with_all_of_its_problems() {
       |
       = help: did you mean `code`? known keys in `resources`: `code`, `doc`, `rag`, `sql`, `vm`, `web`
 
-    error: the configuration of the tools cannot be used
+    error: invalid tools configuration
     ");
 }
 
@@ -93,13 +93,13 @@ fn a_server_is_never_open_to_others_by_mistake() {
     let job = place(&json!({})).file("short", "secret");
     let refused = job.rollout(&["tools", "serve", "--port", "0", "--host", "0.0.0.0"]).expect(2);
     insta::assert_snapshot!(refused.stderr(), @"
-    error: other machines can reach 0.0.0.0, and without a token anybody could run code and read files through the tools
-    hint: give --token-file FILE; clients send what is in it as `Authorization: Bearer …`
+    error: other machines can reach 0.0.0.0; without a token, anyone could run code and read files with the tools
+    hint: pass --token-file FILE; clients send the token as `Authorization: Bearer …`
     ");
     let refused = job.rollout(&["tools", "serve", "--port", "0", "--token-file", "short"]).expect(2);
     insta::assert_snapshot!(refused.stderr(), @"
     error: the token in short is not one line of at least 16 visible ASCII characters
-    hint: make one with `openssl rand -hex 32`
+    hint: create a token with `openssl rand -hex 32`
     ");
 }
 
