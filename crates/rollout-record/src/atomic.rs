@@ -1,4 +1,4 @@
-//! Files that a reader only ever sees whole.
+//! Atomic writes: a reader sees a complete file or none.
 
 use std::{
     fs, io,
@@ -17,10 +17,10 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
-/// Writes a file beside its place and moves it there.
+/// Writes a temporary file, and renames it to the path.
 ///
-/// A crash of this process leaves the old file or the new one. The file is not synced to the disk:
-/// everything written this way can be made again from the journal, which is.
+/// If this process crashes, the old or the new file remains. The file is not synced to disk: all files written this way
+/// can be restored from the journal, which is synced.
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> Result<(), WriteError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
@@ -32,7 +32,7 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn io::Write) -> io::Result<()
         fs::rename(&temporary, path)
     };
     attempt().map_err(|source| {
-        // A half-written file beside the real one would only confuse; that it cannot be removed changes nothing.
+        // A failure to remove the temporary file is harmless.
         let _ = fs::remove_file(&temporary);
         WriteError { path: path.to_owned(), source }
     })

@@ -1,21 +1,22 @@
-//! What makes an agent the one it is, the same on every machine: for ids that results of many machines share.
+//! The identity of an agent, which is the same on every machine. Ids that combine results of several machines use it.
 
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 
-/// The key under which a benchmark's record has the hash of its system prompt.
+/// The key of the hash of the system prompt in a benchmark's record.
 pub const PROMPT_HASH: &str = "system_prompt_sha256";
 
-/// The key under which a benchmark's record has what `${VAR}` stood for, where results are known by it. It begins as
-/// comments do, so that nothing takes it for a setting.
+/// The key of the expanded `${VAR}` values in a benchmark's record, if they identify the results. It starts with `_`
+/// like comments, so that it is not read as a setting.
 pub const EXPANDED: &str = "_expanded";
 
-/// How a model is reached. A server that has moved, or a key that was renewed, gives no other results.
+/// Settings of the connection to a model. A server's new address or a renewed key does not change results.
 const NOT_HASHED: [&str; 7] =
     ["base_url", "api_key", "headers", "timeout_sec", "connect_timeout_sec", "max_retries", "rate_limit"];
 
-/// Keys of a benchmark that say who answers and how. The others say what is asked, how it is scored, or where things are.
+/// Settings of a benchmark that identify the model and how it answers. The other settings are about questions, scoring
+/// and paths.
 const OF_A_BENCHMARK: [&str; 7] = [
     "model_name",
     "max_turns",
@@ -26,23 +27,22 @@ const OF_A_BENCHMARK: [&str; 7] = [
     "resource_init_configs",
 ];
 
-/// Leaves out of a model, as it is recorded, what cannot change a result.
+/// Removes settings from a recorded model that cannot change a result.
 pub fn strip_model(model: &mut Json) {
     if let Json::Object(model) = model {
         model.retain(|key, _| !NOT_HASHED.contains(&key.as_str()));
     }
 }
 
-/// The agent of this name as the record of a job or a benchmark (the content of `config.json`) has it, without what can
-/// differ between two machines that run the same agent: `${VAR}` is not expanded but in the name of a benchmark's model,
-/// scripts of files are there by their
-/// hashes and not by their paths, and it is left out how a model is reached and what it costs. Prose for readers is no
-/// part of it either.
+/// Returns the agent of this name from the record of a job or a benchmark (the content of `config.json`), without
+/// anything that can differ between two machines that run the same agent. `${VAR}` is expanded only in the name of a
+/// benchmark's model. Scripts in files are represented by their hashes, not by their paths. The connection and the
+/// prices of a model and descriptive texts are omitted.
 ///
-/// Settings that are off or were never set are left out: a version that knows more settings gives the same identity.
-/// What authors write word for word (`sampling`, `extra_body`, `env`, resources) stays as it is.
+/// Settings that are off or unset are omitted, so a version with more settings gives the same identity. Free-form
+/// values (`sampling`, `extra_body`, `env`, resources) are unchanged.
 ///
-/// An agent of which the record says nothing has its name alone.
+/// An agent without a record has only its name.
 pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
     if record.get("model_name").is_some_and(Json::is_string) {
         return of_benchmark(record);
@@ -50,7 +50,7 @@ pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
     let mut entries = record["agents"].as_array().into_iter().flatten().filter_map(Json::as_object);
     let Some(mut config) = entries.find(|entry| entry.get("name").is_some_and(|name| name == agent)).cloned()
     else {
-        // Rollouts that a program runs by itself have no job file, but tell their model.
+        // Rollouts that a program runs through the library have no job file, but record their model.
         let model = record.get("model").filter(|model| model.is_string()).cloned();
         let name = [("name".to_owned(), Json::from(agent))];
         return name.into_iter().chain(model.map(|model| ("model".to_owned(), model))).collect();
@@ -72,7 +72,7 @@ pub fn agent_identity(record: &Json, agent: &str) -> Map<String, Json> {
     config
 }
 
-/// Leaves out settings that do nothing. New settings of agents have to be recorded as one of these when they are not set.
+/// Removes settings without effect. The record of a new setting must have one of these values if the setting is unset.
 fn leave_out_unset(settings: &mut Map<String, Json>) {
     settings.retain(|_, value| match value {
         Json::Null | Json::Bool(false) => false,
@@ -82,7 +82,7 @@ fn leave_out_unset(settings: &mut Map<String, Json>) {
     });
 }
 
-/// The name of the model that answered, by the record of a benchmark.
+/// Returns the model's name from the record of a benchmark.
 pub fn model_name(record: &Json) -> Option<&str> {
     record[EXPANDED]["model_name"].as_str().or_else(|| record["model_name"].as_str())
 }
@@ -98,7 +98,7 @@ fn of_benchmark(record: &Json) -> Map<String, Json> {
     config
 }
 
-/// Leaves of each absolute path its last part: the directories before it are those of a machine.
+/// Reduces each absolute path to its last component, because its directories depend on the machine.
 fn cut_paths(value: &mut Json) {
     match value {
         Json::String(text) => {
@@ -183,7 +183,7 @@ mod tests {
         "#);
     }
 
-    /// These never change: results of years are joined by them.
+    /// These values must never change, because results of different versions are joined by them.
     #[test]
     fn ids_of_agents_stay_what_they_are() {
         let text = json!({
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(id("script"), "2c18cd863e5bce95b68bcdc5ffffc7499f7c16388818e75568d89910c0925158");
         assert_eq!(id("plain"), "653eb42e8633365de1a9be6541d5579c83448f38fca67e384c5c5e2686fd5407");
         assert_eq!(id("full"), "8d47a3efcd9bac0b8431b3dc6f0f8268fb859f5234313afa47af639edf880405");
-        // Jobs of before are resumed only if this is what it was.
+        // Older jobs can be resumed only if this hash is unchanged.
         assert_eq!(job.hash, "sha256:58e4a5be5f050422f299c04b592a6c806e2d79310b999535c904681450733f8c");
     }
 

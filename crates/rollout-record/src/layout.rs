@@ -1,4 +1,4 @@
-//! Where everything lies in a job directory.
+//! The paths in a job directory.
 
 use std::{
     fs::{self, File},
@@ -8,14 +8,14 @@ use std::{
 
 use rollout_core::name::TrialId;
 
-/// Opens a file that has to be a regular one below a directory. A link that leads elsewhere is refused, and so is a pipe:
-/// what is read of a task or a job that others made is published, or sent to a server.
+/// Opens a regular file inside a directory. Links to the outside and pipes are rejected, because files of untrusted
+/// tasks and jobs are published or sent to a server.
 pub fn open_below(dir: &Path, path: &Path) -> io::Result<File> {
     let path = path.canonicalize()?;
     if path.starts_with(dir.canonicalize()?) && path.metadata()?.is_file() {
         File::open(path)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file of this directory"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file inside the directory"))
     }
 }
 
@@ -24,7 +24,7 @@ pub fn open_below(dir: &Path, path: &Path) -> io::Result<File> {
 pub struct JobDir(PathBuf);
 
 impl JobDir {
-    /// Names the directory; it need not exist.
+    /// Creates the path; the directory need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -44,12 +44,12 @@ impl JobDir {
         self.0.join("result.json")
     }
 
-    /// The journal, from which all results can be made again.
+    /// The journal, from which all results can be restored.
     pub fn journal(&self) -> PathBuf {
         self.0.join("journal.jsonl")
     }
 
-    /// What the tasks said when the job was planned.
+    /// The records of the tasks, from when the job was planned.
     pub fn tasks(&self) -> PathBuf {
         self.0.join("tasks.jsonl")
     }
@@ -70,7 +70,7 @@ impl JobDir {
 pub struct TrialDir(PathBuf);
 
 impl TrialDir {
-    /// Names the directory; it need not exist.
+    /// Creates the path; the directory need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -85,12 +85,12 @@ impl TrialDir {
         self.0.join("result.json")
     }
 
-    /// What went wrong, for people.
+    /// The error as text.
     pub fn error(&self) -> PathBuf {
         self.0.join("error.txt")
     }
 
-    /// What building the image printed.
+    /// The output of the image build.
     pub fn build_log(&self) -> PathBuf {
         self.0.join("environment/build.txt")
     }
@@ -105,41 +105,41 @@ impl TrialDir {
         self.0.join("command")
     }
 
-    /// What a model and its tools said.
+    /// The conversation of a model and its tools.
     pub fn trajectory(&self) -> PathBuf {
         self.0.join("trajectory.json")
     }
 
-    /// What `/logs` held inside.
+    /// The content of `/logs` in the environment.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")
     }
 
-    /// What the agent left for the tests, where these run in an environment of their own.
+    /// Files that the agent left for tests in a separate environment.
     pub fn artifacts(&self) -> PathBuf {
         self.0.join("artifacts")
     }
 
-    /// What `/logs/verifier` held inside, beside the output of the tests.
+    /// The content of `/logs/verifier` in the environment, and the output of the tests.
     pub fn verifier(&self) -> PathBuf {
         self.0.join("logs/verifier")
     }
 
-    /// The directory with the files of the result that the journal has: what was set aside, while the trial is run again
-    /// and when that was cut short.
+    /// Returns the directory with the files of the last recorded result. While the trial runs again, and after that run
+    /// was interrupted, it is the directory of earlier files.
     pub fn of_last_result(&self) -> Self {
         let earlier = self.earlier();
         let is_there = earlier.symlink_metadata().is_ok_and(|entry| entry.is_dir());
         if is_there { Self(earlier) } else { self.clone() }
     }
 
-    /// What an earlier run left, while the trial is run again.
+    /// The files of an earlier run while the trial runs again.
     fn earlier(&self) -> PathBuf {
         self.0.join("earlier")
     }
 
-    /// Makes the directory ready for a trial. A result that is there is set aside until the new one takes its place;
-    /// what an unfinished run left is removed.
+    /// Prepares the directory for a trial. Files of an existing result are moved aside until the new result replaces
+    /// them. Files of an unfinished run are removed.
     pub fn make(&self) -> io::Result<()> {
         match fs::create_dir(&self.0) {
             Ok(()) => return Ok(()),
@@ -159,7 +159,7 @@ impl TrialDir {
             .try_for_each(|entry| fs::rename(entry.path(), self.earlier().join(entry.file_name())))
     }
 
-    /// Drops what was set aside: the new result is on the disk.
+    /// Removes the files that were moved aside, after the new result is on disk.
     pub fn settle(&self) -> io::Result<()> {
         match fs::remove_dir_all(self.earlier()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -167,7 +167,7 @@ impl TrialDir {
         }
     }
 
-    /// Brings back what was set aside, in the place of what an unfinished run left.
+    /// Restores the files that were moved aside, and removes those of an unfinished run.
     pub fn put_back(&self) -> io::Result<()> {
         if !self.earlier().is_dir() {
             return Ok(());
@@ -189,7 +189,7 @@ impl TrialDir {
         fs::remove_dir(self.earlier())
     }
 
-    /// What is left of a try that the infrastructure failed.
+    /// The files of a try that failed because of the infrastructure.
     pub fn failed_try(&self, number: u32) -> PathBuf {
         self.0.join(format!("tries/{number}"))
     }

@@ -1,12 +1,13 @@
-//! What is kept of a job, and what reads it again.
+//! The records of a job on disk, and their readers.
 //!
 //! ```text
 //! job directory ──saved──▶ trials, one by one ──▶ export::<format> ──▶ files ──▶ hub
 //!                               └──────────────▶ compare, stats
 //! ```
 //!
-//! [`layout`] says where things lie, [`journal`] is the truth about a job, [`rows`] are the rollouts of models, and
-//! [`saved`] reads all of them in one form. What comes after reads only that: [`export`], [`compare`], [`stats`].
+//! [`layout`] defines the paths in a job directory, [`journal`] is the authoritative record of a job, [`rows`] are the
+//! rollouts of models, and [`saved`] reads all of them in one form. [`export`], [`compare`] and [`stats`] use only
+//! [`saved`].
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod atomic;

@@ -1,4 +1,4 @@
-//! Files of JSON lines: read from the first line to the last, or a line at its offset.
+//! Files of JSON lines, read in order or by the offset of a line.
 
 use std::{
     fs::File,
@@ -6,10 +6,10 @@ use std::{
     path::Path,
 };
 
-/// The longest line that is read: a file without line ends must not fill the memory.
+/// The maximum length of a line. Without it, a file without line ends would fill the memory.
 const MAX_LINE_BYTES: usize = 1 << 30;
 
-/// Reads lines. At any time it holds one of them.
+/// Reads lines. It holds one line at a time.
 #[derive(Debug)]
 pub struct Lines<R = BufReader<File>> {
     reader: R,
@@ -23,26 +23,26 @@ pub struct Lines<R = BufReader<File>> {
 pub struct Line<'a> {
     /// Its number, counted from 1.
     pub number: u64,
-    /// Where it begins, in bytes from the start of the file.
+    /// Its offset in the file, in bytes.
     pub offset: u64,
-    /// The line with its end, which the last line of a file may lack.
+    /// The line including its line end, which the last line of a file may lack.
     pub bytes: &'a [u8],
 }
 
 impl Line<'_> {
-    /// Whether it holds nothing but blanks.
+    /// Whether the line contains only whitespace.
     pub fn is_blank(&self) -> bool {
         self.bytes.trim_ascii().is_empty()
     }
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Reads lines from here on.
+    /// Creates a reader that starts at the current position.
     pub fn new(reader: R) -> Self {
         Self { reader, offset: 0, number: 0, bytes: Vec::new() }
     }
 
-    /// The next line. None at the end.
+    /// Returns the next line, or None at the end.
     pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
         let offset = self.offset;
         if self.read()? == 0 {
@@ -53,7 +53,7 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(Line { number: self.number, offset, bytes: &self.bytes }))
     }
 
-    /// Whether no line follows.
+    /// Whether there are no more lines.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.reader.fill_buf().is_ok_and(<[u8]>::is_empty)
     }
@@ -74,10 +74,10 @@ impl Lines {
         File::open(path).map(Self::from)
     }
 
-    /// The line that begins at an offset. After this, only lines at offsets can be read.
+    /// Returns the line at an offset. After this, only lines at offsets can be read.
     pub fn at(&mut self, offset: u64) -> io::Result<&[u8]> {
         let here = self.reader.stream_position()?;
-        // Lines are mostly asked for one after the other: the buffer is kept where it reaches.
+        // Lines are mostly read in sequence, so the buffer is kept if it contains the offset.
         self.reader.seek_relative(offset as i64 - here as i64)?;
         self.read()?;
         Ok(&self.bytes)

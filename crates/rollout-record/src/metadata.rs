@@ -1,4 +1,4 @@
-//! What many rollouts come to: `metadata.json`.
+//! The summary of many rollouts: `metadata.json`.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -11,63 +11,63 @@ use crate::stats::PassK;
 use rollout_core::message::ToolDef;
 use rollout_core::provenance::Provenance;
 
-/// What was run, and what it came to on average.
+/// What was run, and the average results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GenerateMetadata {
-    /// Names interaction, dataset and rubric together.
+    /// The name of the interaction, dataset and rubric together.
     pub env_id: String,
-    /// What they were made with.
+    /// Their arguments.
     pub env_args: Map<String, Value>,
-    /// The model, by its server's name for it.
+    /// The model, by its name on the server.
     pub model: String,
-    /// Where the model was reached.
+    /// The URL of the model's server.
     pub base_url: Option<String>,
-    /// Examples.
+    /// Number of examples.
     pub num_examples: u64,
-    /// Rollouts of each example.
+    /// Number of rollouts of each example.
     pub rollouts_per_example: u32,
-    /// How the model was sampled.
+    /// Sampling parameters of the model.
     pub sampling_args: Map<String, Value>,
-    /// Whether the examples were drawn at random; absent where the caller chose them.
+    /// Whether the examples were drawn at random; absent if the caller chose them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<bool>,
-    /// From which seed.
+    /// The seed of the random order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle_seed: Option<u64>,
-    /// When the run ended, or when this was told. Not in the file.
+    /// When the run ended, or when this was computed. Not in the file.
     #[serde(skip)]
     pub date: Timestamp,
-    /// How long all runs took together, in milliseconds.
+    /// Total duration of all runs in milliseconds.
     pub time_ms: f64,
-    /// The same in seconds.
+    /// Total duration in seconds.
     pub time: f64,
-    /// The mean reward, that of errored rollouts included.
+    /// The mean reward, including rollouts with an error.
     pub avg_reward: f64,
     /// The mean of each metric over the rollouts that have it.
     pub avg_metrics: IndexMap<String, f64>,
-    /// The share of rollouts with an error.
+    /// The fraction of rollouts with an error.
     pub avg_error: f64,
-    /// The mean chance that at least one of k rollouts of an example succeeds, by k.
+    /// The mean probability that at least one of k rollouts of an example succeeds, by k.
     pub pass_at_k: IndexMap<String, f64>,
-    /// The mean chance that all of k rollouts of an example succeed, by k.
+    /// The mean probability that all of k rollouts of an example succeed, by k.
     pub pass_all_k: IndexMap<String, f64>,
-    /// The reward from which a rollout counts as a success.
+    /// The minimum reward of a successful rollout.
     pub pass_threshold: f64,
-    /// The mean use of tokens, over the rollouts that told; null if none did.
+    /// The mean token usage over the rollouts that reported it; null if none did.
     pub usage: Option<MeanUsage>,
-    /// What all rollouts cost together; null where nothing is known.
+    /// The total cost of all rollouts; null if it is unknown.
     pub cost: Option<Cost>,
-    /// What ran.
+    /// The versions of the software.
     pub version_info: VersionInfo,
     /// Fields of the state that are columns of the rows.
     pub state_columns: Vec<String>,
-    /// Where the rows are. Not in the file.
+    /// The path of the rows. Not in the file.
     #[serde(skip)]
     pub path_to_save: Option<PathBuf>,
-    /// The tools; null if there are none, or not the same in all rollouts.
+    /// The tools; null if there are none, or if they differ between rollouts.
     pub tools: Option<Vec<ToolDef>>,
-    /// Where the last results come from; absent where nothing is kept.
+    /// The provenance of the last results; absent if nothing is saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Arc<Provenance>>,
 }
@@ -108,13 +108,13 @@ impl Default for GenerateMetadata {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MeanUsage {
-    /// Read by the model.
+    /// Input tokens.
     pub input_tokens: f64,
-    /// Written by the model.
+    /// Output tokens.
     pub output_tokens: f64,
 }
 
-/// Money.
+/// An amount of money.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
@@ -122,17 +122,17 @@ pub struct Cost {
     pub total_usd: f64,
 }
 
-/// What ran.
+/// The versions of the software.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VersionInfo {
     /// The version of this library.
     pub rollout_version: String,
-    /// The commit that it was built from, where known.
+    /// The commit of the build, if known.
     pub rollout_commit: Option<String>,
-    /// The version of the environment, where it has one.
+    /// The version of the environment, if it has one.
     pub env_version: Option<String>,
-    /// The commit of the environment, where known.
+    /// The commit of the environment, if known.
     pub env_commit: Option<String>,
 }
 
@@ -147,22 +147,22 @@ impl Default for VersionInfo {
     }
 }
 
-/// What averages need of one rollout.
+/// The values of one rollout that averages need.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Stats {
-    /// Its reward.
+    /// The reward.
     pub reward: f64,
-    /// Whether it ended with an error.
+    /// Whether the rollout ended with an error.
     pub is_error: bool,
-    /// Tokens read and written, if any response told.
+    /// Input and output tokens, if a response reported them.
     pub tokens: Option<(f64, f64)>,
-    /// US dollars, where known.
+    /// Cost in US dollars, if known.
     pub cost: Option<f64>,
-    /// Metrics by the number of their name.
+    /// Metrics by the index of their name.
     pub metrics: Box<[(u32, f64)]>,
 }
 
-/// Adds rollouts up. The same rollouts in the same order give the same bits.
+/// Sums over rollouts. The same rollouts in the same order give exactly the same result.
 #[derive(Debug, Clone)]
 pub struct Aggregate {
     rows: u64,
@@ -170,13 +170,13 @@ pub struct Aggregate {
     errors: u64,
     metrics: Vec<(f64, u64)>,
     tokens: (f64, f64),
-    told: u64,
+    with_usage: u64,
     cost: Option<f64>,
     passes: PassK,
 }
 
 impl Aggregate {
-    /// Sums over nothing yet.
+    /// Creates empty sums.
     pub fn new(rollouts_per_example: u32, pass_threshold: f64) -> Self {
         Self {
             rows: 0,
@@ -184,7 +184,7 @@ impl Aggregate {
             errors: 0,
             metrics: Vec::new(),
             tokens: (0.0, 0.0),
-            told: 0,
+            with_usage: 0,
             cost: None,
             passes: PassK::new(u64::from(rollouts_per_example), pass_threshold),
         }
@@ -197,7 +197,7 @@ impl Aggregate {
         self.errors += u64::from(stats.is_error);
         self.passes.add(example_id, stats.reward);
         if let Some((input, output)) = stats.tokens {
-            self.told += 1;
+            self.with_usage += 1;
             self.tokens.0 += input;
             self.tokens.1 += output;
         }
@@ -215,7 +215,7 @@ impl Aggregate {
         }
     }
 
-    /// Puts the averages into the metadata.
+    /// Writes the averages to the metadata.
     pub fn tell<'a>(&self, names: impl Iterator<Item = &'a String>, metadata: &mut GenerateMetadata) {
         let mean = |sum: f64, count: u64| if count == 0 { 0.0 } else { sum / count as f64 };
         metadata.avg_reward = mean(self.rewards, self.rows);
@@ -227,9 +227,9 @@ impl Aggregate {
             .collect();
         metadata.pass_at_k = self.passes.at_k();
         metadata.pass_all_k = self.passes.all_k();
-        metadata.usage = (self.told > 0).then(|| MeanUsage {
-            input_tokens: mean(self.tokens.0, self.told),
-            output_tokens: mean(self.tokens.1, self.told),
+        metadata.usage = (self.with_usage > 0).then(|| MeanUsage {
+            input_tokens: mean(self.tokens.0, self.with_usage),
+            output_tokens: mean(self.tokens.1, self.with_usage),
         });
         metadata.cost = self.cost.map(|total_usd| Cost { total_usd });
     }

@@ -85,11 +85,11 @@ fn agents_of_a_job_are_compared_task_by_task() {
         json!({"dataset_name": "set", "task_name": "t1", "baseline_pass_rate": 0.0, "other_pass_rate": 1.0})
     );
     let missing = job.rollout(&["compare", "jobs/job", "--agent", "nobody"]).expect(2);
-    insta::assert_snapshot!(missing.stderr(), @r#"error: no agent is named "nobody"; there are: agent, better, broken"#);
+    insta::assert_snapshot!(missing.stderr(), @r#"error: no agent is named "nobody"; available agents: agent, better, broken"#);
     let alone = job.rollout(&["compare", "jobs/job", "--agent", "agent"]).expect(2);
     insta::assert_snapshot!(alone.stderr(), @"
-    error: there is only agent, and nothing to compare it with
-    hint: give two job directories, or a job with two agents
+    error: nothing to compare agent with
+    hint: pass two job directories, or a job with two agents
     ");
     let again = job.rollout(&["compare", "jobs/job", "--svg", "a.svg"]).expect(2);
     insta::assert_snapshot!(again.stderr(), @"
@@ -128,9 +128,9 @@ fn jobs_that_differ_in_more_than_their_agents_are_told() {
     only jobs/before/agent has 1 task
       set/t6
 
-    warning: jobs/job/agent: attempts: 2 in jobs/before/agent, 1 in jobs/job/agent; McNemar's test is left out
+    warning: jobs/job/agent: attempts: 2 in jobs/before/agent, 1 in jobs/job/agent; McNemar's test is not computed
     warning: jobs/job/agent: timeout_multiplier: 1.0 in jobs/before/agent, 2.0 in jobs/job/agent
-    warning: jobs/job/agent: the files of 1 of 5 tasks are not the same: set/t1
+    warning: jobs/job/agent: the files of 1 of 5 tasks differ: set/t1
     ");
 }
 
@@ -159,12 +159,12 @@ fn a_job_that_is_not_finished_is_told() {
     let nothing = job.rollout(&["compare", "jobs/job", "--svg", "no.svg"]).expect(2);
     insta::assert_snapshot!(nothing.stderr(), @"
     error: agent and other have no finished task in common
-    hint: tasks are the same if dataset and name are: `name` of a dataset in the job file can make them so
+    hint: tasks are the same if their dataset and name are; set `name` of a dataset in the job file to match them
     ");
     assert!(!job.root().join("no.svg").exists());
     let absent = job.rollout(&["compare", "jobs/absent"]).expect(2);
     assert!(
-        absent.stderr().contains("hint: give directories that `rollout run` printed"),
+        absent.stderr().contains("hint: pass directories that `rollout run` printed"),
         "{}",
         absent.stderr()
     );

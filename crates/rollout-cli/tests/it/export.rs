@@ -72,8 +72,8 @@ fn an_export_is_never_overwritten() {
     export(&job).expect(0);
     let before = fs::read(job.root().join("out/samples.jsonl")).unwrap();
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: out/samples.jsonl exists, and results are never overwritten
-    hint: give another directory, or remove the file
+    error: out/samples.jsonl already exists, and results are never overwritten
+    hint: choose another directory, or remove the file
     ");
     assert_eq!(fs::read(job.root().join("out/samples.jsonl")).unwrap(), before);
 }
@@ -188,12 +188,12 @@ fn a_directory_without_rollouts_of_a_model_is_told() {
     let job = TestJob::new(env!("CARGO_BIN_EXE_rollout")).file("jobs/job/result.json", "{}");
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
     error: jobs/job is not a job directory: it has no journal.jsonl
-    hint: give the directory that `rollout run` printed
+    hint: pass the directory that `rollout run` printed
     ");
     let missing = job.rollout(&["export", "rl", "nowhere", "-o", "out"]).expect(2);
     insta::assert_snapshot!(missing.stderr(), @"
     error: nowhere does not exist
-    hint: give the directory that `rollout run` printed
+    hint: pass the directory that `rollout run` printed
     ");
     assert!(!job.root().join("out").exists());
 }

@@ -1,4 +1,4 @@
-//! One side against another: differences, tests, and the tasks that make them.
+//! The comparison of one side with a baseline: differences, tests, and tasks that only one side solves.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use super::side::{Counted, Side, Sums};
 use crate::stats::{Confidence, McNemar, Moments, Pairs, seeded};
 use rollout_core::statistics::{Figures, Interval, Resampling};
 
-/// The share of attempts that have to be solved for a task to count as solved.
+/// The fraction of solved attempts from which a task counts as solved.
 const SOLVED: f64 = 0.5;
 
-/// A task, by the names that make it the same task in two jobs.
+/// A task, by the names that identify it in two jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TaskId {
     /// Its dataset.
@@ -24,7 +24,7 @@ impl std::fmt::Display for TaskId {
     }
 }
 
-/// A side against the baseline.
+/// The comparison of a side with the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Contrast {
     /// The baseline.
@@ -33,23 +33,23 @@ pub struct Contrast {
     pub other: String,
     /// Tasks with a finished trial on both sides.
     pub tasks_in_both: u64,
-    /// Tasks that only the baseline has a finished trial of.
+    /// Tasks that have a finished trial only in the baseline.
     pub only_in_baseline: Vec<TaskId>,
-    /// Tasks that only the other side has a finished trial of.
+    /// Tasks that have a finished trial only in the other side.
     pub only_in_other: Vec<TaskId>,
-    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    /// Over trials with a reward. Trials that failed because of the agent or the tests count as 0.
     pub headline: Differences,
-    /// Over the trials with a reward alone.
+    /// Over trials with a reward only.
     pub failed_excluded: Differences,
-    /// How many times as much the other side cost, over the tasks whose cost is known on both.
+    /// The cost of the other side divided by that of the baseline, over tasks with a known cost on both sides.
     pub cost_ratio: Option<f64>,
-    /// How many times as long the other side took, over the tasks in both.
+    /// The duration of the other side divided by that of the baseline, over the tasks in both.
     pub duration_ratio: Option<f64>,
-    /// What differs beside the agents, so that the numbers may tell of something else.
+    /// Other differences between the sides, which may explain the numbers.
     pub warnings: Vec<String>,
 }
 
-/// How the other side differs from the baseline.
+/// The differences of the other side from the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Differences {
     /// Tasks that count on both sides.
@@ -58,26 +58,26 @@ pub struct Differences {
     pub mean_reward: Difference,
     /// The difference of the pass rate.
     pub pass_rate: Difference,
-    /// Whether one side solves more tasks; a task is solved if at least half of its attempts are.
+    /// Whether one side solves more tasks. A task is solved if at least half of its attempts are.
     pub mcnemar: McNemarTest,
     /// The tasks that only one side solves, in the order of the baseline.
     pub flipped: Vec<Flip>,
 }
 
-/// The mean over tasks of the other side's value less the baseline's.
+/// The mean over tasks of the other side's value minus the baseline's.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Difference {
     /// The difference; 0 without tasks.
     pub mean: f64,
-    /// Its standard error: of two tasks or more.
+    /// The standard error; requires two tasks.
     pub standard_error: Option<f64>,
-    /// Its interval by Student's distribution: of two tasks or more.
+    /// The confidence interval by Student's distribution; requires two tasks.
     pub interval: Option<Interval>,
-    /// The probability of one as large if it did not matter which side is which, by swapping them task by task.
+    /// The p-value of a permutation test that swaps the sides task by task.
     pub p: Option<f64>,
-    /// Whether every way to swap was tried; else `p` is an estimate.
+    /// Whether all permutations were computed; otherwise `p` is an estimate.
     pub exact: bool,
-    /// The same, adjusted by Holm's method for the number of contrasts; absent if there is one.
+    /// The p-value, adjusted by Holm's method for the number of contrasts; absent if there is only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
 }
@@ -89,10 +89,10 @@ pub struct McNemarTest {
     pub only_baseline: u64,
     /// Tasks that only the other side solves.
     pub only_other: u64,
-    /// The exact probability of as uneven numbers; none without tasks, and where the sides attempt tasks not equally
-    /// often: then half of the attempts is not equally easy to reach.
+    /// The exact p-value. None without tasks, or if the sides have different numbers of attempts at tasks, because then
+    /// half of the attempts is not equally easy to reach.
     pub p: Option<f64>,
-    /// The same, adjusted by Holm's method for the number of contrasts; absent if there is one.
+    /// The p-value, adjusted by Holm's method for the number of contrasts; absent if there is only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_holm: Option<f64>,
 }
@@ -103,14 +103,14 @@ pub struct Flip {
     /// The task.
     #[serde(flatten)]
     pub task: TaskId,
-    /// The share of the baseline's attempts that are solved.
+    /// The fraction of the baseline's attempts that are solved.
     pub baseline_pass_rate: f64,
-    /// The share of the other side's attempts that are solved.
+    /// The fraction of the other side's attempts that are solved.
     pub other_pass_rate: f64,
 }
 
 impl Flip {
-    /// Whether it is the other side that solves it.
+    /// Whether the other side solves it.
     pub fn is_won(&self) -> bool {
         self.other_pass_rate >= SOLVED
     }
@@ -131,7 +131,7 @@ impl Difference {
         }
     }
 
-    /// Cuts the interval where no difference of two shares can be.
+    /// Limits the interval to the possible range of a difference of fractions.
     fn of_shares(self) -> Self {
         let cut = |interval: Interval| Interval { low: interval.low.max(-1.0), high: interval.high.min(1.0) };
         Self { interval: self.interval.map(cut), ..self }
@@ -198,7 +198,7 @@ fn differences(
 ) -> Differences {
     let pairs = |value: fn(&Sums, Counted) -> Option<f64>| {
         let pair = |(_, first, second): &Both<'_>| Some((value(first, counted)?, value(second, counted)?));
-        Pairs::new(both.iter().filter_map(pair)).expect("a mean is finite, or there is none")
+        Pairs::new(both.iter().filter_map(pair)).expect("a mean is always finite")
     };
     let (rewards, passes) = (pairs(Sums::mean_reward), pairs(Sums::pass_rate));
     let solved: McNemar =
@@ -226,7 +226,7 @@ fn differences(
 fn warnings(baseline: &Side, other: &Side, both: &[Both<'_>]) -> Vec<String> {
     let mut warnings = Vec::new();
     if both.is_empty() {
-        warnings.push("they have no task in common".to_owned());
+        warnings.push("no task in common".to_owned());
     }
     for side in [baseline, other] {
         let Figures { trials, skipped, .. } = side.figures;
@@ -236,7 +236,7 @@ fn warnings(baseline: &Side, other: &Side, both: &[Both<'_>]) -> Vec<String> {
     }
     if baseline.attempts != other.attempts {
         warnings.push(format!(
-            "attempts: {} in {}, {} in {}; McNemar's test is left out",
+            "attempts: {} in {}, {} in {}; McNemar's test is not computed",
             baseline.attempts, baseline.name, other.attempts, other.name
         ));
     }
@@ -258,7 +258,7 @@ fn warnings(baseline: &Side, other: &Side, both: &[Both<'_>]) -> Vec<String> {
         let more = if changed.len() > MOST_NAMED { ", …" } else { "" };
         let named = changed[..changed.len().min(MOST_NAMED)].join(", ");
         warnings.push(format!(
-            "the files of {} of {} tasks are not the same: {named}{more}",
+            "the files of {} of {} tasks differ: {named}{more}",
             changed.len(),
             both.len()
         ));
@@ -266,5 +266,5 @@ fn warnings(baseline: &Side, other: &Side, both: &[Both<'_>]) -> Vec<String> {
     warnings
 }
 
-/// How many tasks a warning names.
+/// How many tasks are named in a warning.
 const MOST_NAMED: usize = 5;

@@ -1,7 +1,7 @@
-//! Two or more agents or jobs side by side, task by task: who is better, and whether that can be chance.
+//! Compares agents or jobs task by task, with statistical tests.
 //!
-//! Tasks are the same if dataset and name are. Attempts at a task are averaged first, so that every task counts once.
-//! The functions block, and keep a few numbers of each task, never trials.
+//! Tasks are the same if their dataset and name are the same. The attempts at a task are averaged first, so that every
+//! task counts once. The functions block. They keep a few numbers of each task in memory, never trials.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,70 +37,70 @@ use crate::{
 };
 use rollout_core::statistics::{Figures, Resampling};
 
-/// Why there is nothing to compare.
+/// Why a comparison failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// A job directory cannot be read.
     #[error(transparent)]
     Saved(#[from] SavedError),
     /// An agent is in none of the jobs.
-    #[error("no agent is named {agent:?}; there are: {available}")]
+    #[error("no agent is named {agent:?}; available agents: {available}")]
     NoAgent {
         /// The agent.
         agent: String,
-        /// Those there are.
+        /// The available agents.
         available: String,
     },
-    /// One alone cannot be compared.
-    #[error("there is only {0}, and nothing to compare it with")]
+    /// There is only one side.
+    #[error("nothing to compare {0} with")]
     Alone(String),
-    /// No task is on both sides.
+    /// No task is in both sides.
     #[error("{baseline} and {others} have no finished task in common")]
     NothingInCommon {
         /// The first side.
         baseline: String,
-        /// All others.
+        /// The other sides.
         others: String,
     },
-    /// There are no trials at all.
+    /// There are no trials.
     #[error("there are no trials to compare")]
     Nothing,
 }
 
 impl CompareError {
-    /// What the reader can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Alone(_) => Some("give two job directories, or a job with two agents"),
+            Self::Alone(_) => Some("pass two job directories, or a job with two agents"),
             Self::NothingInCommon { .. } => Some(
-                "tasks are the same if dataset and name are: `name` of a dataset in the job file can make them so",
+                "tasks are the same if their dataset and name are; set `name` of a dataset in the job file to match them",
             ),
             Self::Saved(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
-                Some("give directories that `rollout run` printed")
+                Some("pass directories that `rollout run` printed")
             }
             Self::Saved(_) | Self::NoAgent { .. } | Self::Nothing => None,
         }
     }
 }
 
-/// Agents and jobs side by side.
+/// A comparison of agents and jobs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// How often an interval made this way holds what it is about.
+    /// The confidence level of the intervals.
     pub confidence: f64,
-    /// How permutation tests were done where not every way could be tried.
+    /// The parameters of permutation tests that are not exact.
     pub permutation: Resampling,
     /// All sides.
     pub sides: Vec<SideFigures>,
-    /// Each agent of a later job against the agent of the same name in an earlier one; an agent whose name is in no other
-    /// job against the first side.
+    /// Each agent of a later job against the agent of the same name in an earlier one. An agent whose name is in no
+    /// other job is compared with the first side.
     pub contrasts: Vec<Contrast>,
 }
 
-/// What one side comes to by itself.
+/// The figures of one side.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SideFigures {
-    /// Tells it from the others.
+    /// The unique name of the side.
     pub name: String,
     /// Its job.
     pub job: String,
@@ -114,7 +114,7 @@ pub struct SideFigures {
 const SEED: u64 = 1;
 
 impl Comparison {
-    /// Compares like with like: the same agent in several jobs, and what has no counterpart with the first side.
+    /// Compares the same agent in several jobs. An agent without a counterpart is compared with the first side.
     pub fn new(mut sides: Vec<Side>) -> Result<Self, CompareError> {
         side::name(&mut sides);
         match &sides[..] {
@@ -153,29 +153,29 @@ impl Comparison {
     }
 }
 
-/// Which side is compared with which, the baseline first.
+/// Returns the pairs to compare, the baseline first.
 fn pairs(sides: &[Side]) -> impl Iterator<Item = (&Side, &Side)> {
     sides.iter().enumerate().filter_map(|(number, side)| {
         let namesake = |other: &&Side| other.agent == side.agent;
         match sides[..number].iter().find(namesake) {
             Some(earlier) => Some((earlier, side)),
-            // The first of several with one name is what the others are compared with.
+            // The first side with a name is the baseline of the others.
             None if number == 0 || sides[number + 1..].iter().any(|later| namesake(&later)) => None,
             None => Some((&sides[0], side)),
         }
     })
 }
 
-/// Ten thousand, and less where there are very many tasks.
+/// Returns ten thousand, or less for a very large number of tasks.
 fn resamples(tasks: usize) -> u64 {
     const MOST_DRAWS: u64 = 100_000_000;
     (MOST_DRAWS / tasks.max(1) as u64).clamp(1_000, 10_000)
 }
 
-/// A probability, and the place of the one made larger because there are several.
+/// Returns a p-value, and the field of the adjusted one.
 type Probability = fn(&mut Contrast) -> (Option<f64>, &mut Option<f64>);
 
-/// The tests of a contrast. Those of different contrasts are adjusted for each other, test by test.
+/// The tests of a contrast. Each test is adjusted for the number of contrasts.
 const PROBABILITIES: [Probability; 6] = [
     |contrast| contrast.failed_excluded.mean_reward.probability(),
     |contrast| contrast.failed_excluded.pass_rate.probability(),
@@ -186,9 +186,9 @@ const PROBABILITIES: [Probability; 6] = [
 ];
 
 fn adjust(contrasts: &mut [Contrast], probability: Probability) {
-    let told: Vec<f64> =
+    let known: Vec<f64> =
         contrasts.iter_mut().map(|contrast| probability(contrast).0.unwrap_or(f64::NAN)).collect();
-    for (contrast, adjusted) in contrasts.iter_mut().zip(holm(&told)) {
+    for (contrast, adjusted) in contrasts.iter_mut().zip(holm(&known)) {
         *probability(contrast).1 = adjusted.is_finite().then_some(adjusted);
     }
 }

@@ -1,4 +1,4 @@
-//! One agent of one job, as a comparison takes it.
+//! One side of a comparison: an agent of a job.
 
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -22,17 +22,17 @@ pub struct Side {
     directory: String,
     pub(super) figures: Figures,
     pub(super) tasks: IndexMap<TaskId, Sums>,
-    /// How often the job attempts each task.
+    /// The number of attempts per task.
     pub(super) attempts: u32,
-    /// What should be alike on both sides, by what it is called.
+    /// Settings that should be the same on both sides, by name.
     pub(super) settings: IndexMap<&'static str, String>,
 }
 
-/// What the attempts at a task come to.
+/// The sums over the attempts at a task.
 #[derive(Debug, Default)]
 pub(super) struct Sums {
     rewards: Moments,
-    /// 1 for each solved trial with a reward, and 0 for each other one.
+    /// 1 for each solved trial with a reward, 0 for each unsolved one.
     solved: Moments,
     /// Failed trials that count as unsolved.
     counted_failures: u64,
@@ -44,9 +44,9 @@ pub(super) struct Sums {
 /// Which trials count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counted {
-    /// Those with a reward, and those that the agent or the tests failed, as 0.
+    /// Trials with a reward. Trials that failed because of the agent or the tests count as 0.
     Headline,
-    /// Those with a reward alone.
+    /// Trials with a reward only.
     Scored,
 }
 
@@ -82,7 +82,7 @@ impl Sums {
 }
 
 impl Side {
-    /// Counts the trials of the plan that have no result as skipped.
+    /// Counts the planned trials without a result as skipped.
     fn plan(&mut self, tasks: u64) {
         let Figures { trials, skipped, .. } = &mut self.figures;
         let missing = (tasks * u64::from(self.attempts)).saturating_sub(*trials);
@@ -94,7 +94,7 @@ impl Side {
 
 #[cfg(test)]
 impl Side {
-    /// An agent of a job named `job` with these tasks.
+    /// Creates an agent of a job named `job` with these tasks.
     pub(super) fn of(agent: &str, tasks: IndexMap<TaskId, Sums>) -> Self {
         Self {
             name: String::new(),
@@ -109,7 +109,7 @@ impl Side {
     }
 }
 
-/// A side whose trials are being read.
+/// A side that is being read.
 struct Reading {
     side: Side,
     gather: Gather,
@@ -117,7 +117,7 @@ struct Reading {
     versions: Vec<String>,
 }
 
-/// Reads agents of a job, in the order given; all of them if none is named.
+/// Reads agents of a job in the given order, or all agents if none is given.
 pub fn read(job: &SavedJob, agents: &[String]) -> Result<Vec<Side>, CompareError> {
     let header = job.header();
     let wanted: Vec<&String> = match agents {
@@ -161,20 +161,20 @@ impl Reading {
 
     fn finish(self, planned_tasks: u64) -> Side {
         let Self { mut side, gather, limits, versions } = self;
-        for (name, mut found) in [("limits that held", limits), ("version of Rollout", versions)] {
+        for (name, mut found) in [("enforced limits", limits), ("version of Rollout", versions)] {
             if !found.is_empty() {
                 found.sort_unstable();
                 side.settings.insert(name, found.join(" and "));
             }
         }
-        // Differences are resampled, and not the sides by themselves.
+        // The differences are resampled, not the sides.
         side.figures = gather.finish(Confidence::P95, Resampling { resamples: 0, seed: 0 });
         side.plan(planned_tasks);
         side
     }
 }
 
-/// Takes note of something that trials of a side have in common, or at least a few of them.
+/// Adds a value that trials of a side have, up to a maximum number of values.
 fn note(found: &mut Vec<String>, text: String) {
     const MOST: usize = 8;
     if found.len() < MOST && !found.contains(&text) {
@@ -214,7 +214,7 @@ fn empty(job: &SavedJob, agent: &str) -> Side {
     }
 }
 
-/// Gives every side a name that no other has, as short as that allows: the agent, with its job, with its directory.
+/// Gives every side a unique name that is as short as possible: the agent, with its job, with its directory.
 pub(super) fn name(sides: &mut [Side]) {
     let forms: [fn(&Side) -> String; 3] = [
         |side| side.agent.clone(),

@@ -1,17 +1,17 @@
-//! A comparison as a picture: dots and intervals.
+//! Draws a comparison as SVG.
 
 use std::fmt::Write as _;
 
 use super::Comparison;
 use rollout_core::{statistics::Interval, xml::escape};
 
-/// The room between two rows.
+/// The distance between two rows.
 const ROW: f64 = 26.0;
 const WIDTH: f64 = 800.0;
-/// Where names end and the scale begins.
+/// The position where names end and the scale begins.
 const LEFT: f64 = 250.0;
 const RIGHT: f64 = WIDTH - 150.0;
-/// How many characters of a name have room.
+/// The maximum length of a name.
 const MOST_CHARACTERS: usize = 34;
 
 const STYLE: &str = "\
@@ -41,8 +41,8 @@ struct Panel<'a> {
     tick: fn(f64) -> String,
 }
 
-/// Draws the pass rate of each side, and the differences to the baseline, each with its interval. Text is escaped, and
-/// nothing outside of the file is used; it is readable on a light and on a dark ground.
+/// Draws the pass rate of each side, and the differences from the baseline, each with its confidence interval. Text is
+/// escaped, the file uses nothing external, and it is readable on light and dark backgrounds.
 pub fn svg(comparison: &Comparison) -> String {
     let mut baselines: Vec<&str> = comparison.contrasts.iter().map(|contrast| &*contrast.baseline).collect();
     baselines.dedup();
@@ -70,8 +70,8 @@ pub fn svg(comparison: &Comparison) -> String {
         let row = |contrast: &'_ super::Contrast| {
             let differences = &contrast.headline;
             let difference = if rewards { differences.mean_reward } else { differences.pass_rate };
-            let told = difference.p_holm.or(difference.p);
-            let p = told.map(|p| format!(", p {}", probability(p))).unwrap_or_default();
+            let known = difference.p_holm.or(difference.p);
+            let p = known.map(|p| format!(", p {}", probability(p))).unwrap_or_default();
             let value = if rewards {
                 signed(difference.mean)
             } else {
@@ -119,7 +119,7 @@ fn draw(panels: &[Panel<'_>]) -> String {
 }
 
 impl Panel<'_> {
-    /// Draws it from here on down, and returns where it ends.
+    /// Draws the panel at this position, and returns its end.
     fn draw(&self, body: &mut String, top: f64) -> f64 {
         let x = |value: f64| {
             let share = (value - self.low) / (self.high - self.low);
@@ -165,7 +165,7 @@ impl Panel<'_> {
     }
 }
 
-/// A number of one digit that is not smaller, so that a scale has ends that can be read.
+/// Rounds up to a number with one digit, for the ends of a scale.
 fn rounded_up(reach: f64) -> f64 {
     if reach <= 0.0 || !reach.is_finite() {
         return 0.1;
@@ -178,7 +178,7 @@ fn rounded_up(reach: f64) -> f64 {
         .unwrap_or(reach)
 }
 
-/// A probability as short as it is of use.
+/// Formats a p-value.
 fn probability(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }

@@ -1,4 +1,4 @@
-//! Sides made by hand, compared.
+//! Comparisons of sides built by hand.
 
 use indexmap::IndexMap;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use rollout_core::result::{ErrorType, Standing, TrialSummary};
 
-/// One attempt: a reward, or none if it failed.
+/// One attempt: a reward, or None if it failed.
 type Attempt = Option<f64>;
 
 fn side(agent: &str, tasks: &[(&str, &[Attempt])]) -> Side {
@@ -46,7 +46,7 @@ fn attempts_are_averaged_so_that_every_task_counts_once() {
         (differences.tasks, differences.mean_reward.mean, differences.pass_rate.mean),
         (2, -0.125, -0.375)
     );
-    // Half a reward is no pass, and a quarter of the attempts does not solve a task.
+    // Half a reward is not a pass, and a quarter of the attempts does not solve a task.
     let flipped: Vec<_> =
         differences.flipped.iter().map(|flip| (flip.task.to_string(), flip.is_won())).collect();
     assert_eq!(flipped, [("set/a".to_owned(), false)]);
@@ -70,7 +70,7 @@ fn failures_are_left_out_or_zeros_and_a_task_without_a_score_is_in_one_conventio
     assert_eq!((excluded.tasks, excluded.mean_reward.mean, excluded.mean_reward.interval), (1, 0.0, None));
     assert_eq!((zero.tasks, zero.mean_reward.mean), (2, 0.75));
     let interval = zero.pass_rate.interval.unwrap();
-    assert_eq!(interval.high, 1.0, "no difference of shares is larger");
+    assert_eq!(interval.high, 1.0, "a difference of fractions is at most 1");
     assert!(zero.mean_reward.interval.unwrap().high > 1.0);
 }
 
@@ -84,7 +84,7 @@ fn sides_that_try_tasks_not_equally_often_are_not_tested_for_solving_more() {
     let Differences { mean_reward, mcnemar, .. } = &contrast.failed_excluded;
     assert_eq!((mean_reward.mean, mean_reward.p), (0.0, Some(1.0)));
     assert_eq!((mcnemar.only_other, mcnemar.p), (1, None));
-    assert_eq!(contrast.warnings, ["attempts: 1 in first, 2 in second; McNemar's test is left out"]);
+    assert_eq!(contrast.warnings, ["attempts: 1 in first, 2 in second; McNemar's test is not computed"]);
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn tasks_that_have_nothing_in_common_are_no_comparison() {
     let one = |agent: &str, task: &str| side(agent, &[(task, &[Some(1.0)])]);
     let nothing = Comparison::new(vec![one("a", "x"), one("b", "y"), one("c", "z")]);
     assert!(matches!(nothing, Err(CompareError::NothingInCommon { others, .. }) if others == "b, c"));
-    // Where there is something to compare, the others are told.
+    // If there is something to compare, the other sides get a warning.
     let contrast = &compared(vec![one("a", "x"), one("b", "y"), one("c", "x")]).contrasts[0];
-    assert_eq!(contrast.warnings, ["they have no task in common"]);
+    assert_eq!(contrast.warnings, ["no task in common"]);
     assert_eq!((contrast.failed_excluded.mean_reward.p, contrast.failed_excluded.mcnemar.p), (None, None));
 }
 

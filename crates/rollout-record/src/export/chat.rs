@@ -1,4 +1,4 @@
-//! What the formats that hold conversations have in common.
+//! Functions shared by the formats with conversations.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 use crate::{identity, saved::SavedJob};
 use rollout_core::message::{Content, ToolCall};
 
-/// How the URLs of images begin.
+/// The prefixes of image URLs.
 const IMAGE_URLS: [&str; 3] = ["https://", "http://", "data:image/"];
 
-/// A part of what is said.
+/// A part of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// Words. What is neither words nor an image is here as JSON.
+    /// Text. A part that is neither text nor an image is JSON text.
     Text(Cow<'a, str>),
-    /// An image on the web, or one that its URL holds: never one by its path, which would be on the reader's machine.
+    /// An image by its web URL or data URL. Never a path, which would be read on the reader's machine.
     Image(Cow<'a, str>),
 }
 
-/// The parts of what is said.
+/// Returns the parts of a message.
 pub(super) fn parts(content: &Content) -> Vec<Part<'_>> {
     match content {
         Content::Text(text) => vec![Part::Text(text.into())],
@@ -57,8 +57,8 @@ fn part(part: &Value) -> Part<'_> {
     }
 }
 
-/// The arguments of a call as an object. None if the model wrote something else, or a number that would become another
-/// one.
+/// Returns the arguments of a call as an object. None if they are not an object, or contain an integer that would be
+/// rounded.
 pub(super) fn arguments(call: &ToolCall) -> Option<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Some(Map::new());
@@ -66,7 +66,7 @@ pub(super) fn arguments(call: &ToolCall) -> Option<Map<String, Value>> {
     serde_json::from_str(&call.arguments).ok().filter(|_| has_exact_integers(&call.arguments))
 }
 
-/// Whether every integer in a text of JSON fits into 64 bits. Others are rounded by whoever reads them.
+/// Whether every integer in a JSON text fits into 64 bits. Readers round larger integers.
 fn has_exact_integers(json: &str) -> bool {
     let mut rest = json;
     while let Some(start) = rest.find(|c: char| c == '"' || c == '-' || c.is_ascii_digit()) {
@@ -86,7 +86,7 @@ fn has_exact_integers(json: &str) -> bool {
     true
 }
 
-/// What follows the text that a quote began.
+/// Returns the rest of a JSON text after the end of a string.
 fn after_text(text: &str) -> &str {
     let mut is_escaped = false;
     let end = text.find(|c| {
@@ -97,13 +97,13 @@ fn after_text(text: &str) -> &str {
     end.map_or("", |end| &text[end + 1..])
 }
 
-/// The moment so many seconds later, or the same one if that is not known or no time that could be.
+/// Returns the time this many seconds later, or the same time if the number is missing or out of range.
 pub(super) fn later(now: Timestamp, seconds: Option<f64>) -> Timestamp {
     let length = seconds.and_then(|seconds| SignedDuration::try_from_secs_f64(seconds).ok());
     length.and_then(|length| now.checked_add(length).ok()).unwrap_or(now)
 }
 
-/// The model that an agent is, by the name that its server knows. None if the agent is no model.
+/// Returns the name of an agent's model on its server, or None if the agent is not a model.
 pub(super) fn model_of<'a>(job: &'a SavedJob, agent: &str) -> Option<&'a str> {
     let config = job.config();
     let agents = config["agents"].as_array().into_iter().flatten();

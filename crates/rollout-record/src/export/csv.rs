@@ -1,7 +1,7 @@
-//! The tables of a job as comma-separated values, after RFC 4180.
+//! The tables of a job as comma-separated values (RFC 4180).
 //!
-//! Spreadsheets take a cell that begins with `=`, `+`, `-` or `@` for a formula, and what an agent says is not to be
-//! run by whoever opens the file. Such a cell gets an apostrophe in front, unless it is a number.
+//! Spreadsheets run a cell that begins with `=`, `+`, `-` or `@` as a formula. Text of an agent must not be run, so
+//! such a cell gets an apostrophe in front, unless it is a number.
 
 use std::{borrow::Cow, io, path::PathBuf};
 
@@ -56,23 +56,23 @@ impl Table for CsvTable {
     }
 }
 
-/// A value as the text of a cell.
+/// Returns the text of a cell.
 fn field(cell: Cell<'_>) -> Cow<'_, str> {
     match cell {
         Cell::Null => "".into(),
         Cell::Text(text) => guarded(text),
         Cell::Integer(number) => number.to_string().into(),
-        // Short, and the same number when it is read.
+        // The shortest text that reads back as the same number.
         Cell::Real(number) => format!("{number:?}").into(),
         Cell::Boolean(is) => if is { "true" } else { "false" }.into(),
         Cell::Time(time) => rollout_core::moment::text(time).into(),
     }
 }
 
-/// Text that no spreadsheet takes for a formula, and no reader for the end of the file.
+/// Escapes text that a spreadsheet would read as a formula, or a reader as the end of the file.
 ///
-/// One apostrophe is all that a reader has to take away from what begins like this: texts that had some before a
-/// formula get one more.
+/// A reader removes exactly one apostrophe from a cell that begins like this. So a text that already has apostrophes
+/// before a formula gets one more.
 fn guarded(text: Cow<'_, str>) -> Cow<'_, str> {
     let text = if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text };
     if is_formula(text.trim_start_matches('\'')) { format!("'{text}").into() } else { text }
@@ -83,7 +83,8 @@ fn is_formula(text: &str) -> bool {
     text.starts_with(STARTS) && !is_number(text)
 }
 
-/// Whether a spreadsheet reads a number. What else the standard library reads as one, such as `-inf`, is none.
+/// Whether a spreadsheet reads the text as a number. Other numbers of the standard library, such as `-inf`, do not
+/// count.
 fn is_number(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) && text.parse::<f64>().is_ok()
 }
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// What a reader does who wants the text as it was.
+    /// Reverses the escaping.
     fn unguarded(cell: &str) -> &str {
         match cell.strip_prefix('\'') {
             Some(rest) if is_formula(rest.trim_start_matches('\'')) => rest,

@@ -1,8 +1,8 @@
-//! Results in the formats of other tools.
+//! Exports of results to the formats of other tools.
 //!
-//! Every format is a module with a function that takes an [`Export`]: a job that is on the disk, and the directory its
-//! new files go to. Trials are read one by one, so memory does not grow with their number, and nothing that is there is
-//! overwritten. The functions block: call them where that is fine.
+//! Every format is a module with a function that takes an [`Export`]: a job on disk, and the output directory. Trials
+//! are read one by one, so memory does not grow with their number. Existing files are never overwritten. The functions
+//! block, so call them where blocking is allowed.
 
 pub mod atif;
 mod chat;
@@ -31,7 +31,7 @@ use crate::{
     saved::{SavedError, SavedJob, SavedTrial},
 };
 
-/// A job on its way into files of another form.
+/// An export of a job.
 pub struct Export<'a> {
     /// The job.
     pub job: &'a SavedJob,
@@ -39,25 +39,25 @@ pub struct Export<'a> {
     progress: RefCell<Box<dyn FnMut(u64) + 'a>>,
 }
 
-/// What was made.
+/// The result of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Exported {
-    /// The files or directories that a reader opens first.
+    /// The main files or directories.
     pub files: Vec<PathBuf>,
-    /// How many rows, samples or records they have.
+    /// The number of rows, samples or records in them.
     pub rows: u64,
-    /// What of the job is not in them, and why, as sentences without an end.
+    /// What was left out, and why.
     pub left_out: Vec<String>,
 }
 
-/// Nothing was exported.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The job cannot be read.
     #[error(transparent)]
     Job(#[from] SavedError),
-    /// A file is where a new one would be.
-    #[error("{} exists, and results are never overwritten", .0.display())]
+    /// An output file already exists.
+    #[error("{} already exists, and results are never overwritten", .0.display())]
     Exists(PathBuf),
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
@@ -67,7 +67,7 @@ pub enum ExportError {
         /// Why.
         source: io::Error,
     },
-    /// The job has nothing that the format could hold.
+    /// The job contains nothing for this format.
     #[error("{} has nothing to export: {reason}", path.display())]
     Nothing {
         /// The job's directory.
@@ -78,16 +78,16 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// What the reader can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Exists(_) => Some("give another directory, or remove the file"),
+            Self::Exists(_) => Some("choose another directory, or remove the file"),
             Self::Job(SavedError::NotAJob(_) | SavedError::Missing(_)) => {
-                Some("give the directory that `rollout run` printed")
+                Some("pass the directory that `rollout run` printed")
             }
             Self::Write { source, .. } => match source.kind() {
                 io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                    Some("a file is where the directory of the export would be: give another directory")
+                    Some("the output directory is a file; choose another directory")
                 }
                 _ => None,
             },
@@ -97,7 +97,7 @@ impl ExportError {
 }
 
 impl<'a> Export<'a> {
-    /// Exports a job into a directory, which need not exist. A job without a finished trial has nothing for any format.
+    /// Creates an export to a directory, which need not exist. Fails if no trial of the job is finished.
     pub fn new(job: &'a SavedJob, dir: impl Into<PathBuf>) -> Result<Self, ExportError> {
         if job.is_empty() {
             let reason = "no trial is finished".to_owned();
@@ -106,31 +106,31 @@ impl<'a> Export<'a> {
         Ok(Self { job, dir: dir.into(), progress: RefCell::new(Box::new(|_| {})) })
     }
 
-    /// How many trials of the plan are not finished, and so in no export.
+    /// Returns the number of unfinished trials, which are not exported.
     pub fn unfinished(&self) -> u64 {
         let header = self.job.header();
         let planned = header.agents.len() as u64 * header.tasks.len() as u64 * u64::from(header.attempts);
         planned.saturating_sub(self.job.len() as u64)
     }
 
-    /// Tells after each trial how many were read.
+    /// Sets a function that is called after each trial with the number of trials read.
     #[must_use]
     pub fn progress(self, progress: impl FnMut(u64) + 'a) -> Self {
         Self { progress: RefCell::new(Box::new(progress)), ..self }
     }
 
-    /// The directory of the new files.
+    /// Returns the output directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where files of an agent on a dataset go, below the directory: as in the job, into one of their own unless there
-    /// is only one pair.
+    /// Returns the path of the files of an agent on a dataset, relative to the output directory. It is a separate
+    /// directory unless the job has only one pair of agent and dataset.
     pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
         if self.job.groups().nth(1).is_none() { PathBuf::new() } else { Path::new(agent).join(dataset) }
     }
 
-    /// The number of each task in its dataset: that of the example, or its place.
+    /// Returns the number of each task in its dataset: that of the example, or its index.
     pub fn examples(&self) -> Vec<u64> {
         let mut places: HashMap<&str, u64> = HashMap::new();
         let number = |task: &'a PlannedTask| {
@@ -141,7 +141,7 @@ impl<'a> Export<'a> {
         self.job.header().tasks.iter().map(number).collect()
     }
 
-    /// The finished trials of the job, in the order of the plan.
+    /// Returns the finished trials of the job in the order of the plan.
     pub fn trials(&self) -> Result<impl Iterator<Item = Result<SavedTrial, ExportError>> + '_, ExportError> {
         let trials = self.job.trials()?.zip(1..);
         Ok(trials.map(|(trial, number)| {
@@ -150,13 +150,13 @@ impl<'a> Export<'a> {
         }))
     }
 
-    /// Starts a file, by its path below the directory. It is there once it is finished.
+    /// Creates a file by its path in the output directory. It appears there when it is finished.
     pub fn file(&self, relative: impl AsRef<Path>) -> Result<NewFile, ExportError> {
         NewFile::create(self.dir.join(relative))
     }
 }
 
-/// A file that comes into being whole, and never in the place of another.
+/// A file that appears complete and never replaces another one.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -164,7 +164,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Starts the file beside its place, in a directory that is made where there is none.
+    /// Creates a temporary file beside the path. The directory is created if it is missing.
     pub fn create(path: PathBuf) -> Result<Self, ExportError> {
         if path.symlink_metadata().is_ok() {
             return Err(ExportError::Exists(path));
@@ -178,7 +178,7 @@ impl NewFile {
         }
     }
 
-    /// What an error of writing it means.
+    /// Converts a write error.
     pub fn failed(&self, source: io::Error) -> ExportError {
         ExportError::Write { path: self.path.clone(), source }
     }
@@ -189,8 +189,8 @@ impl NewFile {
         written.and_then(|()| self.file.write_all(b"\n")).map_err(|source| self.failed(source))
     }
 
-    /// Puts it in its place. Without this nothing is left of it. It is not synced to the disk: a job can be exported again,
-    /// and a format with a file for each trial would wait for the disk as often.
+    /// Renames the file to its path. Otherwise the file is removed. The file is not synced to disk: a job can be
+    /// exported again, and a format with a file for each trial would sync once for each of them.
     pub fn finish(self) -> Result<PathBuf, ExportError> {
         let Self { path, file } = self;
         let persist = || {
@@ -205,7 +205,7 @@ impl NewFile {
     }
 }
 
-/// What files of this process have anyway: those for other programs are to be read by them.
+/// The default permissions of this process, because other programs must be able to read the files.
 fn readable() -> fs::Permissions {
     use std::os::unix::fs::PermissionsExt as _;
     fs::Permissions::from_mode(0o666)
@@ -238,7 +238,7 @@ mod tests {
         file.json_line(&1).unwrap();
         assert!(!path.exists());
         drop(file);
-        assert!(names(&dir.path().join("below")).is_empty(), "what was not finished leaves nothing");
+        assert!(names(&dir.path().join("below")).is_empty(), "an unfinished file is removed");
 
         let mut file = NewFile::create(path.clone()).unwrap();
         file.json_line(&[1, 2]).unwrap();

@@ -1,6 +1,7 @@
 //! The tables of a job as Parquet files, compressed with Zstandard.
 //!
-//! Times are microseconds in UTC, and the version of the columns is in the files' metadata as `rollout.schema_version`.
+//! Times are microseconds in UTC. The metadata of the files contains the version of the columns as
+//! `rollout.schema_version`.
 
 use std::{io, mem::take, path::PathBuf, sync::Arc};
 
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::samples::write_column;
 
-/// What is held in memory before it is written as a row group.
+/// The number of rows in memory before they are written as a row group.
 const MAX_ROWS: usize = 16 << 10;
 const MAX_BYTES: usize = 16 << 20;
 
@@ -41,10 +42,10 @@ struct ParquetTable {
     bytes: usize,
 }
 
-/// The values of a column that are not yet written.
+/// The values of a column that are not written yet.
 struct Held {
     values: Values,
-    /// For each row of a column that may lack values, whether it has one.
+    /// For each row of an optional column, whether it has a value.
     is_there: Option<Vec<i16>>,
 }
 
@@ -131,7 +132,7 @@ impl Held {
         Self { values, is_there: (!column.is_required).then(Vec::new) }
     }
 
-    /// Takes a value, and tells about how much memory it needs.
+    /// Adds a value, and returns its approximate memory size.
     fn add(&mut self, cell: Cell<'_>) -> usize {
         let mut size = size_of::<u64>();
         let is_there = match (&mut self.values, cell) {
@@ -156,7 +157,7 @@ impl Held {
                 values.push(is);
                 1
             }
-            // In a column that has to have a value, the file is refused for it.
+            // In a required column, the file would be rejected.
             _ => 0,
         };
         self.is_there.iter_mut().for_each(|all| all.push(is_there));
@@ -248,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        // Every case is a file on the disk.
+        // Every case writes a file to disk.
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]

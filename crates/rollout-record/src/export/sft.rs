@@ -1,4 +1,4 @@
-//! Conversations to imitate: one line of JSON for each trial that earned enough.
+//! Conversations for supervised fine-tuning: one line of JSON for each trial with a high reward.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,12 +12,12 @@ use rollout_core::{
     result::TrialResult,
 };
 
-/// Which conversations are taken.
+/// Which conversations are exported.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SftOptions {
-    /// The least reward.
+    /// The minimum reward.
     pub min_reward: f64,
-    /// The most conversations of one task; the first ones in the order of the plan.
+    /// The maximum number of conversations per task. The first ones in the order of the plan are used.
     pub max_per_task: Option<u32>,
 }
 
@@ -82,14 +82,14 @@ pub fn write(export: &Export<'_>, options: SftOptions) -> Result<Exported, Expor
             attempt: trial.id.attempt,
         })?;
     }
-    let left_out: Vec<_> = left_out.iter().map(|(lack, number)| lack.told(*number, options)).collect();
+    let left_out: Vec<_> = left_out.iter().map(|(lack, number)| lack.describe(*number, options)).collect();
     if rows == 0 {
         return Err(ExportError::Nothing { path: job.path().to_owned(), reason: left_out.join(", ") });
     }
     Ok(Exported { files: vec![file.finish()?], rows, left_out })
 }
 
-/// Whether the result alone says that the trial is none to imitate.
+/// Returns why the trial is left out, judged by its result alone.
 fn unfit(result: &TrialResult, options: SftOptions) -> Option<Lack> {
     if result.error.is_some() {
         return Some(Lack::Error);
@@ -97,7 +97,7 @@ fn unfit(result: &TrialResult, options: SftOptions) -> Option<Lack> {
     (!result.reward.is_some_and(|reward| reward >= options.min_reward)).then_some(Lack::Reward)
 }
 
-/// Whether what was said is no chat to imitate.
+/// Returns why the trial is left out, judged by its conversation.
 fn unusable(said: &Conversation) -> Option<Lack> {
     if said.responses() == 0 {
         let is_text = said.messages().any(|message| message.role == Role::Text);
@@ -113,26 +113,24 @@ fn unusable(said: &Conversation) -> Option<Lack> {
 }
 
 impl Lack {
-    fn told(self, number: u64, options: SftOptions) -> String {
+    fn describe(self, number: u64, options: SftOptions) -> String {
         let counted = |noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
         match self {
             Self::Reward => {
                 format!("{} with a reward below {}, or without one", counted("trial"), options.min_reward)
             }
-            Self::Error => format!("{} in which something went wrong", counted("trial")),
-            Self::Conversation => format!("{} of which no conversation is kept", counted("trial")),
-            Self::Truncated => {
-                format!("{} that was cut off", counted("conversation")).replace("s that was", "s that were")
-            }
-            Self::Chat => format!("{} in plain text, which is no chat", counted("conversation")),
+            Self::Error => format!("{} with an error", counted("trial")),
+            Self::Conversation => format!("{} without a recorded conversation", counted("trial")),
+            Self::Truncated => counted("truncated conversation"),
+            Self::Chat => format!("{} in plain text instead of chat messages", counted("conversation")),
             Self::Repeated => format!("{} equal to an earlier one", counted("conversation")),
-            Self::Enough => format!("{} beyond those wanted of a task", counted("trial")),
+            Self::Enough => format!("{} above the maximum per task", counted("trial")),
         }
     }
 }
 
-/// What two conversations have in common if there is nothing in the one that is not in the other. Servers invent the
-/// names of calls, so these are numbered.
+/// A hash that is equal for conversations with the same content. Servers generate the ids of calls, so the ids are
+/// replaced by numbers.
 fn fingerprint(said: &Conversation) -> [u8; 16] {
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     let mut hash = Sha256::new();
@@ -174,7 +172,7 @@ struct Tool<'a> {
     function: &'a ToolDef,
 }
 
-/// A message in the form of OpenAI, without what only its server understands.
+/// A message in OpenAI's form, without fields that only its server understands.
 struct Chat<'a>(&'a Message);
 
 struct Call<'a>(&'a ToolCall);

@@ -1,8 +1,8 @@
-//! Rows in the form of the verifiers library: `results.jsonl` and `metadata.json` for each agent and dataset, which
-//! verifiers 0.1.14 loads and resumes.
+//! Files of the verifiers library: `results.jsonl` and `metadata.json` for each agent and dataset. Verifiers 0.1.14 can
+//! load them and resume from them.
 //!
-//! Of rollouts of models all that is in their rows is kept: each rollout its last row. Questions of benchmarks and tasks
-//! in containers become rows of the same form.
+//! Model rollouts keep all columns of their last row. Questions of benchmarks and tasks in containers become rows of
+//! the same form.
 
 mod form;
 
@@ -30,7 +30,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let examples = export.examples();
     let mut made = Exported::default();
     let mut open: Option<Section> = None;
-    // The trials of an agent on a dataset follow each other.
+    // Trials are sorted by agent and dataset.
     for trial in export.trials()? {
         let trial = trial?;
         if let Some(section) = open.take_if(|section| !section.is_of(&trial)) {
@@ -51,7 +51,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     Ok(made)
 }
 
-/// The row of a trial.
+/// Returns the row of a trial.
 fn row(
     trial: &SavedTrial,
     example_id: u64,
@@ -60,7 +60,7 @@ fn row(
 ) -> RolloutOutput {
     let mut said = said;
     if let Some(mut row) = said.as_mut().and_then(|said| said.row.take()) {
-        // By this one, which `task` repeats, readers know the line of a benchmark, which a row is not.
+        // Readers recognize a benchmark line by this column, and `task` has the same value.
         if row.columns.contains_key("predicted_answer") {
             row.columns.remove("task_id");
         }
@@ -126,11 +126,11 @@ struct Section {
     dataset: String,
     rows: NewFile,
     metadata: NewFile,
-    /// What is known of the rollouts beside averages.
+    /// Known values besides averages.
     known: Map<String, Value>,
     names: IndexSet<String>,
     averages: Aggregate,
-    /// The sums of tokens in the last context, shown and written, and of how many rollouts they are known.
+    /// Sums of input and output tokens in the last context, and the number of rollouts with known tokens.
     in_context: (f64, f64, u64),
 }
 
@@ -184,15 +184,15 @@ impl Section {
     fn finish(mut self) -> Result<[PathBuf; 2], ExportError> {
         let mut metadata = read(&self.known);
         self.averages.tell(self.names.iter(), &mut metadata);
-        if let Ok(Value::Object(told)) = serde_json::to_value(&metadata) {
-            self.known.extend(told);
+        if let Ok(Value::Object(averages)) = serde_json::to_value(&metadata) {
+            self.known.extend(averages);
         }
         let (shown, written, rollouts) = self.in_context;
         if let Some(Value::Object(usage)) = self.known.get_mut("usage").filter(|_| rollouts > 0) {
             usage.insert("final_input_tokens".to_owned(), (shown / rollouts as f64).into());
             usage.insert("final_output_tokens".to_owned(), (written / rollouts as f64).into());
         }
-        // The original has a text where ours may be none.
+        // The original requires a string here.
         if let Some(url @ Value::Null) = self.known.get_mut("base_url") {
             *url = Value::String(String::new());
         }
@@ -202,7 +202,7 @@ impl Section {
     }
 }
 
-/// What the job says of an agent on a dataset: in its own file of averages, or in its plan.
+/// Returns what the job records about an agent on a dataset: its file of averages, or its plan.
 fn known(
     job: &SavedJob,
     agent: &str,

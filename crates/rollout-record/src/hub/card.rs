@@ -1,11 +1,11 @@
-//! The card of a dataset: what it is, and which of its files are tables.
+//! The card of a dataset: its description, and the list of its tables.
 
 use std::collections::BTreeMap;
 
-/// Endings of files that are tables to the hub.
+/// Extensions of files that the hub shows as tables.
 const TABLES: [&str; 3] = ["csv", "jsonl", "parquet"];
 
-/// The text of a card for these files.
+/// Returns the text of a card for these files.
 pub(super) fn text<'a>(repo: &str, names: impl Iterator<Item = &'a str>) -> String {
     let mut tables: BTreeMap<String, String> = BTreeMap::new();
     for name in names {
@@ -26,14 +26,14 @@ pub(super) fn text<'a>(repo: &str, names: impl Iterator<Item = &'a str>) -> Stri
     text
 }
 
-/// The table that a file belongs to, and the files of that table: those of the same name, wherever they are.
+/// Returns the name of the table of a file, and the pattern of the table's files: all files with the same name.
 fn table(name: &str) -> Option<(String, String)> {
     let file = name.rsplit('/').next()?;
     let (stem, ending) = file.rsplit_once('.')?;
     if !TABLES.contains(&ending) {
         return None;
     }
-    // An identifier in front tells files of one table from each other.
+    // A UUID prefix distinguishes the files of one table.
     let (table, pattern) = match stem.split_once('_') {
         Some((id, rest)) if is_uuid(id) => (rest, format!("**/*_{rest}.{ending}")),
         _ => (stem, format!("**/{stem}.{ending}")),

@@ -1,4 +1,4 @@
-//! Requests to the hub: who asks, how often, and where answers may lead.
+//! Requests to the hub, with authentication, retries and checks of redirects.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use serde_json::Value;
 use super::{HubError, commit::FileChanged};
 use rollout_core::{address::is_loopback, redact::Redactor, text::cut};
 
-/// How long a server may take to accept a connection.
+/// The connection timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may take, beside the time for what is sent.
+/// The timeout of an answer, in addition to the time for sending data.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The slowest that anything is sent, in bytes per second.
+/// The minimum speed of sending, in bytes per second.
 const LEAST_SPEED: u64 = 32 << 10;
 
-/// How often a request is sent.
+/// The maximum number of tries of a request.
 const TRIES: u32 = 6;
 
-/// The wait before the second try. Each next one is twice as long.
+/// The delay before the second try. It doubles for each further try.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// The longest wait that the hub may ask for.
+/// The maximum delay that the hub may request.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
 const MAX_REDIRECTS: u32 = 5;
 
-/// The most that is read of an answer.
+/// The maximum size of an answer.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// A hub, and who pushes to it.
+/// A hub and a token for it.
 #[derive(Debug, Clone)]
 pub struct Hub {
     http: reqwest::Client,
@@ -42,7 +42,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub at an address, with a token that may write to it. Nothing is sent yet.
+    /// Creates a client for a hub, with a token that has write access. Nothing is sent yet.
     pub fn new(endpoint: &str, token: impl Into<SecretString>) -> Result<Self, HubError> {
         let token: SecretString = token.into();
         let token = SecretString::from(token.expose_secret().trim());
@@ -57,19 +57,19 @@ impl Hub {
                 && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(endpoint))
         });
         let Some(endpoint) = url else {
-            // What stands before a host may be a password, and what stands behind a path a key.
+            // The user part of a URL may contain a password, and its query a key.
             let shown =
                 endpoint.rsplit('@').next().and_then(|rest| rest.split('?').next()).unwrap_or_default();
             return Err(HubError::Endpoint(short(shown)));
         };
         let builder = match endpoint.scheme() {
-            // Only loopback is spoken to in clear text, and a proxy would carry the token out of this machine.
+            // Plain HTTP is used only on loopback, and a proxy would send the token to another machine.
             "http" => reqwest::Client::builder().no_proxy(),
             _ => reqwest::Client::builder(),
         };
         let http = builder
             .connect_timeout(CONNECT_TIMEOUT)
-            // A redirect would take the token to a host that nobody named.
+            // A redirect would send the token to another host.
             .redirect(redirect::Policy::none())
             .user_agent(concat!("rollout/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -77,19 +77,19 @@ impl Hub {
         Ok(Self { http, endpoint, token })
     }
 
-    /// The address of something on the hub. The path has to be safe already.
+    /// Returns a URL on the hub. The path must be escaped already.
     pub(super) fn url(&self, path: &str) -> Url {
         let mut url = self.endpoint.clone();
         url.set_path(&format!("{}/{path}", self.endpoint.path().trim_end_matches('/')));
         url
     }
 
-    /// An address that the hub gave, for files to go to.
+    /// Parses an upload URL from the hub.
     pub(super) fn given(&self, action: &str, href: &str) -> Result<Url, HubError> {
         let url = Url::parse(href)
             .ok()
             .filter(Url::has_host)
-            .ok_or_else(|| HubError::strange(action, "an address that is none"))?;
+            .ok_or_else(|| HubError::strange(action, "an invalid URL"))?;
         match url.scheme() {
             "https" => Ok(url),
             "http" if self.endpoint.scheme() == "http" => Ok(url),
@@ -97,8 +97,7 @@ impl Hub {
         }
     }
 
-    /// Sends a request until there is an answer that another try would not change. Whatever the request, the token
-    /// goes to the hub itself and to nobody else.
+    /// Sends a request, and retries it while the failure may be temporary. The token is sent only to the hub itself.
     pub(super) async fn send(
         &self,
         action: &str,
@@ -155,7 +154,7 @@ impl Hub {
         }
     }
 
-    /// The same, for an answer whose status says that all is well.
+    /// Sends a request, and requires a success status.
     pub(super) async fn ask(
         &self,
         action: &str,
@@ -167,7 +166,7 @@ impl Hub {
         if answer.status().is_success() { Ok(answer) } else { Err(self.refused(action, answer).await) }
     }
 
-    /// The same, for an answer in JSON.
+    /// Sends a request, and parses the JSON answer.
     pub(super) async fn json<T: DeserializeOwned>(
         &self,
         action: &str,
@@ -184,14 +183,14 @@ impl Hub {
         serde_json::from_slice(&body).map_err(|error| HubError::strange(action, error.to_string()))
     }
 
-    /// What a refusal means.
+    /// Converts an error response to an error.
     pub(super) async fn refused(&self, action: &str, answer: Response) -> HubError {
         let (action, status) = (action.to_owned(), answer.status());
         let body = read(answer, 64 << 10).await.unwrap_or_default();
         let text = String::from_utf8_lossy(&body);
-        let told = serde_json::from_str::<Value>(&text).ok();
-        let told = told.as_ref().and_then(|value| value.get("error")?.as_str()).unwrap_or(&text);
-        let said = short(&Redactor::new([self.token.expose_secret()]).text(told));
+        let reported = serde_json::from_str::<Value>(&text).ok();
+        let reported = reported.as_ref().and_then(|value| value.get("error")?.as_str()).unwrap_or(&text);
+        let said = short(&Redactor::new([self.token.expose_secret()]).text(reported));
         let said = if said.is_empty() { said } else { format!(": {said}") };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => HubError::Unauthorized { action, said },
@@ -200,17 +199,17 @@ impl Hub {
     }
 }
 
-/// How long so much may take to be sent and answered.
+/// Returns the timeout for sending this many bytes and receiving the answer.
 pub(super) fn time_for(bytes: u64) -> Duration {
     ANSWER_TIMEOUT + Duration::from_secs(bytes / LEAST_SPEED)
 }
 
-/// Whether the same request may go well later.
+/// Whether a failure with this status may be temporary.
 fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500..)
 }
 
-/// How long the hub wants to be left alone, in seconds or until a date.
+/// Returns the delay that the hub requests, given in seconds or as a date.
 fn retry_after(answer: &Response) -> Option<Duration> {
     let text = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let seconds = text.parse::<f64>().ok().or_else(|| {
@@ -220,7 +219,7 @@ fn retry_after(answer: &Response) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The start of what a server says, on one line.
+/// Returns the start of a server's message on one line.
 pub(super) fn short(text: &str) -> String {
     const MAX_CHARS: usize = 300;
     let words =

@@ -1,4 +1,4 @@
-//! A commit as it goes over the wire: a line for each file, small files within their line.
+//! The wire format of a commit: one line for each file, with the content of small files.
 
 use std::path::{Path, PathBuf};
 
@@ -11,31 +11,31 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncSeekExt as _},
 };
 
-/// The most that one commit has: files, and bytes within the commit itself.
+/// The maximum number of files, and of inline bytes, in one commit.
 const MAX_CHANGES: usize = 2_000;
 const MAX_INLINE: u64 = 64 << 20;
 
-/// How much of a file is read at a time: a multiple of three, so that base64 of it has no padding.
+/// The number of bytes read at a time: a multiple of three, so that its base64 has no padding.
 const BLOCK: usize = 192 << 10;
 
-/// A file became shorter or longer, or went away, while it was sent.
+/// A file changed its length or was removed while it was sent.
 #[derive(Debug, thiserror::Error)]
 #[error("{} changed while it was read", .0.display())]
 pub(super) struct FileChanged(pub(super) PathBuf);
 
 impl FileChanged {
-    /// Finds it among the causes of an error.
+    /// Finds this error among the causes of an error.
     pub(super) fn cause_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
         std::iter::successors(Some(error), |error| error.source()).find_map(|error| error.downcast_ref())
     }
 }
 
-/// A commit: the pieces of its wire form.
+/// A commit, as the parts of its wire format.
 #[derive(Debug)]
 pub(super) struct Commit {
     pieces: Vec<Piece>,
     changes: usize,
-    /// Bytes of the files on the disk that are within it.
+    /// The total size of inline files on disk.
     inline: u64,
 }
 
@@ -55,17 +55,17 @@ impl Commit {
         Self { pieces: vec![Piece::Bytes(format!("{header}\n").into())], changes: 0, inline: 0 }
     }
 
-    /// Whether it changes nothing.
+    /// Whether the commit is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.changes == 0
     }
 
-    /// Whether one more file fits, with so many bytes within the commit.
+    /// Whether one more file with this many inline bytes fits.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.changes < MAX_CHANGES && (self.inline == 0 || self.inline + bytes <= MAX_INLINE)
     }
 
-    /// Adds a file, which is read when the commit is sent.
+    /// Adds a file. It is read when the commit is sent.
     pub(super) fn add_file(&mut self, name: &str, path: &Path, size: u64) {
         self.inline += size;
         self.add(name, Piece::File { path: path.to_owned(), size });
@@ -75,7 +75,7 @@ impl Commit {
         self.add(name, Piece::Bytes(BASE64_STANDARD.encode(text).into()));
     }
 
-    /// Adds a file that the storage for large files has already.
+    /// Adds a file that is already in the storage for large files.
     pub(super) fn add_large(&mut self, name: &str, sha256: &str, size: u64) {
         self.changes += 1;
         let value = json!({"path": name, "algo": "sha256", "oid": sha256, "size": size});
@@ -92,7 +92,7 @@ impl Commit {
         ]);
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> u64 {
         let length = |piece: &Piece| match piece {
             Piece::Bytes(bytes) => bytes.len() as u64,
@@ -101,7 +101,7 @@ impl Commit {
         self.pieces.iter().map(length).sum()
     }
 
-    /// Its bytes, read from the disk as they are asked for.
+    /// Returns the content, which is read from disk on demand.
     pub(super) fn stream(&self) -> impl Stream<Item = Result<Bytes, FileChanged>> + Send + 'static {
         stream::iter(self.pieces.clone()).flat_map(|piece| match piece {
             Piece::Bytes(bytes) => Either::Left(stream::iter([Ok(bytes)])),
@@ -112,7 +112,7 @@ impl Commit {
     }
 }
 
-/// So many bytes of a file from a place on, in blocks. A file that has fewer is an error, and what comes after is left.
+/// Returns a range of a file in blocks. A shorter file is an error; a longer file is cut.
 pub(super) fn blocks(
     path: PathBuf,
     start: u64,

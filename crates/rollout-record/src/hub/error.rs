@@ -1,4 +1,4 @@
-//! Why something could not be pushed.
+//! Errors of a push.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,85 +6,85 @@ use reqwest::StatusCode;
 
 use super::FileError;
 
-/// Something could not be pushed. No text of it holds the token.
+/// A push failed. No message contains the token.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The address of the hub is no address, or one that tokens must not go to.
-    #[error("`{0}` cannot be the address of a hub: it has to begin with https://, or be on this machine")]
+    /// The URL of the hub is invalid, or tokens must not be sent to it.
+    #[error("`{0}` is not a valid hub URL: it must start with https://, or be on this machine")]
     Endpoint(String),
-    /// There is no token, or it cannot be one.
-    #[error("there is no token for the hub")]
+    /// The token is missing or invalid.
+    #[error("the token for the hub is missing or invalid")]
     NoToken,
-    /// The client cannot be made.
+    /// The HTTP client cannot be created.
     #[error("cannot set up connections to the hub")]
     Setup(#[source] reqwest::Error),
-    /// The files cannot be pushed as they are.
+    /// The files cannot be pushed.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// A file is not what it was a moment ago.
+    /// A file changed.
     #[error("{} changed while it was pushed", .0.display())]
     Changed(PathBuf),
-    /// The hub was not reached, or broke off, however often it was tried.
+    /// The hub was not reached, or closed the connection, in all tries.
     #[error("cannot {action}: no answer in {tries} tries")]
     Unreachable {
-        /// What was asked for.
+        /// The action.
         action: String,
-        /// How often.
+        /// The number of tries.
         tries: u32,
-        /// What went wrong the last time.
+        /// The last error.
         source: reqwest::Error,
     },
-    /// The hub does not take the token.
-    #[error("cannot {action}: the hub does not accept the token{said}")]
+    /// The hub rejected the token.
+    #[error("cannot {action}: the hub rejected the token{said}")]
     Unauthorized {
-        /// What was asked for.
+        /// The action.
         action: String,
-        /// What the hub says, after a colon.
+        /// The message of the hub, after a colon.
         said: String,
     },
-    /// The owner of the token may not write there.
-    #[error("the token is of `{user}`, who has no dataset below `{owner}`")]
+    /// The token has no access to the owner's datasets.
+    #[error("the token belongs to `{user}`, who cannot write to datasets of `{owner}`")]
     NotTheOwner {
-        /// Who has the token.
+        /// The user of the token.
         user: String,
-        /// Whose repository it would be.
+        /// The owner of the repository.
         owner: String,
     },
-    /// The repository can be read by everybody, and a private one was asked for.
-    #[error("{0} exists already and is public, and it was to be private")]
+    /// The repository is public, but a private one was requested.
+    #[error("{0} already exists and is public, but a private dataset was requested")]
     Public(String),
-    /// The hub asks to be left alone for longer than anybody waits.
-    #[error("cannot {action}: the hub wants to be asked again in {} s", .after.as_secs())]
+    /// The hub requests a longer delay than the maximum.
+    #[error("cannot {action}: the hub asks to retry in {} s", .after.as_secs())]
     Busy {
-        /// What was asked for.
+        /// The action.
         action: String,
-        /// When it may be asked again.
+        /// The requested delay.
         after: Duration,
     },
-    /// The hub refused.
+    /// The hub rejected the request.
     #[error("cannot {action}: the hub answered with {status}{said}")]
     Refused {
-        /// What was asked for.
+        /// The action.
         action: String,
-        /// Its answer.
+        /// The status.
         status: StatusCode,
-        /// What the hub says, after a colon.
+        /// The message of the hub, after a colon.
         said: String,
     },
-    /// The hub leads to another host, where the token must not go.
-    #[error("cannot {action}: the hub leads to {to}, where the token does not go")]
+    /// The hub redirects to another host, and the token must not be sent there.
+    #[error("cannot {action}: the hub redirects to {to}, and the token is not sent to other hosts")]
     Elsewhere {
-        /// What was asked for.
+        /// The action.
         action: String,
         /// The other host.
         to: String,
     },
-    /// The hub answered with something that cannot be understood.
-    #[error("cannot {action}: the hub answered with something else than its protocol has: {what}")]
+    /// The hub's answer is invalid.
+    #[error("cannot {action}: invalid answer of the hub: {what}")]
     Strange {
-        /// What was asked for.
+        /// The action.
         action: String,
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
 }
@@ -94,20 +94,22 @@ impl HubError {
         Self::Strange { action: action.to_owned(), what: what.into() }
     }
 
-    /// What the reader can do about it.
+    /// Returns advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoToken => {
-                Some("set HF_TOKEN to a token that may write; the hub makes one in its settings")
+                Some("set HF_TOKEN to a token with write access, created in the settings of the hub")
             }
-            Self::Unauthorized { .. } => Some("check that HF_TOKEN is valid and may write to the dataset"),
-            Self::NotTheOwner { .. } => Some("give another OWNER, or the token of one who belongs to it"),
+            Self::Unauthorized { .. } => {
+                Some("check that HF_TOKEN is valid and has write access to the dataset")
+            }
+            Self::NotTheOwner { .. } => Some("use another OWNER, or a token of a member"),
             Self::Endpoint(_) | Self::Elsewhere { .. } | Self::Strange { .. } => {
-                Some("set HF_ENDPOINT to the address of the hub, or leave it unset for the public one")
+                Some("set HF_ENDPOINT to the URL of the hub, or unset it for the public hub")
             }
             Self::Public(_) => Some("make it private in its settings, or push to another name"),
             Self::Unreachable { .. } | Self::Busy { .. } | Self::Changed(_) => {
-                Some("push again: what has arrived is not sent again")
+                Some("push again; files that are already on the hub are not sent again")
             }
             Self::Setup(_) | Self::Files(_) | Self::Refused { .. } => None,
         }

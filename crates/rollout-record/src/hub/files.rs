@@ -1,4 +1,4 @@
-//! The files of a push: which they are, and what the hub has to know of each.
+//! The files of a push, with their hashes.
 
 use std::{
     fs::{self, File},
@@ -11,28 +11,28 @@ use sha2::{Digest as _, Sha256};
 
 use rollout_core::text::hex;
 
-/// How much of a file the hub is shown before it decides how the file is to be sent.
+/// How many bytes of a file the hub sees before it chooses the upload mode.
 const SAMPLE: usize = 512;
 
-/// How much is read at a time.
+/// How many bytes are read at a time.
 const BLOCK: usize = 256 << 10;
 
-/// Names that git or the hub keep for themselves.
+/// Names that are reserved by git or the hub.
 const RESERVED: [&str; 2] = [".git", ".cache"];
 
-/// A file, and where it goes.
+/// A file, and its path in the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PushFile {
-    /// Where it is.
+    /// The path on disk.
     pub path: PathBuf,
-    /// Its path in the repository, with `/` between the parts.
+    /// The path in the repository, with `/` between the parts.
     pub name: String,
 }
 
-/// A file cannot be pushed.
+/// Why a file cannot be pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file or directory.
@@ -40,18 +40,18 @@ pub enum FileError {
         /// Why.
         source: io::Error,
     },
-    /// It is neither a file nor a directory.
+    /// The path is neither a file nor a directory.
     #[error("{} is neither a file nor a directory, so it cannot be pushed", .0.display())]
     NotAFile(PathBuf),
-    /// Its name has no place in a repository.
-    #[error("{:?} cannot be the name of a file in a dataset", .0)]
+    /// The name is invalid in a repository.
+    #[error("{:?} is not a valid file name in a dataset", .0)]
     Name(String),
-    /// There is nothing to push.
+    /// The directory is empty.
     #[error("{} has no files to push", .0.display())]
     Empty(PathBuf),
 }
 
-/// A file, and what the hub has to know of its content.
+/// A file with its hashes.
 #[derive(Debug)]
 pub(super) struct HashedFile {
     pub(super) path: PathBuf,
@@ -60,12 +60,12 @@ pub(super) struct HashedFile {
     /// Its first bytes.
     pub(super) sample: Vec<u8>,
     pub(super) sha256: String,
-    /// The name that git gives to it, by which the hub tells whether it has changed.
+    /// The git blob hash, by which the hub detects changes.
     pub(super) git_blob: String,
 }
 
 impl PushFile {
-    /// A file with a name in the repository.
+    /// Creates a file with a name in the repository.
     pub fn new(path: impl Into<PathBuf>, name: impl Into<String>) -> Result<Self, FileError> {
         let name = name.into();
         let is_part =
@@ -77,7 +77,7 @@ impl PushFile {
         }
     }
 
-    /// All files below a directory, in the order of their names. Links are not followed: they lead elsewhere.
+    /// Returns all files below a directory, sorted by name. Links are not followed, because they may lead outside.
     pub(super) fn below(dir: &Path) -> Result<Vec<Self>, FileError> {
         let mut files = Vec::new();
         gather(dir, "", &mut files)?;
@@ -85,14 +85,14 @@ impl PushFile {
         if files.is_empty() { Err(FileError::Empty(dir.to_owned())) } else { Ok(files) }
     }
 
-    /// Reads the file once for all that the hub has to know of it.
+    /// Reads the file, and computes its hashes.
     pub(super) fn hash(self) -> Result<HashedFile, FileError> {
         let Self { path, name } = self;
         let read = || {
             let mut file = File::open(&path)?;
             let size = file.metadata()?.len();
             let mut sha256 = Sha256::new();
-            // Git hashes so. It protects nothing here: whoever pushes may change the file anyway.
+            // Git uses SHA-1. It is not used for security here, because the user can change the file anyway.
             let mut git_blob = Sha1::new_with_prefix(format!("blob {size}\0"));
             let mut sample = Vec::new();
             let mut block = vec![0; BLOCK];
@@ -109,7 +109,7 @@ impl PushFile {
                 seen += length as u64;
             }
             if seen != size {
-                return Err(io::Error::other("it changed while it was read"));
+                return Err(io::Error::other("the file changed while it was read"));
             }
             Ok((size, sample, hex(&sha256.finalize()), hex(&git_blob.finalize())))
         };
@@ -122,7 +122,7 @@ impl PushFile {
     }
 }
 
-/// How many bytes files have.
+/// Returns the total size of files.
 pub(super) fn total<'a>(files: impl IntoIterator<Item = &'a HashedFile>) -> u64 {
     files.into_iter().map(|file| file.size).sum()
 }
@@ -178,7 +178,7 @@ mod tests {
     fn contents_have_the_names_that_git_gives_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        // As `git hash-object --stdin` prints them.
+        // The expected values are those of `git hash-object --stdin`.
         for (content, name) in [
             (vec![], "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"),
             (vec![b'a'; 1000], "a50be72b20f0e3f078d252e8e56b11b4bec67509"),

@@ -1,4 +1,4 @@
-//! Large files, which go to the hub's storage before a commit names them.
+//! Uploads of large files, which are stored before a commit names them.
 
 use std::{
     collections::HashMap,
@@ -54,7 +54,7 @@ struct Action {
 }
 
 impl Hub {
-    /// Sends the content of files, unless the storage has it. `sent` counts bytes.
+    /// Sends the files that are not in the storage yet. `sent` counts bytes.
     pub(super) async fn send_large(
         &self,
         repo: &RepoName,
@@ -64,14 +64,14 @@ impl Hub {
         if files.is_empty() {
             return Ok(());
         }
-        // Files of the same content are sent once.
+        // Files with the same content are sent once.
         let mut contents = files.to_vec();
         contents.sort_by(|one, other| one.sha256.cmp(&other.sha256));
         contents.dedup_by(|one, other| one.sha256 == other.sha256);
         let again = total(files.iter().copied()) - total(contents.iter().copied());
         sent.fetch_add(again, Ordering::Relaxed);
 
-        let action = "ask where large files go";
+        let action = "request upload URLs for large files";
         let url = self.url(&format!("datasets/{repo}.git/info/lfs/objects/batch"));
         let object = |file: &&HashedFile| json!({"oid": file.sha256, "size": file.size});
         let question = json!({
@@ -87,10 +87,10 @@ impl Hub {
             answer.objects.into_iter().map(|object| (object.oid.clone(), object)).collect();
         let mut uploads = Vec::with_capacity(contents.len());
         for file in contents {
-            // A file that the answer passes over would be committed without ever having been sent.
+            // A file without an entry in the answer would be committed without its content.
             let object = objects
                 .remove(&file.sha256)
-                .ok_or_else(|| HubError::strange(action, format!("no place for {}", file.name)))?;
+                .ok_or_else(|| HubError::strange(action, format!("no upload URL for {}", file.name)))?;
             uploads.push(Ok((object, file)));
         }
         stream::iter(uploads)
@@ -117,20 +117,20 @@ impl Hub {
             None => _ = self.put(action, &upload.href, &header, file, 0..file.size, sent).await?,
             Some(size) => {
                 let parts = self.send_parts(action, size, &header, file, sent).await?;
-                let told = json!({"oid": file.sha256, "parts": parts});
+                let body = json!({"oid": file.sha256, "parts": parts});
                 let url = self.given(action, &upload.href)?;
-                self.ask(action, Method::POST, url, |request| lfs_json(request, &told)).await?;
+                self.ask(action, Method::POST, url, |request| lfs_json(request, &body)).await?;
             }
         }
         if let Some(verify) = verify {
             let url = self.given(action, &verify.href)?;
-            let told = json!({"oid": file.sha256, "size": file.size});
-            self.ask(action, Method::POST, url, |request| request.json(&told)).await?;
+            let body = json!({"oid": file.sha256, "size": file.size});
+            self.ask(action, Method::POST, url, |request| request.json(&body)).await?;
         }
         Ok(())
     }
 
-    /// Sends a file part by part. Returns what the hub has to hear of each.
+    /// Sends a file in parts. Returns the list of parts for the hub.
     async fn send_parts(
         &self,
         action: &str,
@@ -144,12 +144,12 @@ impl Hub {
             Value::String(text) => text.parse().ok(),
             number => number.as_u64(),
         };
-        let size = size.filter(|size| *size > 0).ok_or_else(|| strange("the size of parts is none"))?;
+        let size = size.filter(|size| *size > 0).ok_or_else(|| strange("the part size is invalid"))?;
         let mut parts: Vec<(u64, &str)> =
             header.iter().filter_map(|(key, url)| Some((key.parse().ok()?, url.as_str()?))).collect();
         parts.sort_unstable();
         if parts.len() as u64 != file.size.div_ceil(size) {
-            return Err(strange("the number of parts does not fit the file"));
+            return Err(strange("the number of parts does not match the file"));
         }
         let mut done = Vec::with_capacity(parts.len());
         for (number, (_, url)) in (0u64..).zip(parts) {
@@ -163,7 +163,7 @@ impl Hub {
         Ok(done)
     }
 
-    /// Sends some bytes of a file.
+    /// Sends a range of a file.
     async fn put(
         &self,
         action: &str,
@@ -177,7 +177,7 @@ impl Hub {
         let length = bytes.end - bytes.start;
         self.ask(action, Method::PUT, url, |mut request| {
             for (name, value) in headers {
-                // These say how the request itself is sent.
+                // These headers are set by the HTTP client.
                 let own = ["authorization", "content-length", "host", "transfer-encoding"];
                 if let Some(value) = value.as_str()
                     && !own.contains(&name.to_lowercase().as_str())

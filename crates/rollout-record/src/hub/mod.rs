@@ -1,7 +1,7 @@
-//! Datasets on a hub: files pushed to a repository of the Hugging Face Hub, or of a server that speaks its protocol.
+//! Pushes files to a dataset on the Hugging Face Hub, or on a server with the same protocol.
 //!
-//! Files are hashed first and then streamed from the disk, so memory does not grow with them. What the repository has
-//! already is not sent again: a push that was cut off is repeated, and ends where it would have ended.
+//! Files are hashed first and then streamed from disk, so the memory usage does not depend on their size. Files that
+//! the repository already has are not sent again, so an interrupted push can be repeated.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

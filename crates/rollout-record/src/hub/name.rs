@@ -2,10 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-/// The longest name that the hub takes, its owner included.
+/// The maximum length of a name on the hub, including its owner.
 const MAX_CHARS: usize = 96;
 
-/// The name of a repository: `owner/name`, or `name` for one of whoever has the token.
+/// The name of a repository: `owner/name`, or `name` for a repository of the token's user.
 ///
 /// ```
 /// use rollout::hub::RepoName;
@@ -19,21 +19,21 @@ pub struct RepoName {
     name: String,
 }
 
-/// A text is not the name of a repository.
+/// The text is not a valid repository name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not the name of a dataset; write OWNER/NAME with letters, digits, `-`, `_` and `.`, at most 96 characters, \
+    "`{0}` is not a valid dataset name; use OWNER/NAME with letters, digits, `-`, `_` and `.`, at most 96 characters, \
      no `--` or `..`, and neither `-` nor `.` at an end"
 )]
 pub struct RepoNameError(String);
 
 impl RepoName {
-    /// A name made of any text: what a repository cannot be called is replaced.
+    /// Creates a valid name from any text. Invalid characters are replaced.
     pub fn tidy(text: &str) -> Self {
         let mut name = String::new();
         for char in text.chars().take(MAX_CHARS) {
             let char = if is_letter(char) { char } else { '-' };
-            // Two of these in a row mean something else on the hub.
+            // Two of these in a row have a special meaning on the hub.
             if !(matches!(char, '-' | '.') && name.ends_with(['-', '.'])) {
                 name.push(char);
             }
@@ -43,17 +43,17 @@ impl RepoName {
         Self { owner: None, name: if is_name(name) { name.to_owned() } else { "rollouts".to_owned() } }
     }
 
-    /// Who it belongs to, if the name says.
+    /// Returns the owner, if the name has one.
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }
 
-    /// The name without its owner.
+    /// Returns the name without its owner.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The same with an owner, where it has none.
+    /// Sets the owner if the name has none.
     #[must_use]
     pub fn owned_by(self, owner: &str) -> Self {
         Self { owner: self.owner.or_else(|| Some(owner.to_owned())), ..self }

@@ -1,4 +1,4 @@
-//! A push: the repository, what of the files it lacks, and the commits that add them.
+//! A push: creates the repository, finds the missing files, and commits them.
 
 use std::{
     collections::HashMap,
@@ -25,15 +25,15 @@ use super::{
 /// The branch that is pushed to.
 const BRANCH: &str = "main";
 
-/// How many files the hub is asked about at a time.
+/// How many files are sent in one request to find the missing ones.
 const BATCH: usize = 256;
 
-/// How often whoever waits is told how far it is.
-const TOLD_EVERY: Duration = Duration::from_millis(500);
+/// The interval between progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 const CARD: &str = "README.md";
 
-/// Files on their way to a dataset.
+/// Files to push to a dataset.
 #[derive(Debug, Clone)]
 pub struct Push {
     repo: RepoName,
@@ -42,25 +42,25 @@ pub struct Push {
     message: String,
 }
 
-/// How far a push is.
+/// The progress of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PushProgress {
-    /// Bytes that have been sent, or need not be.
+    /// Bytes that were sent or need not be sent.
     pub sent: u64,
-    /// Bytes of all files.
+    /// Total bytes of all files.
     pub total: u64,
 }
 
-/// What came of a push.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pushed {
-    /// Where people look at the dataset.
+    /// The URL of the dataset's page.
     pub url: String,
-    /// The last commit; none if the dataset had every file already.
+    /// The last commit; None if the dataset already had every file.
     pub commit: Option<String>,
-    /// How many files were new or different.
+    /// The number of new or changed files.
     pub changed: usize,
-    /// How many files the dataset had already.
+    /// The number of unchanged files.
     pub unchanged: usize,
 }
 
@@ -112,12 +112,12 @@ struct Committed {
 }
 
 impl Push {
-    /// These files.
+    /// Creates a push of these files.
     pub fn files(repo: RepoName, files: Vec<PushFile>) -> Self {
         Self { repo, files, private: false, message: "Add results of Rollout".to_owned() }
     }
 
-    /// All files below a directory. There has to be one, and no links.
+    /// Creates a push of all files below a directory. It must contain at least one file and no links.
     pub async fn directory(repo: RepoName, dir: impl Into<PathBuf>) -> Result<Self, FileError> {
         let dir = dir.into();
         let gathered = tokio::task::spawn_blocking({
@@ -128,13 +128,13 @@ impl Push {
         Ok(Self::files(repo, files))
     }
 
-    /// Whether only its owner may read the dataset.
+    /// Sets whether the dataset is private.
     #[must_use]
     pub fn private(self, private: bool) -> Self {
         Self { private, ..self }
     }
 
-    /// What the commits say.
+    /// Sets the message of the commits.
     #[must_use]
     pub fn message(self, message: impl Into<String>) -> Self {
         Self { message: message.into(), ..self }
@@ -142,32 +142,32 @@ impl Push {
 }
 
 impl Hub {
-    /// Who has the token.
+    /// Returns the user of the token.
     pub async fn whoami(&self) -> Result<String, HubError> {
         Ok(self.who().await?.name)
     }
 
     async fn who(&self) -> Result<WhoAmI, HubError> {
-        let action = "ask who has the token";
+        let action = "read the user of the token";
         let who: WhoAmI =
             self.json(action, Method::GET, self.url("api/whoami-v2"), |request| request).await?;
-        // It becomes a part of addresses, and is shown.
+        // The name becomes a part of URLs, and is printed.
         match who.name.parse::<RepoName>() {
             Ok(name) if name.owner().is_none() => Ok(who),
-            _ => Err(HubError::strange(action, "a user without a name")),
+            _ => Err(HubError::strange(action, "an invalid user name")),
         }
     }
 
-    /// Pushes files to a dataset, which is made where there is none. Whoever waits is told now and then how far it is.
+    /// Pushes files to a dataset, which is created if it is missing. `progress` is called regularly.
     pub async fn push(
         &self,
         push: &Push,
-        told: &mut (dyn FnMut(PushProgress) + Send),
+        progress: &mut (dyn FnMut(PushProgress) + Send),
     ) -> Result<Pushed, HubError> {
         let total: Arc<AtomicU64> = Arc::default();
         let sent: Arc<AtomicU64> = Arc::default();
         let mut work = std::pin::pin!(self.push_all(push, &total, &sent));
-        let mut ticks = tokio::time::interval(TOLD_EVERY);
+        let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks.tick().await;
         loop {
@@ -176,8 +176,8 @@ impl Hub {
                 pushed = &mut work => return pushed,
                 _ = ticks.tick() => {
                     let total = total.load(Ordering::Relaxed);
-                    // What is sent twice is counted twice.
-                    told(PushProgress { sent: sent.load(Ordering::Relaxed).min(total), total });
+                    // Bytes that are sent twice are counted twice.
+                    progress(PushProgress { sent: sent.load(Ordering::Relaxed).min(total), total });
                 }
             }
         }
@@ -232,16 +232,16 @@ impl Hub {
         Ok(pushed)
     }
 
-    /// Makes the repository. One that is there is fine, unless it is public and must not be.
+    /// Creates the repository. An existing repository is accepted, unless it is public and a private one was requested.
     async fn create(&self, repo: &RepoName, private: bool) -> Result<(), HubError> {
-        let action = format!("make the dataset {repo}");
+        let action = format!("create the dataset {repo}");
         let mut question = json!({"type": "dataset", "name": repo.name(), "organization": repo.owner()});
         if private {
             question["visibility"] = json!("private");
         }
         let url = self.url("api/repos/create");
         let answer = self.send(&action, &Method::POST, url, |request| request.json(&question)).await?;
-        // It is there; or, a token may be allowed to write to it, and not to make one.
+        // The repository exists, or the token can write to it but cannot create repositories.
         let may_be_there = matches!(
             answer.status(),
             StatusCode::CONFLICT | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
@@ -258,27 +258,27 @@ impl Hub {
 
     async fn info(&self, repo: &RepoName) -> Result<RepoInfo, HubError> {
         let url = self.url(&format!("api/datasets/{repo}"));
-        self.json(&format!("look at the dataset {repo}"), Method::GET, url, |request| request).await
+        self.json(&format!("read the dataset {repo}"), Method::GET, url, |request| request).await
     }
 
     async fn has_card(&self, repo: &RepoName) -> Result<bool, HubError> {
         let url = self.url(&format!("datasets/{repo}/resolve/{BRANCH}/{CARD}"));
-        let action = format!("look for a card in {repo}");
+        let action = format!("read the card of {repo}");
         match self.ask(&action, Method::HEAD, url, |request| request).await {
             Err(HubError::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
-            // Content may be kept elsewhere.
+            // The content may be stored on another host.
             Ok(_) | Err(HubError::Elsewhere { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Those of the files that the repository has not, or in another form, with the way in which each is to be sent.
+    /// Returns the files that are missing or different in the repository, with their upload modes.
     async fn lacking<'a>(
         &self,
         repo: &RepoName,
         files: &'a [HashedFile],
     ) -> Result<Vec<(&'a HashedFile, UploadMode)>, HubError> {
-        let action = &format!("ask what {repo} lacks");
+        let action = &format!("find the missing files of {repo}");
         let about = |file: &HashedFile| {
             let sample = BASE64_STANDARD.encode(&file.sample);
             json!({"path": file.name, "sample": sample, "size": file.size})
@@ -292,11 +292,11 @@ impl Hub {
         for file in files {
             let strange = |what| HubError::strange(action, what);
             let mode =
-                modes.remove(&file.name).ok_or_else(|| strange(format!("nothing about {}", file.name)))?;
+                modes.remove(&file.name).ok_or_else(|| strange(format!("no entry for {}", file.name)))?;
             if mode.should_ignore {
-                return Err(strange(format!("{} is in the dataset's .gitignore", file.name)));
+                return Err(strange(format!("{} is ignored by the dataset's .gitignore", file.name)));
             }
-            // The storage for large files takes no empty ones.
+            // The storage for large files does not accept empty files.
             let upload = if file.size == 0 { UploadMode::Regular } else { mode.upload_mode };
             let oid = if upload == UploadMode::Lfs { &file.sha256 } else { &file.git_blob };
             if mode.oid.as_ref() != Some(oid) {
@@ -309,7 +309,7 @@ impl Hub {
     async fn commit(&self, repo: &RepoName, commit: &Commit) -> Result<String, HubError> {
         let length = commit.length();
         let url = self.url(&format!("api/datasets/{repo}/commit/{BRANCH}"));
-        // A commit whose answer was lost is made twice, with nothing in the second.
+        // If the answer to a commit is lost, the commit is repeated, and the second one is empty.
         let committed: Committed = self
             .json(&format!("commit to {repo}"), Method::POST, url, |request| {
                 request
@@ -323,7 +323,7 @@ impl Hub {
     }
 }
 
-/// How many bytes files have. It only tells how far a push is, so a file that is gone is told later.
+/// Returns the total size of files for progress reports. A missing file is reported later.
 async fn size(files: &[PushFile]) -> u64 {
     let files = files.to_vec();
     let length = |file: &PushFile| file.path.metadata().map_or(0, |found| found.len());
@@ -331,7 +331,7 @@ async fn size(files: &[PushFile]) -> u64 {
     sizes.await.unwrap_or_default()
 }
 
-/// Hashes files, where that may block.
+/// Hashes files on a blocking thread.
 async fn hashed(files: &[PushFile]) -> Result<Vec<HashedFile>, FileError> {
     let path = files.first().map(|file| file.path.clone()).unwrap_or_default();
     let files = files.to_vec();

@@ -1,11 +1,11 @@
 //! Training samples from the turns of rollouts.
 //!
-//! A turn becomes part of the sample before it if its prompt begins with exactly the tokens of that sample; the tokens
-//! that are new in the prompt were said by others, and the loss is not to see them. If anything before was changed, as by
-//! a template that drops old thoughts, the turn begins a sample of its own. So no token is trained on in a context
-//! other than that in which it was sampled, and few are repeated.
+//! A turn is appended to the previous sample if its prompt starts with exactly the tokens of that sample. The new
+//! tokens of the prompt come from tools or users and are masked in the loss. If any earlier token was changed, for
+//! example by a chat template that drops old reasoning, the turn starts a new sample. So each token is trained on only
+//! in the context in which it was sampled, and few tokens are repeated.
 //!
-//! Samples come from a `State` (`State::samples`) or, one row at a time, from saved outputs that have the column `trajectory`:
+//! Samples come from a `State` (`State::samples`), or from saved rows with the column `trajectory`:
 //!
 //! ```
 //! use rollout::model::samples::SampleReader;
@@ -25,7 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Reading and writing block; a service does them on threads of their own.
+//! Reading and writing block; a service should run them on separate threads.
 
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -28,8 +28,8 @@
 //! }
 //! ```
 //!
-//! `routed_experts` are the numbers of all tokens and layers in one list, whose dimensions are in
-//! `routed_experts_shape`: tokens, layers, experts. Both are empty where the server reported none.
+//! `routed_experts` contains the experts of all tokens and layers in one list. Its dimensions are in
+//! `routed_experts_shape`: tokens, layers, experts. Both are empty if the server reported none.
 
 use std::{io::Write, sync::Arc};
 
@@ -73,11 +73,11 @@ message sample {
   required group routed_experts_shape (LIST) { repeated group list { required int32 element (INTEGER(32,false)); } }
 }";
 
-/// What is held in memory before it is written as a row group.
+/// The number of tokens in memory before they are written as a row group.
 const MAX_TOKENS: usize = 1 << 20;
 const MAX_SAMPLES: usize = 8 << 10;
 
-/// Writes samples as a Parquet file, compressed with Zstandard. It holds about a million tokens at a time.
+/// Writes samples as a Parquet file, compressed with Zstandard. It holds about a million tokens in memory.
 ///
 /// ```
 /// use rollout::model::samples::{ParquetWriter, SampleReader};
@@ -95,13 +95,13 @@ pub struct ParquetWriter<W: Write + Send> {
     tokens: usize,
 }
 
-/// Why a Parquet file could not be written.
+/// A Parquet file could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the Parquet file cannot be written")]
+#[error("cannot write the Parquet file")]
 pub struct ParquetWriteError(#[from] ParquetError);
 
 impl<W: Write + Send> ParquetWriter<W> {
-    /// Begins a file.
+    /// Starts a file.
     pub fn new(to: W) -> Result<Self, ParquetWriteError> {
         let schema = Arc::new(parse_message_type(SCHEMA)?);
         let compression = Compression::ZSTD(ZstdLevel::default());
@@ -117,7 +117,7 @@ impl<W: Write + Send> ParquetWriter<W> {
         if self.tokens >= MAX_TOKENS || self.held.len() >= MAX_SAMPLES { self.write_held() } else { Ok(()) }
     }
 
-    /// Ends the file and gives back where it went. A file that is not ended cannot be read.
+    /// Finishes the file, and returns the writer. An unfinished file cannot be read.
     pub fn finish(mut self) -> Result<W, ParquetWriteError> {
         if !self.held.is_empty() {
             self.write_held()?;
@@ -129,7 +129,7 @@ impl<W: Write + Send> ParquetWriter<W> {
         let samples = std::mem::take(&mut self.held);
         self.tokens = 0;
         let mut group = self.file.next_row_group()?;
-        // In the order of the schema. Parquet keeps unsigned numbers as signed ones of the same bits.
+        // In the order of the schema. Parquet stores unsigned numbers as signed numbers with the same bits.
         flat::<Int64Type, _>(&mut group, &samples, |s| s.example_id.cast_signed())?;
         flat::<ByteArrayType, _>(&mut group, &samples, |s| ByteArray::from(&*s.task))?;
         flat::<ByteArrayType, _>(&mut group, &samples, |s| ByteArray::from(&*s.trajectory_id))?;
@@ -193,7 +193,7 @@ fn list<T: DataType, W: Write + Send, V>(
     values: impl Fn(&Sample) -> Vec<V>,
     value: impl Fn(V) -> T::T,
 ) -> Result<(), ParquetError> {
-    // An empty list is a place without a value. The first value of a list begins a row; the others repeat it.
+    // An empty list is one position without a value. The first value of a list starts a row; the others repeat it.
     let (mut all, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
     for sample in samples {
         let values = values(sample);
@@ -205,7 +205,7 @@ fn list<T: DataType, W: Write + Send, V>(
     write_column::<T, W>(group, &all, Some(&definitions), Some(&repetitions))
 }
 
-/// A column of the turns whose values may be missing.
+/// Writes a column of the turns whose values are optional.
 fn optional_list<T: DataType, W: Write + Send>(
     group: &mut Group<'_, W>,
     samples: &[Sample],

@@ -1,4 +1,4 @@
-//! Samples from saved outputs, one row at a time.
+//! Reads samples from saved rows, one row at a time.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,10 +16,10 @@ use rollout_core::{
     sample::{self, Sample, SampleError, SampleTokens, SampleTurn, SampledRollout},
 };
 
-/// Reads the samples of saved outputs. At any time it holds one row.
+/// Reads the samples of saved rows. It holds one row at a time.
 ///
-/// A line that gives no samples is an error, after which it goes on with the next line; the caller decides. Rollouts that
-/// failed or timed out are left out and counted, unless [`include_errors`](Self::include_errors) asks for them.
+/// A line without samples is an error; reading continues with the next line, and the caller decides. Rollouts that
+/// failed or timed out are left out and counted, unless [`include_errors`](Self::include_errors) is set.
 #[derive(Debug)]
 pub struct SampleReader<R> {
     rows: Lines<R>,
@@ -29,11 +29,11 @@ pub struct SampleReader<R> {
     left_out: BTreeMap<String, u64>,
 }
 
-/// Why a line gave no samples.
+/// Why a line has no samples.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file cannot be read. Nothing comes after this.
-    #[error("the outputs cannot be read after line {line}")]
+    /// The file cannot be read. Reading ends here.
+    #[error("cannot read the rows after line {line}")]
     Io {
         /// The last line that was read.
         line: u64,
@@ -41,31 +41,31 @@ pub enum ReadError {
         #[source]
         source: io::Error,
     },
-    /// It is no row of outputs.
-    #[error("line {line} is no saved rollout")]
+    /// The line is not a row.
+    #[error("line {line} is not a saved rollout")]
     NotARow {
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: u64,
         /// Why.
         #[source]
         source: serde_json::Error,
     },
-    /// It is an answer of a benchmark.
-    #[error("line {line} is an answer of a benchmark, which keeps conversations and no tokens")]
+    /// The line is a benchmark answer.
+    #[error("line {line} is a benchmark answer, which has no tokens")]
     Benchmark {
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: u64,
     },
-    /// It has no turns.
-    #[error("line {line} has no `trajectory`; save it by naming it in `state_columns`")]
+    /// The line has no turns.
+    #[error("line {line} has no `trajectory`; add it to `state_columns`")]
     NoTrajectory {
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: u64,
     },
-    /// Its turns make no samples.
-    #[error("line {line} makes no samples")]
+    /// The turns cannot be converted to samples.
+    #[error("line {line} has no samples")]
     NoSamples {
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: u64,
         /// Why.
         #[source]
@@ -114,15 +114,15 @@ struct StepTokens {
 }
 
 impl Step {
-    /// The version of the policy that sampled the turn.
+    /// Returns the version of the policy that sampled the turn.
     fn policy_version(&self) -> Option<Arc<str>> {
         let response = Response::deserialize(self.response.as_ref()?).ok()?;
         response.policy_version().map(Into::into)
     }
 }
 
-/// Why a rollout is out of training: the names of its error and causes, or the stop condition of a timeout. None if it
-/// is not.
+/// Returns why a rollout is excluded from training: the names of its error and causes, or the stop condition of a
+/// timeout. None if it is not excluded.
 pub(super) fn cut_short(error: Option<&OutputError>, stop_condition: Option<&str>) -> Option<String> {
     match error {
         Some(error) => Some(error.error_chain_str.clone()),
@@ -131,7 +131,7 @@ pub(super) fn cut_short(error: Option<&OutputError>, stop_condition: Option<&str
 }
 
 impl<R: BufRead> SampleReader<R> {
-    /// Reads rows of `outputs.jsonl`.
+    /// Creates a reader of `outputs.jsonl`.
     pub fn new(rows: R) -> Self {
         Self {
             rows: Lines::new(rows),
@@ -142,18 +142,19 @@ impl<R: BufRead> SampleReader<R> {
         }
     }
 
-    /// Whether rollouts that failed or timed out give samples too.
+    /// Sets whether rollouts that failed or timed out are included.
     #[must_use]
     pub fn include_errors(self, includes_errors: bool) -> Self {
         Self { includes_errors, ..self }
     }
 
-    /// The rollouts that were left out so far, by cause: the names of an error and its causes, or a stop condition.
+    /// Returns the number of rollouts left out so far by cause: the names of an error and its causes, or a stop
+    /// condition.
     pub fn left_out(&self) -> &BTreeMap<String, u64> {
         &self.left_out
     }
 
-    /// Makes the samples of the next row ready. False at the end.
+    /// Reads the samples of the next row. Returns false at the end.
     fn advance(&mut self) -> Result<bool, ReadError> {
         let read = self.rows.next_line().map_err(|source| ReadError::Io { line: self.line, source })?;
         let Some(line) = read else { return Ok(false) };
@@ -206,7 +207,7 @@ fn samples(row: Row, line: u64) -> Result<Vec<Sample>, ReadError> {
     of_steps(rollout, &steps).map_err(|source| ReadError::NoSamples { line, source })
 }
 
-/// The samples of the saved turns of a rollout.
+/// Converts the saved turns of a rollout to samples.
 pub(super) fn of_steps(mut rollout: SampledRollout, steps: &[Step]) -> Result<Vec<Sample>, SampleError> {
     rollout.advantage = rollout.advantage.or_else(|| steps.iter().find_map(|step| step.advantage));
     let turns = steps.iter().map(|step| SampleTurn {
@@ -226,7 +227,7 @@ pub(super) fn of_steps(mut rollout: SampledRollout, steps: &[Step]) -> Result<Ve
     sample::samples(&rollout, turns)
 }
 
-/// Whether a row that is none of outputs is one of a benchmark.
+/// Whether a row is a benchmark answer.
 fn is_answer(row: &[u8]) -> bool {
     serde_json::from_slice(row).is_ok_and(|row| TaskResult::is_in(&row))
 }
@@ -242,11 +243,11 @@ mod tests {
         "completion_ids": [2], "completion_mask": [1], "completion_logprobs": [-0.5]}}]}"#;
 
     fn read(text: &str) -> Vec<Result<Sample, String>> {
-        let told = |error: ReadError| match error.source() {
+        let message = |error: ReadError| match error.source() {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),
         };
-        SampleReader::new(text.as_bytes()).map(|sample| sample.map_err(told)).collect()
+        SampleReader::new(text.as_bytes()).map(|sample| sample.map_err(message)).collect()
     }
 
     #[test]
@@ -257,9 +258,9 @@ mod tests {
         assert_eq!(read.iter().filter(|sample| sample.is_ok()).count(), 2);
         let errors: Vec<_> = read.into_iter().filter_map(Result::err).collect();
         insta::assert_snapshot!(errors.join("\n"), @"
-        line 3 is no saved rollout: invalid length 2, expected an object with an `example_id` at line 1 column 3
-        line 4 has no `trajectory`; save it by naming it in `state_columns`
-        line 6 is no saved rollout: EOF while parsing a string at line 1 column 50
+        line 3 is not a saved rollout: invalid length 2, expected an object with an `example_id` at line 1 column 3
+        line 4 has no `trajectory`; add it to `state_columns`
+        line 6 is not a saved rollout: EOF while parsing a string at line 1 column 50
         ");
     }
 
@@ -320,10 +321,10 @@ mod tests {
     #[test]
     fn a_row_without_tokens_says_how_to_get_them() {
         let errors = read(r#"{"example_id": 1, "reward": 0.0, "trajectory": [{"tokens": null}]}"#);
-        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 makes no samples: no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
+        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 has no samples: no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
     }
 
-    /// Endless rows, made as they are read.
+    /// Endless rows, generated while reading.
     struct Rows(io::Cursor<Vec<u8>>, u32);
 
     impl io::Read for Rows {

@@ -12,27 +12,27 @@ use rollout_core::{
     sample::{Sample, SampleError, SampleTokens, SampleTurn, SampledRollout, samples},
 };
 
-/// Why a trial gave no samples.
+/// Why a trial has no samples.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialSampleError {
-    /// It is an answer of a benchmark.
-    #[error("it is an answer of a benchmark, which keeps conversations and no tokens")]
+    /// The trial is a benchmark answer.
+    #[error("a benchmark answer has no tokens")]
     Benchmark,
-    /// Its turns were not saved.
-    #[error("it has no `trajectory`; save it by naming it in `state_columns`")]
+    /// The turns were not saved.
+    #[error("there is no `trajectory`; add it to `state_columns`")]
     NoTrajectory,
-    /// Its turns are not what they should be.
-    #[error("its `trajectory` is damaged")]
+    /// The turns are invalid.
+    #[error("the `trajectory` is invalid")]
     Damaged(#[source] serde_json::Error),
-    /// An error kept it from a reward, and none is not zero.
-    #[error("it has no reward")]
+    /// The trial failed and has no reward, which is not the same as a reward of 0.
+    #[error("there is no reward")]
     NoReward,
-    /// Its turns make no samples.
-    #[error("its turns make no samples")]
+    /// The turns cannot be converted to samples.
+    #[error("the turns cannot be converted to samples")]
     Turns(#[source] SampleError),
 }
 
-/// The samples of a trial with this conversation. The example is a number for its task.
+/// Returns the samples of a trial with this conversation. `example` is the number of its task.
 pub fn trial_samples(
     trial: &SavedTrial,
     example_id: u64,
@@ -55,10 +55,11 @@ pub fn trial_samples(
     read::of_steps(rollout, &steps).map_err(TrialSampleError::Turns)
 }
 
-/// A trial as a member of its group, and why it is out of the group's baseline and of training, if it is.
+/// Returns a trial as a member of its group, and the cause if it is excluded from the group's baseline and from
+/// training.
 ///
-/// That is an error of any kind, or a timeout: the reward of such a trial says little about the model. None if there is
-/// no reward to compare.
+/// A trial with an error or a timeout is excluded, because its reward is not a measure of the model. Returns None if
+/// there is no reward.
 pub fn group_member(
     trial: &SavedTrial,
     said: Option<&Conversation>,

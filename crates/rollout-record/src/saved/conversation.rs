@@ -1,4 +1,4 @@
-//! What a model and its tools said in a trial, from whichever file of the job has it.
+//! The conversation of a model and its tools in a trial, from any file of the job that contains it.
 
 use std::{io, io::BufReader, path::Path, sync::Arc};
 
@@ -16,46 +16,46 @@ use rollout_core::{
 /// The conversation of one trial.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conversation {
-    /// The server's name for the model, where the record has it.
+    /// The model's name on the server, if recorded.
     pub model: Option<String>,
-    /// When it began, where the record has it.
+    /// When the conversation began, if recorded.
     pub started_at: Option<Timestamp>,
     /// The first messages.
     pub prompt: Messages,
-    /// What was said after them: responses of the model, and the answers of tools and users.
+    /// The following messages: responses of the model, results of tools, and messages of users.
     pub completion: Messages,
-    /// The tools that the model was told of, where the record has them.
+    /// The tools available to the model, if recorded.
     pub tools: Arc<[ToolDef]>,
-    /// What is known of each response, in order; empty if nothing is.
+    /// Details of each response, in order; empty if nothing is recorded.
     pub turns: Vec<Turn>,
-    /// What ended it; none if it was cut off.
+    /// The stop condition; None if the conversation was interrupted.
     pub stop_condition: Option<String>,
-    /// Whether the model was cut off in some turn, or the conversation became too long.
+    /// Whether a response was truncated, or the conversation became too long.
     pub is_truncated: bool,
-    /// What went wrong in it.
+    /// The error of the conversation.
     pub error: Option<OutputError>,
-    /// The row that it was read from, of a rollout or a benchmark; its prompt and completion are those above.
+    /// The row of a rollout or a benchmark that this was read from. Its prompt and completion are those above.
     pub row: Option<Box<RolloutOutput>>,
 }
 
-/// What is known of one response of a model.
+/// Details of one response of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
-    /// Its place among the messages of the completion.
+    /// Its index in the messages of the completion.
     pub message: usize,
-    /// The model that the server says it used.
+    /// The model that the server reported.
     pub model: String,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created: i64,
-    /// What it took, where the server said.
+    /// Token usage, if the server reported it.
     pub usage: Option<TokenUsage>,
-    /// Why the model stopped, where the server said.
+    /// Why the model stopped, if the server reported it.
     pub finish_reason: Option<String>,
-    /// The tokens of it, where the server gave them.
+    /// Tokens, if the server returned them.
     pub tokens: Option<ResponseTokens>,
-    /// How long it took.
+    /// Duration of the response.
     pub model_sec: f64,
-    /// How long the tools took that it called.
+    /// Duration of the tool calls of the response.
     pub tools_sec: Option<f64>,
 }
 
@@ -81,7 +81,7 @@ struct TurnFile {
     tools_sec: Option<f64>,
 }
 
-/// Reads the conversation of a trial in a container. None if there was no model.
+/// Reads the conversation of a trial in a container. Returns None if the agent is not a model.
 pub(super) fn of_container(job: &Path, path: &Path) -> Result<Option<Conversation>, SavedError> {
     let file = match open_below(job, path) {
         Ok(file) => file,
@@ -145,17 +145,17 @@ impl From<RolloutOutput> for Conversation {
 }
 
 impl Conversation {
-    /// All messages, from the first.
+    /// Returns all messages.
     pub fn messages(&self) -> impl Iterator<Item = &Arc<rollout_core::message::Message>> {
         self.prompt.iter().chain(&self.completion)
     }
 
-    /// How many responses the model gave that were kept.
+    /// Returns the number of recorded responses.
     pub fn responses(&self) -> usize {
         self.completion.iter().filter(|message| message.role == Role::Assistant).count()
     }
 
-    /// How often the model was asked. Where no conversation was kept, its row has the number alone.
+    /// Returns the number of requests to the model. If no conversation was recorded, it comes from the row.
     pub fn model_calls(&self) -> usize {
         match self.responses() {
             0 => {

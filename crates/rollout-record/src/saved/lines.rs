@@ -1,4 +1,4 @@
-//! Where in a file of JSON lines the line of each thing is.
+//! An index of the lines in a file of JSON lines.
 
 use std::{
     collections::HashMap,
@@ -13,17 +13,17 @@ use serde::de::DeserializeOwned;
 use super::SavedError;
 use crate::{layout::open_below, lines::Lines};
 
-/// The lines of a file by what they are about, read when they are asked for.
+/// The lines of a file by key, read on demand.
 #[derive(Debug)]
 pub(super) struct LineIndex<K> {
     path: PathBuf,
-    /// None if there is no such file.
+    /// None if the file does not exist.
     lines: Option<Mutex<Lines>>,
     offsets: HashMap<K, u64>,
 }
 
 impl<K: Eq + Hash> LineIndex<K> {
-    /// Opens a file of a job, in which `find` finds the offsets of lines.
+    /// Opens a file of a job. `find` returns the offsets of its lines.
     pub(super) fn read(
         job: &Path,
         path: PathBuf,
@@ -40,7 +40,7 @@ impl<K: Eq + Hash> LineIndex<K> {
         }
     }
 
-    /// Reads the line of a thing, if it has one.
+    /// Reads the line of a key, if there is one.
     pub(super) fn get<T: DeserializeOwned>(&self, key: &K) -> Result<Option<T>, SavedError> {
         let (Some(lines), Some(&offset)) = (&self.lines, self.offsets.get(key)) else { return Ok(None) };
         let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A job directory, read again: what the job was, and its trials one by one.
+//! Reads a job directory: the job, and its trials one by one.
 //!
-//! Whatever its trials were — tasks in containers, rollouts of a model, questions of a benchmark — they are read in the
-//! same form and in the order of the plan. At any time one trial is in memory, and of each trial a few numbers. The
-//! functions block: call them where that is fine.
+//! Tasks in containers, rollouts of a model and questions of a benchmark are read in the same form and in the order of
+//! the plan. Only one trial is in memory at a time, and a few numbers for each trial. The functions block, so call them
+//! where blocking is allowed.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,20 +49,20 @@ use rollout_core::{
     row::RolloutOutput,
 };
 
-/// A job that is on the disk.
+/// A job on disk.
 #[derive(Debug)]
 pub struct SavedJob {
     dir: JobDir,
     header: Header,
     config: Value,
     runs: Vec<SavedRun>,
-    /// Where in the journal the last word on each trial is, in the order of the plan.
+    /// The offset of the last journal entry of each trial, in the order of the plan.
     places: Vec<Place>,
-    /// The numbers of the tasks by dataset and name.
+    /// The indexes of the tasks by dataset and name.
     tasks: HashMap<(String, String), usize>,
-    /// Files of rows by agent and dataset, read when the first conversation of one is asked for.
+    /// Files of rows by agent and dataset, read when the first conversation is requested.
     rows: HashMap<(String, String), OnceLock<RowIndex>>,
-    /// What tasks said, by their numbers; read when the first is asked for.
+    /// Records of tasks by index, read when the first is requested.
     abouts: OnceLock<LineIndex<usize>>,
 }
 
@@ -71,11 +71,11 @@ pub struct SavedJob {
 pub struct SavedRun {
     /// When it began.
     pub started_at: Timestamp,
-    /// When it ended in good order; none if it was killed, or still runs.
+    /// When it ended normally; None if it was killed or still runs.
     pub ended_at: Option<Timestamp>,
-    /// Whether it was cut short.
+    /// Whether it was cancelled.
     pub cancelled: bool,
-    /// Where its results come from; none if an older version ran it.
+    /// The provenance of its results; None if an older version ran it.
     pub provenance: Option<Arc<Provenance>>,
 }
 
@@ -89,38 +89,38 @@ struct Place {
 /// A finished trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SavedTrial {
-    /// Its place in the plan.
+    /// Its index in the plan.
     pub index: TrialIndex,
     /// Its name.
     pub id: TrialId,
-    /// The number of its task in the plan.
+    /// The index of its task in the plan.
     pub task: usize,
-    /// The number of the run that finished it.
+    /// The index of the run that finished it.
     pub run: usize,
     /// Its outcome.
     pub result: TrialResult,
 }
 
 impl SavedTrial {
-    /// Names the trial among those of its agent and dataset.
+    /// Returns the name of the trial within its agent and dataset.
     pub fn name(&self) -> String {
         format!("{}__{}", self.id.task, self.id.attempt)
     }
 }
 
-/// A job directory cannot be read.
+/// Why a job directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// It has no journal.
+    /// The directory has no journal.
     #[error("{} is not a job directory: it has no journal.jsonl", .0.display())]
     NotAJob(PathBuf),
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
-    /// Its journal is wrong.
+    /// The journal is invalid.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A file of it cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -128,16 +128,16 @@ pub enum SavedError {
         /// Why.
         source: io::Error,
     },
-    /// A file of it is not what it should be.
+    /// A file is invalid.
     #[error("{} is damaged", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the parser says.
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// The journal tells of a task that is not in its plan.
-    #[error("the journal tells of {trial}, which the job never had")]
+    /// The journal contains a trial that is not in the plan.
+    #[error("the journal contains {trial}, which is not in the plan")]
     Stranger {
         /// The trial.
         trial: String,
@@ -145,7 +145,7 @@ pub enum SavedError {
 }
 
 impl SavedJob {
-    /// Reads what the job was, and where its trials are. The job may still be running.
+    /// Opens a job directory, and reads its header and the offsets of its trials. The job may still be running.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, SavedError> {
         let dir = JobDir::new(path);
         let journal = dir.journal();
@@ -187,37 +187,37 @@ impl SavedJob {
         Ok(Self { dir, header, config, runs, places, tasks, rows, abouts: OnceLock::new() })
     }
 
-    /// Its directory.
+    /// The job's directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What it was.
+    /// The header of the journal.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Its job file with defaults filled in and without secrets; null if another program made the directory.
+    /// The job file with defaults and without secrets; null if another program created the directory.
     pub fn config(&self) -> &Value {
         &self.config
     }
 
-    /// Its runs, in order.
+    /// The runs of the job, in order.
     pub fn runs(&self) -> &[SavedRun] {
         &self.runs
     }
 
-    /// How many of its trials are finished.
+    /// The number of finished trials.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether none of its trials is finished.
+    /// Whether no trial is finished.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Its agents and datasets, pair by pair in the order of the plan.
+    /// Returns the pairs of agent and dataset in the order of the plan.
     pub fn groups(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut datasets: Vec<&str> = Vec::new();
         for task in &self.header.tasks {
@@ -234,20 +234,20 @@ impl SavedJob {
         &self.header.tasks[trial.task]
     }
 
-    /// Where the result of a trial comes from. None if an older version ran it.
+    /// Returns the provenance of a trial's result, or None if an older version ran it.
     pub fn provenance(&self, trial: &SavedTrial) -> Option<TrialProvenance> {
         let run = self.runs.get(trial.run)?.provenance.as_ref()?;
         Some(run.of_trial(&trial.result, self.task(trial).content_hash.as_deref()))
     }
 
-    /// Its finished trials, in the order of the plan.
+    /// Returns the finished trials in the order of the plan.
     pub fn trials(&self) -> Result<Trials<'_>, SavedError> {
         let path = self.dir.journal();
         let lines = Lines::open(&path).map_err(|source| SavedError::Read { path, source })?;
         Ok(Trials { job: self, lines, next: 0 })
     }
 
-    /// What a model and its tools said in a trial. None if its agent is no model, or nothing was kept.
+    /// Returns the conversation of a trial, or None if its agent is not a model or nothing was recorded.
     pub fn conversation(&self, trial: &SavedTrial) -> Result<Option<Conversation>, SavedError> {
         let Some(example) = self.task(trial).example_id else {
             let dir = self.dir.trial(&trial.id).of_last_result();
@@ -256,14 +256,15 @@ impl SavedJob {
         let pair = (trial.id.agent.to_string(), trial.id.dataset.to_string());
         let index = once(&self.rows[&pair], || rows::index(self.path(), &self.section(&pair.0, &pair.1)))?;
         let row: Option<RolloutOutput> = index.get(&(example, trial.id.attempt))?;
-        // A run that Rollout itself failed has no row: the last one is that of the run before.
+        // A run that failed inside Rollout has no row, so the last row belongs to an earlier run.
         let crashed = trial.result.error.as_ref().is_some_and(|error| error.kind == ErrorType::InternalError);
         let started_at = trial.result.timestamps.started_at.as_microsecond() as f64 / 1e6;
         let row = row.filter(|row| !crashed || row.timing.start_time + 1.0 >= started_at);
         Ok(row.map(Conversation::from))
     }
 
-    /// What the task of that number said when the job was planned. None for examples, and where nothing was kept.
+    /// Returns the record of a task by index, from when the job was planned. None for examples, and if nothing was
+    /// recorded.
     pub fn about(&self, task: usize) -> Result<Option<TaskAbout>, SavedError> {
         #[derive(Deserialize)]
         struct Named {
@@ -282,7 +283,7 @@ impl SavedJob {
         once(&self.abouts, || LineIndex::read(self.path(), self.dir.tasks(), find))?.get(&task)
     }
 
-    /// Where the rows of an agent on a dataset are.
+    /// Returns the directory of the rows of an agent on a dataset.
     pub fn section(&self, agent: &str, dataset: &str) -> PathBuf {
         match self.rows.len() {
             1 => self.dir.path().to_owned(),
@@ -291,8 +292,7 @@ impl SavedJob {
     }
 }
 
-/// Numbers for the names of trials, in the order in which they come: a few bytes for each trial, however long its
-/// names are.
+/// Assigns numbers to the names of trials in the order of their appearance, so that each trial needs only a few bytes.
 #[derive(Debug, Default)]
 struct Numbers {
     agents: HashMap<AgentName, usize>,
@@ -311,8 +311,8 @@ impl Numbers {
         (agent, *self.tasks.entry(task).or_insert(next), result.attempt)
     }
 
-    /// Gives each trial its place in the plan as it is now: that of a trial from before the job grew has moved. A
-    /// trial that is not in the plan keeps the place that it was written with.
+    /// Returns the index of each trial in the current plan. The index of a trial changes if the job has grown since. A
+    /// trial that is not in the plan keeps its recorded index.
     fn placed(
         &self,
         header: &Header,
@@ -346,7 +346,7 @@ impl Numbers {
     }
 }
 
-/// What a cell holds, made when it is first asked for.
+/// Returns the content of a cell, which is computed on first use.
 fn once<T>(cell: &OnceLock<T>, make: impl FnOnce() -> Result<T, SavedError>) -> Result<&T, SavedError> {
     match cell.get() {
         Some(value) => Ok(value),
@@ -368,7 +368,7 @@ fn read_json(dir: &JobDir) -> Result<Value, SavedError> {
     }
 }
 
-/// The finished trials of a job, read as they are asked for.
+/// The finished trials of a job, read on demand.
 #[derive(Debug)]
 pub struct Trials<'a> {
     job: &'a SavedJob,
@@ -384,7 +384,7 @@ impl Trials<'_> {
         let entry =
             serde_json::from_slice(line).map_err(|source| SavedError::Damaged { path: path(), source })?;
         let JournalEntry::Trial { result, .. } = entry else {
-            return Err(failed(io::Error::other("it changed while it was read")));
+            return Err(failed(io::Error::other("the file changed while it was read")));
         };
         let result = Arc::unwrap_or_clone(result);
         let id = TrialId {

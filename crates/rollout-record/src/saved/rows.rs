@@ -7,17 +7,17 @@ use serde::Deserialize;
 use super::{SavedError, lines::LineIndex};
 use crate::rows;
 
-/// Rows by example and attempt; the last row of a rollout counts.
+/// Rows by example and attempt. If a rollout has several rows, the last one counts.
 pub(super) type RowIndex = LineIndex<(u64, u32)>;
 
-/// What of a row says whose it is.
+/// The columns of a row that identify its rollout.
 #[derive(Deserialize)]
 struct Whose {
     example_id: u64,
     attempt: Option<u32>,
 }
 
-/// Finds the rows in a directory of a job. Lines that are no rows are passed over.
+/// Indexes the rows in a directory of a job. Lines that are not rows are skipped.
 pub(super) fn index(job: &Path, dir: &Path) -> Result<RowIndex, SavedError> {
     LineIndex::read(job, rows::file_in(dir), |lines| {
         let mut offsets = HashMap::new();
@@ -31,7 +31,7 @@ pub(super) fn index(job: &Path, dir: &Path) -> Result<RowIndex, SavedError> {
                 Err(_) => {}
             }
         }
-        // Rows of programs that do not number the rollouts of an example take the numbers that are free.
+        // Rows of programs that do not number the rollouts of an example get the free numbers.
         let mut next: HashMap<u64, u32> = HashMap::new();
         for (example_id, offset) in unnumbered {
             let attempt = next.entry(example_id).or_insert(1);

@@ -1,14 +1,14 @@
-//! Values that belong together by their task: the mean over all, and how certain it is.
+//! Values grouped by task: the mean over all values, and its uncertainty.
 
 use std::collections::BTreeMap;
 
 use super::{Confidence, Moments, Sorted, distribution::t_critical, finite};
 use rollout_core::statistics::{Estimate, Interval};
 
-/// Gathers values with the task each belongs to.
+/// Collects values by task.
 ///
-/// Attempts at the same task resemble one another, so many attempts at few tasks tell less than their number says:
-/// here a task counts as a whole. Of the values only the sums of each task are kept.
+/// Attempts at the same task are similar, so many attempts at few tasks contain less information than independent
+/// values. Each task is treated as one cluster. Only the sums of each task are kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clusters<K> {
     all: Moments,
@@ -22,7 +22,7 @@ impl<K> Default for Clusters<K> {
 }
 
 impl<K: Ord> Clusters<K> {
-    /// Nothing gathered yet.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
@@ -33,17 +33,17 @@ impl<K: Ord> Clusters<K> {
         self.by_task.entry(task).or_default().add(value);
     }
 
-    /// All values, as if they did not depend on one another.
+    /// Returns the moments of all values, as if they were independent.
     pub fn all(&self) -> &Moments {
         &self.all
     }
 
-    /// The values of each task, in the order of the tasks.
+    /// Returns the values of each task, in the order of the tasks.
     pub fn by_task(&self) -> &BTreeMap<K, Moments> {
         &self.by_task
     }
 
-    /// The standard error of the mean over all values, clustered by task: of two tasks or more.
+    /// The standard error of the mean over all values, clustered by task; requires two tasks.
     pub fn standard_error(&self) -> Option<f64> {
         let mean = self.all.mean()?;
         let tasks = self.by_task.len() as f64;
@@ -58,7 +58,8 @@ impl<K: Ord> Clusters<K> {
         finite((squares * tasks / (tasks - 1.0)).sqrt() / self.all.count() as f64)
     }
 
-    /// The same with the interval by Student's distribution, with one degree of freedom less than tasks.
+    /// The standard error and the interval by Student's distribution. The degrees of freedom are the number of tasks
+    /// minus one.
     pub fn estimate(&self, confidence: Confidence) -> Option<Estimate> {
         let (mean, standard_error) = (self.all.mean()?, self.standard_error()?);
         let reach = t_critical(self.by_task.len() as u64 - 1, confidence.miss()) * standard_error;
@@ -66,14 +67,15 @@ impl<K: Ord> Clusters<K> {
         Some(Estimate { standard_error, interval })
     }
 
-    /// The spread of resampled means over all values, and the interval between their percentiles: of two tasks or more.
+    /// The standard deviation of resampled means over all values, and the interval between their percentiles; requires
+    /// two tasks.
     ///
-    /// Each time as many tasks are drawn as there are, with all their values. `draw` is asked for the place of each
-    /// task in their order, once for each task of each resample. See [`seeded`](super::seeded).
+    /// Each resample draws as many tasks as there are, with all their values. `draw` returns the index of a task, and is
+    /// called once for each task of each resample. See [`seeded`](super::seeded).
     ///
     /// # Panics
     ///
-    /// Where `draw` returns a number that is not below the one it was given.
+    /// If `draw` returns a number that is not below its argument.
     pub fn bootstrap(
         &self,
         resamples: usize,
@@ -139,10 +141,11 @@ mod tests {
 
     #[test]
     fn a_table_by_hand() {
-        // Means 0.5 and 1 about 0.75: each task is off by half a point in sum, so sqrt((0.25 + 0.25) · 2 / 1) / 4.
+        // The means are 0.5 and 1 about 0.75: each task deviates by half a point in sum, so sqrt((0.25 + 0.25) · 2 / 1)
+        // / 4.
         let two = clusters(&[(0, 1.0), (0, 0.0), (1, 1.0), (1, 1.0)]);
         assert_eq!(two.standard_error(), Some(0.25));
-        // Tasks with many attempts weigh more: off by 1.5 − 3 · 0.75 and 1.5 − 1 · 0.75.
+        // Tasks with many attempts have more weight: the deviations are 1.5 − 3 · 0.75 and 1.5 − 1 · 0.75.
         let uneven = clusters(&[(0, 1.0), (0, 1.0), (0, 0.0), (1, 1.0)]);
         assert!(
             (uneven.standard_error().unwrap() - (0.25_f64.powi(2) * 2.0 * 2.0).sqrt() / 4.0).abs() < 1e-15
@@ -161,7 +164,7 @@ mod tests {
         let two = clusters(&[(0, 0.0), (0, 0.0), (0, 0.0), (1, 1.0)]);
         let mut drawn = [0, 0, 0, 1, 1, 1].into_iter();
         let estimate = two.bootstrap(3, Confidence::new(0.5).unwrap(), |_| drawn.next().unwrap()).unwrap();
-        // Means 0, 1/4 and 1, so the quartiles lie halfway to the middle one.
+        // The means are 0, 1/4 and 1, so the quartiles are halfway to the middle one.
         assert_eq!(estimate.interval, Interval { low: 0.125, high: 0.625 });
         assert!((estimate.standard_error - (13.0_f64 / 48.0).sqrt()).abs() < 1e-15);
         assert_eq!(drawn.next(), None);

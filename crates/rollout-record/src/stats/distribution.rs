@@ -1,15 +1,15 @@
-//! The few distributions that intervals and tests need, to about twelve digits.
+//! The distributions that intervals and tests need, to about twelve digits.
 
 use std::f64::consts::{FRAC_2_PI, PI, SQRT_2};
 
-/// The z that the absolute value of a standard normal variable exceeds with this probability.
+/// Returns the z that the absolute value of a standard normal variable exceeds with this probability.
 pub(super) fn normal_critical(probability: f64) -> f64 {
     SQRT_2 * where_falls_to(probability, erfc)
 }
 
-/// The t that the absolute value of Student's variable exceeds with this probability.
+/// Returns the t that the absolute value of Student's variable exceeds with this probability.
 pub(super) fn t_critical(degrees: u64, probability: f64) -> f64 {
-    /// From here on the expansion below is exact to the last digits, and the sum too long.
+    /// From here on the expansion below is exact to the last digits, and the sum is too long.
     const MANY: u64 = 2_000;
     if degrees < MANY {
         where_falls_to(probability, |t| t_outside(degrees, t))
@@ -18,7 +18,8 @@ pub(super) fn t_critical(degrees: u64, probability: f64) -> f64 {
     }
 }
 
-/// The probability that the absolute value of Student's variable exceeds t: a finite sum for whole degrees of freedom.
+/// Returns the probability that the absolute value of Student's variable exceeds t. It is a finite sum for integer
+/// degrees of freedom.
 fn t_outside(degrees: u64, t: f64) -> f64 {
     let root = (degrees as f64).sqrt();
     let angle = t.atan2(root);
@@ -36,7 +37,7 @@ fn t_outside(degrees: u64, t: f64) -> f64 {
     1.0 - inside
 }
 
-/// Student's critical value by its expansion about the normal one, z.
+/// Returns Student's critical value by its expansion about the normal one, z.
 fn t_expansion(degrees: f64, z: f64) -> f64 {
     let z2 = z * z;
     let terms = [
@@ -48,11 +49,11 @@ fn t_expansion(degrees: f64, z: f64) -> f64 {
     z + z * terms.iter().rev().fold(0.0, |sum, term| (sum + term) / degrees)
 }
 
-/// The complementary error function of a number that is not negative.
+/// The complementary error function of a nonnegative number.
 pub(super) fn erfc(x: f64) -> f64 {
     let bell = (-x * x).exp() / PI.sqrt();
     if x < 2.0 {
-        // Only sums of positive terms: nothing cancels.
+        // All terms of the sum are positive, so nothing cancels.
         let mut term = x;
         let mut sum = x;
         let mut odd = 1.0;
@@ -68,7 +69,7 @@ pub(super) fn erfc(x: f64) -> f64 {
     }
 }
 
-/// The probability of at most `most` heads in `throws` of a fair coin.
+/// Returns the probability of at most `most` heads in `throws` throws of a fair coin.
 pub(super) fn heads_at_most(most: u64, throws: u64) -> f64 {
     if most >= throws {
         return 1.0;
@@ -81,7 +82,7 @@ pub(super) fn heads_at_most(most: u64, throws: u64) -> f64 {
             break;
         }
     }
-    // C(throws, most) / 2^throws. Halving on the way is exact, and keeps the product from growing beyond any number.
+    // C(throws, most) / 2^throws. Halving at each step is exact, and prevents an overflow.
     let few = most.min(throws - most);
     let mut halvings = throws;
     for i in 1..=few {
@@ -94,7 +95,7 @@ pub(super) fn heads_at_most(most: u64, throws: u64) -> f64 {
     (sum * (-(halvings as f64)).exp2()).min(1.0)
 }
 
-/// Where a function that falls from 1 at zero comes down to a value between 0 and 1, to the last bit.
+/// Returns where a function that falls from 1 at zero reaches a value between 0 and 1, to the last bit.
 fn where_falls_to(value: f64, falling: impl Fn(f64) -> f64) -> f64 {
     let mut low = 0.0;
     let mut high = 1.0;

@@ -1,13 +1,13 @@
-//! What a group of trials comes to: how many, how good, how certain, how long, how dear.
+//! The figures of a group of trials: counts, scores, uncertainty, durations and costs.
 
 use super::{Clusters, Confidence, Moments, PassCurve, Sorted, seeded, wilson};
 use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
 
-/// The most tries for which chances are told: the curve of a task that was tried more often is cut there.
+/// The maximum k of pass@k and pass^k.
 pub const MOST_TRIES: usize = 1_000;
 
-/// The spread of one value or more; none of them may be infinite or no number.
+/// Returns the distribution of at least one value. All values must be finite.
 ///
 /// ```
 /// let spread = rollout::stats::spread([1.0, 3.0]).unwrap();
@@ -31,7 +31,7 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     })
 }
 
-/// Gathers the trials of a group, task by task.
+/// Collects the trials of a group by task.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
     figures: Figures,
@@ -46,7 +46,7 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// Adds a trial. Those of one task come one after the other.
+    /// Adds a trial. The trials of a task must be added one after the other.
     pub(crate) fn add(&mut self, task: u32, trial: &TrialSummary) {
         self.figures.trials += 1;
         if self.task.replace(task) != Some(task) {
@@ -76,7 +76,7 @@ impl Gather {
         self.costs.extend(trial.known_cost());
     }
 
-    /// How many trials were added.
+    /// Returns the number of trials.
     pub(super) fn trials(&self) -> u64 {
         self.figures.trials
     }

@@ -1,7 +1,7 @@
-//! Several tests at once: the more there are, the more of them find something by chance.
+//! Holm's method for several tests: with more tests, more of them are significant by chance.
 
-/// The probabilities of several tests, each made larger by Holm's method, in the order given: those below 0.05 then
-/// hold together, with a chance of 0.05 that any of them is wrong. What is no number stays none and does not count.
+/// Adjusts the p-values of several tests by Holm's method, in the given order. With adjusted values below 0.05, the
+/// probability that any of these tests is wrong is at most 0.05. A NaN stays NaN and does not count.
 ///
 /// ```
 /// assert_eq!(rollout::stats::holm(&[0.25, 0.125]), [0.25, 0.25]);
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn a_table_by_hand() {
-        // Times 4, 3, 2 and 1 from the least one up, never falling, and at most 1.
+        // Multiplied by 4, 3, 2 and 1 from the smallest one, never decreasing, and at most 1.
         assert_eq!(holm(&[0.03125, 0.25, 0.0625, 0.75]), [0.125, 0.5, 0.1875, 0.75]);
         assert_eq!(holm(&[0.5, 0.25, 0.5]), [1.0, 0.75, 1.0]);
         assert_eq!(holm(&[0.25]), [0.25]);

@@ -1,18 +1,18 @@
-//! Intervals, how sure they are, and the one of a share.
+//! Confidence levels, and Wilson's interval of a rate.
 
 use rollout_core::statistics::Interval;
 
 use super::distribution::normal_critical;
 
-/// How often an interval made this way holds what it is about: more than never, less than always.
+/// A confidence level: the probability that an interval contains the true value, between 0 and 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Confidence(f64);
 
 impl Confidence {
-    /// Nineteen times in twenty.
+    /// 95 %.
     pub const P95: Self = Self(0.95);
 
-    /// A level between 0 and 1, neither of them included.
+    /// Creates a level between 0 and 1, both excluded.
     ///
     /// ```
     /// use rollout::stats::Confidence;
@@ -29,15 +29,15 @@ impl Confidence {
         self.0
     }
 
-    /// How often the interval misses.
+    /// The probability that the interval does not contain the true value.
     pub(super) fn miss(self) -> f64 {
         1.0 - self.0
     }
 }
 
-/// Wilson's interval of a success rate: never outside 0 to 1, and of use for few trials and for rates near the ends.
+/// Wilson's interval of a success rate. It is within 0 to 1, and accurate for few trials and for rates near 0 or 1.
 ///
-/// There is none of no trials. More successes than trials count as all of them.
+/// Returns None without trials. More successes than trials count as all trials.
 ///
 /// ```
 /// use rollout::stats::{Confidence, wilson};
@@ -58,7 +58,7 @@ pub fn wilson(successes: u64, trials: u64, confidence: Confidence) -> Option<Int
     let reach = z * ((rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();
     let scale = 1.0 + z2 / n;
     Some(Interval {
-        // Exact where rounding would leave a trace.
+        // Exact where rounding would give a slightly different number.
         low: if successes == 0 { 0.0 } else { ((centre - reach) / scale).max(0.0) },
         high: if successes == trials { 1.0 } else { ((centre + reach) / scale).min(1.0) },
     })
@@ -72,12 +72,12 @@ mod tests {
 
     #[test]
     fn a_table_by_hand() {
-        // With z² = 3.8414588…: of 1 in 2, 0.5 ± 0.5 · sqrt(z² / (2 + z²)).
+        // With z² = 3.8414588…: 1 success in 2 gives 0.5 ± 0.5 · sqrt(z² / (2 + z²)).
         let half = 0.5 * (3.841_458_820_694_124_f64 / 5.841_458_820_694_124).sqrt();
         let interval = wilson(1, 2, Confidence::P95).unwrap();
         assert!((interval.low - (0.5 - half)).abs() < 1e-12, "{interval:?}");
         assert!((interval.high - (0.5 + half)).abs() < 1e-12, "{interval:?}");
-        // Of none in n: up to z² / (n + z²).
+        // No success in n trials: up to z² / (n + z²).
         let none = wilson(0, 10, Confidence::P95).unwrap();
         assert_eq!(none.low, 0.0);
         assert!((none.high - 3.841_458_820_694_124 / 13.841_458_820_694_124).abs() < 1e-12, "{none:?}");

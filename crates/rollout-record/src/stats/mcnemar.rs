@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::distribution::{erfc, heads_at_most};
 
-/// The tasks that only one of two agents passed: all that tells them apart.
+/// The numbers of tasks that only one of two agents passed.
 ///
 /// ```
 /// let tasks = [(true, true), (false, true), (false, true), (true, false)];
@@ -14,35 +14,35 @@ use super::distribution::{erfc, heads_at_most};
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct McNemar {
-    /// Tasks that the first passed and the second did not.
+    /// Tasks that only the first agent passed.
     pub only_first: u64,
-    /// Tasks that the second passed and the first did not.
+    /// Tasks that only the second agent passed.
     pub only_second: u64,
 }
 
-/// The test by the chi-square distribution, which holds for many tasks.
+/// The test by the chi-square distribution, which is accurate for many tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ChiSquare {
-    /// The squared difference over its expectation, with one degree of freedom.
+    /// The statistic, with one degree of freedom.
     pub statistic: f64,
-    /// The probability of one as large.
+    /// The p-value.
     pub p: f64,
 }
 
 impl McNemar {
-    /// The probability of tasks flipping as unevenly, on either side, if each way is as likely.
+    /// Returns the exact two-sided p-value.
     pub fn exact_p(&self) -> f64 {
         let fewer = self.only_first.min(self.only_second);
         (2.0 * heads_at_most(fewer, self.only_first.saturating_add(self.only_second))).min(1.0)
     }
 
-    /// The approximation with the correction for continuity. There is none where no task flipped.
+    /// Returns the approximation with continuity correction, or None if no task differs.
     pub fn chi_square(&self) -> Option<ChiSquare> {
         let flipped = self.only_first as f64 + self.only_second as f64;
         if flipped == 0.0 {
             return None;
         }
-        // The correction moves towards equality, never beyond it.
+        // The correction moves the difference towards zero, but not beyond it.
         let difference = self.only_first.abs_diff(self.only_second).saturating_sub(1) as f64;
         let statistic = difference * difference / flipped;
         Some(ChiSquare { statistic, p: erfc((statistic / 2.0).sqrt()) })

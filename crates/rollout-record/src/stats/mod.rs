@@ -1,7 +1,7 @@
-//! Numbers over many rollouts, as pure functions: how good, how certain, and whether one is better than another.
+//! Statistics over many rollouts, as pure functions: means, uncertainty, and comparisons.
 //!
-//! Nothing here returns a number that is none: where there are too few values, or one that is not finite, there is
-//! no answer. What is gathered from many trials is kept as sums of each task, never as trials.
+//! No function returns NaN or infinity: with too few values, or a value that is not finite, the result is None. Data of
+//! many trials is kept as sums of each task, never as trials.
 //!
 //! ```
 //! use rollout::stats::{Clusters, Confidence, Pairs, seeded, wilson};
@@ -48,7 +48,7 @@ pub use rollout_core::statistics::{
 };
 pub use sample::Moments;
 
-/// A number, unless it is none.
+/// Returns the number if it is finite.
 pub(crate) fn finite(number: f64) -> Option<f64> {
     number.is_finite().then_some(number)
 }

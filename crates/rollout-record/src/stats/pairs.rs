@@ -1,45 +1,46 @@
-//! Two agents on the same tasks: how far they are apart, and whether that can be chance.
+//! The paired comparison of two agents on the same tasks.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Clusters, Confidence, Moments, finite};
 use rollout_core::statistics::Interval;
 
-/// What two agents got on the same tasks: a pair of values for each task.
+/// A pair of values for each task, one for each of two agents.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pairs(Vec<(f64, f64)>);
 
-/// How much more the second agent got, in the mean over the tasks.
+/// The mean difference over the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeanDifference {
-    /// The second less the first.
+    /// The mean of the second minus the first value.
     pub mean: f64,
     /// Its standard error.
     pub standard_error: f64,
-    /// Its interval by Student's distribution, with one degree of freedom less than tasks.
+    /// Its interval by Student's distribution. The degrees of freedom are the number of tasks minus one.
     pub interval: Interval,
 }
 
-/// How likely a difference as large as the one seen is, if it does not matter which agent is which.
+/// The result of a permutation test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SignFlip {
-    /// The probability of a mean difference as far from zero, on either side.
+    /// The two-sided p-value.
     pub p: f64,
-    /// Whether every way to swap the agents was tried; else it is an estimate.
+    /// Whether all permutations were computed; otherwise `p` is an estimate.
     pub exact: bool,
 }
 
 impl Pairs {
-    /// So many tasks at which the agents differ, or fewer, have all ways to swap tried: a million at most.
+    /// With at most this many tasks on which the agents differ, all permutations are computed: about a million.
     pub const EXACT: usize = 20;
 
-    /// The pairs of values, the first agent's first. None of them may be infinite or no number.
+    /// Creates pairs of values, that of the first agent first. All values must be finite.
     pub fn new(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let pairs: Vec<(f64, f64)> = pairs.into_iter().collect();
         pairs.iter().all(|(first, second)| first.is_finite() && second.is_finite()).then_some(Self(pairs))
     }
 
-    /// The means of the tasks that both have, in the order of the tasks. Tasks with a value that is none are left out.
+    /// Creates pairs of the means of common tasks, in the order of the tasks. Tasks with a value that is not finite are
+    /// skipped.
     pub fn of<K: Ord>(first: &Clusters<K>, second: &Clusters<K>) -> Self {
         let both = first
             .by_task()
@@ -53,7 +54,7 @@ impl Pairs {
         &self.0
     }
 
-    /// The mean difference: of two tasks or more.
+    /// Returns the mean difference; requires two tasks.
     pub fn mean_difference(&self, confidence: Confidence) -> Option<MeanDifference> {
         let sample: Moments = self.differences().collect();
         Some(MeanDifference {
@@ -63,19 +64,19 @@ impl Pairs {
         })
     }
 
-    /// The permutation test of the mean difference: swaps the agents on some of the tasks and sees how often the
-    /// difference gets as far from zero. There is none of no tasks.
+    /// Runs the permutation test of the mean difference: swaps the agents on some of the tasks, and counts how often
+    /// the difference is at least as far from zero. Returns None without tasks.
     ///
-    /// With at most [`EXACT`](Self::EXACT) tasks at which the agents differ, every way is tried, and `draw` is not
-    /// asked. Else so many resamples are: `draw(2)` says 1 for each differing task, in order, to be swapped. What was
-    /// seen itself counts as one of the ways, so the estimate is never zero.
+    /// With at most [`EXACT`](Self::EXACT) tasks on which the agents differ, all permutations are computed, and `draw`
+    /// is not called. Otherwise `resamples` permutations are drawn: for each differing task, in order, `draw(2)`
+    /// returns 1 to swap it. The observed difference counts as one permutation, so the estimate is never zero.
     pub fn sign_flip(&self, resamples: usize, mut draw: impl FnMut(usize) -> usize) -> Option<SignFlip> {
         if self.0.is_empty() {
             return None;
         }
-        // Swapping equals changes nothing.
+        // Swapping equal values changes nothing.
         let differences: Vec<f64> = self.differences().filter(|difference| *difference != 0.0).collect();
-        // Sums of the same terms in another order may differ in their last digits.
+        // Sums of the same terms in another order may differ in the last digits.
         let rounding = 1e-12 * finite(differences.iter().map(|difference| difference.abs()).sum())?;
         let seen = differences.iter().sum::<f64>().abs() - rounding;
         if differences.len() <= Self::EXACT {
@@ -91,7 +92,7 @@ impl Pairs {
         Some(SignFlip { p: (1 + hits) as f64 / (1 + resamples) as f64, exact: false })
     }
 
-    /// How many times the first agent's total the second agent's is. There is no ratio to a total of zero.
+    /// Returns the total of the second agent divided by that of the first, or None if the latter is zero.
     pub fn ratio_of_totals(&self) -> Option<f64> {
         let (first, second) = self
             .0
@@ -105,7 +106,7 @@ impl Pairs {
     }
 }
 
-/// In how many of the ways to give each number a sign the sum gets that far from zero.
+/// Returns for how many choices of signs the sum is at least as far from zero.
 fn as_far(numbers: &[f64], sum: f64, seen: f64) -> u64 {
     match numbers {
         [] => u64::from(sum.abs() >= seen),
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn all_ways_to_swap_are_counted() {
-        // Three wins: only all kept and all swapped are as far, of eight ways.
+        // Three wins: of eight permutations, only all kept and all swapped are as far.
         assert_eq!(p(&[1.0, 1.0, 1.0]), 0.25);
         assert_eq!(p(&[0.1, 0.2, 0.3]), 0.25);
         assert_eq!(p(&[1.0, -1.0]), 1.0);

@@ -1,12 +1,12 @@
-//! How often a model succeeds within k tries, and how often in all of k tries.
+//! pass@k and pass^k: the probability of success in at least one, or in all, of k tries.
 
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 
-/// The chance that at least one of `k` tries succeeds, drawn from `n` tries of which `correct` did.
+/// The probability that at least one of `k` tries succeeds, drawn from `n` tries of which `correct` succeeded.
 ///
-/// There is no such chance to speak of for more tries than there were: `k` is taken as `n` then.
+/// It is not defined for more tries than `n`, so a larger `k` is treated as `n`.
 ///
 /// ```
 /// assert_eq!(rollout::stats::pass_at_k(4, 2, 1), 0.5);
@@ -17,7 +17,7 @@ pub fn pass_at_k(n: u64, correct: u64, k: u64) -> f64 {
     1.0 - all_of(n, n - correct, k)
 }
 
-/// The chance that each of `k` tries succeeds, drawn from `n` tries of which `correct` did.
+/// The probability that all of `k` tries succeed, drawn from `n` tries of which `correct` succeeded.
 ///
 /// ```
 /// assert_eq!(rollout::stats::pass_all_k(4, 2, 1), 0.5);
@@ -27,29 +27,29 @@ pub fn pass_all_k(n: u64, correct: u64, k: u64) -> f64 {
     all_of(n, correct.min(n), k)
 }
 
-/// The chance that `k` things drawn from `n` are all among `chosen` of them: C(chosen, k) / C(n, k).
+/// The probability that `k` items drawn from `n` are all among `chosen` of them: C(chosen, k) / C(n, k).
 fn all_of(n: u64, chosen: u64, k: u64) -> f64 {
     let k = k.min(n);
     if chosen < k {
         return 0.0;
     }
     match (binomial(chosen, k), binomial(n, k)) {
-        // One division of whole numbers is as exact as a float can be.
+        // One division of integers is as exact as a float can be.
         (Some(ways), Some(all)) => ways as f64 / all as f64,
         _ => (0..k).map(|drawn| (chosen - drawn) as f64 / (n - drawn) as f64).product(),
     }
 }
 
-/// C(n, k), unless it is larger than any number here.
+/// C(n, k), or None on overflow.
 fn binomial(n: u64, k: u64) -> Option<u128> {
     let k = k.min(n - k);
     (1..=k).try_fold(1_u128, |ways, i| Some(ways.checked_mul(u128::from(n - k + i))? / u128::from(i)))
 }
 
-/// Gathers rewards and tells pass@k and pass^k, for k = 1, 2, 4, … up to the number of rollouts of each example.
+/// Collects rewards, and computes pass@k and pass^k for k = 1, 2, 4, … up to the number of rollouts per example.
 ///
-/// Only examples with exactly that many rollouts count. The order in which rewards come does not matter, to the last
-/// bit. With a single rollout of each example there is nothing to tell.
+/// Only examples with exactly that many rollouts count. The result does not depend on the order of the rewards. With
+/// one rollout per example the result is empty.
 ///
 /// ```
 /// let mut passes = rollout::stats::PassK::new(2, 0.5);
@@ -73,10 +73,10 @@ struct Tries {
 }
 
 impl PassK {
-    /// The reward that counts as success unless told otherwise.
+    /// The default threshold of success.
     pub const THRESHOLD: f64 = 0.5;
 
-    /// Nothing gathered yet, of so many rollouts of each example.
+    /// Creates an empty collection for this many rollouts per example.
     pub fn new(rollouts_per_example: u64, threshold: f64) -> Self {
         Self { rollouts: rollouts_per_example, threshold, examples: BTreeMap::new() }
     }
@@ -88,12 +88,12 @@ impl PassK {
         tries.correct += u64::from(reward >= self.threshold);
     }
 
-    /// The mean chance that at least one of k rollouts succeeds, by k.
+    /// The mean probability that at least one of k rollouts succeeds, by k.
     pub fn at_k(&self) -> IndexMap<String, f64> {
         self.by_k(pass_at_k)
     }
 
-    /// The mean chance that all of k rollouts succeed, by k.
+    /// The mean probability that all of k rollouts succeed, by k.
     pub fn all_k(&self) -> IndexMap<String, f64> {
         self.by_k(pass_all_k)
     }

@@ -1,13 +1,13 @@
-//! How success within k tries, and in all of k tries, goes on with k.
+//! pass@k and pass^k as functions of k.
 
 use std::collections::BTreeMap;
 
 use rollout_core::statistics::PassPoint;
 
-/// Gathers successes by task and tells pass@k and pass^k for every k that a task was tried often enough for.
+/// Collects successes by task, and computes pass@k and pass^k for every k up to the largest number of tries of a task.
 ///
-/// Tasks may have been tried differently often: each k takes the tasks with as many tries. The order in which tries
-/// come does not matter.
+/// Tasks may have different numbers of tries: each k uses the tasks with at least k tries. The order of the tries does
+/// not matter.
 ///
 /// ```
 /// let mut curve = rollout::stats::PassCurve::new();
@@ -36,7 +36,7 @@ impl<K> Default for PassCurve<K> {
 }
 
 impl<K: Ord> PassCurve<K> {
-    /// Nothing gathered yet.
+    /// Creates an empty collection.
     pub fn new() -> Self {
         Self::default()
     }
@@ -48,9 +48,9 @@ impl<K: Ord> PassCurve<K> {
         tries.correct += u64::from(success);
     }
 
-    /// The chances for k = 1, 2, 3, … up to the most tries of a task.
+    /// Returns the probabilities for k = 1, 2, 3, … up to the largest number of tries of a task.
     pub fn points(&self) -> Vec<PassPoint> {
-        // Many tasks have the same counts, and then the same chances.
+        // Many tasks have the same counts, and so the same probabilities.
         let mut alike: BTreeMap<Tries, u64> = BTreeMap::new();
         for tries in self.tasks.values() {
             *alike.entry(*tries).or_default() += 1;

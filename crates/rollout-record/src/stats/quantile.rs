@@ -1,4 +1,4 @@
-//! Values in their order, and those in between.
+//! Sorted values and their quantiles.
 
 /// Values in ascending order.
 ///
@@ -10,7 +10,7 @@
 pub struct Sorted(Vec<f64>);
 
 impl Sorted {
-    /// Sorts one value or more; none of them may be infinite or no number.
+    /// Sorts at least one value. All values must be finite.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
@@ -20,9 +20,9 @@ impl Sorted {
         Some(Self(values))
     }
 
-    /// The value below which this share of the values lies, on a straight line between its neighbours.
+    /// Returns the quantile of this fraction, with linear interpolation.
     ///
-    /// A share below 0, or that is no number, is taken as 0, and one above 1 as 1.
+    /// A fraction below 0 or NaN is treated as 0, and one above 1 as 1.
     pub fn quantile(&self, share: f64) -> f64 {
         let last = self.0.len() - 1;
         let place = if share > 0.0 { share.min(1.0) } else { 0.0 } * last as f64;
@@ -33,7 +33,7 @@ impl Sorted {
         if distance.is_infinite() {
             return low * (1.0 - part) + high * part;
         }
-        // From the nearer end, so that the line ends where its ends are.
+        // Computed from the nearer end, so that the interpolation is exact at both ends.
         if part < 0.5 { low + distance * part } else { high - distance * (1.0 - part) }
     }
 

@@ -1,4 +1,4 @@
-//! The statistics of a job: figures of each agent, over all its tasks and over parts of them.
+//! The statistics of a job: figures of each agent, over all its tasks and over groups of them.
 //!
 //! ```
 //! use rollout::{result::{Standing, TrialSummary}, stats::report::{Report, ReportTask, ReportTrial}};
@@ -28,7 +28,7 @@ use super::{
 use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{AgentStatistics, Interval, Resampling, Statistics};
 
-/// The most parts that tasks are divided in: with more of them, a part tells little, and a report too much.
+/// The maximum number of groups of tasks. More groups would contain few tasks each, and make the report too long.
 pub const MOST_PARTS: usize = 1_000;
 
 /// The confidence of all intervals.
@@ -43,79 +43,79 @@ pub struct ReportTask {
     pub dataset: String,
     /// Its name.
     pub name: String,
-    /// The category that it says it has.
+    /// The category in its metadata.
     pub category: Option<String>,
-    /// How difficult it says it is.
+    /// The difficulty in its metadata.
     pub difficulty: Option<String>,
 }
 
 /// A trial of a report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReportTrial {
-    /// The number of its agent.
+    /// The index of its agent.
     pub agent: u32,
-    /// The number of its task.
+    /// The index of its task.
     pub task: u32,
-    /// How it went.
+    /// Its outcome.
     pub outcome: TrialSummary,
 }
 
-/// What one agent's attempts at one task come to.
+/// The figures of one agent on one task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskFigures<'a> {
     /// The task.
     pub task_name: &'a str,
     /// Its dataset.
     pub dataset_name: &'a str,
-    /// The category that it says it has.
+    /// The category in its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<&'a str>,
-    /// How difficult it says it is.
+    /// The difficulty in its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub difficulty: Option<&'a str>,
-    /// Planned trials.
+    /// The number of planned trials.
     pub trials: u64,
-    /// Those with a reward, or without an error where none was asked for.
+    /// Trials with a reward, or without an error if verification is disabled.
     pub completed: u64,
-    /// Those that an error kept from a reward.
+    /// Trials without a reward because of an error.
     pub failed: u64,
-    /// Those that a cancelled job never finished.
+    /// Trials that a cancelled job did not finish.
     pub skipped: u64,
-    /// Failed trials that count in no rate: the infrastructure or the task failed them.
+    /// Failed trials that are excluded from all rates, because the infrastructure or the task failed.
     pub excluded: u64,
-    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    /// Over trials with a reward. Trials that failed because of the agent or the tests count as 0.
     pub headline: TaskScores,
-    /// Over the trials with a reward alone; absent where that is the same.
+    /// Over trials with a reward only; absent if it is the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_excluded: Option<TaskScores>,
-    /// The mean of the finished trials, in seconds.
+    /// The mean duration of finished trials, in seconds.
     pub mean_duration_sec: Option<f64>,
-    /// The mean of the finished trials whose cost is known, in US dollars.
+    /// The mean cost of finished trials with a known cost, in US dollars.
     pub mean_cost_usd: Option<f64>,
 }
 
-/// How good the trials of one task are that count.
+/// The scores of one task over the trials that count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskScores {
-    /// Trials that count.
+    /// The number of trials that count.
     pub trials: u64,
-    /// Those whose reward reaches the threshold of their dataset.
+    /// Trials whose reward reaches the threshold of their dataset.
     pub solved: u64,
-    /// The share of solved trials.
+    /// The fraction of solved trials.
     pub pass_rate: Option<f64>,
-    /// Wilson's interval of it.
+    /// Wilson's interval of the pass rate.
     pub interval: Option<Interval>,
     /// The mean reward.
     pub mean_reward: Option<f64>,
     /// Its standard error.
     pub standard_error: Option<f64>,
-    /// The chance that at least one of k tries is solved, from k = 1.
+    /// The probability that at least one of k tries is solved, from k = 1.
     pub pass_at_k: Vec<f64>,
-    /// The chance that all of k tries are solved, from k = 1.
+    /// The probability that all of k tries are solved, from k = 1.
     pub pass_all_k: Vec<f64>,
 }
 
-/// The trials of a job, ready to be summed up.
+/// The trials of a job.
 #[derive(Debug, Clone)]
 pub struct Report {
     agents: Vec<String>,
@@ -125,11 +125,11 @@ pub struct Report {
 }
 
 impl Report {
-    /// Takes the trials of a job, in any order.
+    /// Creates a report of the trials of a job, in any order.
     ///
     /// # Panics
     ///
-    /// Where a trial has an agent or a task that is not there.
+    /// If a trial has an invalid index of an agent or a task.
     pub fn new(
         agents: Vec<String>,
         tasks: Vec<ReportTask>,
@@ -144,7 +144,7 @@ impl Report {
         Self { agents, tasks, trials }
     }
 
-    /// Sums them up.
+    /// Computes the statistics.
     pub fn statistics(&self) -> Statistics {
         let bootstrap = Resampling { resamples: self.resamples(), seed: SEED };
         let agent = |(number, name): (usize, &String)| (name.clone(), self.agent(number, bootstrap));
@@ -155,13 +155,13 @@ impl Report {
         }
     }
 
-    /// What an agent's attempts at each task come to, in the order of the tasks. Tasks without a trial are left out.
+    /// Returns the figures of an agent for each task, in the order of the tasks. Tasks without a trial are skipped.
     pub fn tasks(&self, agent: usize) -> impl Iterator<Item = TaskFigures<'_>> {
         let attempts = self.trials_of(agent).chunk_by(|one, next| one.task == next.task);
         attempts.map(|trials| TaskFigures::new(&self.tasks[trials[0].task as usize], trials))
     }
 
-    /// The statistics with the figures of each task, as a job's result.json has them.
+    /// Returns the statistics with the figures of each task, as in the job's result.json.
     pub fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
         let agent = |(number, (name, agent)): (usize, (&'a String, &'a AgentStatistics))| {
             (name.as_str(), AgentFile { agent, by_task: Tasks { report: self, agent: number } })
@@ -173,7 +173,7 @@ impl Report {
         }
     }
 
-    /// A thousand, and less where so many tasks were to be drawn that it would take long.
+    /// Returns a thousand, or less for a large number of tasks.
     fn resamples(&self) -> u64 {
         const MOST_DRAWS: u64 = 20_000_000;
         let clusters = (self.agents.len() * self.tasks.len()).max(1) as u64;
@@ -191,7 +191,7 @@ impl Report {
         let mut all = Gather::default();
         trials.iter().for_each(|trial| all.add(trial.task, &trial.outcome));
         let figures = all.finish(CONFIDENCE, bootstrap);
-        // One kind of part at a time, so that no more than one is in memory.
+        // One kind of group at a time, to limit the memory.
         let by = |part: fn(&ReportTask) -> Option<&str>| {
             let mut parts: IndexMap<&str, Gather> = IndexMap::new();
             for trial in trials {
@@ -268,7 +268,7 @@ impl TaskScores {
     }
 }
 
-/// The statistics as they stand in a file: tasks are summed up while they are written.
+/// The statistics in a file. The figures of tasks are computed while they are written.
 #[derive(Debug, Serialize)]
 pub struct StatisticsFile<'a> {
     confidence: f64,
@@ -293,7 +293,7 @@ impl Serialize for Tasks<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut sequence = serializer.serialize_seq(None)?;
         for task in self.report.tasks(self.agent) {
-            // A line for each: there may be as many of them as there are trials.
+            // One line each, because there may be as many tasks as trials.
             let line = serde_json::to_string(&task).and_then(RawValue::from_string);
             sequence.serialize_element(&line.map_err(serde::ser::Error::custom)?)?;
         }
@@ -321,7 +321,7 @@ mod tests {
         trial(agent, task, Some(reward), Standing::Completed)
     }
 
-    /// A trial that the infrastructure failed.
+    /// A trial that failed because of the infrastructure.
     fn lost(agent: u32, task: u32) -> ReportTrial {
         let mut lost = trial(agent, task, None, Standing::Failed);
         lost.outcome.error = Some(ErrorType::EnvironmentStartFailed);
@@ -349,11 +349,11 @@ mod tests {
         };
         assert_eq!(rates(&figures.failed_excluded), (2, 1, 0.5, 0.75));
         assert_eq!(rates(&figures.headline), (3, 1, 1.0 / 3.0, 0.5));
-        // Only the first task was tried twice, and only where the failure counts.
+        // Only the first task was tried twice, and only if the failure counts.
         assert_eq!(figures.failed_excluded.pass_k.len(), 1);
         let twice = figures.headline.pass_k[1];
         assert_eq!((twice.tasks, twice.at_k, twice.all_k), (1, 1.0, 0.0));
-        // Whatever is finished took its time; only what is known has a cost.
+        // Every finished trial has a duration; only known costs are included.
         assert_eq!(figures.duration_sec.unwrap().n, 5);
         assert_eq!(figures.cost_usd.map(|cost| (cost.n, cost.max)), Some((2, 1.0)));
     }

@@ -1,8 +1,8 @@
-//! Where resampling takes its numbers from.
+//! Random numbers for resampling.
 
-/// A source of numbers below its argument, the same for the same seed.
+/// Returns a source of random numbers below its argument, the same for the same seed.
 ///
-/// Whatever resamples takes such a source, so the same numbers can be given to another program.
+/// Resampling functions take such a source, so that another program can use the same numbers.
 ///
 /// ```
 /// let (mut one, mut other) = (rollout::stats::seeded(7), rollout::stats::seeded(7));

@@ -1,9 +1,9 @@
-//! Mean and spread of values that are not kept.
+//! Mean and standard deviation of a stream of values.
 
 use super::{Confidence, distribution::t_critical, finite};
 use rollout_core::statistics::Interval;
 
-/// Gathers values one by one and tells their mean and spread.
+/// Collects values one by one, and computes their mean and standard deviation.
 ///
 /// ```
 /// let sample: rollout::stats::Moments = [2.0, 4.0, 6.0].into_iter().collect();
@@ -13,9 +13,9 @@ use rollout_core::statistics::Interval;
 pub struct Moments {
     count: u64,
     sum: f64,
-    /// The mean so far, from which the next value's distance is taken.
+    /// The current mean, from which the deviation of the next value is computed.
     mean: f64,
-    /// The sum of the squared distances from the mean, which loses no digits however far the values lie from zero.
+    /// The sum of squared deviations from the mean. It does not lose digits if the values are far from zero.
     squares: f64,
 }
 
@@ -29,32 +29,32 @@ impl Moments {
         self.squares += before * (value - self.mean);
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum.
+    /// The sum.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// The mean, of one value or more: to the last bit what their sum divided by their number is.
+    /// The mean; requires one value. It is exactly the sum divided by the number of values.
     pub fn mean(&self) -> Option<f64> {
         if self.count == 0 { None } else { finite(self.sum / self.count as f64) }
     }
 
-    /// The standard deviation of what the values are a sample of: divided by n − 1, so of two values or more.
+    /// The sample standard deviation with divisor n − 1; requires two values.
     pub fn sd(&self) -> Option<f64> {
         if self.count < 2 { None } else { finite((self.squares / (self.count - 1) as f64).sqrt()) }
     }
 
-    /// The standard error of the mean, of two values or more that do not depend on one another.
+    /// The standard error of the mean; requires two independent values.
     pub fn standard_error(&self) -> Option<f64> {
         Some(self.sd()? / (self.count as f64).sqrt())
     }
 
-    /// The interval of the mean by Student's distribution, of two values or more that do not depend on one another.
+    /// The interval of the mean by Student's distribution; requires two independent values.
     pub fn interval(&self, confidence: Confidence) -> Option<Interval> {
         let (mean, error) = (self.mean()?, self.standard_error()?);
         let reach = t_critical(self.count - 1, confidence.miss()) * error;

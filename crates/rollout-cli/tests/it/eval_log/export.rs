@@ -276,8 +276,8 @@ fn what_people_added_stays_and_other_experiments_are_not_overwritten() {
     fs::write(&path, record.to_string()).unwrap();
     let refused = job.rollout(&["export", "eval-log", "jobs/job", "-o", "out"]).expect(2);
     insta::assert_snapshot!(refused.stderr(), @"
-    error: out/oracle/set exists, and results are never overwritten
-    hint: give another directory, or remove the file
+    error: out/oracle/set already exists, and results are never overwritten
+    hint: choose another directory, or remove the file
     ");
     assert_eq!(json_file(&path), record);
 }
@@ -353,7 +353,7 @@ fn conversations_are_read_from_the_files_of_the_job_only() {
     fs::rename(&trajectory, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &trajectory).unwrap();
     let refused = job.rollout(&["export", "eval-log", "jobs/job", "-o", "out"]).expect(2);
-    assert!(refused.stderr().contains("it is no regular file of this directory"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("not a regular file inside the directory"), "{}", refused.stderr());
     fs::remove_file(&trajectory).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&trajectory).status().unwrap().success());
     job.rollout(&["export", "eval-log", "jobs/job", "-o", "pipe"]).expect(2);

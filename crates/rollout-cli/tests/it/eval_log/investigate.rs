@@ -156,7 +156,7 @@ fn it_is_told_what_is_missing() {
     let no_job = investigate(&job, &server, &[]).expect(2);
     insta::assert_snapshot!(no_job.stderr(), @"
     error: jobs/job does not exist
-    hint: give the directory that `rollout run` printed
+    hint: pass the directory that `rollout run` printed
     ");
 }
 

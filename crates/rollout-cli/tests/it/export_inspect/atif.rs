@@ -306,5 +306,5 @@ fn a_job_without_a_model_has_no_trajectories() {
     let job = super::job().task(rollout_testkit::TestTask::new("task")).oracle();
     job.run().expect(0);
     let stderr = job.rollout(&["export", "atif", "jobs/job", "-o", "out"]).expect(2).stderr();
-    insta::assert_snapshot!(stderr, @"error: jobs/job has nothing to export: none of its trials has a conversation with a model");
+    insta::assert_snapshot!(stderr, @"error: jobs/job has nothing to export: no trial has a conversation with a model");
 }

@@ -149,11 +149,11 @@ fn a_place_that_is_no_directory_is_told_with_what_to_do() {
     insta::assert_snapshot!(job.rollout(&["export", "csv", "jobs/job", "-o", "taken"]).expect(2).stderr(), @"
     error: cannot write taken/trials.csv
     cause: File exists (os error 17)
-    hint: a file is where the directory of the export would be: give another directory
+    hint: the output directory is a file; choose another directory
     ");
     insta::assert_snapshot!(job.rollout(&["export", "csv", "nowhere", "-o", "out"]).expect(2).stderr(), @"
     error: nowhere does not exist
-    hint: give the directory that `rollout run` printed
+    hint: pass the directory that `rollout run` printed
     ");
     assert_eq!(fs::read_to_string(job.root().join("taken")).unwrap(), "mine");
 }

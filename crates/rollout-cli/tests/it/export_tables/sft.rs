@@ -24,8 +24,8 @@ fn a_trace_is_a_chat_in_the_form_of_openai() {
     insta::assert_snapshot!(export(&job, &[]).expect(0).stdout(), @"
     out/traces.jsonl
     1 conversation
-    left out: 2 trials in which something went wrong
-    left out: 1 trial of which no conversation is kept
+    left out: 2 trials with an error
+    left out: 1 trial without a recorded conversation
     ");
     let [mut trace] = traces(&job).try_into().unwrap();
     assert_eq!(trace["tools"][0]["type"], "function");
@@ -93,8 +93,8 @@ fn only_rewarded_whole_and_different_conversations_are_taken() {
     out/traces.jsonl
     2 conversations
     left out: 1 trial with a reward below 1, or without one
-    left out: 1 trial in which something went wrong
-    left out: 1 conversation that was cut off
+    left out: 1 trial with an error
+    left out: 1 truncated conversation
     left out: 1 conversation equal to an earlier one
     ");
     let said: Vec<_> = traces(&job).iter().map(|trace| trace["messages"][1]["content"].clone()).collect();
@@ -109,7 +109,7 @@ fn the_reward_and_the_number_for_each_task_can_be_chosen() {
     insta::assert_snapshot!(export(&job, &["--min-reward", "0", "--max-per-task", "1"]).expect(0).stdout(), @"
     out/traces.jsonl
     2 conversations
-    left out: 2 trials beyond those wanted of a task
+    left out: 2 trials above the maximum per task
     ");
     assert_eq!(traces(&job).len(), 2);
     insta::assert_snapshot!(

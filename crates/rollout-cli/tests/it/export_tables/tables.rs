@@ -203,11 +203,11 @@ fn what_was_made_is_told_and_never_overwritten() {
     out/trials.csv
     out/steps.csv
     4 trials
-    left out: steps of 2 of the 4 trials, of which no conversation is kept: what a script does is in its logs
+    left out: steps of 2 of 4 trials: script agents record no conversation, their output is in the logs
     ");
     insta::assert_snapshot!(job.rollout(&["export", "csv", "jobs/job", "-o", "out"]).expect(2).stderr(), @"
-    error: out/trials.csv exists, and results are never overwritten
-    hint: give another directory, or remove the file
+    error: out/trials.csv already exists, and results are never overwritten
+    hint: choose another directory, or remove the file
     ");
     let text = fs::read_to_string(job.root().join("out/steps.csv")).unwrap();
     assert!(
@@ -222,7 +222,7 @@ fn the_documentation_has_every_column() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/exports-tables.md");
     let document = fs::read_to_string(path).unwrap();
     for table in [documented(TrialRow::COLUMNS), documented(StepRow::COLUMNS)] {
-        assert!(document.contains(&table), "docs/exports-tables.md is to have this table:\n{table}");
+        assert!(document.contains(&table), "docs/exports-tables.md must contain this table:\n{table}");
     }
 }
 
@@ -233,5 +233,5 @@ fn documented<R>(columns: &[Column<R>]) -> String {
             .replace("  |", " |")
     };
     let lines: String = columns.iter().map(line).collect();
-    format!("| Column | Type | What it says |\n| --- | --- | --- |\n{lines}")
+    format!("| Column | Type | Meaning |\n| --- | --- | --- |\n{lines}")
 }

@@ -169,7 +169,7 @@ fn a_trial_that_the_task_failed_has_no_line_and_is_told() {
     let job = job().task(TestTask::new("good")).task(TestTask::new("bad").without("tests/test.sh")).oracle();
     job.run().expect(1);
     let exported = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(0).stdout();
-    let told = "left out: trials of oracle on set that the infrastructure or the task failed (1)";
+    let told = "left out: trials of oracle on set that failed because of the infrastructure or the task (1)";
     assert!(exported.contains(told), "{exported}");
     assert_eq!(validated(&job)[0]["samples"].as_array().unwrap().len(), 1);
 }
@@ -300,6 +300,6 @@ fn a_job_without_scores_has_nothing_to_export() {
     let job = job().task(TestTask::new("task")).oracle().set("verifier", json!({"disable": true}));
     job.run().expect(0);
     let refused = job.rollout(&["export", "eee", "jobs/job", "-o", "out"]).expect(2);
-    insta::assert_snapshot!(refused.stderr(), @"error: jobs/job has nothing to export: it has no scores, only unscored trials of oracle on set (1)");
+    insta::assert_snapshot!(refused.stderr(), @"error: jobs/job has nothing to export: no scores, only unscored trials of oracle on set (1)");
     assert!(!job.root().join("out/data").exists());
 }

@@ -111,12 +111,12 @@ fn what_cannot_be_pushed_is_told_before_anything_is_made() {
     let mut without = job.command(&["export", "csv", "jobs/job", "-o", "out", "--push-to-hub", "a/b"]);
     let output = without.env_remove("HF_TOKEN").output().unwrap();
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
-    error: there is no token for the hub
-    hint: set HF_TOKEN to a token that may write; the hub makes one in its settings
+    error: the token for the hub is missing or invalid
+    hint: set HF_TOKEN to a token with write access, created in the settings of the hub
     ");
     let refused =
         job.rollout(&["export", "csv", "jobs/job", "-o", "out", "--push-to-hub", "a/../b"]).expect(2);
-    assert!(refused.stderr().contains("`a/../b` is not the name of a dataset"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("`a/../b` is not a valid dataset name"), "{}", refused.stderr());
     fs::create_dir(job.root().join("mine")).unwrap();
     fs::write(job.root().join("mine/secret"), "").unwrap();
     insta::assert_snapshot!(export(&job, "csv", "mine", &[]).expect(2).stderr(), @"

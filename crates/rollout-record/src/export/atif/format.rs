@@ -1,9 +1,9 @@
-//! The Agent Trajectory Interchange Format, version 1.6, in as far as trials fill it.
+//! The parts of the Agent Trajectory Interchange Format, version 1.6, that trials use.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The version, as files name it.
+/// The version in the files.
 pub(super) const VERSION: &str = "ATIF-v1.6";
 
 /// The root of a file.
@@ -18,7 +18,7 @@ pub(super) struct Trajectory {
     pub(super) extra: Map<String, Value>,
 }
 
-/// Who acts.
+/// The agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Agent {
@@ -30,7 +30,7 @@ pub(super) struct Agent {
     pub(super) tool_definitions: Vec<Value>,
 }
 
-/// Whose step it is.
+/// The source of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Source {
@@ -39,7 +39,7 @@ pub(super) enum Source {
     Agent,
 }
 
-/// A message; of an agent, with what its tools answered.
+/// A message. A message of an agent includes the results of its tool calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Step {
@@ -63,7 +63,7 @@ pub(super) struct Step {
     pub(super) extra: Map<String, Value>,
 }
 
-/// What is said.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Said {
@@ -103,13 +103,13 @@ pub(super) struct Observation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Answer {
-    /// A call of the same step.
+    /// The id of a call in the same step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) source_call_id: Option<String>,
     pub(super) content: Said,
 }
 
-/// What a step took. The tokens of the prompt include those of a cache.
+/// Token usage and cost of a step. The prompt tokens include cached tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Metrics {
@@ -122,7 +122,7 @@ pub(super) struct Metrics {
     pub(super) extra: Map<String, Value>,
 }
 
-/// What all steps took.
+/// Token usage and cost of all steps.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FinalMetrics {

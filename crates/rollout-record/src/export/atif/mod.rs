@@ -1,6 +1,6 @@
-//! Trajectories in the Agent Trajectory Interchange Format of Harbor: a file for each trial of a model.
+//! Trajectories in Harbor's Agent Trajectory Interchange Format, one file for each trial of a model.
 //!
-//! Images that were inside of messages become files of their own, as the format wants it.
+//! Images in messages are written to separate files, as the format requires.
 
 mod format;
 mod steps;
@@ -14,7 +14,7 @@ use super::{Export, ExportError, Exported, chat};
 use crate::saved::{Conversation, SavedJob, SavedTrial};
 use rollout_core::message::ToolDef;
 
-/// Writes `<agent>/<dataset>/<task>__<n>.json` for each trial in which a model spoke or was spoken to.
+/// Writes `<agent>/<dataset>/<task>__<n>.json` for each trial with a model conversation.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut made = Exported::default();
@@ -43,7 +43,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
         made.rows += 1;
     }
     if made.rows == 0 {
-        let reason = "none of its trials has a conversation with a model".to_owned();
+        let reason = "no trial has a conversation with a model".to_owned();
         return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
     }
     made.files = folders.into_iter().collect();
@@ -105,7 +105,7 @@ fn trajectory(
     }
 }
 
-/// A tool in the form of OpenAI.
+/// Converts a tool to OpenAI's form.
 fn tool(tool: &ToolDef) -> Value {
     json!({
         "type": "function",

@@ -13,7 +13,7 @@ use rollout_core::{
     response::TokenUsage,
 };
 
-/// The images that the format knows, and how the names of their files end.
+/// The image types of the format, and their file extensions.
 const IMAGES: [(&str, &[&str]); 4] = [
     ("image/png", &["png"]),
     ("image/jpeg", &["jpg", "jpeg"]),
@@ -21,15 +21,15 @@ const IMAGES: [(&str, &[&str]); 4] = [
     ("image/webp", &["webp"]),
 ];
 
-/// An image that was inside of a message.
+/// An image from a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Image {
-    /// Its file, beside that of the trajectory.
+    /// Its path, relative to the trajectory file.
     pub(super) path: String,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Makes the steps. The files of images are to be in the folder.
+/// Converts a conversation to steps. Images are written to `folder`.
 pub(super) fn steps(conversation: &Conversation, folder: &str) -> (Vec<Step>, Vec<Image>) {
     let mut making = Making { folder, steps: Vec::new(), images: Vec::new() };
     let prompt = conversation.prompt.len();
@@ -46,11 +46,11 @@ pub(super) fn steps(conversation: &Conversation, folder: &str) -> (Vec<Step>, Ve
                 now = now.map(|now| later(now, turn.map(|turn| turn.model_sec)));
                 tools_sec = turn.and_then(|turn| turn.tools_sec);
             }
-            (Role::System, _) => making.told(Source::System, message, Map::new()),
-            (Role::User | Role::Text, _) => making.told(Source::User, message, Map::new()),
+            (Role::System, _) => making.message(Source::System, message, Map::new()),
+            (Role::User | Role::Text, _) => making.message(Source::User, message, Map::new()),
             (Role::Other(role), _) => {
                 let source = if role == "developer" { Source::System } else { Source::User };
-                making.told(source, message, Map::from_iter([("role".to_owned(), role.as_str().into())]));
+                making.message(source, message, Map::from_iter([("role".to_owned(), role.as_str().into())]));
             }
         }
     }
@@ -64,7 +64,7 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    fn told(&mut self, source: Source, message: &Message, extra: Map<String, Value>) {
+    fn message(&mut self, source: Source, message: &Message, extra: Map<String, Value>) {
         let said = self.said(message.content.as_ref());
         self.step(source, said, extra);
     }
@@ -100,7 +100,7 @@ impl Making<'_> {
         }
     }
 
-    /// Adds the answer of a tool to the step that asked for it: the last one, if it is the agent's.
+    /// Adds a tool result to the step that called the tool: the last step, if it is one of the agent.
     fn answer(&mut self, message: &Message) {
         let content = self.said(message.content.as_ref());
         if self.steps.last().is_none_or(|step| step.source != Source::Agent) {
@@ -158,7 +158,7 @@ impl Making<'_> {
         }
     }
 
-    /// Finds out where an image is, and of which kind. None if the format has no place for it.
+    /// Returns the path and the type of an image, or None if the format does not support it.
     fn image(&mut self, url: &str) -> Option<ImageSource> {
         let Some(data) = url.strip_prefix("data:") else {
             let path = url.split(['?', '#']).next()?;

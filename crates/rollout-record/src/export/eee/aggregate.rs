@@ -23,7 +23,7 @@ use rollout_core::{
 };
 
 impl Group<'_> {
-    /// Writes the scores beside the lines.
+    /// Writes the file of scores beside the lines.
     pub(super) fn finish(
         self,
         export: &Export<'_>,
@@ -69,7 +69,7 @@ impl Group<'_> {
             "evaluation_timestamp": started,
             "source_data": self.source(job),
             "metric_config": {
-                "evaluation_description": "The share of solved trials: their reward reaches the threshold of the dataset",
+                "evaluation_description": "The fraction of solved trials, whose reward reaches the threshold of the dataset",
                 "metric_id": "pass_rate", "metric_name": "Pass rate", "metric_kind": "pass_rate",
                 "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous",
                 "min_score": 0, "max_score": 1,
@@ -130,7 +130,7 @@ impl Group<'_> {
     }
 }
 
-/// What the reward is: a metric of a benchmark is between 0 and 1, and what tests and rubrics give can be anything.
+/// Describes the reward. A benchmark metric is between 0 and 1; rewards of tests and rubrics can be any number.
 fn reward_metric(job: &SavedJob) -> Value {
     let metric =
         job.config()["evaluation_metric"].as_str().filter(|_| job.header().kind == JobKind::Benchmark);
@@ -139,7 +139,7 @@ fn reward_metric(job: &SavedJob) -> Value {
         None => (json!("-Infinity"), json!("Infinity")),
     };
     json!({
-        "evaluation_description": "The mean over trials of what each was scored",
+        "evaluation_description": "The mean reward over trials",
         "metric_id": metric.unwrap_or("rollout.mean_reward"),
         "metric_name": metric.unwrap_or("Mean reward"),
         "metric_kind": metric.unwrap_or("reward"),
@@ -191,7 +191,7 @@ fn interval(interval: Interval, method: &str) -> Value {
     json!({"lower": interval.low, "upper": interval.high, "confidence_level": 0.95, "method": method})
 }
 
-/// How many trials there were, and what the score is over the completed ones alone.
+/// Returns the number of trials, and the score over completed trials.
 fn details(figures: &Figures, completed: Option<f64>) -> Value {
     let mut details = json!({
         "tasks": figures.tasks.to_string(),

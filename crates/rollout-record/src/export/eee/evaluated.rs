@@ -1,4 +1,4 @@
-//! Who was evaluated: a model, or an agent as a whole.
+//! The evaluated model or agent.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,10 @@ use super::super::chat::model_of;
 use crate::saved::SavedJob;
 use rollout_core::address::is_loopback;
 
-/// What stands where nobody says.
+/// The value of unknown fields.
 const UNKNOWN: &str = "unknown";
 
-/// A model, or an agent that keeps its model to itself.
+/// A model, or an agent whose model is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Evaluated {
     pub(super) name: String,
@@ -51,7 +51,7 @@ impl Evaluated {
     }
 }
 
-/// What the configuration says of an agent's model: in the agent, or in a benchmark as a whole.
+/// Returns the settings of an agent's model: those of the agent, or those of a benchmark.
 pub(super) fn settings<'a>(config: &'a Value, agent: &str) -> &'a Value {
     let mut agents = config["agents"].as_array().into_iter().flatten();
     match agents.find(|entry| entry["name"] == agent) {
@@ -60,7 +60,7 @@ pub(super) fn settings<'a>(config: &'a Value, agent: &str) -> &'a Value {
     }
 }
 
-/// Who made a model, if its name says, and the rest of the name.
+/// Splits a model's name into its developer, if it contains one, and the rest.
 fn split(name: &str) -> (Option<&str>, &str) {
     match name.split_once('/') {
         Some((developer, rest)) if !developer.is_empty() && !rest.is_empty() => (Some(developer), rest),
@@ -68,7 +68,7 @@ fn split(name: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A text as a part of a path.
+/// Converts a text to a path component.
 pub(super) fn part(text: &str) -> String {
     let plain =
         |char: char| if char.is_alphanumeric() || matches!(char, '-' | '_' | '.') { char } else { '_' };
@@ -76,7 +76,7 @@ pub(super) fn part(text: &str) -> String {
     if part.starts_with('.') || part.is_empty() { format!("_{part}") } else { part }
 }
 
-/// How text was generated and what bounded the agent, in as far as the configuration says.
+/// Returns the generation settings and the limits of the agent, as far as they are configured.
 pub(super) fn generation(job: &SavedJob, agent: &str) -> (Map<String, Value>, Map<String, Value>) {
     let (mut args, mut details) = (Map::new(), Map::new());
     let config = job.config();
@@ -118,7 +118,7 @@ pub(super) fn generation(job: &SavedJob, agent: &str) -> (Map<String, Value>, Ma
     (args, details)
 }
 
-/// Words as a line that a shell reads as the same words.
+/// Quotes words for a shell.
 fn command_line(words: &[String]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     let quoted = |word: &String| match !word.is_empty() && word.chars().all(is_plain) {
@@ -128,7 +128,7 @@ fn command_line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// A value where only text may be.
+/// Converts a value to text.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -14,7 +14,7 @@ use crate::{
 };
 use rollout_core::message::{Message, Role, ToolCall};
 
-/// A trial, and what it belongs to.
+/// A trial and its ids.
 pub(super) struct Sample<'a> {
     pub(super) evaluation_id: &'a str,
     pub(super) result_id: &'a str,
@@ -26,7 +26,7 @@ pub(super) struct Sample<'a> {
     pub(super) score: f64,
 }
 
-/// How the parties took turns.
+/// The type of interaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     SingleTurn,
@@ -107,7 +107,7 @@ impl Sample<'_> {
         }
     }
 
-    /// What was asked: the instruction of a task, or the last message before the model spoke.
+    /// Returns the question: the instruction of a task, or the last message before the first response.
     fn question(&self) -> String {
         if let Some(about) = self.about.filter(|about| !about.instruction.is_empty()) {
             return about.instruction.clone();
@@ -122,7 +122,7 @@ impl Sample<'_> {
         row.and_then(|row| row.answer.as_deref()).into_iter().collect()
     }
 
-    /// The answer that a benchmark found in the model's words.
+    /// Returns the answer that a benchmark extracted.
     fn predicted(&self) -> Option<&str> {
         let row = self.conversation?.row.as_deref()?;
         row.columns.get("predicted_answer")?.as_str().filter(|answer| !answer.is_empty())
@@ -131,7 +131,7 @@ impl Sample<'_> {
     fn output(&self) -> Value {
         let mut said: Vec<_> = self.responses().map(|message| message.text()).collect();
         if said.is_empty() {
-            // Benchmarks can keep answers without the conversations that led to them.
+            // Benchmarks can record answers without conversations.
             said.extend(self.predicted().map(Into::into));
         }
         let thought: Vec<&str> =
@@ -143,7 +143,7 @@ impl Sample<'_> {
         output
     }
 
-    /// All that was said. An agent that is no model says nothing that is kept: its line has what it was told.
+    /// Returns all messages. For an agent that is not a model, only the instruction is recorded.
     fn messages(&self, instruction: &str) -> Value {
         let Some(conversation) = self.conversation else {
             return json!([{"turn_idx": 0, "role": "user", "content": instruction}]);
@@ -151,7 +151,8 @@ impl Sample<'_> {
         conversation.messages().enumerate().map(|(place, said)| message(place, said)).collect()
     }
 
-    /// Where the answer was found that was scored. In a container it is what the agent did, and not what it said.
+    /// Returns where the scored answer was found. In a container, the result of the agent's actions is scored, not a
+    /// message.
     fn attribution(&self, kind: Kind) -> Value {
         if self.task.example_id.is_none() {
             return json!([]);
@@ -266,7 +267,7 @@ fn message(place: usize, message: &Message) -> Value {
     said
 }
 
-/// A call of a tool. Arguments can only be texts; what is none is its JSON.
+/// Converts a tool call. Arguments must be text, so other values become JSON text.
 fn call(call: &ToolCall) -> Value {
     let arguments = match arguments(call) {
         Some(arguments) => arguments.into_iter().map(|(key, value)| (key, text(&value).into())).collect(),

@@ -1,7 +1,8 @@
-//! Every Eval Ever, schema 0.3.0: a file of scores for each agent on each dataset, and beside it a line for each trial.
+//! Every Eval Ever, schema 0.3.0: for each agent on each dataset, a file of scores and a file with a line for each
+//! trial.
 //!
-//! Files are `data/<dataset>/<developer>/<model>/<uuid>.json` and `<uuid>_samples.jsonl`. The identifier depends on the
-//! job, agent and dataset alone, so the same job gives the same files again.
+//! The files are `data/<dataset>/<developer>/<model>/<uuid>.json` and `<uuid>_samples.jsonl`. The id depends only on
+//! the job, agent and dataset, so the same job always gives the same files.
 
 mod aggregate;
 mod evaluated;
@@ -27,27 +28,27 @@ use rollout_core::{
 /// The version of the schemas.
 const SCHEMA: &str = "0.3.0";
 
-/// What a job does not know of itself.
+/// Metadata that a job does not contain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EeeOptions {
-    /// Who ran the evaluation; `unknown` if nobody says.
+    /// The organization that ran the evaluation; `unknown` if None.
     pub organization: Option<String>,
-    /// What they have to do with the model.
+    /// The relationship between that organization and the model's developer.
     pub relationship: Relationship,
-    /// Who made the model, where its name does not say.
+    /// The model's developer, if it is not a part of the model's name.
     pub developer: Option<String>,
 }
 
-/// What those who ran an evaluation have to do with the model.
+/// The relationship between the organization that ran the evaluation and the model's developer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Relationship {
-    /// They made it.
+    /// The organization developed the model.
     FirstParty,
-    /// They have nothing to do with it.
+    /// The organization is independent of the developer.
     ThirdParty,
-    /// They worked with those who made it.
+    /// The organization worked with the developer.
     Collaborative,
-    /// Anything else, or nobody says.
+    /// Any other or an unknown relationship.
     #[default]
     Other,
 }
@@ -69,23 +70,24 @@ struct Group<'a> {
     dataset: &'a str,
     evaluated: Evaluated,
     evaluation_id: String,
-    /// The file of scores, without its ending, below the directory.
+    /// The path of the file of scores without its extension, relative to the output directory.
     stem: String,
-    /// The lines, once there is one.
+    /// The file of lines; None before the first line.
     samples: Option<NewFile>,
     checksum: Sha256,
     rows: u64,
     unscored: u64,
-    /// Trials that the infrastructure or the task failed.
+    /// Trials that failed because of the infrastructure or the task.
     excluded: u64,
-    /// The tools of the first trial that had any.
+    /// The tools of the first trial that had tools.
     tools: Vec<ToolDef>,
 }
 
 /// Writes a file of scores and one of samples for each agent on each dataset.
 ///
-/// The scores are those of the job's headline. A trial that the agent or the tests failed has a line with its error and
-/// score 0. One that the infrastructure or the task failed has no line, nor has one that was not scored.
+/// The scores are those of the job's headline. A trial that failed because of the agent or the tests has a line with
+/// its error and the score 0. Trials that failed because of the infrastructure or the task and unscored trials have no
+/// line.
 pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut groups: BTreeMap<(u32, &str), Group<'_>> = BTreeMap::new();
@@ -94,7 +96,7 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
         groups.insert((number, dataset), Group::new(job, options, agent, dataset));
     }
     let mut trials = Vec::with_capacity(job.len());
-    // The trials of an agent on a dataset follow each other, so that one file is open at a time.
+    // Trials are sorted by agent and dataset, so only one file is open at a time.
     let mut open: Option<(u32, &str)> = None;
     for trial in export.trials()? {
         let trial = trial?;
@@ -131,7 +133,7 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
         }
         if excluded > 0 {
             exported.left_out.push(format!(
-                "trials of {agent} on {dataset} that the infrastructure or the task failed ({excluded})"
+                "trials of {agent} on {dataset} that failed because of the infrastructure or the task ({excluded})"
             ));
         }
         let figures = &statistics.agents[agent].datasets.get(dataset);
@@ -142,7 +144,7 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
         }
     }
     if exported.files.is_empty() {
-        let reason = format!("it has no scores, only {}", exported.left_out.join(", "));
+        let reason = format!("no scores, only {}", exported.left_out.join(", "));
         return Err(ExportError::Nothing { path: job.path().to_owned(), reason });
     }
     Ok(exported)
@@ -184,7 +186,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The result that the lines belong to.
+    /// Returns the id of the result that the lines belong to.
     fn result_id(&self) -> String {
         format!("{}#mean_reward", self.evaluation_id)
     }
@@ -232,7 +234,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// Puts the lines in their place, once there are no more. Without a score there are no files.
+    /// Finishes the file of lines. Without a score there are no files.
     fn end(&mut self) -> Result<(), ExportError> {
         match self.samples.take() {
             Some(samples) => samples.finish().map(|_| ()),
@@ -241,18 +243,18 @@ impl<'a> Group<'a> {
     }
 }
 
-/// When the record came about: at the end of the last run, so that it is the same whenever it is exported.
+/// Returns the time of the record: the end of the last run, so that every export is the same.
 fn retrieved_at(job: &SavedJob) -> Timestamp {
     let last = job.runs().last();
     last.map_or(Timestamp::UNIX_EPOCH, |run| run.ended_at.unwrap_or(run.started_at))
 }
 
-/// Seconds since 1970, as the schemas want them.
+/// Formats a time as seconds since 1970, as the schemas require.
 fn unix(at: Timestamp) -> String {
     format!("{}.{:03}", at.as_second(), at.subsec_millisecond())
 }
 
-/// An identifier of the form of random ones that depends on what the scores are of.
+/// Returns an id in the form of a random UUID that depends on the job, agent and dataset.
 fn uuid(job: &SavedJob, agent: &str, dataset: &str) -> String {
     let start = job.runs().first().map(|run| run.started_at.to_string()).unwrap_or_default();
     shaped(&[&job.header().job_name, &start, agent, dataset])
@@ -271,7 +273,7 @@ fn shaped(parts: &[&str]) -> String {
     [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
 }
 
-/// Where a file of scores is, below the directory of the export.
+/// Returns the path of a file of scores, relative to the output directory.
 fn scores_path(stem: &str) -> PathBuf {
     PathBuf::from(format!("{stem}.json"))
 }
@@ -286,7 +288,7 @@ mod tests {
     fn identifiers_depend_on_every_part() {
         assert_eq!(shaped(&["job", "agent"]), shaped(&["job", "agent"]));
         assert_ne!(shaped(&["job", "agent"]), shaped(&["joba", "gent"]));
-        // What was published under an identifier is found by it.
+        // Published results are found by their id, so it must not change.
         assert_eq!(shaped(&["job", "agent", "é"]), "37c13591-b113-4a9f-8d21-2f0e974c7591");
     }
 

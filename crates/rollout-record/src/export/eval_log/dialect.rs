@@ -1,29 +1,29 @@
-//! The two sets of names that records are written with.
+//! The two sets of field names of records.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{EpisodeRecord, ExperimentRecord};
 
-/// Whose names the fields of records have. All are read.
+/// The field names of written records. Both sets can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecordDialect {
-    /// Those of the document that describes the records.
+    /// The names in the eval log specification.
     #[default]
     Document,
-    /// Those of the document's implementation, cube-harness, since May 2026. It loads them as they are. Its episodes
-    /// always have a score, so unscored ones are not written.
+    /// The names of its implementation, cube-harness, since May 2026, which can load these records. Its episodes always
+    /// have a score, so unscored episodes are not written.
     CubeHarness,
 }
 
-/// Where the classes of records are, by which they say what they are.
+/// The module of the record classes in `_type`.
 const MODULE: &str = "cube_harness.eval_log";
 
-/// Fields of an experiment with their other names.
+/// The fields of an experiment with other names.
 const EXPERIMENT: [(&str, &str); 2] =
     [("experiment_id", "evaluation_id"), ("timestamp", "evaluation_timestamp")];
 
-/// Fields of an episode, then of its usage, with their other names.
+/// The fields of an episode and of its usage with other names.
 const EPISODE: [(&str, &str); 7] = [
     ("experiment_id", "evaluation_id"),
     ("task_id", "sample_id"),
@@ -40,10 +40,10 @@ const USAGE: [(&str, &str); 4] = [
     ("cache_creation_tokens", "input_tokens_cache_write"),
 ];
 
-/// The field of an episode with what its investigation took.
+/// The field of an episode with the metadata of its investigation.
 pub const INVESTIGATION: &str = "investigation_metadata";
 
-/// An experiment as cube-harness writes it.
+/// Converts an experiment to the form of cube-harness.
 pub(super) fn experiment(record: &ExperimentRecord) -> Value {
     let mut record = renamed(value(record), &EXPERIMENT);
     record.shift_remove("output_dir");
@@ -62,7 +62,7 @@ pub(super) fn experiment(record: &ExperimentRecord) -> Value {
     typed(fields.collect(), "ExperimentRecord")
 }
 
-/// An episode as cube-harness writes it. None if it was not scored.
+/// Converts an episode to the form of cube-harness. Returns None if it was not scored.
 pub(super) fn episode(record: &EpisodeRecord) -> Option<Value> {
     let is_correct = record.success.filter(|_| record.reward.is_some())?;
     let mut fields = renamed(value(record), &EPISODE);
@@ -80,7 +80,7 @@ pub(super) fn episode(record: &EpisodeRecord) -> Option<Value> {
     Some(typed(fields, "EpisodeRecord"))
 }
 
-/// Findings with all that cube-harness requires. What an investigation did not say has a confidence of 0.
+/// Adds the fields of findings that cube-harness requires. Missing fields get a confidence of 0.
 fn found(mut said: Map<String, Value>, is_correct: bool) -> Value {
     let old = ["failure_root_cause", "difficulty", "feasible"].map(|key| said.shift_remove(key));
     let cause = match &old[0] {
@@ -130,13 +130,13 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// An object that says of which class it is.
+/// Adds the class to an object.
 fn typed(mut fields: Map<String, Value>, class: &str) -> Value {
     fields.insert("_type".to_owned(), format!("{MODULE}.{class}").into());
     fields.into()
 }
 
-/// An object with other names, in the same order.
+/// Renames the fields of an object, in the same order.
 fn renamed(record: Value, names: &[(&str, &str)]) -> Map<String, Value> {
     let name = |key: String| match names.iter().find(|(old, _)| *old == key) {
         Some((_, new)) => (*new).to_owned(),

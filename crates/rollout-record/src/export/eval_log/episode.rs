@@ -1,59 +1,59 @@
-//! One episode: what came out of it, what it used, and what was found out later.
+//! The record of an episode: outcome, usage and findings.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
 use super::unknown::without_type;
 
-/// One episode of an experiment: an agent at a task, once.
+/// One episode of an experiment: one attempt of an agent at a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeRecord {
-    /// The experiment it belongs to.
+    /// The experiment.
     #[serde(alias = "evaluation_id")]
     pub experiment_id: String,
-    /// The task, by its name within the benchmark.
+    /// The task's name in the benchmark.
     #[serde(alias = "sample_id")]
     pub task_id: String,
-    /// The hash of everything in the task; see [`TaskVersion`](super::TaskVersion).
+    /// The hash of the task's content; see [`TaskVersion`](super::TaskVersion).
     #[serde(alias = "sample_hash")]
     pub task_version_hash: Option<String>,
     /// The seed of the task.
     pub seed: Option<Number>,
     /// `train`, `val` or `test`.
     pub split: Option<String>,
-    /// What the task is about.
+    /// The description of the task.
     pub task_description: Option<String>,
-    /// The tools that the agent had in this episode; see [`tool_names`](super::tool_names).
+    /// The tools that were available in this episode; see [`tool_names`](super::tool_names).
     #[serde(default)]
     pub tool_names: Vec<String>,
-    /// Whether there was any reward; see [`success`](super::success). None if the episode was not scored.
+    /// Whether the reward is above 0; see [`success`](super::success). None if the episode was not scored.
     #[serde(alias = "is_correct")]
     pub success: Option<bool>,
     /// The last reward. None if the episode was not scored.
     #[serde(alias = "score")]
     pub reward: Option<f64>,
-    /// The kind of the first error. An episode without reward need not have one.
+    /// The type of the first error. An episode without a reward may have none.
     #[serde(alias = "error")]
     pub error_type: Option<String>,
-    /// How many steps there were; see [`Steps`](super::Steps).
+    /// The number of steps; see [`Steps`](super::Steps).
     #[serde(alias = "num_turns")]
     pub n_steps: u64,
-    /// How many of them were the agent's.
+    /// The number of agent steps.
     pub n_agent_steps: u64,
-    /// How many of them were the environment's.
+    /// The number of environment steps.
     pub n_env_steps: u64,
-    /// How long it took, in seconds.
+    /// The duration in seconds.
     pub wall_time_s: Option<f64>,
-    /// What the models used.
+    /// Token usage and cost of the models.
     #[serde(default)]
     pub usage: UsageSummary,
-    /// The name of its directory.
+    /// The name of the episode's directory.
     pub trajectory_id: String,
     /// When it started, in seconds since 1970.
     pub timestamp: f64,
-    /// What verified it.
+    /// The verifier.
     pub verifier: Option<Verifier>,
-    /// What a model found out about it afterwards.
+    /// The findings of a later investigation.
     #[serde(alias = "judge_output")]
     pub findings: Option<Findings>,
     /// Fields of other versions.
@@ -61,27 +61,27 @@ pub struct EpisodeRecord {
     pub unknown: Map<String, Value>,
 }
 
-/// What the models of an episode used in all.
+/// Total token usage and cost of an episode.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UsageSummary {
-    /// Tokens read.
+    /// Input tokens.
     #[serde(alias = "input_tokens")]
     pub prompt_tokens: u64,
-    /// Tokens written.
+    /// Output tokens.
     #[serde(alias = "output_tokens")]
     pub completion_tokens: u64,
-    /// Tokens read and written.
+    /// Input and output tokens.
     pub total_tokens: u64,
     /// Tokens read from a cache.
     #[serde(alias = "input_tokens_cache_read")]
     pub cached_tokens: u64,
-    /// Tokens put into a cache.
+    /// Tokens written to a cache.
     #[serde(alias = "input_tokens_cache_write")]
     pub cache_creation_tokens: u64,
-    /// The price, in US dollars.
+    /// Cost in US dollars.
     pub total_cost_usd: f64,
-    /// How often a model was asked.
+    /// The number of requests to a model.
     pub n_llm_calls: u64,
     /// Fields of other versions.
     #[serde(flatten, deserialize_with = "without_type")]
@@ -89,7 +89,7 @@ pub struct UsageSummary {
 }
 
 impl UsageSummary {
-    /// The sums that a trajectory keeps, under the names it keeps them by. What it lacks is zero.
+    /// Reads the sums of a trajectory, by their names there. Missing sums are zero.
     pub fn from_summary_stats(stats: Option<&Map<String, Value>>) -> Self {
         let number = |key: &str| stats.and_then(|stats| stats.get(key));
         let count = |key: &str| number(key).and_then(Value::as_u64).unwrap_or(0);
@@ -107,25 +107,25 @@ impl UsageSummary {
     }
 }
 
-/// What verified an episode.
+/// The verifier of an episode.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verifier {
-    /// Where it can be seen as it was.
+    /// A link to the version that was used.
     #[serde(rename = "ref")]
     pub reference: Option<String>,
-    /// Its text as it was.
+    /// The source code that was used.
     pub source: Option<String>,
     /// Fields of other versions.
     #[serde(flatten, deserialize_with = "without_type")]
     pub unknown: Map<String, Value>,
 }
 
-/// What a model found out about an episode afterwards.
+/// The findings of an investigation by a model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
-    /// How hard the task seems.
+    /// The estimated difficulty of the task.
     pub difficulty: Option<String>,
-    /// Whether the task seems possible.
+    /// Whether the task seems feasible.
     pub feasible: Option<bool>,
     /// Why the agent failed.
     pub failure_root_cause: Option<String>,

@@ -1,4 +1,4 @@
-//! What all episodes of an experiment share.
+//! The record of an experiment: data that all its episodes share.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,7 +9,7 @@ use super::{recipe, unknown::without_type};
 /// One experiment: an agent on a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExperimentRecord {
-    /// What every episode refers to it by; see [`experiment_id`](super::experiment_id).
+    /// The id by which episodes refer to the experiment; see [`experiment_id`](super::experiment_id).
     #[serde(alias = "evaluation_id")]
     pub experiment_id: String,
     /// The name.
@@ -28,10 +28,10 @@ pub struct ExperimentRecord {
     pub benchmark_version: Option<String>,
     /// The part of it that was run.
     pub benchmark_subset: BenchmarkSubset,
-    /// The model that assessed the episodes, if one did.
+    /// The model that investigated the episodes, if any.
     #[serde(alias = "judge_config")]
     pub investigator_llm_config: Option<InvestigatorLlmConfig>,
-    /// The directory that the id was made of, word for word: with it anybody can make the id again.
+    /// The directory that the id was computed from, so that the id can be checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_dir: Option<String>,
     /// Fields of other versions.
@@ -40,7 +40,7 @@ pub struct ExperimentRecord {
 }
 
 impl ExperimentRecord {
-    /// Takes over what others wrote into an earlier record of the same experiment.
+    /// Copies fields of other programs from an earlier record of the same experiment.
     pub(super) fn keep(&mut self, agent: AgentInfo, subset: BenchmarkSubset) {
         self.agent.description = agent.description;
         self.agent.cube_standard_git_commit = agent.cube_standard_git_commit;
@@ -54,35 +54,35 @@ impl ExperimentRecord {
     }
 }
 
-/// An agent, as far as it can be known from outside: its configuration and what it ran on.
+/// An agent: its configuration and the versions of its software.
 ///
-/// The tools are not part of it: they differ from episode to episode.
+/// The tools are not included, because they differ between episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AgentInfo {
     /// The hash of the configuration; see [`agent_id`](super::agent_id).
     pub agent_id: String,
-    /// The kind of configuration.
+    /// The type of the configuration.
     pub config_type: String,
     /// The whole configuration.
     pub config: Map<String, Value>,
-    /// The model it uses, where the configuration names one.
+    /// The model, if the configuration names one.
     pub llm_model: Option<String>,
     /// The version of the program that ran it.
     pub framework_version: String,
-    /// Versions of what else took part.
+    /// Versions of other software.
     #[serde(default)]
     pub dependency_versions: IndexMap<String, String>,
-    /// The commit that was checked out.
+    /// The commit of the checkout.
     pub git_commit: Option<String>,
-    /// Where that commit can be seen; see [`github_permalink`](super::github_permalink).
+    /// A link to the commit; see [`github_permalink`](super::github_permalink).
     pub git_remote_url: Option<String>,
-    /// Whether files differed from the commit.
+    /// Whether the checkout had uncommitted changes.
     pub git_is_dirty: Option<bool>,
-    /// The commit of the standard's own checkout, where there is one.
+    /// The commit of the checkout of cube-standard, if there is one.
     pub cube_standard_git_commit: Option<String>,
-    /// Whether that checkout differed from its commit.
+    /// Whether that checkout had uncommitted changes.
     pub cube_standard_git_is_dirty: Option<bool>,
-    /// Prose about the agent, which only people fill in.
+    /// A description, written by people.
     pub description: Option<String>,
     /// Fields of other versions.
     #[serde(flatten, deserialize_with = "without_type")]
@@ -90,9 +90,9 @@ pub struct AgentInfo {
 }
 
 impl AgentInfo {
-    /// What a configuration tells of its agent. Its `_type`, if it has one, is the kind of configuration.
+    /// Creates the record from a configuration. Its `_type`, if present, is the type of the configuration.
     ///
-    /// The configuration has to be the same on every machine for the id to be: no paths, times or secrets.
+    /// The id depends on the configuration, which must be the same on every machine: no paths, times or secrets.
     pub fn from_config(config: Map<String, Value>, config_type: &str, framework_version: &str) -> Self {
         let own_type = config.get("_type").and_then(Value::as_str);
         Self {
@@ -116,11 +116,11 @@ impl AgentInfo {
 /// The part of a benchmark that was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchmarkSubset {
-    /// The name of the benchmark, with what was chosen of it.
+    /// The name of the benchmark, with the selection.
     pub name: String,
-    /// How many tasks there are, run or not.
+    /// The number of tasks, run or not.
     pub n_tasks: u64,
-    /// The pattern that the tasks were chosen by.
+    /// The pattern that selected the tasks.
     pub filter: Option<String>,
     /// Fields of other versions.
     #[serde(flatten, deserialize_with = "without_type")]
@@ -128,20 +128,20 @@ pub struct BenchmarkSubset {
 }
 
 impl BenchmarkSubset {
-    /// So many tasks of a benchmark.
+    /// Creates a subset with this many tasks.
     pub fn new(name: &str, n_tasks: u64) -> Self {
         Self { name: name.to_owned(), n_tasks, filter: None, unknown: Map::new() }
     }
 }
 
-/// The model that assessed episodes after they were over.
+/// The model that investigated episodes afterwards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InvestigatorLlmConfig {
     /// The model.
     pub model: String,
-    /// The version or hash of what it was asked.
+    /// The version or hash of its prompt.
     pub prompt_version: String,
-    /// When, as ISO 8601 has it.
+    /// The time, in ISO 8601.
     #[serde(alias = "judged_at")]
     pub investigated_at: Option<String>,
     /// Fields of other versions.
@@ -149,7 +149,7 @@ pub struct InvestigatorLlmConfig {
     pub unknown: Map<String, Value>,
 }
 
-/// Reads a version, or takes it out of what newer records say of the program.
+/// Reads the version, either as text or from the library object of newer records.
 fn version<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     match Value::deserialize(from)? {
         Value::String(version) => Ok(version),

@@ -17,19 +17,19 @@ const EXPERIMENT: &str = "experiment_record.json";
 const EPISODES: &str = "episodes";
 const EPISODE: &str = "episode_record.json";
 
-/// An eval log could not be read or written.
+/// Why an eval log cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum EvalLogError {
     /// A file or directory could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// What.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// A file holds no record.
-    #[error("{} is no record of an eval log", path.display())]
+    /// A file is not a valid record.
+    #[error("{} is not a valid eval log record", path.display())]
     Record {
         /// The file.
         path: PathBuf,
@@ -39,15 +39,15 @@ pub enum EvalLogError {
     /// A file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// An episode has no place among the files.
-    #[error("the trajectory id {0:?} cannot be the name of a directory")]
+    /// The id of an episode is not a valid directory name.
+    #[error("the trajectory id {0:?} is not a valid directory name")]
     TrajectoryId(String),
 }
 
 /// An experiment with its episodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalLog {
-    /// What the episodes share.
+    /// The record of the experiment.
     pub experiment: ExperimentRecord,
     /// The episodes.
     #[serde(default)]
@@ -55,13 +55,13 @@ pub struct EvalLog {
 }
 
 impl EvalLog {
-    /// Writes all records into a directory. Those of episodes that were there already are replaced.
+    /// Writes all records to a directory. Existing records of the same episodes are replaced.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
         self.experiment.save(output_dir)?;
         self.episodes.iter().try_for_each(|episode| episode.save(output_dir))
     }
 
-    /// Reads all records of a directory into memory; [`Episodes`] reads them one by one.
+    /// Reads all records of a directory into memory. [`Episodes`] reads them one by one.
     pub fn load(output_dir: &Path) -> Result<Self, EvalLogError> {
         Ok(Self {
             experiment: ExperimentRecord::load(output_dir)?,
@@ -69,19 +69,19 @@ impl EvalLog {
         })
     }
 
-    /// Writes the episodes into one file, a line for each.
+    /// Writes the episodes to one file, one per line.
     pub fn to_jsonl(&self, path: &Path) -> Result<(), EvalLogError> {
         write_lines(path, self.episodes.iter().map(Ok)).map(drop)
     }
 }
 
 impl ExperimentRecord {
-    /// Writes the record into a directory, which is made if it is not there.
+    /// Writes the record to a directory, which is created if it is missing.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
         self.save_as(output_dir, RecordDialect::Document)
     }
 
-    /// Writes the record with these names for its fields.
+    /// Writes the record with these field names.
     pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<(), EvalLogError> {
         let path = output_dir.join(EXPERIMENT);
         match dialect {
@@ -97,13 +97,13 @@ impl ExperimentRecord {
 }
 
 impl EpisodeRecord {
-    /// Writes the record to its place in a directory. One of the same trajectory that was there is replaced.
+    /// Writes the record to a directory. An existing record of the same trajectory is replaced.
     pub fn save(&self, output_dir: &Path) -> Result<(), EvalLogError> {
         self.save_as(output_dir, RecordDialect::Document).map(drop)
     }
 
-    /// Writes the record with these names for its fields. Returns whether these names can hold it: those of
-    /// cube-harness have no place for an episode that was not scored, and one that was there is removed.
+    /// Writes the record with these field names. Returns whether it was written: cube-harness does not support unscored
+    /// episodes, so an existing record of such an episode is removed.
     pub fn save_as(&self, output_dir: &Path, dialect: RecordDialect) -> Result<bool, EvalLogError> {
         let path = episode_file(output_dir, &self.trajectory_id)?;
         match dialect {
@@ -122,11 +122,11 @@ impl EpisodeRecord {
     }
 }
 
-/// Where the record of a trajectory is.
+/// Returns the path of a trajectory's record.
 fn episode_file(output_dir: &Path, trajectory_id: &str) -> Result<PathBuf, EvalLogError> {
     let mut components = Path::new(trajectory_id).components();
     match (components.next(), components.next()) {
-        // Not only one component, but all of the text: a separator at its end would be dropped.
+        // The whole text must be one component: `Path` would drop a separator at the end.
         (Some(Component::Normal(name)), None) if name == trajectory_id => {
             Ok(output_dir.join(EPISODES).join(trajectory_id).join(EPISODE))
         }
@@ -134,9 +134,9 @@ fn episode_file(output_dir: &Path, trajectory_id: &str) -> Result<PathBuf, EvalL
     }
 }
 
-/// Reads the episodes of a directory one by one, in the order of the names of their directories.
+/// Reads the episodes of a directory one by one, sorted by the names of their directories.
 ///
-/// Of all episodes only the names are kept in memory.
+/// Only the names of all episodes are kept in memory.
 #[derive(Debug)]
 pub struct Episodes {
     dir: PathBuf,
@@ -144,7 +144,7 @@ pub struct Episodes {
 }
 
 impl Episodes {
-    /// Lists the episodes. A directory without any is fine.
+    /// Lists the episodes. A directory without episodes is not an error.
     pub fn read(output_dir: &Path) -> Result<Self, EvalLogError> {
         let dir = output_dir.join(EPISODES);
         let list = || -> io::Result<Vec<OsString>> {
@@ -159,12 +159,12 @@ impl Episodes {
         Ok(Self { dir, names: names.into_iter() })
     }
 
-    /// Writes the remaining episodes into one file, a line for each, and tells how many there were.
+    /// Writes the remaining episodes to one file, one per line, and returns their number.
     pub fn to_jsonl(self, path: &Path) -> Result<u64, EvalLogError> {
         self.to_jsonl_as(path, RecordDialect::Document)
     }
 
-    /// Writes the remaining episodes into one file, with these names for their fields, as far as they can hold them.
+    /// Writes the remaining episodes to one file with these field names. Unsupported episodes are skipped.
     pub fn to_jsonl_as(self, path: &Path, dialect: RecordDialect) -> Result<u64, EvalLogError> {
         match dialect {
             RecordDialect::Document => write_lines(path, self),
@@ -182,7 +182,7 @@ impl Iterator for Episodes {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match read_record(&self.dir.join(self.names.next()?).join(EPISODE)) {
-                // Episodes that are not over have directories too, and other files may lie between them.
+                // Unfinished episodes have directories too, and there may be other files.
                 Err(EvalLogError::Read { source, .. })
                     if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
                 record => return Some(record),

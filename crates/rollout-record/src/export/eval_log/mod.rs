@@ -7,9 +7,9 @@
 //!     └── episode_record.json                   outcome, usage and trajectory of one episode
 //! ```
 //!
-//! Records are written with the names of the document that describes them; the newer names of its implementation are
-//! read as well, and so are records that lack newer fields. Fields without a place in these types are kept, except
-//! `_type`, which names a class of another program. The functions block: call them where that is fine.
+//! Records are written with the names of the eval log specification. The newer names of its implementation are also
+//! read, and so are records without newer fields. Unknown fields are kept, except `_type`, which names a class of
+//! another program. The functions block, so call them where blocking is allowed.
 //!
 //! ```
 //! use rollout::export::eval_log::{EvalLog, experiment_id};

@@ -1,4 +1,4 @@
-//! How ids, hashes and names in the records are made, so that every program makes the same.
+//! The computation of ids, hashes and names in records, which is the same in every program.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ pub fn agent_id(config: &Map<String, Value>) -> String {
     canonical_hash(config)
 }
 
-/// The id of an experiment: the first 16 digits of the SHA-256 of its name and directory, with nothing between them.
+/// The id of an experiment: the first 16 digits of the SHA-256 of its name followed by its directory.
 ///
 /// ```
 /// assert_eq!(rollout::export::eval_log::experiment_id("my_exp", "/tmp/out"), "602c86b88de8b08f");
@@ -29,65 +29,65 @@ pub fn experiment_id(name: &str, output_dir: &str) -> String {
     id
 }
 
-/// All that a task is made of: where any of it changes, the results are those of another task.
+/// The content of a task. If any part changes, results belong to a different task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskVersion<'a> {
-    /// What `task.toml` says.
+    /// The content of `task.toml`.
     pub task: &'a Value,
-    /// What the agent is told.
+    /// The instruction of the agent.
     pub instruction: &'a str,
-    /// The hash of the files that the environment is made of, if there are any.
+    /// The hash of the environment's files, if there are any.
     pub environment: Option<&'a str>,
-    /// The hash of the files that verify it, if there are any.
+    /// The hash of the tests' files, if there are any.
     pub tests: Option<&'a str>,
 }
 
 impl TaskVersion<'_> {
-    /// The SHA-256 of `json.dumps` of these four, with their names and sorted keys.
+    /// The SHA-256 of `json.dumps` of these four fields with sorted keys.
     pub fn hash(&self) -> String {
         canonical_hash(self)
     }
 }
 
-/// All that an example for a model is, wherever it stands in its dataset.
+/// The content of an example, independent of its position in the dataset.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExampleVersion<'a> {
     /// The first messages.
     pub prompt: &'a Value,
-    /// The right answer, where there is one.
+    /// The expected answer, if there is one.
     pub answer: Option<&'a str>,
-    /// What else is known of it.
+    /// Other data of the example.
     pub info: Option<&'a Map<String, Value>>,
 }
 
 impl ExampleVersion<'_> {
-    /// The SHA-256 of `json.dumps` of these three, with their names and sorted keys.
+    /// The SHA-256 of `json.dumps` of these three fields with sorted keys.
     pub fn hash(&self) -> String {
         canonical_hash(self)
     }
 }
 
-/// All that a question of a benchmark is, whichever model answers it and whatever is saved of that.
+/// The content of a benchmark question, independent of the model and of what is saved.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct QuestionVersion<'a> {
     /// The question.
     pub question: &'a str,
-    /// The right answer, where there is one.
+    /// The expected answer, if there is one.
     pub answer: Option<&'a str>,
-    /// The parameters that every call of a tool gets, files by their content.
+    /// The parameters of every tool call, with the content of files.
     pub kwargs: &'a Map<String, Value>,
-    /// What the sessions of the tools are opened with, by their kind, files by their content.
+    /// The configurations of the tools' sessions by resource type, with the content of files.
     pub resources: &'a Map<String, Value>,
 }
 
 impl QuestionVersion<'_> {
-    /// The SHA-256 of `json.dumps` of these four, with their names and sorted keys.
+    /// The SHA-256 of `json.dumps` of these four fields with sorted keys.
     pub fn hash(&self) -> String {
         canonical_hash(self)
     }
 }
 
-/// The model that a configuration names: as text at one of the usual places.
+/// Returns the model's name from the usual keys of a configuration.
 pub fn llm_model(config: &Map<String, Value>) -> Option<&str> {
     fn first<'a>(config: &'a Map<String, Value>, keys: &[&str]) -> Option<&'a str> {
         keys.iter().find_map(|key| config.get(*key)?.as_str())
@@ -99,7 +99,8 @@ pub fn llm_model(config: &Map<String, Value>) -> Option<&str> {
     })
 }
 
-/// The names of tools by their schemas: of the function in it, else of the schema. What has no name is left out.
+/// Returns the names of tools from their schemas: the name of the function, else of the schema. Schemas without a name
+/// are skipped.
 pub fn tool_names(schemas: &[Value]) -> Vec<String> {
     let name = |schema: &Value| {
         let name =
@@ -109,12 +110,12 @@ pub fn tool_names(schemas: &[Value]) -> Vec<String> {
     schemas.iter().filter_map(name).collect()
 }
 
-/// Whether a reward counts as success: any at all does.
+/// Whether a reward counts as success: any reward above 0 does.
 pub fn success(reward: f64) -> bool {
     reward > 0.0
 }
 
-/// Where a commit can be seen for good, if the remote is a repository on GitHub.
+/// Returns a permanent link to a commit, if the remote is a repository on GitHub.
 pub fn github_permalink(remote_url: &str, commit: &str) -> Option<String> {
     let repository =
         ["git@github.com:", "https://github.com/"].iter().find_map(|start| remote_url.strip_prefix(start))?;

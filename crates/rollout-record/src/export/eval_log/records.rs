@@ -1,4 +1,4 @@
-//! The records of a job, made of what its directory holds.
+//! Creates the records of a job from its directory.
 
 use std::path::Path;
 
@@ -16,12 +16,12 @@ use crate::{
 };
 use rollout_core::{event::JobKind, provenance::Provenance, result::TrialResult, row::TOOL_NAMES};
 
-/// Makes the records of one job.
+/// Creates the records of one job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Records<'a>(pub(super) &'a SavedJob);
 
 impl<'a> Records<'a> {
-    /// What the episodes of an agent on a dataset share.
+    /// Returns the record of an agent on a dataset.
     pub(super) fn experiment(self, agent: &str, dataset: &str) -> ExperimentRecord {
         let (name, output_dir) = self.named(agent, dataset);
         ExperimentRecord {
@@ -39,7 +39,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The tasks of a dataset that the job was to run. If they are not all of them, the name says which they are.
+    /// Returns the planned tasks of a dataset. If they are a selection, the name describes it.
     fn subset(self, dataset: &str) -> BenchmarkSubset {
         let header = self.0.header();
         let n_tasks = header.tasks.iter().filter(|task| task.dataset == dataset).count() as u64;
@@ -54,7 +54,7 @@ impl<'a> Records<'a> {
         subset
     }
 
-    /// The name of an experiment, and the directory that its id is made of.
+    /// Returns the name of an experiment, and the directory that its id is computed from.
     fn named(self, agent: &str, dataset: &str) -> (String, String) {
         let header = self.0.header();
         let directory = match &header.directory {
@@ -65,7 +65,7 @@ impl<'a> Records<'a> {
         (format!("{}/{agent}/{dataset}", header.job_name), output_dir.to_string_lossy().into_owned())
     }
 
-    /// Where the results of the first run come from. Later runs go on with the same configuration.
+    /// Returns the provenance of the first run. Later runs use the same configuration.
     fn provenance(self) -> Option<&'a Provenance> {
         self.0.runs().iter().find_map(|run| run.provenance.as_deref())
     }
@@ -97,7 +97,7 @@ impl<'a> Records<'a> {
         info
     }
 
-    /// The version of a dataset in its registry, else the commit that all of its tasks are of.
+    /// Returns the version of a dataset in its registry, else the common commit of its tasks.
     fn version(self, dataset: &str) -> Option<String> {
         let entries = self.0.config()["datasets"].as_array().into_iter().flatten();
         let named = |key: &str, entry: &Value| entry[key].as_str().map(str::to_owned);
@@ -112,7 +112,7 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// What came of one trial.
+    /// Returns the record of a trial.
     pub(super) fn episode(
         self,
         trial: &SavedTrial,
@@ -122,14 +122,14 @@ impl<'a> Records<'a> {
         let about = self.0.about(trial.task)?.unwrap_or_default();
         let task = self.0.task(trial);
         let version = about.version_hash.or_else(|| match task.example_id {
-            // The row of a question has neither its parameters nor what its tools were opened with.
+            // The row of a question contains neither its parameters nor the configurations of its tools' sessions.
             Some(_) if self.is_benchmark() => None,
             Some(_) => said.and_then(example_version),
             None => task.content_hash.clone(),
         });
         let (name, output_dir) = self.named(id.agent.as_str(), id.dataset.as_str());
         let info = said.and_then(|said| said.row.as_ref()?.info.as_ref());
-        // Nothing went wrong and there is no reward: none was asked for.
+        // No error and no reward means that verification was disabled.
         let is_unscored = result.reward.is_none() && result.error.is_none();
         let reward = (!is_unscored).then(|| result.reward.unwrap_or(0.0));
         let split = info.and_then(|info| info.get("split")).or_else(|| about.metadata.get("split"));
@@ -163,37 +163,37 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// When it started, by which its record tells one run of it from another.
+    /// Returns the start time, which identifies a run of the trial in its record.
     pub(super) fn timestamp(self, trial: &SavedTrial) -> f64 {
         seconds(trial.result.timestamps.started_at)
     }
 
-    /// The seed that a model is sampled with.
+    /// Returns the sampling seed of a model.
     fn seed(self, agent: &str) -> Option<Number> {
         let mut agents = self.0.config()["agents"].as_array().into_iter().flatten();
         let seed = &agents.find(|entry| entry["name"] == agent)?["model"]["sampling"]["seed"];
         seed.as_number().filter(|seed| !seed.is_f64()).cloned()
     }
 
-    /// Whether its tasks are the questions of a benchmark.
+    /// Whether the tasks are questions of a benchmark.
     fn is_benchmark(self) -> bool {
         self.0.header().kind == JobKind::Benchmark
     }
 
     fn tool_names(self, said: Option<&Conversation>) -> Vec<String> {
-        let told = said.map(|said| said.tools.as_ref()).unwrap_or_default();
-        if !told.is_empty() {
-            return told.iter().map(|tool| tool.name.clone()).collect();
+        let recorded = said.map(|said| said.tools.as_ref()).unwrap_or_default();
+        if !recorded.is_empty() {
+            return recorded.iter().map(|tool| tool.name.clone()).collect();
         }
         let row = said.and_then(|said| said.row.as_ref()?.columns.get(TOOL_NAMES)?.as_array());
-        // Older rows have no names. What was asked for are names too, if they are no patterns.
+        // Older rows have no names. The requested names are used if they are not patterns.
         let asked_for = self.0.config()["available_tools"].as_array();
         let names = row.or(asked_for).into_iter().flatten().filter_map(Value::as_str);
         names.filter(|name| !name.contains('*')).map(str::to_owned).collect()
     }
 }
 
-/// The version of the example that a conversation is about. None if its row does not hold what it started from.
+/// Returns the version of the example of a conversation, or None if its row does not contain the example.
 fn example_version(said: &Conversation) -> Option<String> {
     let row = said.row.as_ref()?;
     let prompt = serde_json::to_value(&said.prompt).ok().filter(|_| !said.prompt.is_empty())?;
@@ -201,13 +201,13 @@ fn example_version(said: &Conversation) -> Option<String> {
     Some(version.hash())
 }
 
-/// Where the records of an agent on a dataset are in an eval log of a whole job.
+/// Returns the directory of an agent on a dataset in the eval log of a job.
 pub(super) fn place(log: &Path, agent: &str, dataset: &str) -> std::path::PathBuf {
     log.join(agent).join(dataset)
 }
 
-/// Counts the steps of a trial. Whatever follows a response, up to the next one, is one step of the environment:
-/// the answers of all tools that were called, what a user said, or the grading. An agent that is no model takes one step.
+/// Counts the steps of a trial. Everything between two responses is one environment step: tool results, user messages,
+/// or the grading. An agent that is not a model takes one step.
 fn steps(result: &TrialResult, said: Option<&Conversation>) -> Steps {
     let mut steps = Steps::default();
     let started = result.timestamps.agent_execution_started_at.is_some();
@@ -223,18 +223,18 @@ fn steps(result: &TrialResult, said: Option<&Conversation>) -> Steps {
 }
 
 fn usage(result: &TrialResult, said: Option<&Conversation>) -> UsageSummary {
-    let told = result.usage.unwrap_or_default();
+    let reported = result.usage.unwrap_or_default();
     let [prompt_tokens, completion_tokens] =
-        [told.input_tokens, told.output_tokens].map(Option::unwrap_or_default);
+        [reported.input_tokens, reported.output_tokens].map(Option::unwrap_or_default);
     let turns = said.map(|said| said.turns.as_slice()).unwrap_or_default();
     let cached = turns.iter().filter_map(|turn| turn.usage).map(|usage| usage.cache_write_tokens);
     UsageSummary {
         prompt_tokens,
         completion_tokens,
         total_tokens: prompt_tokens.saturating_add(completion_tokens),
-        cached_tokens: told.cached_tokens.unwrap_or_default(),
+        cached_tokens: reported.cached_tokens.unwrap_or_default(),
         cache_creation_tokens: cached.fold(0, u64::saturating_add),
-        total_cost_usd: result.model_cost.or(told.cost_usd).unwrap_or_default(),
+        total_cost_usd: result.model_cost.or(reported.cost_usd).unwrap_or_default(),
         n_llm_calls: said.map_or(0, Conversation::model_calls) as u64,
         unknown: Map::new(),
     }

@@ -1,6 +1,6 @@
-//! What the steps of a trajectory come to.
+//! Counts of the steps of a trajectory.
 
-/// Counts the steps of a trajectory, and keeps its last reward and its first error.
+/// Counts the steps of a trajectory, and records its last reward and its first error.
 ///
 /// ```
 /// let mut steps = rollout::export::eval_log::Steps::default();
@@ -19,13 +19,13 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Adds a step of the agent, with the kind of its error if it failed.
+    /// Adds an agent step, with the type of its error if it failed.
     pub fn agent(&mut self, error_type: Option<&str>) {
         self.agent += 1;
         self.error(error_type);
     }
 
-    /// Adds a step of the environment. The observation that an episode starts with is one.
+    /// Adds an environment step. The initial observation of an episode is one.
     pub fn environment(&mut self, reward: f64, error_type: Option<&str>) {
         self.environment += 1;
         self.reward = reward;
@@ -38,27 +38,27 @@ impl Steps {
         }
     }
 
-    /// How many steps there were.
+    /// The number of steps.
     pub fn n_steps(&self) -> u64 {
         self.agent + self.environment
     }
 
-    /// How many steps were the agent's.
+    /// The number of agent steps.
     pub fn n_agent_steps(&self) -> u64 {
         self.agent
     }
 
-    /// How many steps were the environment's.
+    /// The number of environment steps.
     pub fn n_env_steps(&self) -> u64 {
         self.environment
     }
 
-    /// The reward of the environment's last step; zero if there was none.
+    /// The reward of the last environment step; zero if there is none.
     pub fn reward(&self) -> f64 {
         self.reward
     }
 
-    /// The kind of the first error, whoever's it was.
+    /// The type of the first error of the agent or the environment.
     pub fn error_type(&self) -> Option<&str> {
         self.error_type.as_deref()
     }
@@ -68,7 +68,7 @@ impl Steps {
 mod tests {
     use super::*;
 
-    /// A trajectory as it is made: an observation, then actions and what came of them.
+    /// A trajectory: an observation, then actions and their results.
     fn trajectory(actions: &[(Option<&str>, f64, Option<&str>)]) -> Steps {
         let mut steps = Steps::default();
         steps.environment(0.0, None);

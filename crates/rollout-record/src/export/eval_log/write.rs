@@ -1,4 +1,4 @@
-//! The eval log of a job: made of its directory at any time, or trial by trial while it runs.
+//! Writes the eval log of a job from its directory, or trial by trial while it runs.
 
 use std::{
     io,
@@ -15,23 +15,23 @@ use crate::{
 };
 use rollout_core::name::{AgentName, DatasetName};
 
-/// The directory of an eval log in that of its job.
+/// The directory of the eval log in the job's directory.
 pub const DIRECTORY: &str = "eval-log";
 
-/// What [`write()`] can do otherwise.
+/// Options of [`write()`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EvalLogOptions {
-    /// The names of the fields.
+    /// The field names.
     pub dialect: RecordDialect,
-    /// Whether each experiment has all of its episodes in one file as well, `episodes.jsonl`.
+    /// Whether the episodes of each experiment are also written to one file, `episodes.jsonl`.
     pub jsonl: bool,
 }
 
-/// Writes the records of each agent on each dataset into `<agent>/<dataset>/`.
+/// Writes the records of each agent on each dataset to `<agent>/<dataset>/`.
 ///
-/// What was found out about an episode later stays with it: verifier, findings and fields of other programs are taken
-/// from the records that are there, or from those in the job's own eval log. A directory with the records of another
-/// experiment is refused.
+/// Later additions to a record are kept: the verifier, findings and fields of other programs come from existing records
+/// in the output directory or in the job's own eval log. A directory with the records of another experiment is
+/// rejected.
 pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, ExportError> {
     let log = Log { job: export.job, dir: export.dir().to_owned(), dialect: options.dialect };
     let mut made = Exported::default();
@@ -49,7 +49,7 @@ pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, E
     }
     if unscored > 0 {
         let episodes = if unscored == 1 { "episode that was" } else { "episodes that were" };
-        made.left_out.push(format!("{unscored} {episodes} not scored: these names have no place for them"));
+        made.left_out.push(format!("{unscored} {episodes} not scored, which cube-harness does not support"));
     }
     if options.jsonl {
         for dir in &mut made.files {
@@ -61,7 +61,7 @@ pub fn write(export: &Export<'_>, options: EvalLogOptions) -> Result<Exported, E
     Ok(made)
 }
 
-/// Writes what the job's own eval log lacks: episodes that have no record, or one of an earlier run.
+/// Writes the missing and outdated episodes of the job's own eval log.
 pub fn complete(job: &SavedJob) -> Result<PathBuf, ExportError> {
     let log = Log::own(job);
     for (agent, dataset) in job.groups() {
@@ -78,19 +78,19 @@ pub fn complete(job: &SavedJob) -> Result<PathBuf, ExportError> {
     Ok(log.dir)
 }
 
-/// The eval log of a job that runs.
+/// The eval log of a running job.
 #[derive(Debug)]
 pub struct LiveLog(SavedJob);
 
 impl LiveLog {
-    /// Writes the records of the experiments, and of the episodes of earlier runs that lack theirs.
+    /// Writes the records of the experiments, and the missing records of earlier runs.
     pub fn open(dir: &Path) -> Result<Self, ExportError> {
         let job = SavedJob::open(dir)?;
         complete(&job)?;
         Ok(Self(job))
     }
 
-    /// Writes the record of a trial that ended. If the trial is an example, this is its row.
+    /// Writes the record of a finished trial. `row` is the row of an example.
     pub fn trial(&self, trial: &SavedTrial, row: Option<&[u8]>) -> Result<(), ExportError> {
         let said = match row {
             Some(row) => serde_json::from_slice(row).ok().map(rollout_core::row::RolloutOutput::into),
@@ -101,7 +101,7 @@ impl LiveLog {
     }
 }
 
-/// A directory that the records of a job go to.
+/// An output directory for records.
 struct Log<'a> {
     job: &'a SavedJob,
     dir: PathBuf,
@@ -113,15 +113,15 @@ impl<'a> Log<'a> {
         Self { job, dir: job.path().join(DIRECTORY), dialect: RecordDialect::default() }
     }
 
-    /// The directories in which records of the same job may be: this one first.
+    /// The directories with records of the same job. The output directory comes first.
     fn places(&self) -> [PathBuf; 2] {
         [self.dir.clone(), self.job.path().join(DIRECTORY)]
     }
 
     fn experiment(&self, agent: &str, dataset: &str) -> Result<(), ExportError> {
-        // The journal of a job from elsewhere may hold any text.
+        // The journal of an untrusted job may contain any text.
         if AgentName::new(agent).is_err() || DatasetName::new(dataset).is_err() {
-            let reason = format!("{agent:?} and {dataset:?} cannot both be names of directories");
+            let reason = format!("{agent:?} or {dataset:?} is not a valid directory name");
             return Err(ExportError::Nothing { path: self.job.path().to_owned(), reason });
         }
         let mut record = Records(self.job).experiment(agent, dataset);
@@ -146,11 +146,11 @@ impl<'a> Log<'a> {
         Ok(record.save_as(&dir, self.dialect)?)
     }
 
-    /// Writes the record of a trial. Returns whether the names of its fields can hold it.
+    /// Writes the record of a trial. Returns whether the field names support it.
     fn episode(&self, trial: &SavedTrial, said: Option<&Conversation>) -> Result<bool, ExportError> {
         let mut record = Records(self.job).episode(trial, said)?;
         let mut earlier = self.places().into_iter().filter_map(|log| self.episode_at(&log, trial));
-        // What was found out about another run of the trial is not about this one.
+        // Findings about another run of the trial do not apply to this one.
         if let Some(earlier) = earlier.find(|earlier| earlier.timestamp == record.timestamp) {
             record.verifier = earlier.verifier.or(record.verifier);
             record.findings = earlier.findings;
@@ -163,7 +163,7 @@ impl<'a> Log<'a> {
             .save_as(&place(&self.dir, trial.id.agent.as_str(), trial.id.dataset.as_str()), self.dialect)?)
     }
 
-    /// The record of a trial in an eval log, if it has one that can be read.
+    /// Returns the record of a trial in an eval log, if there is a valid one.
     fn episode_at(&self, log: &Path, trial: &SavedTrial) -> Option<EpisodeRecord> {
         let dir = place(log, trial.id.agent.as_str(), trial.id.dataset.as_str());
         EpisodeRecord::load(&dir, &trial.name()).ok()

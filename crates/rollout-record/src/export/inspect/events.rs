@@ -1,4 +1,4 @@
-//! The transcript of a sample: what happened, in order and with times.
+//! The transcript of a sample: its events in order and with times.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -13,17 +13,17 @@ use rollout_core::{
     response::TokenUsage,
 };
 
-/// Times as Inspect writes them.
+/// Formats a time as Inspect does.
 pub(super) fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S%.6f+00:00").to_string()
 }
 
-/// An error as Inspect has it.
+/// Converts an error to Inspect's form.
 pub(super) fn error(message: &str, details: &str) -> Value {
     json!({"message": message, "traceback": details, "traceback_ansi": details})
 }
 
-/// A transcript as it grows.
+/// A transcript under construction.
 pub(super) struct Transcript<'a> {
     sample: &'a str,
     began: Timestamp,
@@ -32,18 +32,18 @@ pub(super) struct Transcript<'a> {
 }
 
 impl<'a> Transcript<'a> {
-    /// Starts the transcript of a sample, by its unique id.
+    /// Starts the transcript of a sample with this unique id.
     pub(super) fn new(sample: &'a str, trial: &SavedTrial) -> Self {
         let began = trial.result.timestamps.started_at;
         Self { sample, began, now: began, events: Vec::new() }
     }
 
-    /// The events so far.
+    /// Returns the events.
     pub(super) fn events(self) -> Vec<Value> {
         self.events
     }
 
-    /// Goes to a moment.
+    /// Sets the current time.
     pub(super) fn at(&mut self, moment: Option<Timestamp>) {
         self.now = moment.unwrap_or(self.now);
     }
@@ -52,7 +52,7 @@ impl<'a> Transcript<'a> {
         self.now = later(self.now, seconds);
     }
 
-    /// Adds an event, which goes on for some time if that is known.
+    /// Adds an event, with its duration if known.
     pub(super) fn add(&mut self, kind: &str, fields: Value, seconds: Option<f64>) {
         let mut event = Map::new();
         event.insert("uuid".to_owned(), format!("{}-e{}", self.sample, self.events.len()).into());
@@ -71,8 +71,8 @@ impl<'a> Transcript<'a> {
         self.events.push(event.into());
     }
 
-    /// Adds what a model and its tools did. The messages are those of the conversation, in Inspect's form; the
-    /// transcript refers to them, because every response is to all that came before.
+    /// Adds the events of a model and its tools. `messages` are those of the conversation in Inspect's form. The
+    /// transcript refers to them, because every response answers all earlier messages.
     pub(super) fn conversation(&mut self, conversation: &Conversation, messages: &[Value], model: &str) {
         let tools: Value = conversation.tools.iter().map(tool).collect();
         let mut calls: &[ToolCall] = &[];
@@ -112,7 +112,7 @@ impl<'a> Transcript<'a> {
     }
 }
 
-/// The last response of a conversation, as what came out of it.
+/// Returns the last response of a conversation as the output of the sample.
 pub(super) fn last_output(conversation: &Conversation, messages: &[Value], model: &str) -> Value {
     let of_model = |message: &Message| matches!(message.role, Role::Assistant | Role::Text);
     match conversation.completion.iter().rposition(|message| of_model(message)) {
@@ -125,7 +125,7 @@ pub(super) fn last_output(conversation: &Conversation, messages: &[Value], model
     }
 }
 
-/// What stands where nothing came out.
+/// Returns the output of a sample without a response.
 pub(super) fn no_output(model: &str) -> Value {
     json!({"model": model, "choices": [], "completion": ""})
 }

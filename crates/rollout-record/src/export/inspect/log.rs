@@ -1,4 +1,4 @@
-//! One `.eval` file, from its first byte to its last.
+//! Writes one `.eval` file.
 
 use std::{
     fs::File,
@@ -29,11 +29,12 @@ use rollout_core::result;
 /// The version of the format.
 const VERSION: u32 = 2;
 
-/// Scores of more names than these are in the samples only: a task could name a new one in every trial.
+/// The maximum number of score names in the header. Others are only in the samples, because a task could use a new name
+/// in every trial.
 const MAX_SCORES: usize = 64;
 
-/// Files of the archive from this size on are written in the form for more than 4 GiB, which not every reader knows.
-/// Far from the bound, because what cannot be compressed grows a little.
+/// Archive members from this size on use the format for more than 4 GiB, which some readers do not support. It is well
+/// below 4 GiB, because data that cannot be compressed grows a little.
 const LARGE_MEMBER: u64 = 1 << 31;
 
 /// A log that is being written.
@@ -46,22 +47,22 @@ pub(super) struct Log<'a> {
     created: Timestamp,
     path: PathBuf,
     zip: ZipWriter<StreamWriter<NewFile>>,
-    /// The summaries wait here, because a zip archive is written one file after the other.
+    /// The summaries, kept in a temporary file, because a zip archive is written one member after the other.
     summaries: BufWriter<File>,
     totals: Totals,
 }
 
-/// What is known of the samples so far.
+/// Totals over the samples so far.
 #[derive(Default)]
 struct Totals {
     samples: u64,
     failed: u64,
     solved: u64,
-    /// The same trials as a job counts them.
+    /// The same trials, counted as in a job's result.
     trials: result::Totals,
     usage: Option<ModelUsage>,
     ended_at: Option<Timestamp>,
-    /// By the name of the score; the tasks by their numbers.
+    /// By the name of the score. Tasks are identified by their index.
     scores: IndexMap<String, Clusters<usize>>,
 }
 
@@ -73,7 +74,7 @@ struct Reduction<'a> {
     samples: Tasks<'a>,
 }
 
-/// The tasks one by one: there may be very many.
+/// The tasks one by one, because there may be very many.
 struct Tasks<'a> {
     job: &'a SavedJob,
     scores: &'a Clusters<usize>,
@@ -89,7 +90,7 @@ impl Serialize for Tasks<'_> {
 }
 
 impl<'a> Log<'a> {
-    /// Starts the log of an agent, which is that model, on a dataset.
+    /// Creates the log of an agent with this model on a dataset.
     pub(super) fn create(
         export: &Export<'a>,
         agent: &str,
@@ -123,12 +124,12 @@ impl<'a> Log<'a> {
         Ok(log)
     }
 
-    /// Whether it is that agent's on that dataset.
+    /// Whether the log belongs to this agent and dataset.
     pub(super) fn is_of(&self, agent: &str, dataset: &str) -> bool {
         self.agent == agent && self.dataset == dataset
     }
 
-    /// What names it among all logs.
+    /// Returns the unique id of the log.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
@@ -146,7 +147,7 @@ impl<'a> Log<'a> {
         Ok(())
     }
 
-    /// Writes what is known once all samples are there, and puts the file in its place.
+    /// Writes the header and the summaries, and finishes the file.
     pub(super) fn finish(mut self) -> Result<PathBuf, ExportError> {
         self.summaries.write_all(b"]").map_err(|source| self.failed(source))?;
         for name in ["_journal/summaries/1.json", "summaries.json"] {
@@ -173,7 +174,7 @@ impl<'a> Log<'a> {
         ExportError::Write { path: self.path.clone(), source }
     }
 
-    /// Writes one file of the archive.
+    /// Writes a member of the archive.
     fn member(
         &mut self,
         name: &str,
@@ -197,7 +198,7 @@ impl<'a> Log<'a> {
         written.map_err(|source| self.failed(source))
     }
 
-    /// What was to be done.
+    /// Returns the specification of the evaluation.
     fn spec(&self) -> Value {
         let header = self.job.header();
         let provenance = self.job.runs().last().and_then(|run| run.provenance.as_deref());
@@ -245,7 +246,7 @@ impl<'a> Log<'a> {
         json!({"name": "plan", "steps": [{"solver": self.agent, "params": {}, "params_passed": {}}], "config": {}})
     }
 
-    /// What came of it.
+    /// Returns the header with the results.
     fn header(&self) -> Value {
         let (job, totals) = (self.job, &self.totals);
         let planned = self.tasks().count() as u64 * u64::from(job.header().attempts);
@@ -299,19 +300,19 @@ impl Totals {
         }
     }
 
-    /// The scores of each task over its attempts.
+    /// Returns the scores of each task over its attempts.
     fn reductions<'a>(&'a self, job: &'a SavedJob) -> Vec<Reduction<'a>> {
         let reduction =
             |(name, scores)| Reduction { scorer: name, reducer: "mean", samples: Tasks { job, scores } };
         self.scores.iter().map(reduction).collect()
     }
 
-    /// The metrics of a score: over all attempts, as `result.json` has them, and with attempts at one task taken
-    /// together for the standard error.
+    /// Returns the metrics of a score: over all attempts, as in `result.json`, with a standard error that treats the
+    /// attempts of a task as a cluster.
     fn score(&self, name: &str, score: &Clusters<usize>) -> Value {
         let all = score.all();
         let mut metrics = serde_json::Map::new();
-        // A number that does not exist is no metric: the standard error of a single task is not 0.
+        // A metric that does not exist is omitted: the standard error of a single task is not 0.
         let mut metric = |name: &str, value: Option<f64>, params: Value| {
             if let Some(value) = value {
                 metrics.insert(name.to_owned(), json!({"name": name, "value": value, "params": params}));
@@ -337,12 +338,12 @@ fn json_to(file: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(file, value).map_err(io::Error::from)
 }
 
-/// A moment to the second, as headers have it.
+/// Formats a time in whole seconds, as in headers.
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S+00:00").to_string()
 }
 
-/// A word between the underscores of a file's name.
+/// Replaces characters that separate the parts of a file name.
 fn in_name(word: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || c == '.' || c == '-' { c } else { '-' };
     word.chars().map(plain).collect()

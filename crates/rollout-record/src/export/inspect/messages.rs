@@ -1,7 +1,6 @@
-//! Messages and tools in Inspect's form.
+//! Converts messages and tools to Inspect's form.
 //!
-//! Inspect refuses a whole log for one field of the wrong type, so nothing that a model, a tool or a server made goes
-//! in unchecked.
+//! Inspect rejects a whole log for one field of the wrong type, so all data of models, tools and servers is checked.
 
 use serde_json::{Map, Value, json};
 
@@ -11,10 +10,10 @@ use crate::{
 };
 use rollout_core::message::{Content, Message, Role, ToolCall, ToolDef};
 
-/// The types that a JSON schema may name.
+/// The types of a JSON schema.
 const TYPES: [&str; 7] = ["string", "integer", "number", "boolean", "array", "object", "null"];
 
-/// All messages of a conversation. Their ids are this one and their place.
+/// Converts all messages of a conversation. Their ids are `sample` and their index.
 pub(super) fn messages(conversation: &Conversation, sample: &str, model: &str) -> Vec<Value> {
     let prompt = conversation.prompt.len();
     let mut calls: &[ToolCall] = &[];
@@ -89,7 +88,7 @@ fn content(message: &Message) -> Value {
     parts.into()
 }
 
-/// What is said, as the result of a tool may be it too.
+/// Converts content, also that of a tool result.
 pub(super) fn result(content: &Content) -> Value {
     match content {
         Content::Text(text) => text.as_str().into(),
@@ -117,7 +116,7 @@ fn call(call: &ToolCall) -> Value {
     value
 }
 
-/// The arguments of a call; what is no object is kept as text.
+/// Returns the arguments of a call. Arguments that are not an object are kept as text.
 pub(super) fn arguments(call: &ToolCall) -> Value {
     match chat::arguments(call) {
         Some(arguments) => arguments.into(),
@@ -125,7 +124,7 @@ pub(super) fn arguments(call: &ToolCall) -> Value {
     }
 }
 
-/// A tool, as a model is told of it.
+/// Converts a tool definition.
 pub(super) fn tool(tool: &ToolDef) -> Value {
     let mut parameters = match schema(&tool.parameters) {
         Value::Object(parameters) => parameters,
@@ -137,7 +136,7 @@ pub(super) fn tool(tool: &ToolDef) -> Value {
     json!({"name": tool.name, "description": tool.description, "parameters": parameters})
 }
 
-/// What of a JSON schema Inspect has a place for.
+/// Keeps the parts of a JSON schema that Inspect supports.
 fn schema(schema: &Value) -> Value {
     let named = |value: &Value| value.as_str().is_some_and(|kind| TYPES.contains(&kind));
     let texts = |value: &Value| value.as_array().is_some_and(|texts| texts.iter().all(Value::is_string));

@@ -1,7 +1,7 @@
-//! Logs that Inspect reads and its viewer opens: an `.eval` file for each agent on each dataset.
+//! Logs for Inspect and its viewer: an `.eval` file for each agent on each dataset.
 //!
-//! Such a file is a zip archive with a file for each sample, lists of them, and a header with the totals. It is written
-//! from front to back as the trials are read; of those that are written a few numbers are kept.
+//! Such a file is a zip archive with a member for each sample, lists of samples, and a header with the totals. It is
+//! written sequentially while the trials are read. Only a few numbers of each written trial stay in memory.
 
 mod events;
 mod log;
@@ -14,7 +14,7 @@ use self::{log::Log, sample::Trial};
 use super::{Export, ExportError, Exported, chat};
 use rollout_core::text::hex;
 
-/// Writes the logs. Their names are those that Inspect would give them, so its lists find them.
+/// Writes the logs. Their names follow Inspect's naming scheme, so that Inspect can list them.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     let job = export.job;
     let mut made = Exported::default();
@@ -38,7 +38,7 @@ pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
     Ok(made)
 }
 
-/// An identifier that only these words have, and that they have every time.
+/// Returns an id that is always the same for these words, and different for others.
 fn id(words: &[&str]) -> String {
     let mut hash = Sha256::new();
     for word in words {

@@ -18,13 +18,13 @@ use rollout_core::{
     text::cut,
 };
 
-/// The name of the score that is the trial's reward.
+/// The name of the score with the trial's reward.
 pub(super) const REWARD: &str = "reward";
 
-/// How much of a text is in a summary.
+/// The maximum length of a text in a summary.
 const SUMMARY_CHARS: usize = 1_000;
 
-/// A trial with what was said in it.
+/// A trial with its conversation.
 pub(super) struct Trial<'a> {
     pub(super) saved: &'a SavedTrial,
     conversation: Option<Conversation>,
@@ -32,11 +32,11 @@ pub(super) struct Trial<'a> {
     commit: Option<&'a str>,
     content_hash: Option<&'a str>,
     model: &'a str,
-    /// Names the sample among all samples of all logs.
+    /// The unique id of the sample over all logs.
     uuid: String,
 }
 
-/// A sample, as its file has it.
+/// A sample in its own file.
 #[derive(Serialize)]
 struct Sample<'a> {
     #[serde(flatten)]
@@ -52,14 +52,14 @@ struct Sample<'a> {
     events_data: Pool<'a>,
 }
 
-/// What the transcript refers to.
+/// The messages that the transcript refers to.
 #[derive(Serialize)]
 struct Pool<'a> {
     messages: &'a [Value],
     calls: [(); 0],
 }
 
-/// A sample, as lists of samples have it.
+/// A sample in lists of samples.
 #[derive(Serialize)]
 struct Summary<'a> {
     #[serde(flatten)]
@@ -72,7 +72,7 @@ struct Summary<'a> {
     message_count: usize,
 }
 
-/// What both have.
+/// Fields of both forms.
 #[derive(Serialize)]
 struct Common<'a> {
     id: &'a str,
@@ -91,7 +91,7 @@ struct Common<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Reads what belongs to a trial.
+    /// Reads the data of a trial.
     pub(super) fn read(
         job: &'a SavedJob,
         saved: &'a SavedTrial,
@@ -110,8 +110,8 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// The named scores of the trial: its reward, and what stands beside it. Inspect knows no error beside a score, so a
-    /// trial that failed has none.
+    /// Returns the scores of the trial by name: its reward and its other rewards. Inspect does not support a score
+    /// together with an error, so a failed trial has no scores.
     pub(super) fn scores(&self) -> impl Iterator<Item = (&str, f64)> {
         let result = &self.saved.result;
         let is_failed = self.is_failed();
@@ -123,12 +123,12 @@ impl<'a> Trial<'a> {
             .filter(move |(_, value)| value.is_finite() && !is_failed)
     }
 
-    /// Whether an error kept the trial from a reward.
+    /// Whether an error prevented a reward.
     pub(super) fn is_failed(&self) -> bool {
         self.saved.result.standing() == Standing::Failed
     }
 
-    /// What the model used, in Inspect's form: the tokens that were read do not include those of a cache.
+    /// Returns the token usage in Inspect's form, where input tokens exclude cached tokens.
     pub(super) fn usage(&self) -> Option<ModelUsage> {
         let AgentUsage { input_tokens, output_tokens, cached_tokens, cost_usd } = self.saved.result.usage?;
         let (input, output) = (input_tokens.unwrap_or_default(), output_tokens.unwrap_or_default());
@@ -164,7 +164,7 @@ impl<'a> Trial<'a> {
         serde_json::to_writer(into, &sample)
     }
 
-    /// Writes the line about the sample in lists.
+    /// Writes the summary of the sample.
     pub(super) fn write_summary(&self, into: impl std::io::Write) -> serde_json::Result<()> {
         let result = &self.saved.result;
         let error = result.error.as_ref().filter(|_| self.is_failed());
@@ -210,7 +210,7 @@ impl<'a> Trial<'a> {
         json!({"value": value, "answer": answer})
     }
 
-    /// What was asked, in words.
+    /// Returns the question as text.
     fn question(&self) -> String {
         let asked = self.conversation.as_ref().and_then(|said| said.prompt.last());
         let about = || self.about.as_ref().map(|about| about.instruction.clone());
@@ -218,7 +218,7 @@ impl<'a> Trial<'a> {
         text.or_else(about).unwrap_or_else(|| self.saved.id.task.to_string())
     }
 
-    /// What was asked: in words if that is all, otherwise the messages before the first response.
+    /// Returns the input: as text if possible, otherwise as the messages before the first response.
     fn input(&self, messages: &[Value]) -> Value {
         let prompt = self.conversation.as_ref().map_or(0, |said| said.prompt.len());
         match &messages[..prompt] {
@@ -260,7 +260,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// What went wrong, with its causes where they are known.
+    /// Returns the error, with its causes if known.
     fn error(&self) -> Option<Value> {
         let of_model = self.conversation.as_ref().and_then(|said| said.error.as_ref());
         let chain = of_model.map(|error| error.error_chain_repr.as_str());
@@ -300,7 +300,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// What a model used.
+/// The token usage of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct ModelUsage {
     input_tokens: u64,
@@ -312,7 +312,7 @@ pub(super) struct ModelUsage {
 }
 
 impl ModelUsage {
-    /// Both together.
+    /// Returns the sum.
     pub(super) fn plus(self, other: Self) -> Self {
         let cost = self.total_cost.unwrap_or_default() + other.total_cost.unwrap_or_default();
         Self {

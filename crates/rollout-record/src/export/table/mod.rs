@@ -1,7 +1,7 @@
-//! The tables that are made of a job: one of its trials, and one of the steps of their conversations.
+//! The tables of a job: its trials, and the steps of their conversations.
 //!
-//! The columns are the same in every form of file. They are declared once, each with its type and meaning, in
-//! [`TrialRow::COLUMNS`] and [`StepRow::COLUMNS`].
+//! The columns are the same in every file format. [`TrialRow::COLUMNS`] and [`StepRow::COLUMNS`] declare each column
+//! with its type and meaning.
 
 mod steps;
 mod trials;
@@ -13,8 +13,7 @@ use jiff::Timestamp;
 pub use self::{steps::StepRow, trials::TrialRow};
 use super::{Export, ExportError, Exported, chat};
 
-/// The version of the columns. A column that is added leaves it as it is; one that is gone or means something else
-/// does not.
+/// The version of the columns. A new column does not change it. A removed column or a changed meaning does.
 pub const SCHEMA_VERSION: u32 = 2;
 
 /// A column of a table with rows of the type `R`.
@@ -22,34 +21,34 @@ pub const SCHEMA_VERSION: u32 = 2;
 pub struct Column<R> {
     /// Its name.
     pub name: &'static str,
-    /// What its values are.
+    /// The type of its values.
     pub kind: Kind,
     /// Whether every row has a value.
     pub is_required: bool,
-    /// What it says, for a reader of the tables.
+    /// The meaning, for the documentation.
     pub meaning: &'static str,
     cell: for<'r> fn(&'r R) -> Cell<'r>,
 }
 
-/// What the values of a column are.
+/// The type of the values of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Text.
     Text,
-    /// Text that is a JSON value.
+    /// JSON text.
     Json,
-    /// A whole number of 64 bits with a sign.
+    /// A signed 64-bit integer.
     Integer,
-    /// A floating-point number of 64 bits.
+    /// A 64-bit floating-point number.
     Real,
     /// True or false.
     Boolean,
-    /// A moment.
+    /// A point in time.
     Time,
 }
 
 impl Kind {
-    /// The word for it in documentation.
+    /// The name in the documentation.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -65,17 +64,17 @@ impl Kind {
 /// One value of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell<'a> {
-    /// There is none.
+    /// No value.
     Null,
-    /// Of a column of text or JSON text.
+    /// A value of a text or JSON column.
     Text(Cow<'a, str>),
-    /// Of a column of integers.
+    /// A value of an integer column.
     Integer(i64),
-    /// Of a column of reals.
+    /// A value of a real column.
     Real(f64),
-    /// Of a column of booleans.
+    /// A value of a boolean column.
     Boolean(bool),
-    /// Of a column of times.
+    /// A value of a time column.
     Time(Timestamp),
 }
 
@@ -98,19 +97,19 @@ impl<R> Column<R> {
         Self { name, kind, is_required: false, meaning, cell }
     }
 
-    /// The value that a row has in it.
+    /// Returns the value of a row in this column.
     pub fn cell<'r>(&self, row: &'r R) -> Cell<'r> {
         (self.cell)(row)
     }
 }
 
 impl<'a> Cell<'a> {
-    /// A value as JSON text.
+    /// Converts a value to JSON text.
     fn json(value: &impl serde::Serialize) -> Self {
         serde_json::to_string(value).map_or(Self::Null, |text| Self::Text(text.into()))
     }
 
-    /// A list as JSON text; none if it is empty.
+    /// Converts a list to JSON text; null if it is empty.
     fn json_list<T: serde::Serialize>(values: &[T]) -> Self {
         if values.is_empty() { Self::Null } else { Self::json(&values) }
     }
@@ -182,16 +181,16 @@ impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
     }
 }
 
-/// A file that rows go to.
+/// A file of rows.
 pub(super) trait Table {
     /// Adds a row.
     fn add<R>(&mut self, columns: &[Column<R>], row: &R) -> Result<(), ExportError>;
 
-    /// Ends the file, which is in its place then.
+    /// Finishes the file.
     fn finish(self) -> Result<PathBuf, ExportError>;
 }
 
-/// Fills a table of the trials and one of their steps.
+/// Writes a table of the trials and one of their steps.
 pub(super) fn write<T: Table>(
     export: &Export<'_>,
     mut trials: T,
@@ -222,7 +221,7 @@ pub(super) fn write<T: Table>(
     let mut left_out = Vec::new();
     if silent > 0 {
         left_out.push(format!(
-            "steps of {silent} of the {rows} trials, of which no conversation is kept: what a script does is in its logs"
+            "steps of {silent} of {rows} trials: script agents record no conversation, their output is in the logs"
         ));
     }
     Ok(Exported { files, rows, left_out })

@@ -11,79 +11,79 @@ use rollout_core::{
     result::{AgentUsage, EnvironmentRecord, Standing},
 };
 
-/// One trial, with what the job knows of it.
+/// One trial, with the data that the job has about it.
 #[derive(Debug, Clone, Copy)]
 pub struct TrialRow<'a> {
     /// The job.
     pub job: &'a SavedJob,
     /// The trial.
     pub trial: &'a SavedTrial,
-    /// What its task said when the job was planned, where that is kept.
+    /// The record of its task, if there is one.
     pub about: Option<&'a TaskAbout>,
-    /// What was said in it, where that is kept.
+    /// Its conversation, if it was recorded.
     pub conversation: Option<&'a Conversation>,
-    /// The model, where the agent is one.
+    /// The model, if the agent is one.
     pub model: Option<&'a str>,
 }
 
 impl<'a> TrialRow<'a> {
-    /// All columns, in their order.
+    /// All columns in order.
     pub const COLUMNS: &'a [Column<TrialRow<'a>>] = &[
-        Column::required("job", Kind::Text, "The job", |row| (&row.job.header().job_name).into()),
+        Column::required("job", Kind::Text, "Name of the job", |row| (&row.job.header().job_name).into()),
         Column::required(
             "trial",
             Kind::Text,
-            "Names the trial within its job: `<agent>/<dataset>/<task>__<attempt>`",
+            "Name of the trial in its job: `<agent>/<dataset>/<task>__<attempt>`",
             |row| row.trial.id.to_string().into(),
         ),
-        Column::required("agent", Kind::Text, "Who attempted", |row| row.trial.id.agent.as_str().into()),
-        Column::required("dataset", Kind::Text, "The dataset of the task", |row| {
+        Column::required("agent", Kind::Text, "Name of the agent", |row| row.trial.id.agent.as_str().into()),
+        Column::required("dataset", Kind::Text, "Dataset of the task", |row| {
             row.trial.id.dataset.as_str().into()
         }),
-        Column::required("task", Kind::Text, "The task, example or question", |row| {
+        Column::required("task", Kind::Text, "Task, example or question", |row| {
             row.trial.id.task.as_str().into()
         }),
-        Column::required("attempt", Kind::Integer, "Which attempt, from 1", |row| {
+        Column::required("attempt", Kind::Integer, "Number of the attempt, from 1", |row| {
             row.trial.id.attempt.into()
         }),
         Column::required(
             "run",
             Kind::Integer,
-            "Which run of the job finished it: 1 the first, more after a resume",
+            "Run of the job that finished the trial: 1 for the first, more after a resume",
             |row| (row.trial.run + 1).into(),
         ),
         Column::required(
             "standing",
             Kind::Text,
-            "`completed`, or `failed` if an error kept it from a reward",
+            "`completed`, or `failed` if an error prevented a reward",
             |row| standing(row.trial.result.standing()).into(),
         ),
-        Column::optional("reward", Kind::Real, "The score", |row| row.trial.result.reward.into()),
+        Column::optional("reward", Kind::Real, "Reward", |row| row.trial.result.reward.into()),
         Column::required(
             "pass_threshold",
             Kind::Real,
-            "The least reward that counts as solved in the dataset",
+            "Minimum reward of a solved trial in the dataset",
             |row| row.trial.result.pass_threshold.into(),
         ),
         Column::optional(
             "solved",
             Kind::Boolean,
-            "Whether the reward reaches `pass_threshold`; null without one",
+            "Whether the reward is at least `pass_threshold`; null without a reward",
             |row| row.trial.result.is_solved().into(),
         ),
         Column::optional(
             "rewards",
             Kind::Json,
-            "Further scores by name, or the metrics of a rollout",
+            "Other rewards by name, or the metrics of a rollout",
             |row| {
                 let rewards = &row.trial.result.rewards;
                 if rewards.is_empty() { Cell::Null } else { Cell::json(rewards) }
             },
         ),
-        Column::optional("error_type", Kind::Text, "The kind of error", |row| {
+        Column::optional("error_type", Kind::Text, "Type of the error", |row| {
             row.trial.result.error.as_ref().map(|error| error.kind.as_str()).into()
         }),
-        Column::optional("error_message", Kind::Text, "What went wrong", |row| {
+        Column::optional("error_message", Kind::Text, "Error message", |row| {
             row.trial.result.error.as_ref().map(|error| &error.message).into()
         }),
         Column::required("total_sec", Kind::Real, "Seconds from start to end", |row| {
@@ -92,7 +92,7 @@ impl<'a> TrialRow<'a> {
         Column::optional(
             "environment_setup_sec",
             Kind::Real,
-            "Seconds for image, start and first copies",
+            "Seconds for the image, the start and the first copies",
             |row| row.trial.result.durations.environment_setup_sec.into(),
         ),
         Column::optional("agent_setup_sec", Kind::Real, "Seconds of the install script", |row| {
@@ -107,130 +107,139 @@ impl<'a> TrialRow<'a> {
         Column::optional("verifier_sec", Kind::Real, "Seconds of the tests, or of scoring", |row| {
             row.trial.result.durations.verifier_sec.into()
         }),
-        Column::required("started_at", Kind::Time, "When it started", |row| {
+        Column::required("started_at", Kind::Time, "Start of the trial", |row| {
             row.trial.result.timestamps.started_at.into()
         }),
         Column::optional(
             "environment_setup_started_at",
             Kind::Time,
-            "When work on the environment started",
+            "Start of the environment setup",
             |row| row.trial.result.timestamps.environment_setup_started_at.into(),
         ),
         Column::optional(
             "environment_setup_ended_at",
             Kind::Time,
-            "When the environment was ready, or failed",
+            "End of the environment setup, successful or not",
             |row| row.trial.result.timestamps.environment_setup_ended_at.into(),
         ),
-        Column::optional("agent_setup_started_at", Kind::Time, "When the install script started", |row| {
+        Column::optional("agent_setup_started_at", Kind::Time, "Start of the install script", |row| {
             row.trial.result.timestamps.agent_setup_started_at.into()
         }),
-        Column::optional("agent_setup_ended_at", Kind::Time, "When the install script ended", |row| {
+        Column::optional("agent_setup_ended_at", Kind::Time, "End of the install script", |row| {
             row.trial.result.timestamps.agent_setup_ended_at.into()
         }),
-        Column::optional("agent_execution_started_at", Kind::Time, "When the agent started", |row| {
+        Column::optional("agent_execution_started_at", Kind::Time, "Start of the agent", |row| {
             row.trial.result.timestamps.agent_execution_started_at.into()
         }),
-        Column::optional("agent_execution_ended_at", Kind::Time, "When the agent ended", |row| {
+        Column::optional("agent_execution_ended_at", Kind::Time, "End of the agent", |row| {
             row.trial.result.timestamps.agent_execution_ended_at.into()
         }),
-        Column::optional("verifier_started_at", Kind::Time, "When verification started", |row| {
+        Column::optional("verifier_started_at", Kind::Time, "Start of verification", |row| {
             row.trial.result.timestamps.verifier_started_at.into()
         }),
-        Column::optional("verifier_ended_at", Kind::Time, "When verification ended", |row| {
+        Column::optional("verifier_ended_at", Kind::Time, "End of verification", |row| {
             row.trial.result.timestamps.verifier_ended_at.into()
         }),
-        Column::required("ended_at", Kind::Time, "When it ended", |row| {
+        Column::required("ended_at", Kind::Time, "End of the trial", |row| {
             row.trial.result.timestamps.ended_at.into()
         }),
-        Column::required("cost_usd", Kind::Real, "What is known of the costs, in US dollars", |row| {
+        Column::required("cost_usd", Kind::Real, "Known costs in US dollars", |row| {
             row.trial.result.cost.into()
         }),
-        Column::required("environment_cost_usd", Kind::Real, "Of it, the environment", |row| {
+        Column::required("environment_cost_usd", Kind::Real, "Part of the environment", |row| {
             row.trial.result.environment_cost.into()
         }),
-        Column::optional("model_cost_usd", Kind::Real, "Of it, the model, where the agent told", |row| {
-            row.trial.result.model_cost.into()
-        }),
+        Column::optional(
+            "model_cost_usd",
+            Kind::Real,
+            "Part of the model, if the agent reported it",
+            |row| row.trial.result.model_cost.into(),
+        ),
         Column::optional(
             "input_tokens",
             Kind::Integer,
-            "Tokens sent to the model, where the agent told",
+            "Tokens sent to the model, if the agent reported them",
             |row| row.usage().input_tokens.into(),
         ),
-        Column::optional("output_tokens", Kind::Integer, "Tokens received from it", |row| {
+        Column::optional("output_tokens", Kind::Integer, "Tokens received from the model", |row| {
             row.usage().output_tokens.into()
         }),
-        Column::optional("cached_tokens", Kind::Integer, "Of those sent, the ones from a cache", |row| {
+        Column::optional("cached_tokens", Kind::Integer, "Tokens sent that were read from a cache", |row| {
             row.usage().cached_tokens.into()
         }),
-        Column::required("tries", Kind::Integer, "How many tries the infrastructure needed", |row| {
-            row.trial.result.tries.into()
-        }),
-        Column::required("agent_starts", Kind::Integer, "How many of the tries started the agent", |row| {
+        Column::required(
+            "tries",
+            Kind::Integer,
+            "Number of tries, more than 1 after infrastructure failures",
+            |row| row.trial.result.tries.into(),
+        ),
+        Column::required("agent_starts", Kind::Integer, "Number of tries that started the agent", |row| {
             row.trial.result.agent_starts.into()
         }),
-        Column::optional("provider", Kind::Text, "Who provided the environment; null without one", |row| {
-            row.environment().map(|environment| &environment.provider).into()
-        }),
-        Column::optional("environment_id", Kind::Text, "The provider's name for the environment", |row| {
+        Column::optional(
+            "provider",
+            Kind::Text,
+            "Provider of the environment; null without an environment",
+            |row| row.environment().map(|environment| &environment.provider).into(),
+        ),
+        Column::optional("environment_id", Kind::Text, "Id of the environment at its provider", |row| {
             row.environment().map(|environment| &environment.id).into()
         }),
-        Column::optional("image", Kind::Text, "The image it was made from", |row| {
+        Column::optional("image", Kind::Text, "Image of the environment", |row| {
             row.environment().map(|environment| &environment.image).into()
         }),
-        Column::optional("network", Kind::Text, "The network it had", |row| {
+        Column::optional("network", Kind::Text, "Network of the environment", |row| {
             row.environment().map(|environment| &environment.network).into()
         }),
-        Column::optional("enforced_limits", Kind::Json, "The limits that really held", |row| {
+        Column::optional("enforced_limits", Kind::Json, "Limits that were enforced", |row| {
             row.environment().map_or(Cell::Null, |environment| Cell::json(&environment.enforced))
         }),
         Column::optional(
             "agent_snapshot",
             Kind::Text,
-            "The snapshot of the install that it was started from",
+            "Snapshot of the agent's install that was used",
             |row| row.environment().and_then(|environment| environment.agent_snapshot.as_ref()).into(),
         ),
         Column::optional(
             "model",
             Kind::Text,
-            "The server's name for the model; null if the agent is a script",
+            "Name of the model on its server; null if the agent is a script",
             |row| row.model.into(),
         ),
-        Column::optional("stop_condition", Kind::Text, "What ended the conversation", |row| {
+        Column::optional("stop_condition", Kind::Text, "Stop condition of the conversation", |row| {
             row.conversation.and_then(|said| said.stop_condition.as_ref()).into()
         }),
         Column::optional(
             "is_truncated",
             Kind::Boolean,
-            "Whether the model was cut off; null without a conversation",
+            "Whether a response was truncated; null without a conversation",
             |row| row.conversation.map(|said| said.is_truncated).into(),
         ),
         Column::optional(
             "n_turns",
             Kind::Integer,
-            "Responses of the model; null without a conversation",
+            "Number of responses; null without a conversation",
             |row| row.conversation.map(Conversation::responses).into(),
         ),
         Column::optional(
             "n_tool_calls",
             Kind::Integer,
-            "Tools that it called; null without a conversation",
+            "Number of tool calls; null without a conversation",
             |row| row.conversation.map(tool_calls).into(),
         ),
-        Column::optional("category", Kind::Text, "The task's category", |row| {
+        Column::optional("category", Kind::Text, "Category of the task", |row| {
             row.about.and_then(|about| about.category.as_ref()).into()
         }),
-        Column::optional("difficulty", Kind::Text, "The task's difficulty", |row| {
+        Column::optional("difficulty", Kind::Text, "Difficulty of the task", |row| {
             row.about.and_then(|about| about.difficulty.as_ref()).into()
         }),
-        Column::optional("tags", Kind::Json, "The task's tags", |row| {
+        Column::optional("tags", Kind::Json, "Tags of the task", |row| {
             row.about.map_or(Cell::Null, |about| Cell::json_list(&about.tags))
         }),
-        Column::optional("task_source", Kind::Text, "The `source` of task.toml", |row| {
+        Column::optional("task_source", Kind::Text, "`source` of task.toml", |row| {
             row.about.and_then(|about| about.source.as_ref()).into()
         }),
-        Column::optional("task_metadata", Kind::Json, "All of the task's `[metadata]`", |row| {
+        Column::optional("task_metadata", Kind::Json, "`[metadata]` of the task", |row| {
             match row.about.map(|about| &about.metadata) {
                 Some(metadata) if !metadata.is_empty() => Cell::json(metadata),
                 _ => Cell::Null,
@@ -239,49 +248,44 @@ impl<'a> TrialRow<'a> {
         Column::optional(
             "task_version_hash",
             Kind::Text,
-            "The hash of all that the task's results depend on",
+            "Hash of everything that the task's results depend on",
             |row| row.about.and_then(|about| about.version_hash.as_ref()).into(),
         ),
-        Column::optional("content_hash", Kind::Text, "The hash of the task's files", |row| {
+        Column::optional("content_hash", Kind::Text, "Hash of the task's files", |row| {
             row.job.task(row.trial).content_hash.as_ref().into()
         }),
-        Column::optional("git_commit", Kind::Text, "The commit that the task was taken from", |row| {
+        Column::optional("git_commit", Kind::Text, "Git commit of the task", |row| {
             row.job.task(row.trial).git_commit_id.as_ref().into()
         }),
         Column::optional(
             "example_id",
             Kind::Integer,
-            "The number of the example or question; null for tasks",
+            "Number of the example or question; null for tasks",
             |row| row.job.task(row.trial).example_id.into(),
         ),
-        Column::required("config_hash", Kind::Text, "The hash of the job's configuration", |row| {
+        Column::required("config_hash", Kind::Text, "Hash of the job's configuration", |row| {
             (&row.job.header().config_hash).into()
         }),
-        Column::optional("rollout_version", Kind::Text, "The version of Rollout that ran it", |row| {
+        Column::optional("rollout_version", Kind::Text, "Version of Rollout that ran the trial", |row| {
             row.provenance().map(|provenance| &provenance.rollout_version).into()
         }),
-        Column::optional("agent_install_hash", Kind::Text, "The hash of what the agent installs", |row| {
+        Column::optional("agent_install_hash", Kind::Text, "Hash of the agent's install", |row| {
             let agent = row.trial.id.agent.as_str();
             row.provenance().and_then(|provenance| provenance.agent_install_hashes.get(agent)).into()
         }),
-        Column::optional(
-            "job_git_commit",
-            Kind::Text,
-            "The commit of the repository that holds the job file",
-            |row| row.git().map(|git| &git.commit).into(),
-        ),
+        Column::optional("job_git_commit", Kind::Text, "Git commit of the job file's repository", |row| {
+            row.git().map(|git| &git.commit).into()
+        }),
         Column::optional(
             "job_git_is_dirty",
             Kind::Boolean,
-            "Whether it had changes that were not committed",
+            "Whether that repository had uncommitted changes",
             |row| row.git().map(|git| git.is_dirty).into(),
         ),
-        Column::optional("survivors", Kind::Json, "Commands that the agent left running", |row| {
+        Column::optional("survivors", Kind::Json, "Commands that still ran after the agent ended", |row| {
             Cell::json_list(&row.trial.result.survivors)
         }),
-        Column::optional("notes", Kind::Json, "What else a reader should know", |row| {
-            Cell::json_list(&row.trial.result.notes)
-        }),
+        Column::optional("notes", Kind::Json, "Notes", |row| Cell::json_list(&row.trial.result.notes)),
     ];
 
     fn usage(&self) -> AgentUsage {

@@ -1,8 +1,8 @@
-//! A row as verifiers 0.1.14 writes it itself.
+//! A row in the form that verifiers 0.1.14 writes.
 //!
-//! It reads the same as ours but for these: calls of tools in a conversation are texts of JSON, times are spans of
-//! seconds, what is none is left out of messages, and the tokens of a response have their masks. `attempt`, `task` and
-//! `message` are ours, and stay: the original keeps what it does not know.
+//! It differs from our rows in these points: tool calls in a conversation are JSON texts, times are spans of seconds,
+//! missing values are omitted from messages, and the tokens of a response have masks. `attempt`, `task` and `message`
+//! are additional fields, which verifiers keeps.
 
 use rollout_core::{
     python_json::{PythonJson, Spacing},
@@ -10,13 +10,13 @@ use rollout_core::{
 };
 use serde_json::{Map, Value, json};
 
-/// Reasons to stop that the original knows. Of others it says nothing.
+/// Stop reasons that verifiers knows. Others become null.
 const FINISH_REASONS: [&str; 3] = ["stop", "length", "tool_calls"];
 
-/// What `json.dumps` writes when it is given a value alone.
+/// The format of Python's `json.dumps` without options.
 const DUMPS: PythonJson = PythonJson { sort_keys: false, ensure_ascii: true, spacing: Spacing::Spaces };
 
-/// The row of the original.
+/// Converts a row.
 pub(super) fn original(row: &RolloutOutput) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(row)?;
     value["timing"] = timing(row);
@@ -34,8 +34,8 @@ fn list<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Val
     value.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Times as spans of seconds. Those that the original measured are kept as they are; of our own only the lengths of
-/// the parts are known, so the phases are laid behind one another.
+/// Converts times to spans of seconds. Spans measured by verifiers are unchanged. Our own rows contain only durations,
+/// so the phases are placed one after the other.
 fn timing(row: &RolloutOutput) -> Value {
     let Timing { start_time, generation_ms, scoring_ms, total_ms } = row.timing;
     let span =
@@ -57,7 +57,7 @@ fn timing(row: &RolloutOutput) -> Value {
     timing
 }
 
-/// Writes the calls of a message as texts, and what it says as one.
+/// Converts the tool calls and the content of a message to text.
 fn text_calls(message: &mut Value) {
     let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) else { return };
     for call in calls {
@@ -68,7 +68,7 @@ fn text_calls(message: &mut Value) {
     }
 }
 
-/// Leaves out what a message does not have. Only a model may say nothing.
+/// Removes missing fields of a message. Only a model's message may have no content.
 fn plain_message(message: &mut Value) {
     let Value::Object(message) = message else { return };
     let by_model = message.get("role").is_some_and(|role| role == "assistant");
@@ -78,7 +78,7 @@ fn plain_message(message: &mut Value) {
     message.retain(|_, value| !value.is_null());
 }
 
-/// One turn.
+/// Converts a turn.
 fn step(step: &mut Value) {
     for key in ["prompt", "completion"] {
         list(step, key).for_each(plain_message);
@@ -90,7 +90,7 @@ fn step(step: &mut Value) {
         masks(tokens);
     }
     plain_message(message);
-    // These two have no default in the original.
+    // These two fields have no default in verifiers.
     if let Value::Object(message) = message {
         let reason = message.entry("finish_reason").or_insert(Value::Null);
         if !FINISH_REASONS.iter().any(|known| *reason == *known) {
@@ -100,7 +100,7 @@ fn step(step: &mut Value) {
     }
 }
 
-/// The loss is to see what the model wrote, and nothing that it was shown.
+/// Adds the masks: tokens of the model count in the loss, tokens of the prompt do not.
 fn masks(tokens: &mut Map<String, Value>) {
     tokens.retain(|_, value| !value.is_null());
     for (ids, mask, bit) in [("prompt_ids", "prompt_mask", 0), ("completion_ids", "completion_mask", 1)] {

@@ -21,9 +21,9 @@ async fn a_wrong_token_is_told_once_and_never_repeated() {
     let push = Push::directory(REPO.parse().unwrap(), dir.path()).await.unwrap();
     let error = hub.push(&push, &mut |_| {}).await.unwrap_err();
     // The server repeats the token in its answer.
-    insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub does not accept the token: Invalid credentials: Bearer [redacted]");
+    insta::assert_snapshot!(told(&error), @"cannot read the user of the token: the hub rejected the token: Invalid credentials: Bearer [redacted]");
     assert!(!format!("{error:?}").contains("hf_wrong"), "{error:?}");
-    assert_eq!(error.hint(), Some("check that HF_TOKEN is valid and may write to the dataset"));
+    assert_eq!(error.hint(), Some("check that HF_TOKEN is valid and has write access to the dataset"));
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -70,7 +70,7 @@ async fn a_hub_that_wants_hours_of_rest_is_not_waited_for() {
     let (server, dir) =
         (HubServer::start().fault(Fault::once("/commit/", Trouble::Status(429, Some(3600)))), files());
     let error = push(&server, REPO, dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub wants to be asked again in 3600 s");
+    insta::assert_snapshot!(told(&error), @"cannot commit to tester/results: the hub asks to retry in 3600 s");
     // What has arrived is not sent again.
     push(&server, REPO, dir.path()).await.unwrap();
     check(&server, REPO, dir.path());
@@ -133,7 +133,7 @@ async fn an_answer_that_makes_no_sense_is_told() {
     let server = rollout_testkit::FileServer::new(dir.path());
     let hub = Hub::new(server.url("").trim_end_matches('/'), "hf_x").unwrap();
     let error = hub.whoami().await.unwrap_err();
-    insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub answered with something else than its protocol has: expected value at line 1 column 1");
+    insta::assert_snapshot!(told(&error), @"cannot read the user of the token: invalid answer of the hub: expected value at line 1 column 1");
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_user_whose_name_could_lead_elsewhere_is_refused() {
         let server = HubServer::start().fault(Fault::once("whoami", Trouble::Answer(answer)));
         let error = hub(&server).whoami().await.unwrap_err();
         insta::allow_duplicates! {
-            insta::assert_snapshot!(told(&error), @"cannot ask who has the token: the hub answered with something else than its protocol has: a user without a name");
+            insta::assert_snapshot!(told(&error), @"cannot read the user of the token: invalid answer of the hub: an invalid user name");
         }
     }
 }
@@ -153,6 +153,9 @@ async fn a_large_file_that_the_hub_passes_over_is_not_committed() {
     let server = HubServer::start()
         .fault(Fault::once("objects/batch", Trouble::Answer(json!({"transfer": "basic", "objects": []}))));
     let error = push(&server, REPO, files().path()).await.unwrap_err();
-    assert!(matches!(&error, HubError::Strange { what, .. } if what.starts_with("no place for ")), "{error}");
+    assert!(
+        matches!(&error, HubError::Strange { what, .. } if what.starts_with("no upload URL for ")),
+        "{error}"
+    );
     assert_eq!(server.commits(REPO), ["initial commit"]);
 }

@@ -99,7 +99,7 @@ async fn a_name_without_owner_is_of_whoever_has_the_token() {
     push(&server, "team/results", dir.path()).await.unwrap();
     check(&server, "team/results", dir.path());
     let error = push(&server, "stranger/results", dir.path()).await.unwrap_err();
-    insta::assert_snapshot!(error, @"the token is of `tester`, who has no dataset below `stranger`");
+    insta::assert_snapshot!(error, @"the token belongs to `tester`, who cannot write to datasets of `stranger`");
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ fn a_broken_record_is_named_and_leaves_no_lines() {
     fs::write(&broken, "{").unwrap();
     let lines = dir.path().join("lines.jsonl");
     let error = Episodes::read(dir.path()).unwrap().to_jsonl(&lines).unwrap_err();
-    assert_eq!(error.to_string(), format!("{} is no record of an eval log", broken.display()));
+    assert_eq!(error.to_string(), format!("{} is not a valid eval log record", broken.display()));
     assert_eq!(files(dir.path()).len(), 3);
     fs::remove_file(dir.path().join("experiment_record.json")).unwrap();
     assert!(matches!(EvalLog::load(dir.path()), Err(EvalLogError::Read { .. })));
