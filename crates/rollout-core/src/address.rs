@@ -1,10 +1,10 @@
-//! Where a URL leads.
+//! Checks of URLs.
 
 use std::net::IpAddr;
 
 use url::Url;
 
-/// Whether a URL leads to this machine and nowhere else.
+/// Whether a URL refers to this machine.
 pub fn is_loopback(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let host = url.host_str().unwrap_or_default();

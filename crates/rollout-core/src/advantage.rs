@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(best_only.advantages(&[0.0, 2.0, 1.0]), [0.0, 1.0, 0.0]);
 /// ```
 pub trait AdvantageEstimator: Send + Sync {
-    /// One advantage for each reward, in their order.
+    /// Returns one advantage for each reward, in the same order.
     fn advantages(&self, rewards: &[f64]) -> Vec<f64>;
 }
 
@@ -37,15 +37,16 @@ pub enum Advantage {
     GroupMean,
     /// The reward minus the mean of the other members; 0 in a group of one.
     LeaveOneOut,
-    /// The reward minus the mean of the group, divided by the standard deviation of the group; 0 where all are equal.
+    /// The reward minus the mean of the group, divided by the standard deviation of the group; 0 if all rewards are
+    /// equal.
     Normalised,
 }
 
-/// A standard deviation below this is rounding, not a difference between rewards.
+/// A smaller standard deviation is a rounding error, not a difference between rewards.
 const LEAST_DEVIATION: f64 = 1e-8;
 
 impl Advantage {
-    /// All of them.
+    /// All estimators.
     pub const ALL: [Self; 3] = [Self::GroupMean, Self::LeaveOneOut, Self::Normalised];
 
     /// The name in job files and commands.
@@ -71,7 +72,7 @@ impl AdvantageEstimator for Advantage {
         let above: Vec<f64> = rewards.iter().map(|reward| reward - mean).collect();
         let scale = match self {
             Self::GroupMean => 1.0,
-            // The mean of the others is (count·mean − reward) / (count − 1).
+            // The mean of the other members is (count·mean − reward) / (count − 1).
             Self::LeaveOneOut if rewards.len() < 2 => 0.0,
             Self::LeaveOneOut => count / (count - 1.0),
             Self::Normalised => {
@@ -80,43 +81,43 @@ impl AdvantageEstimator for Advantage {
             }
         };
         match self {
-            // No multiplication, so that the result is the difference to the last bit.
+            // Without a multiplication, the result is exactly the difference.
             Self::GroupMean => above,
             _ => above.into_iter().map(|above| above * scale).collect(),
         }
     }
 }
 
-/// What an estimator did not return.
+/// Why the result of an estimator is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdvantageError {
-    /// It returned too many or too few numbers.
+    /// It returned the wrong number of values.
     #[error(
         "the advantage estimator returned {returned} numbers for {rewards} rewards; return one for each reward"
     )]
     WrongNumber {
-        /// How many rewards there were.
+        /// The number of rewards.
         rewards: usize,
-        /// How many numbers came back.
+        /// The number of returned values.
         returned: usize,
     },
     /// It returned NaN or an infinity.
     #[error(
-        "the advantage estimator returned a number that is not finite; return 0 where there is no advantage"
+        "the advantage estimator returned a number that is not finite; return 0 if there is no advantage"
     )]
     NotFinite,
 }
 
-/// A member of a group, as far as advantages are concerned.
+/// A member of a group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupMember {
     /// Its reward.
     pub reward: f64,
-    /// Whether it is out of the baseline: it failed or timed out, so that its reward says little about the model.
+    /// Whether it is excluded from the baseline. A rollout that failed or timed out has no meaningful reward.
     pub is_excluded: bool,
 }
 
-/// The advantages of a group. An excluded member has none, and does not count in the baseline of the others.
+/// Returns the advantages of a group. An excluded member has none, and does not count in the baseline of the others.
 pub fn group_advantages(
     estimator: &dyn AdvantageEstimator,
     members: &[GroupMember],

@@ -1,7 +1,7 @@
-//! What happened in a job, as data.
+//! The events of a job.
 //!
-//! Events carry no secrets and no bulk: output goes to files. The journal, the terminal and
-//! `--output json` all read the same stream, so a reporter can be replayed from a record.
+//! Events contain no secrets and no large data; output goes to files. The journal, the terminal and `--output json` use
+//! the same stream of events, so a reporter can be replayed from a record.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,11 +14,11 @@ use crate::{
     summary::RolloutSummary,
 };
 
-/// What the trials of a job are.
+/// The kind of trials in a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
-    /// What the agents and datasets of a job file ask for.
+    /// Trials of the agents and datasets of a job file.
     #[default]
     Job,
     /// The questions of a benchmark.
@@ -29,7 +29,7 @@ pub enum JobKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// The image is built, pulled or waited for.
+    /// The image is built or pulled, or the trial waits for it.
     Image,
     /// The environment starts.
     Start,
@@ -39,14 +39,14 @@ pub enum Phase {
     Execute,
     /// The tests run.
     Verify,
-    /// Logs come out of the environment.
+    /// Logs are copied from the environment.
     Collect,
-    /// The environment goes away.
+    /// The environment is removed.
     Teardown,
 }
 
 impl Phase {
-    /// The word for it in output.
+    /// The name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -60,84 +60,84 @@ impl Phase {
     }
 }
 
-/// Something that happened in a job.
+/// An event of a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The plan is made and the directory is there.
+    /// The plan and the job's directory are ready.
     JobStarted {
         /// The job's name.
         job: String,
-        /// What its trials are.
+        /// The kind of its trials.
         #[serde(default)]
         kind: JobKind,
-        /// Its directory; empty if nothing is kept.
+        /// The job's directory; empty if nothing is saved.
         directory: PathBuf,
-        /// The provider of its environments, with the choices that were made.
+        /// The provider of the environments, with its settings.
         provider: String,
         /// Trials in the plan.
         total_trials: u64,
-        /// Of these, finished in an earlier run.
+        /// Trials of the plan that finished in an earlier run.
         resumed_trials: u64,
-        /// How many run at the same time.
+        /// The number of trials that run at the same time.
         concurrency: u32,
-        /// What is computed while it runs.
+        /// The metrics to compute while the job runs.
         metrics: Vec<JobMetric>,
-        /// What trials of an earlier run came to, by agent.
+        /// The totals of trials of an earlier run, by agent.
         earlier: IndexMap<AgentName, Totals>,
     },
-    /// Something the reader should know once.
+    /// A warning, reported once.
     Warning {
-        /// In a sentence.
+        /// The message.
         message: String,
     },
     /// A trial left the queue.
     TrialStarted {
-        /// Its place in the plan.
+        /// Its index in the plan.
         index: TrialIndex,
-        /// Which one.
+        /// The trial.
         trial: TrialId,
     },
     /// A trial entered a phase.
     PhaseStarted {
-        /// Its place in the plan.
+        /// Its index in the plan.
         index: TrialIndex,
         /// The phase.
         phase: Phase,
     },
-    /// The infrastructure failed a trial, which is tried again.
+    /// A try failed because of the infrastructure, and the trial is retried.
     TrialRetried {
-        /// Its place in the plan.
+        /// Its index in the plan.
         index: TrialIndex,
         /// The try that failed, from 1.
         failed_try: u32,
-        /// What went wrong.
+        /// The error.
         error: TrialError,
-        /// How long Rollout waits before the next try.
+        /// The delay before the next try.
         delay_ms: u64,
     },
     /// A trial ended and its result is on disk.
     TrialFinished {
-        /// Its place in the plan.
+        /// Its index in the plan.
         index: TrialIndex,
         /// The result.
         result: Arc<TrialResult>,
     },
-    /// A running trial was cut off by a cancel.
+    /// A running trial was interrupted by a cancellation.
     TrialSkipped {
-        /// Its place in the plan.
+        /// Its index in the plan.
         index: TrialIndex,
     },
-    /// The job was asked to stop.
+    /// The job was cancelled, and is stopping.
     Cancelling,
-    /// The job is over and result.json is there.
+    /// The job has ended, and result.json is written.
     JobFinished {
         /// The aggregate.
         result: Arc<JobResult>,
     },
-    /// The files of a benchmark are there. Nothing comes after it.
+    /// The files of a benchmark are written. This is the last event.
     BenchmarkFinished {
-        /// What it came to.
+        /// The summary.
         summary: Arc<RolloutSummary>,
     },
 }

@@ -1,10 +1,10 @@
-//! How a trial can fail, and what it failed through.
+//! The ways in which a trial can fail, and their causes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The ways a trial can fail, by the phase in which it did.
+/// The types of failures, by the phase of the trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorType {
@@ -12,11 +12,11 @@ pub enum ErrorType {
     EnvironmentBuildFailed,
     /// The build took longer than `environment.build_timeout_sec`.
     EnvironmentBuildTimeout,
-    /// The image named by the task could not be had.
+    /// The task's image could not be pulled.
     EnvironmentImagePullFailed,
-    /// The image is there, and its environment did not start.
+    /// The environment did not start, although the image is available.
     EnvironmentStartFailed,
-    /// The machine cannot give the CPUs, memory or storage asked for.
+    /// The machine does not have the requested CPUs, memory or storage.
     EnvironmentResourceAllocationFailed,
     /// The install script exited non-zero.
     AgentInstallFailed,
@@ -30,17 +30,17 @@ pub enum ErrorType {
     VerifierFailed,
     /// test.sh took longer than its timeout.
     VerifierTimeout,
-    /// test.sh left no reward.
+    /// test.sh wrote no reward.
     VerifierRewardMissing,
-    /// test.sh left something that is not a reward.
+    /// test.sh wrote an invalid reward.
     VerifierRewardInvalid,
     /// The environment could not be stopped or removed.
     EnvironmentTeardownFailed,
-    /// The task's files are incomplete or wrong.
+    /// The task's files are missing or invalid.
     TaskInvalid,
-    /// There is no task where the dataset says.
+    /// The task does not exist in its dataset.
     TaskNotFound,
-    /// The server of the model gave no response that can be used.
+    /// The model's server returned no usable response.
     ModelFailed,
     /// A tool or a hook of the interaction failed.
     InteractionFailed,
@@ -49,7 +49,7 @@ pub enum ErrorType {
 }
 
 impl ErrorType {
-    /// All of them, in the order of the phases.
+    /// All types, in the order of the phases.
     pub const ALL: [Self; 19] = [
         Self::EnvironmentBuildFailed,
         Self::EnvironmentBuildTimeout,
@@ -98,28 +98,28 @@ impl ErrorType {
     }
 }
 
-/// What a failed trial failed through.
+/// The cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureCause {
-    /// The agent: it counts as unsolved.
+    /// The agent: the trial counts as unsolved.
     Agent,
-    /// The tests: it counts as unsolved, because an agent can make them fail.
+    /// The tests: the trial counts as unsolved, because an agent can make them fail.
     Verifier,
-    /// The machine, the provider or Rollout itself: it says nothing about the agent.
+    /// The machine, the provider or Rollout itself: the trial says nothing about the agent.
     Infrastructure,
-    /// The task's own files: it says nothing about the agent.
+    /// The task's files: the trial says nothing about the agent.
     Task,
 }
 
 impl FailureCause {
-    /// Whether a trial that failed through it counts in the headline rate, as unsolved.
+    /// Whether a trial with this cause counts in the headline rate, as unsolved.
     pub fn is_counted(self) -> bool {
         matches!(self, Self::Agent | Self::Verifier)
     }
 }
 
 impl ErrorType {
-    /// What a trial with this error failed through.
+    /// Returns the cause of this error.
     pub fn fault(self) -> FailureCause {
         match self {
             Self::AgentInstallFailed
@@ -145,8 +145,8 @@ impl ErrorType {
 }
 
 impl ErrorType {
-    /// Whether a trial with this error has failed though it has a reward. A rollout of a model is scored whatever
-    /// happened; what its server, a tool or its environment broke says nothing about the model.
+    /// Whether a trial with this error has failed even if it has a reward. A model rollout is always scored; a failure
+    /// of its server, a tool or its environment says nothing about the model.
     pub fn fails_scored_trials(self) -> bool {
         matches!(self, Self::ModelFailed | Self::InteractionFailed | Self::EnvironmentStartFailed)
     }
@@ -158,12 +158,12 @@ impl fmt::Display for ErrorType {
     }
 }
 
-/// Why a trial failed.
+/// The error of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialError {
-    /// The kind of failure.
+    /// The type of the failure.
     #[serde(rename = "type")]
     pub kind: ErrorType,
-    /// What was attempted, what happened, and what to do next.
+    /// The message: what was attempted, what happened, and what to do next.
     pub message: String,
 }

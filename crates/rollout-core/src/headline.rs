@@ -1,23 +1,24 @@
-//! The headline of a job: the rate that people are shown, with what it counts and what it leaves out.
+//! The headline of a job: its main rate, and the trials that it counts and excludes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::result::{FailureCause, Totals};
 
-/// Solved trials as a share of those that count: trials with a reward, and trials that the agent or the tests failed.
+/// The fraction of solved trials among those that count: trials with a reward, and trials that failed because of the
+/// agent or the tests.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Headline {
-    /// Solved trials divided by counted ones; none if none counts.
+    /// Solved trials divided by counted trials; None if no trial counts.
     pub pass_rate: Option<f64>,
-    /// The mean reward of the counted trials, where a failed one has 0; none if none counts.
+    /// The mean reward of counted trials, where a failed trial has 0; None if no trial counts.
     pub mean_reward: Option<f64>,
     /// Trials whose reward reaches the threshold of their dataset.
     pub solved_trials: u64,
-    /// Trials that count.
+    /// The number of trials that count.
     pub counted_trials: u64,
-    /// What the counted trials are.
+    /// The counted trials by kind.
     pub counted: CountedTrials,
-    /// What the other trials are.
+    /// The excluded trials by kind.
     pub excluded: ExcludedTrials,
 }
 
@@ -26,27 +27,27 @@ pub struct Headline {
 pub struct CountedTrials {
     /// Completed trials with a reward.
     pub scored: u64,
-    /// Trials that the agent failed: they count as unsolved.
+    /// Trials that failed because of the agent. They count as unsolved.
     pub failed_by_agent: u64,
-    /// Trials that the tests failed: they count as unsolved.
+    /// Trials that failed because of the tests. They count as unsolved.
     pub failed_by_verifier: u64,
 }
 
-/// The trials that a headline leaves out.
+/// The trials that a headline excludes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExcludedTrials {
-    /// Trials that the machine, the provider or Rollout failed.
+    /// Trials that failed because of the machine, the provider or Rollout.
     pub failed_by_infrastructure: u64,
-    /// Trials that the task's own files failed.
+    /// Trials that failed because of the task's files.
     pub failed_by_task: u64,
-    /// Completed trials that were not to be scored.
+    /// Completed trials without a reward.
     pub unscored: u64,
-    /// Trials that a cancelled job never finished.
+    /// Trials that a cancelled job did not finish.
     pub skipped: u64,
 }
 
 impl Totals {
-    /// The headline of these trials.
+    /// Returns the headline of these trials.
     pub fn headline(&self) -> Headline {
         let mut counted = CountedTrials { scored: self.rewarded_trials, ..CountedTrials::default() };
         let mut excluded = ExcludedTrials {
@@ -103,12 +104,12 @@ mod tests {
         let headline = totals.headline();
         assert_eq!((headline.pass_rate, headline.mean_reward), (Some(0.1), Some(0.1)));
         assert_eq!((headline.counted.scored, headline.counted.failed_by_agent), (1, 9));
-        // The document's own rate is over completed trials.
+        // The specification's rate is over completed trials.
         assert_eq!(totals.pass_rate(), 1.0);
     }
 
     #[test]
-    fn faults_of_the_infrastructure_and_the_task_are_left_out_and_told() {
+    fn failures_of_the_infrastructure_and_the_task_are_excluded_and_counted() {
         let headline = totals(&[
             scored(1.0),
             scored(0.0),

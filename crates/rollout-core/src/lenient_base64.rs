@@ -1,4 +1,4 @@
-//! Base64 as strangers write it: in either alphabet, with padding or without.
+//! Base64 in either alphabet, with or without padding.
 
 use base64::{
     Engine as _,
@@ -13,7 +13,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// The bytes behind a text. None if it is no base64.
+/// Decodes a text. Returns None if it is not base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let standard = |letter| match letter {
         b'-' => b'+',

@@ -1,7 +1,7 @@
-//! The data that passes between the parts of Rollout: names and ids, events, results, rows, messages.
+//! The data types that the parts of Rollout share: names and ids, events, results, rows, messages.
 //!
-//! Data only: nothing here waits, opens a connection or knows a provider. Every other crate of Rollout may use this one,
-//! and this one uses none of them. Read [`name`] and [`result`] first: a trial has a name and comes to a result;
+//! This crate contains only data. It does not wait, open connections, or depend on a provider. Every other crate of
+//! Rollout may use it, and it uses none of them. Read [`name`] and [`result`] first: a trial has a name and a result.
 //! [`event`] reports both while a job runs.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 

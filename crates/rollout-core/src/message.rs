@@ -1,34 +1,34 @@
-//! What a model and its surroundings say to each other.
+//! The messages between a model, its users and its tools.
 //!
-//! These types keep what they do not know: a field or role that some server adds goes through unchanged.
+//! Unknown fields and roles are kept, so data that a server adds is passed on unchanged.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
 
-/// A conversation. Its messages are shared, because every turn holds those of all turns before it.
+/// A conversation. Messages are shared, because every turn contains the messages of all earlier turns.
 pub type Messages = Vec<Arc<Message>>;
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Whoever set up the conversation.
+    /// The instructions of the conversation.
     System,
-    /// Who asks.
+    /// The user.
     User,
     /// The model.
     Assistant,
-    /// A tool that the model called.
+    /// The result of a tool.
     Tool,
-    /// Nobody: plain text for models without roles.
+    /// Plain text for models without roles.
     Text,
-    /// A role that only its server knows.
+    /// A role that only the server knows.
     Other(String),
 }
 
 impl Role {
-    /// The word for it on the wire.
+    /// The name in requests and responses.
     pub fn as_str(&self) -> &str {
         match self {
             Self::System => "system",
@@ -54,18 +54,18 @@ impl From<&str> for Role {
     }
 }
 
-/// What is said.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Content {
-    /// In words.
+    /// Text.
     Text(String),
-    /// In parts: `text`, `image_url`, `input_audio`, or whatever a server takes.
+    /// Parts: `text`, `image_url`, `input_audio`, or any other type that a server accepts.
     Parts(Vec<Value>),
 }
 
 impl Content {
-    /// The words of it: the text itself, or its text parts joined by a space.
+    /// Returns the text, or the text parts joined by a space.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         match self {
             Self::Text(text) => text.as_str().into(),
@@ -86,24 +86,24 @@ impl<T: Into<String>> From<T> for Content {
 /// One message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// Who speaks.
+    /// The author.
     pub role: Role,
-    /// What is said, if anything.
+    /// The content, if any.
     pub content: Option<Content>,
-    /// What the model thought before it spoke, in whichever spelling its server uses.
+    /// The reasoning of the model, under any of the field names that servers use.
     pub reasoning_content: Option<String>,
-    /// Signed thoughts that an Anthropic server wants back unchanged.
+    /// Signed reasoning that an Anthropic server requires back unchanged.
     pub thinking_blocks: Option<Value>,
-    /// Tools that the model wants called.
+    /// The tool calls of the model.
     pub tool_calls: Vec<ToolCall>,
-    /// Which call a tool's message answers.
+    /// The id of the call that a tool's message answers.
     pub tool_call_id: Option<String>,
-    /// Everything else.
+    /// All other fields.
     pub extra: Map<String, Value>,
 }
 
 impl Message {
-    /// A message that only has content.
+    /// Creates a message with content only.
     pub fn new(role: Role, content: impl Into<Content>) -> Self {
         Self {
             role,
@@ -116,27 +116,27 @@ impl Message {
         }
     }
 
-    /// A system message.
+    /// Creates a system message.
     pub fn system(content: impl Into<Content>) -> Self {
         Self::new(Role::System, content)
     }
 
-    /// A user's message.
+    /// Creates a user message.
     pub fn user(content: impl Into<Content>) -> Self {
         Self::new(Role::User, content)
     }
 
-    /// A model's message.
+    /// Creates a message of the model.
     pub fn assistant(content: impl Into<Content>) -> Self {
         Self::new(Role::Assistant, content)
     }
 
-    /// A tool's answer to a call.
+    /// Creates a tool's result of a call.
     pub fn tool(call: impl Into<String>, content: impl Into<Content>) -> Self {
         Self { tool_call_id: Some(call.into()), ..Self::new(Role::Tool, content) }
     }
 
-    /// The words of the message; empty where it has none.
+    /// Returns the text of the message; empty if it has none.
     pub fn text(&self) -> std::borrow::Cow<'_, str> {
         self.content.as_ref().map(Content::text).unwrap_or_default()
     }
@@ -172,8 +172,8 @@ impl<'de> Deserialize<'de> for Message {
         let mut extra = Map::deserialize(deserializer)?;
         let role = match extra.remove("role") {
             Some(Value::String(role)) => Role::from(role.as_str()),
-            Some(_) => return Err(D::Error::custom("the `role` of a message is a text")),
-            None => return Err(D::Error::custom("a message has a `role`")),
+            Some(_) => return Err(D::Error::custom("the `role` of a message must be a string")),
+            None => return Err(D::Error::custom("a message needs a `role`")),
         };
         let mut take = |key: &str| extra.remove(key).filter(|value| !value.is_null());
         let content = take("content").map(serde_json::from_value).transpose().map_err(D::Error::custom)?;
@@ -198,25 +198,25 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// A model's wish to have a tool called.
+/// A tool call of a model.
 ///
-/// Records hold it flat, as `{id, name, arguments}`; the form of OpenAI, with a `function` inside, is read too, and so is
-/// a text that holds either as JSON.
+/// Records contain it as `{id, name, arguments}`. OpenAI's form with a nested `function`, and JSON text of either form,
+/// are also read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ToolCall {
-    /// Names the call for its answer.
+    /// The id of the call, to which its result refers.
     pub id: String,
     /// The tool.
     pub name: String,
-    /// Its arguments as the model wrote them: JSON, if the model got it right.
+    /// The arguments as the model wrote them: JSON, if the model wrote valid JSON.
     pub arguments: String,
-    /// What else the server put there, which some want back: Gemini signs its calls.
+    /// Other fields of the server, which some servers require back: Gemini signs its calls.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
 impl ToolCall {
-    /// A call with nothing else to it.
+    /// Creates a call without other fields.
     pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: impl Into<String>) -> Self {
         Self { id: id.into(), name: name.into(), arguments: arguments.into(), extra: Map::new() }
     }
@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for ToolCall {
         }
         let written = match Value::deserialize(deserializer)? {
             Value::String(text) => serde_json::from_str(&text).map_err(|error| {
-                D::Error::custom(format!("a tool call that is a text holds a JSON object: {error}"))
+                D::Error::custom(format!("a tool call that is a string must contain a JSON object: {error}"))
             })?,
             written => written,
         };
@@ -262,7 +262,7 @@ impl<'de> Deserialize<'de> for ToolCall {
     }
 }
 
-/// A tool as a model is told of it, whoever serves the model.
+/// The definition of a tool for a model, independent of the model's server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolDef {
     /// Its name.
@@ -271,7 +271,7 @@ pub struct ToolDef {
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
-    /// Whether the server is to hold the model to the schema.
+    /// Whether the server must enforce the schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }

@@ -1,11 +1,11 @@
-//! Moments as records write them: UTC, with six digits of the second, so that texts sort as times do.
+//! Times in records: UTC with six digits of the second, so that they sort as text.
 //!
 //! For fields: `#[serde(with = "rollout_core::moment")]`.
 
 use jiff::Timestamp;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
-/// The text of a moment.
+/// Formats a time.
 ///
 /// ```
 /// let at: jiff::Timestamp = "2026-01-15T10:30:00.5Z".parse().unwrap();
@@ -15,22 +15,22 @@ pub fn text(at: Timestamp) -> String {
     format!("{at:.6}")
 }
 
-/// Writes a moment.
+/// Serializes a time.
 pub fn serialize<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{at:.6}"))
 }
 
-/// Reads a moment, with any number of digits.
+/// Deserializes a time with any number of digits.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     Timestamp::deserialize(deserializer)
 }
 
-/// Moments that may be missing.
+/// Optional times.
 pub mod optional {
     use jiff::Timestamp;
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    /// Writes a moment, or null.
+    /// Serializes a time or null.
     pub fn serialize<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
         match at {
             Some(at) => super::serialize(at, serializer),
@@ -38,7 +38,7 @@ pub mod optional {
         }
     }
 
-    /// Reads a moment, or null.
+    /// Deserializes a time or null.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
         Option::deserialize(deserializer)
     }

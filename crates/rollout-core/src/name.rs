@@ -1,7 +1,7 @@
-//! Names that become directories: job, agent, dataset and task.
+//! Names that become directories: those of jobs, agents, datasets and tasks.
 //!
-//! A name that passes here can be joined to a path without leaving its parent and without hiding a
-//! file that Rollout itself writes there.
+//! A valid name can be joined to a path without leaving its parent, and without a conflict with a file that Rollout
+//! writes there.
 
 use std::{fmt, sync::Arc};
 
@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::is_invisible;
 
-/// Files that a job directory holds beside its agents' directories.
+/// Files in a job directory, beside the directories of its agents.
 const RESERVED: [&str; 6] =
     ["config.json", "result.json", "journal.jsonl", "tasks.jsonl", "rollout.log", "eval-log"];
 
-/// The longest name that leaves room for `__<attempt>` within the 255 bytes of a directory entry.
+/// The maximum length, so that a name with `__<attempt>` fits into the 255 bytes of a directory entry.
 const MAX_BYTES: usize = 200;
 
-/// Why a text cannot be a directory name.
+/// Why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// The text is empty or only white space.
+    /// The text is empty or only whitespace.
     #[error("a name cannot be empty")]
     Empty,
-    /// The text is `.` or `..`, or holds a path separator.
+    /// The text is `.` or `..`, or contains a path separator.
     #[error("a name becomes a directory, so it cannot be a path")]
     Path,
-    /// The text holds a control character.
-    #[error("a name cannot hold control characters")]
+    /// The text contains a control character.
+    #[error("a name cannot contain control characters")]
     Control,
-    /// The text holds a character that is not seen, or that changes the direction of text.
-    #[error("a name cannot hold the invisible character U+{:04X}", *.0 as u32)]
+    /// The text contains an invisible character, or one that changes the direction of text.
+    #[error("a name cannot contain the invisible character U+{:04X}", *.0 as u32)]
     Invisible(char),
     /// The text is the name of a file that Rollout writes.
     #[error("this name is reserved for a file in the job directory")]
@@ -52,7 +52,7 @@ fn check(text: &str) -> Result<(), NameError> {
     if let Some(invisible) = text.chars().find(|c| is_invisible(*c)) {
         return Err(NameError::Invisible(invisible));
     }
-    // Files are written beside their place under a name that ends so.
+    // Temporary files have this extension.
     let place = text.strip_suffix(".tmp").unwrap_or(text);
     if RESERVED.iter().any(|reserved| place.eq_ignore_ascii_case(reserved)) {
         return Err(NameError::Reserved);
@@ -71,7 +71,7 @@ macro_rules! names {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks the text and makes it a name.
+            /// Checks the text, and creates a name.
             pub fn new(text: impl Into<String>) -> Result<Self, NameError> {
                 let text = text.into();
                 check(&text)?;
@@ -117,26 +117,26 @@ names! {
     TaskName,
 }
 
-/// One trial of a plan: its place in the enumeration, from 0.
+/// The index of a trial in the plan, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TrialIndex(pub u64);
 
-/// Which trial an event is about, by name.
+/// The name of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrialId {
-    /// Who attempts.
+    /// The agent.
     pub agent: AgentName,
-    /// From which dataset.
+    /// The dataset.
     pub dataset: DatasetName,
-    /// Which task.
+    /// The task.
     pub task: TaskName,
-    /// The how-manyth time, from 1.
+    /// The attempt, counted from 1.
     pub attempt: u32,
 }
 
 impl std::fmt::Display for TrialId {
-    /// Writes the trial's directory relative to the job's.
+    /// Writes the path of the trial's directory, relative to the job's directory.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}/{}__{}", self.agent, self.dataset, self.task, self.attempt)
     }

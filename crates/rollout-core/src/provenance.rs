@@ -1,7 +1,7 @@
-//! Where results come from: what somebody needs to know to get them again.
+//! The provenance of results: the data needed to reproduce them.
 //!
-//! A run of a job has one [`Provenance`], which the journal holds once. That of a trial is made of it, and of what its
-//! result and its task say.
+//! A run of a job has one [`Provenance`], which the journal contains once. That of a trial is derived from it and from
+//! the trial's result and task.
 
 use std::collections::BTreeMap;
 
@@ -10,54 +10,54 @@ use serde_json::Value;
 
 use crate::result::TrialResult;
 
-/// Where the results of one run of a job come from.
+/// The provenance of the results of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The version of Rollout.
     pub rollout_version: String,
-    /// The hash of the job file with everything filled in.
+    /// The hash of the job file with all defaults.
     pub config_hash: String,
-    /// The repository that holds the job file; none if none does.
+    /// The git repository of the job file; None if there is none.
     pub git: Option<GitState>,
-    /// How the run was started, without secrets; none if a program did it by the library.
+    /// The command line without secrets; None if a program started the run through the library.
     pub command: Option<Vec<String>>,
     /// The provider of the environments.
     pub provider: String,
-    /// What random choices began with; none if nothing was seeded.
+    /// The random seeds; None if nothing was seeded.
     pub seeds: Option<Seeds>,
-    /// The hashes of what agents install, by agent. Absent are those that install nothing.
+    /// The hashes of the agents' installs, by agent. Agents without an install are absent.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agent_install_hashes: BTreeMap<String, String>,
 }
 
-/// The state of a repository at one moment.
+/// The state of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitState {
-    /// The commit that is checked out.
+    /// The commit of the checkout.
     pub commit: String,
-    /// Whether files of the commit are changed or gone; none if that could not be found out in time.
+    /// Whether files of the commit are changed or missing; None if the check timed out.
     pub is_dirty: Option<bool>,
-    /// The address of `origin`, without credentials.
+    /// The URL of `origin`, without credentials.
     pub remote_url: Option<String>,
 }
 
-/// What random choices began with.
+/// Random seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seeds {
-    /// The order of examples, by dataset.
+    /// The seed of the order of examples, by dataset.
     pub shuffle: BTreeMap<String, u64>,
-    /// What models were told, by agent.
+    /// The sampling seed of models, by agent.
     pub sampling: BTreeMap<String, Value>,
 }
 
 impl Seeds {
-    /// The seeds, if there are any.
+    /// Returns the seeds, or None if there are none.
     pub fn some(self) -> Option<Self> {
         (self != Self::default()).then_some(self)
     }
 
-    /// Those of one agent on one dataset.
+    /// Returns the seeds of one agent on one dataset.
     fn of(&self, agent: &str, dataset: &str) -> Self {
         let shuffle = self.shuffle.get_key_value(dataset).map(|(name, seed)| (name.clone(), *seed));
         let sampling = self.sampling.get_key_value(agent).map(|(name, seed)| (name.clone(), seed.clone()));
@@ -65,33 +65,33 @@ impl Seeds {
     }
 }
 
-/// Where the result of one trial comes from.
+/// The provenance of the result of one trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialProvenance {
     /// The version of Rollout.
     pub rollout_version: String,
-    /// The hash of the job file with everything filled in.
+    /// The hash of the job file with all defaults.
     pub config_hash: String,
-    /// The hash of the task's files; none if the task could not be loaded.
+    /// The hash of the task's files; None if the task could not be loaded.
     pub task_content_hash: Option<String>,
-    /// The image, by content where possible; none if there never was an environment.
+    /// The image, by its content hash if possible; None if there was no environment.
     pub image: Option<String>,
     /// The provider of the environments.
     pub provider: String,
-    /// The limits that really held; none if there never was an environment.
+    /// The enforced limits; None if there was no environment.
     pub enforced_limits: Option<Value>,
-    /// The hash of what the agent installs; none if it installs nothing.
+    /// The hash of the agent's install; None if it installs nothing.
     pub agent_install_hash: Option<String>,
-    /// The repository that holds the job file; none if none does.
+    /// The git repository of the job file; None if there is none.
     pub git: Option<GitState>,
-    /// How the run was started, without secrets; none if a program did it by the library.
+    /// The command line without secrets; None if a program started the run through the library.
     pub command: Option<Vec<String>>,
-    /// What random choices began with; none if nothing was seeded.
+    /// The random seeds; None if nothing was seeded.
     pub seeds: Option<Seeds>,
 }
 
 impl Provenance {
-    /// Where a result of this run comes from.
+    /// Returns the provenance of a result of this run.
     pub fn of_trial(&self, result: &TrialResult, task_content_hash: Option<&str>) -> TrialProvenance {
         let (agent, dataset) = (result.agent_name.as_str(), result.dataset_name.as_str());
         let environment = result.environment.as_ref();

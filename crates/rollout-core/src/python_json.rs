@@ -1,15 +1,15 @@
-//! JSON exactly as Python's `json.dumps` writes it: what hashes that other programs also make are taken over.
+//! JSON exactly as Python's `json.dumps` writes it, for hashes that other programs also compute.
 //!
-//! Numbers are where writers differ: Python switches to exponents at other magnitudes, and gives them a sign and two
-//! digits. A whole number of up to 64 bits stays whole; what does not fit is a float to `serde_json` already when it
-//! reads it. No value of `serde_json` is infinite or no number, which Python would write as words.
+//! The main difference between writers is the format of numbers: Python uses exponents from other magnitudes on, and
+//! gives them a sign and two digits. An integer of up to 64 bits stays an integer; `serde_json` reads larger ones as
+//! floats. `serde_json` has no infinity and no NaN, which Python would write as words.
 
 use std::io;
 
 use serde::Serialize;
 use serde_json::{Value, ser::Formatter};
 
-/// How a text is laid out: the arguments of `json.dumps`.
+/// The format: the arguments of `json.dumps`.
 ///
 /// ```
 /// use rollout::record::python_json::PythonJson;
@@ -20,27 +20,27 @@ use serde_json::{Value, ser::Formatter};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PythonJson {
-    /// Whether keys are in the order of their code points, at every depth.
+    /// Whether keys are sorted by code points, at every depth.
     pub sort_keys: bool,
-    /// Whether everything outside ASCII is escaped.
+    /// Whether characters outside ASCII are escaped.
     pub ensure_ascii: bool,
-    /// What stands between the parts.
+    /// The separators.
     pub spacing: Spacing,
 }
 
-/// What stands between the parts of a text.
+/// The separators between the parts of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
-    /// A space after each comma and colon, all on one line: what Python does when told nothing.
+    /// A space after each comma and colon, all on one line: Python's default.
     Spaces,
-    /// Nothing: `separators=(",", ":")`.
+    /// No whitespace: `separators=(",", ":")`.
     Nothing,
-    /// New lines with so many spaces for each depth: `indent`.
+    /// New lines with this many spaces for each level: `indent`.
     Lines(usize),
 }
 
 impl PythonJson {
-    /// `json.dumps(value, sort_keys=True)`: the text that identities are hashed from.
+    /// `json.dumps(value, sort_keys=True)`: the form that ids are computed from.
     pub fn sorted() -> Self {
         Self { sort_keys: true, ensure_ascii: true, spacing: Spacing::Spaces }
     }
@@ -50,19 +50,19 @@ impl PythonJson {
         Self { sort_keys: false, ensure_ascii: false, spacing: Spacing::Nothing }
     }
 
-    /// `json.dumps(value, ensure_ascii=False, indent=2)`: a file for people.
+    /// `json.dumps(value, ensure_ascii=False, indent=2)`: a readable file.
     pub fn pretty() -> Self {
         Self { sort_keys: false, ensure_ascii: false, spacing: Spacing::Lines(2) }
     }
 
-    /// The text of a value.
+    /// Returns the text of a value.
     pub fn text(self, value: &Value) -> String {
         let mut text = Vec::new();
-        self.write(&mut text, value).expect("values have texts for keys, and memory takes them all");
-        String::from_utf8(text).expect("only characters are written")
+        self.write(&mut text, value).expect("keys of a value are strings, and writing to memory cannot fail");
+        String::from_utf8(text).expect("the output is UTF-8")
     }
 
-    /// Writes the text of anything that can be written as JSON. Fails where a key is no text, or the writer does.
+    /// Writes any serializable value. Fails if a key is not a string, or if the writer fails.
     pub fn write(self, to: impl io::Write, value: &impl Serialize) -> io::Result<()> {
         let mut serializer =
             serde_json::Serializer::with_formatter(to, Layout { style: self, depth: 0, empty: true });
@@ -171,12 +171,13 @@ impl Formatter for Layout {
     }
 }
 
-/// A finite number as Python's `repr` writes it: the fewest digits that give it back, with an exponent below 0.0001
-/// and from 1e16 on.
+/// Formats a finite number as Python's `repr` does: the fewest digits that read back as the same number, with an
+/// exponent below 0.0001 and from 1e16 on.
 fn float(value: f64) -> String {
     let shortest = format!("{value:e}");
     let digits = shortest.bytes().take_while(|byte| *byte != b'e').filter(u8::is_ascii_digit).count();
-    // Of two texts of the same length that are as close, Python takes the even one, as the rounding to a length does.
+    // Of two texts of the same length that are equally close, Python chooses the even one, as does rounding to a
+    // length.
     let rounded = format!("{value:.*e}", digits - 1);
     let scientific = if rounded.parse() == Ok(value) { rounded } else { shortest };
     let (number, exponent) = scientific.split_once('e').expect("this format has an exponent");
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_outside_ascii_is_escaped_where_told() {
+    fn characters_outside_ascii_are_escaped_if_requested() {
         let text = json!("é 日 😀 \u{7f}\u{80}\u{ffff} \0\u{1f}\u{8}\u{c}\n\r\t\"\\/ ~");
         assert_eq!(
             PythonJson::sorted().text(&text),
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_indented_and_what_is_empty_stays_on_its_line() {
+    fn lines_are_indented_and_empty_values_stay_on_their_line() {
         let value = json!({ "b": [], "a": {}, "c": [1, [], { "d": null }] });
         insta::assert_snapshot!(PythonJson::pretty().text(&value), @r#"
         {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_text_for_a_key_is_refused() {
+    fn a_key_that_is_not_a_string_is_rejected() {
         let map = std::collections::BTreeMap::from([(vec![1], 2)]);
         assert!(PythonJson::sorted().write(io::sink(), &map).is_err());
         assert!(PythonJson::compact().write(io::sink(), &map).is_err());

@@ -15,7 +15,7 @@ pub struct Cpus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
 
-/// Why a text is not an amount.
+/// Why a text is not a valid amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a number with an optional unit.
@@ -24,7 +24,7 @@ pub enum QuantityError {
     /// The amount is zero or less.
     #[error("a quantity must be more than 0")]
     NotPositive,
-    /// The amount is beyond any machine.
+    /// The amount is too large for any machine.
     #[error("this quantity is too large")]
     TooLarge,
 }
@@ -33,16 +33,16 @@ const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL: [(&str, i32); 9] =
     [("n", -9), ("u", -6), ("m", -3), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 
-/// Bare numbers below this are taken as mebibytes: nothing runs in less than 1 MiB of memory.
+/// Numbers without a unit below this are mebibytes: nothing runs in less than 1 MiB of memory.
 const SMALLEST_BARE: u64 = 1 << 20;
 
-/// A million cores: what providers multiply it by still fits.
+/// A million cores, so that the multiplications of providers do not overflow.
 const MOST_MILLIS: u64 = 1_000_000_000;
 
-/// Providers count bytes in signed numbers.
+/// Providers use signed numbers for bytes.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
-/// Parses a quantity and gives it in units of 10^-`decimals`, rounded up.
+/// Parses a quantity in units of 10^-`decimals`, rounded up.
 fn parse(text: &str, decimals: i32, most: u64) -> Result<u64, QuantityError> {
     let (negative, unsigned) = match text.strip_prefix(['+', '-']) {
         Some(rest) => (text.starts_with('-'), rest),
@@ -81,7 +81,7 @@ fn parse(text: &str, decimals: i32, most: u64) -> Result<u64, QuantityError> {
     let scaled = mantissa.checked_mul(1 << binary).ok_or(QuantityError::TooLarge)?;
     let value = match u32::try_from(exponent) {
         Ok(power) => 10_u128.checked_pow(power).and_then(|factor| scaled.checked_mul(factor)),
-        // A divisor beyond u128 leaves less than one unit, which rounds up to one.
+        // With a divisor beyond u128, the result is less than one unit, which rounds up to one.
         Err(_) => {
             Some(10_u128.checked_pow(exponent.unsigned_abs()).map_or(1, |divisor| scaled.div_ceil(divisor)))
         }
@@ -101,20 +101,20 @@ impl FromStr for Cpus {
 impl FromStr for Bytes {
     type Err = QuantityError;
 
-    /// Reads a Kubernetes quantity to the letter: a bare number is bytes.
+    /// Parses a Kubernetes quantity strictly: a number without a unit is bytes.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         Ok(Self(parse(text, 0, MOST_BYTES)?))
     }
 }
 
 impl Bytes {
-    /// An amount in mebibytes.
+    /// Creates an amount of mebibytes.
     pub const fn mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// Reads an amount as a job or task file means it: a number without a unit that is below 1 MiB is
-    /// in mebibytes. The flag tells that this was so.
+    /// Parses an amount of a job or task file: a number without a unit below 1 MiB is in mebibytes. The flag reports
+    /// whether this rule was used.
     pub fn from_file(text: &str) -> Result<(Self, bool), QuantityError> {
         let bytes: Self = text.parse()?;
         let bare = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.' || byte == b'+');
@@ -135,7 +135,7 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// Shows the exact amount in the largest unit that divides it, in a form that reads back as the same.
+/// Writes the exact amount in the largest unit that divides it, in a form that parses as the same amount.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let binary =
@@ -146,7 +146,7 @@ impl fmt::Display for Bytes {
         if let Some((unit, size)) = whole.max_by_key(|(_, size)| *size) {
             return write!(f, "{}{unit}", self.0 / size);
         }
-        // The exponent keeps a small amount from being read as mebibytes.
+        // The exponent prevents a small amount from being read as mebibytes.
         if self.0 < SMALLEST_BARE { write!(f, "{}e0", self.0) } else { write!(f, "{}", self.0) }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back_as_the_same_amount(amount in 1..=MOST_BYTES, millis in 1..=MOST_MILLIS) {
+        fn a_displayed_amount_parses_as_the_same_amount(amount in 1..=MOST_BYTES, millis in 1..=MOST_MILLIS) {
             prop_assert_eq!(Bytes::from_file(&Bytes(amount).to_string()), Ok((Bytes(amount), false)));
             let cpus = Cpus { millis };
             prop_assert_eq!(cpus.to_string().parse(), Ok(cpus));

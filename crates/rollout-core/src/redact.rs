@@ -1,17 +1,17 @@
-//! Keeps secret values out of everything that is written.
+//! Removes secret values from all output.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value;
 
-/// What stands where a secret was.
+/// The replacement of a secret.
 pub const MASK: &str = "[redacted]";
 
-/// Shorter values would turn ordinary output into masks.
+/// The minimum length of a secret. Shorter values would mask ordinary output.
 pub const MIN_SECRET_BYTES: usize = 8;
 
-/// Replaces known secret values, in text and in streams of bytes.
+/// Replaces known secret values in text and in byte streams.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     matcher: Option<AhoCorasick>,
@@ -19,12 +19,12 @@ pub struct Redactor {
 }
 
 impl Redactor {
-    /// Makes a redactor of these values. Values under [`MIN_SECRET_BYTES`] are left alone.
+    /// Creates a redactor of these values. Values shorter than [`MIN_SECRET_BYTES`] are ignored.
     pub fn new<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values = BTreeSet::new();
         for secret in secrets {
-            // A script that prints a value as a line of JSON shows it escaped, and a model that hands such a line to a
-            // tool shows it escaped twice.
+            // A script that prints a value as JSON shows it escaped, and a model that passes such a line to a tool
+            // shows it escaped twice.
             let mut shown = secret.to_owned();
             for _ in 0..2 {
                 let escaped = serde_json::Value::from(shown.as_str()).to_string();
@@ -45,12 +45,12 @@ impl Redactor {
         Self { matcher: Some(matcher), longest }
     }
 
-    /// Whether there is nothing to hide.
+    /// Whether there are no secrets.
     pub fn is_empty(&self) -> bool {
         self.matcher.is_none()
     }
 
-    /// The text with every secret masked.
+    /// Returns the text with every secret masked.
     pub fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match &self.matcher {
             Some(matcher) if matcher.is_match(text) => {
@@ -65,7 +65,7 @@ impl Redactor {
         }
     }
 
-    /// The value with every secret masked, in each text by itself: what is JSON stays JSON.
+    /// Returns the value with the secrets in each string masked, so that it stays valid JSON.
     pub fn json(&self, value: Value) -> Value {
         match value {
             Value::String(text) => match self.text(&text) {
@@ -81,18 +81,18 @@ impl Redactor {
         }
     }
 
-    /// Whether a secret is in it.
+    /// Whether the text contains a secret.
     pub fn finds(&self, text: impl AsRef<[u8]>) -> bool {
         self.matcher.as_ref().is_some_and(|matcher| matcher.is_match(text.as_ref()))
     }
 
-    /// A redactor for one stream, which finds secrets that are split between two reads.
+    /// Returns a redactor for one stream. It finds secrets that are split between two reads.
     pub fn stream(&self) -> StreamRedactor {
         StreamRedactor { redactor: self.clone(), held: Vec::new() }
     }
 }
 
-/// Redacts one stream of bytes, holding back what may be the start of a secret.
+/// Redacts one byte stream. It holds back bytes that may be the start of a secret.
 #[derive(Debug)]
 pub struct StreamRedactor {
     redactor: Redactor,
@@ -100,7 +100,7 @@ pub struct StreamRedactor {
 }
 
 impl StreamRedactor {
-    /// Takes bytes in, and appends to `out` what is known to be clean.
+    /// Adds bytes, and appends to `out` those that cannot be part of a secret.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(matcher) = &self.redactor.matcher else {
             out.extend_from_slice(bytes);
@@ -125,7 +125,7 @@ impl StreamRedactor {
         self.held.drain(..done);
     }
 
-    /// Appends to `out` what was held back, as if the stream ended here.
+    /// Appends the held bytes to `out`, as if the stream ended here.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         if let Some(matcher) = &self.redactor.matcher {
             let mut done = 0;

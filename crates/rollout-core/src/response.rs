@@ -1,4 +1,4 @@
-//! What a model answers, in one form whichever dialect its server speaks.
+//! Responses of models, in one form for all server APIs.
 
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
@@ -7,43 +7,43 @@ use crate::message::Message;
 
 /// One response of a model.
 ///
-/// In records, what belongs to the message is inside of it: `{id, created, model, usage, message: {role, content, …,
-/// finish_reason, is_truncated, tokens}}`, and beside these whatever else the server said.
+/// In records, some fields are inside the message: `{id, created, model, usage, message: {role, content, …,
+/// finish_reason, is_truncated, tokens}}`. Other fields of the server are beside these.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Record")]
 pub struct Response {
-    /// The server's name for it.
+    /// The server's id.
     pub id: String,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created: i64,
-    /// The model that the server says it used.
+    /// The model that the server reported.
     pub model: String,
-    /// What it took, where the server says.
+    /// Token usage, if the server reported it.
     pub usage: Option<TokenUsage>,
-    /// What the model said.
+    /// The message.
     pub message: Message,
-    /// Why it stopped, where the server says.
+    /// Why the model stopped, if the server reported it.
     pub finish_reason: Option<FinishReason>,
-    /// The tokens behind it, where the server gives them all.
+    /// The tokens, if the server returned all of them.
     pub tokens: Option<ResponseTokens>,
-    /// What else the server said.
+    /// Other fields of the server.
     pub extra: Map<String, Value>,
 }
 
 impl Response {
-    /// The version of the policy that sampled it: what the server reports as `policy_version` or `weight_version`,
-    /// beside the message or in its `meta_info`; else the name of the model that the server used.
+    /// The version of the policy that sampled it: `policy_version` or `weight_version` of the server, beside the
+    /// message or in its `meta_info`; else the name of the model that the server reported.
     pub fn policy_version(&self) -> Option<String> {
         policy_version(&self.extra).or_else(|| (!self.model.is_empty()).then(|| self.model.clone()))
     }
 
-    /// Whether the model was cut off.
+    /// Whether the response was truncated.
     pub fn is_truncated(&self) -> bool {
         self.finish_reason == Some(FinishReason::Length)
     }
 }
 
-/// The keys under which servers report the version of the weights.
+/// The field names of the version of the weights.
 const VERSIONS: [&str; 2] = ["policy_version", "weight_version"];
 
 fn policy_version(extra: &Map<String, Value>) -> Option<String> {
@@ -90,7 +90,7 @@ impl Serialize for MessageRecord<'_> {
     }
 }
 
-/// A response as records hold it. All but the message may be missing.
+/// A response in records. Only the message is required.
 #[derive(Deserialize)]
 struct Record {
     #[serde(default)]
@@ -109,7 +109,7 @@ struct Record {
 impl From<Record> for Response {
     fn from(record: Record) -> Self {
         let Record { id, created, model, usage, mut message, extra } = record;
-        // What does not read as ours is the server's, which is not worth losing the turn for.
+        // Fields with an unexpected form belong to the server; the turn is still used.
         let finish_reason = take(&mut message.extra, "finish_reason");
         let tokens = take(&mut message.extra, "tokens");
         message.extra.remove("is_truncated");
@@ -125,20 +125,20 @@ fn take<T: serde::de::DeserializeOwned>(from: &mut Map<String, Value>, key: &str
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum FinishReason {
-    /// It was done.
+    /// The response is complete.
     Stop,
-    /// It was cut off at the limit of tokens.
+    /// The token limit was reached.
     Length,
-    /// It wants tools called.
+    /// The model calls tools.
     ToolCalls,
-    /// Its server did not let it go on.
+    /// The server's content filter stopped it.
     ContentFilter,
-    /// Something that only its server knows.
+    /// Another reason of the server.
     Other(String),
 }
 
 impl FinishReason {
-    /// The word for it in records.
+    /// The name in records.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Stop => "stop",
@@ -168,33 +168,33 @@ impl From<FinishReason> for String {
     }
 }
 
-/// The tokens and the money of one response. The three counts of the prompt are disjoint.
+/// Token usage and cost of one response. The three counts of the prompt are disjoint.
 ///
-/// Records speak as servers do: their `prompt_tokens` are all of the prompt, and there are `total_tokens`.
+/// Records use the convention of servers: `prompt_tokens` are all tokens of the prompt, and there are `total_tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(from = "UsageRecord", into = "UsageRecord")]
 pub struct TokenUsage {
-    /// Tokens of the prompt that no cache had.
+    /// Tokens of the prompt that were not cached.
     pub prompt_tokens: u64,
-    /// Tokens of the prompt that came from a cache.
+    /// Tokens of the prompt that were read from a cache.
     pub cached_tokens: u64,
-    /// Tokens of the prompt that were put into a cache.
+    /// Tokens of the prompt that were written to a cache.
     pub cache_write_tokens: u64,
-    /// Tokens that the model wrote, its reasoning included.
+    /// Tokens of the response, including reasoning.
     pub completion_tokens: u64,
-    /// Of those, the reasoning.
+    /// Tokens of the response that are reasoning.
     pub reasoning_tokens: u64,
-    /// What it cost in US dollars, where the server or a price table says.
+    /// Cost in US dollars, if the server reported it or a price is configured.
     pub cost: Option<f64>,
 }
 
 impl TokenUsage {
-    /// All tokens of the prompt, wherever they came from.
+    /// All tokens of the prompt.
     pub fn input_tokens(&self) -> u64 {
         self.prompt_tokens.saturating_add(self.cached_tokens).saturating_add(self.cache_write_tokens)
     }
 
-    /// All tokens.
+    /// All tokens of the prompt and the response.
     pub fn total_tokens(&self) -> u64 {
         self.input_tokens().saturating_add(self.completion_tokens)
     }
@@ -248,14 +248,14 @@ pub struct ResponseTokens {
     pub prompt_ids: Vec<u32>,
     /// The completion.
     pub completion_ids: Vec<u32>,
-    /// The logarithm of each completion token's probability.
+    /// The log-probability of each completion token.
     pub completion_logprobs: Vec<f64>,
-    /// The experts that each token went through, layer by layer, where the model has some.
+    /// The experts of each token, layer by layer, for mixture-of-experts models.
     #[serde(default)]
     pub routed_experts: Option<RoutedExperts>,
 }
 
-/// The experts that tokens of a mixture-of-experts model went through: for each token, for each layer, their numbers.
+/// The experts of tokens in a mixture-of-experts model: their numbers for each token and layer.
 pub type RoutedExperts = Vec<Vec<Vec<u32>>>;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a trial and a job come to: the data behind every `result.json`.
+//! Results of trials and jobs: the data of every `result.json`.
 
 use indexmap::IndexMap;
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use crate::{
     statistics::Statistics,
 };
 
-/// The least reward that counts as solved where a dataset sets none.
+/// The minimum reward of a solved trial, if the dataset does not set one.
 pub const DEFAULT_PASS_THRESHOLD: f64 = 1.0;
 
 fn default_pass_threshold() -> f64 {
@@ -23,58 +23,58 @@ fn default_pass_threshold() -> f64 {
 pub struct TrialResult {
     /// The task that was attempted.
     pub task_name: TaskName,
-    /// The dataset it belongs to.
+    /// The dataset of the task.
     pub dataset_name: DatasetName,
-    /// Who attempted it.
+    /// The agent.
     pub agent_name: AgentName,
-    /// Which attempt this is, from 1.
+    /// The attempt, counted from 1.
     pub attempt: u32,
-    /// The commit of the repository that holds the task.
+    /// The commit of the task's repository.
     pub task_git_commit_id: Option<String>,
-    /// The score, where there is one.
+    /// The reward, if there is one.
     pub reward: Option<f64>,
-    /// The least reward that counts as solved: its dataset's.
+    /// The minimum reward of a solved trial in the dataset.
     #[serde(default = "default_pass_threshold")]
     pub pass_threshold: f64,
-    /// Further named scores from `reward.json`.
+    /// Other rewards by name, from `reward.json`.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub rewards: IndexMap<String, f64>,
-    /// What is known of the costs, in US dollars: the sum of the next two.
+    /// Known costs in US dollars: the sum of the next two.
     pub cost: f64,
-    /// What the environment cost; a known 0 on this machine.
+    /// Cost of the environment; 0 on this machine.
     pub environment_cost: f64,
-    /// What the agent's model cost, where the agent told.
+    /// Cost of the agent's model, if the agent reported it.
     pub model_cost: Option<f64>,
-    /// What the agent used, where it told.
+    /// Usage of the agent, if it reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<AgentUsage>,
-    /// What went wrong.
+    /// The error.
     pub error: Option<TrialError>,
-    /// How long the phases took; null where one did not run.
+    /// Durations of the phases; null for a phase that did not run.
     pub durations: Durations,
-    /// When the phases ran; null where one did not.
+    /// Times of the phases; null for a phase that did not run.
     pub timestamps: Timestamps,
-    /// Where the trial ran; absent when it never came to an environment.
+    /// The environment; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentRecord>,
-    /// How many tries the infrastructure needed.
+    /// Number of tries; more than 1 after infrastructure failures.
     pub tries: u32,
-    /// How many of the tries started the agent. With more than one, the agent had more than one chance.
+    /// Number of tries that started the agent. With more than one, the agent had more than one chance.
     #[serde(default)]
     pub agent_starts: u32,
-    /// Commands that the agent left running when verification started.
+    /// Commands of the agent that still ran when verification started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub survivors: Vec<String>,
     /// Evidence that processes of the agent touched the tests or the reward while the tests ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tampering: Vec<String>,
-    /// What a reader of the result should know beside its error.
+    /// Notes about the result beside its error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl TrialResult {
-    /// A trial of which nothing is known yet but when it started.
+    /// Creates the result of a trial that has only started.
     pub fn empty(trial: &TrialId, at: Timestamp) -> Self {
         Self {
             task_name: trial.task.clone(),
@@ -101,7 +101,7 @@ impl TrialResult {
         }
     }
 
-    /// Whether the trial is solved; none without a reward, and if it failed.
+    /// Whether the trial is solved; None without a reward, or if it failed.
     pub fn is_solved(&self) -> Option<bool> {
         let reward = self.reward.filter(|_| self.standing() == Standing::Completed);
         reward.map(|reward| reward >= self.pass_threshold)
@@ -113,7 +113,7 @@ impl TrialResult {
             None => Standing::Completed,
             Some(error) if error.kind.fails_scored_trials() => Standing::Failed,
             Some(_) if self.reward.is_some() => Standing::Completed,
-            // With the verifier disabled there is no reward to lose, so a teardown error fails nothing.
+            // With the verifier disabled there is no reward, so a teardown error does not fail the trial.
             Some(error) if error.kind == ErrorType::EnvironmentTeardownFailed => Standing::Completed,
             Some(_) => Standing::Failed,
         }
@@ -124,15 +124,15 @@ impl TrialResult {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// It has a reward, or nothing went wrong and none was asked for.
+    /// It has a reward, or there was no error and verification is disabled.
     Completed,
-    /// An error kept it from a reward.
+    /// An error prevented a reward.
     Failed,
-    /// A cancelled job never finished it.
+    /// A cancelled job did not finish it.
     Skipped,
 }
 
-/// What an agent reports to have used.
+/// The usage that an agent reported.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentUsage {
@@ -140,23 +140,23 @@ pub struct AgentUsage {
     pub input_tokens: Option<u64>,
     /// Tokens received from the model.
     pub output_tokens: Option<u64>,
-    /// Of the tokens sent, those served from a cache.
+    /// Tokens sent that were read from a cache.
     pub cached_tokens: Option<u64>,
-    /// What the model cost, in US dollars.
+    /// Cost of the model in US dollars.
     pub cost_usd: Option<f64>,
 }
 
-/// The most dollars that one trial can have cost. More is a mistake or a lie.
+/// The maximum plausible cost of one trial in US dollars.
 const MAX_COST_USD: f64 = 1e6;
 
-/// The most tokens that one trial can have used.
+/// The maximum plausible number of tokens of one trial.
 const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 impl AgentUsage {
-    /// What of it cannot be true, in a sentence.
+    /// Returns why the values are implausible.
     pub fn problem(&self) -> Option<String> {
         if let Some(cost) = self.cost_usd.filter(|cost| !(0.0..=MAX_COST_USD).contains(cost)) {
-            return Some(format!("cost_usd is {cost:?}, and must be from 0 to {MAX_COST_USD}"));
+            return Some(format!("cost_usd is {cost:?}, but must be from 0 to {MAX_COST_USD}"));
         }
         let tokens = [
             ("input_tokens", self.input_tokens),
@@ -166,27 +166,27 @@ impl AgentUsage {
         let (name, tokens) = tokens
             .into_iter()
             .find_map(|(name, tokens)| Some((name, tokens.filter(|tokens| *tokens > MAX_TOKENS)?)))?;
-        Some(format!("{name} is {tokens}, and must be at most {MAX_TOKENS}"))
+        Some(format!("{name} is {tokens}, but must be at most {MAX_TOKENS}"))
     }
 }
 
-/// Where a trial ran.
+/// The environment of a trial.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentRecord {
     /// The provider.
     pub provider: String,
-    /// The provider's identifier of the environment.
+    /// The id of the environment at its provider.
     pub id: String,
-    /// The image it was made from.
+    /// The image of the environment.
     pub image: String,
-    /// The snapshot of the agent's install that it was started from, so that the install script did not run.
+    /// The snapshot of the agent's install that was used instead of running the install script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_snapshot: Option<String>,
-    /// The network it had.
+    /// The network of the environment.
     pub network: String,
-    /// The limits that really held.
+    /// The enforced limits.
     pub enforced: serde_json::Value,
-    /// Where it is kept, if it was preserved.
+    /// The location of the environment, if it was preserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preserved: Option<String>,
 }
@@ -194,7 +194,7 @@ pub struct EnvironmentRecord {
 /// Seconds spent in each phase.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Durations {
-    /// From start to end.
+    /// Total duration.
     pub total_sec: f64,
     /// Image, start and first copies.
     pub environment_setup_sec: Option<f64>,
@@ -206,34 +206,34 @@ pub struct Durations {
     pub verifier_sec: Option<f64>,
 }
 
-/// The moments at which each phase started and ended.
+/// Start and end times of the phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timestamps {
     /// When the trial started.
     #[serde(with = "moment")]
     pub started_at: Timestamp,
-    /// When work on the environment started.
+    /// Start of the environment setup.
     #[serde(default, with = "moment::optional")]
     pub environment_setup_started_at: Option<Timestamp>,
-    /// When the environment was ready, or failed.
+    /// End of the environment setup, successful or not.
     #[serde(default, with = "moment::optional")]
     pub environment_setup_ended_at: Option<Timestamp>,
-    /// When the install script started.
+    /// Start of the install script.
     #[serde(default, with = "moment::optional")]
     pub agent_setup_started_at: Option<Timestamp>,
-    /// When the install script ended.
+    /// End of the install script.
     #[serde(default, with = "moment::optional")]
     pub agent_setup_ended_at: Option<Timestamp>,
-    /// When the execute script started.
+    /// Start of the execute script.
     #[serde(default, with = "moment::optional")]
     pub agent_execution_started_at: Option<Timestamp>,
-    /// When the execute script ended.
+    /// End of the execute script.
     #[serde(default, with = "moment::optional")]
     pub agent_execution_ended_at: Option<Timestamp>,
-    /// When verification started.
+    /// Start of verification.
     #[serde(default, with = "moment::optional")]
     pub verifier_started_at: Option<Timestamp>,
-    /// When verification ended.
+    /// End of verification.
     #[serde(default, with = "moment::optional")]
     pub verifier_ended_at: Option<Timestamp>,
     /// When the trial ended.
@@ -242,7 +242,7 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// A trial that started and ended at one moment, without any phase.
+    /// Creates the times of a trial without any phase.
     pub fn empty(at: Timestamp) -> Self {
         Self {
             started_at: at,
@@ -259,19 +259,19 @@ impl Timestamps {
     }
 }
 
-/// The aggregate of a job, without its rows: `result.json` holds these fields, then `results`.
+/// The aggregate of a job without its rows: `result.json` contains these fields, then `results`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {
     /// The job.
     pub job_name: String,
-    /// Whether it was cut short.
+    /// Whether it was cancelled.
     pub cancelled: bool,
-    /// Why it stopped before all trials were run, where trials failed one after the other with one cause.
+    /// Why it stopped before all trials ran, if consecutive trials failed with the same cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<EarlyStop>,
     /// Totals over all trials.
     pub totals: Totals,
-    /// From the first start to the end, pauses between a stop and its resume left out.
+    /// Duration from the first start to the end, without pauses between a stop and its resume.
     pub total_duration_sec: f64,
     /// When the job first started.
     #[serde(with = "moment")]
@@ -283,34 +283,34 @@ pub struct JobResult {
     pub agents: IndexMap<AgentName, Totals>,
     /// Totals by agent and dataset, in the order of the job file.
     pub groups: Vec<(AgentName, DatasetName, Totals)>,
-    /// The same with its uncertainty, by agent, dataset, category and difficulty.
+    /// The statistics, by agent, dataset, category and difficulty.
     #[serde(default)]
     pub statistics: Statistics,
 }
 
-/// Why a job stopped before all of its trials were run: each further one would have failed the same way.
+/// Why a job stopped before all trials ran: the other trials would have failed the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EarlyStop {
-    /// The trials that failed one after the other.
+    /// The number of consecutive failed trials.
     pub failures: u64,
-    /// Their error: that of the last one.
+    /// The error of the last one.
     pub error: TrialError,
 }
 
 /// Counts and averages over a group of trials.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Planned trials.
+    /// Number of planned trials.
     pub total_trials: u64,
-    /// Those with a reward, or without an error where none was asked for.
+    /// Trials with a reward, or without an error if verification is disabled.
     pub completed_trials: u64,
-    /// Those that an error kept from a reward, and rollouts whose server, tool or environment failed.
+    /// Trials without a reward because of an error, and rollouts whose server, tool or environment failed.
     pub failed_trials: u64,
-    /// Those that a cancelled job never finished.
+    /// Trials that a cancelled job did not finish.
     pub skipped_trials: u64,
-    /// Completed trials that have a reward: fewer than completed where the verifier is disabled.
+    /// Completed trials with a reward. Without verification, there are fewer of them than completed trials.
     pub rewarded_trials: u64,
-    /// Completed trials with reward 1, whatever the threshold of their dataset.
+    /// Completed trials with reward 1, independent of the threshold of their dataset.
     pub passed_trials: u64,
     /// Completed trials whose reward reaches the `pass_threshold` of their dataset.
     pub solved_trials: u64,
@@ -318,47 +318,47 @@ pub struct Totals {
     pub restarted_trials: u64,
     /// The sum of rewards.
     pub reward_sum: f64,
-    /// The least reward.
+    /// The minimum reward.
     pub reward_min: Option<f64>,
-    /// The greatest reward.
+    /// The maximum reward.
     pub reward_max: Option<f64>,
-    /// The sum of known costs: of environments, and of models where known.
+    /// The sum of known costs of environments and models.
     pub total_cost: f64,
-    /// The sum of what environments cost.
+    /// The sum of the costs of environments.
     pub environment_cost: f64,
-    /// The sum of what models cost, where known; none if it is known of no trial.
+    /// The sum of the known costs of models; None if no cost is known.
     pub model_cost: Option<f64>,
-    /// Finished trials whose whole cost is known.
+    /// Finished trials whose total cost is known.
     pub known_cost_trials: u64,
     /// The sum of the trials' durations in seconds.
     pub trial_seconds: f64,
-    /// Failed trials by kind.
+    /// Failed trials by type of error.
     pub errors: IndexMap<ErrorType, u64>,
 }
 
-/// What totals need of a trial.
+/// The values of a trial that totals need.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialSummary {
-    /// How it counts.
+    /// Its standing.
     pub standing: Standing,
-    /// Its score, where it has one.
+    /// Its reward, if there is one.
     pub reward: Option<f64>,
-    /// The least reward that counts as solved.
+    /// The minimum reward of a solved trial.
     pub pass_threshold: f64,
-    /// The kind of its error, where it has one.
+    /// The type of its error, if there is one.
     pub error: Option<ErrorType>,
-    /// What its environment cost.
+    /// The cost of its environment.
     pub environment_cost: f64,
-    /// What its model cost, where that is known.
+    /// The cost of its model, if known.
     pub model_cost: Option<f64>,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
     /// Whether its agent was started more than once.
     pub is_restarted: bool,
 }
 
 impl TrialSummary {
-    /// A trial that a cancelled job never finished.
+    /// A trial that a cancelled job did not finish.
     pub const SKIPPED: Self = Self {
         standing: Standing::Skipped,
         reward: None,
@@ -376,8 +376,8 @@ impl TrialSummary {
             && self.reward.is_some_and(|reward| reward >= self.pass_threshold)
     }
 
-    /// The reward with which it counts in the headline: its own, or 0 if the agent or the tests failed it. None if it
-    /// does not count.
+    /// The reward in the headline: its own, or 0 if it failed because of the agent or the tests. None if it does not
+    /// count.
     pub fn headline_reward(&self) -> Option<f64> {
         match self.standing {
             Standing::Completed => self.reward,

@@ -1,4 +1,4 @@
-//! The statistics of a job, as `result.json` has them. How they are computed is in `rollout-record`.
+//! The statistics of a job in `result.json`. `rollout-record` computes them.
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 /// The statistics of a job.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How often an interval made this way holds what it is about.
+    /// The confidence level of the intervals.
     pub confidence: f64,
-    /// How the bootstrap was done.
+    /// The parameters of the bootstrap.
     pub bootstrap: Resampling,
     /// By agent, in the order of the job.
     pub agents: IndexMap<String, AgentStatistics>,
@@ -23,127 +23,127 @@ pub struct AgentStatistics {
     /// By dataset.
     #[serde(default)]
     pub datasets: IndexMap<String, Figures>,
-    /// By what the tasks say their category is: of tasks that do, and of a thousand categories at most.
+    /// By the category of the tasks: only tasks with a category, and at most a thousand categories.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub categories: IndexMap<String, Figures>,
-    /// By what the tasks say their difficulty is, likewise.
+    /// By the difficulty of the tasks, with the same restrictions.
     #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
     pub difficulties: IndexMap<String, Figures>,
 }
 
-/// What a group of trials comes to.
+/// The figures of a group of trials.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Figures {
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Planned trials: the sum of the next three.
+    /// Number of planned trials: the sum of the next three.
     pub trials: u64,
-    /// Those with a reward, or without an error where none was asked for.
+    /// Trials with a reward, or without an error if verification is disabled.
     pub completed: u64,
-    /// Those that an error kept from a reward.
+    /// Trials without a reward because of an error.
     pub failed: u64,
-    /// Those that a cancelled job never finished.
+    /// Trials that a cancelled job did not finish.
     pub skipped: u64,
-    /// Failed trials that count in no rate: the infrastructure or the task failed them.
+    /// Failed trials that are excluded from all rates, because the infrastructure or the task failed.
     #[serde(default)]
     pub excluded: u64,
-    /// Completed trials that were not scored. They count in no rate.
+    /// Completed trials without a reward. They are excluded from all rates.
     pub unscored: u64,
-    /// Over the trials with a reward, and those that the agent or the tests failed, which have 0.
+    /// Over trials with a reward. Trials that failed because of the agent or the tests count as 0.
     #[serde(default)]
     pub headline: Scores,
-    /// Over the trials with a reward alone.
+    /// Over trials with a reward only.
     pub failed_excluded: Scores,
-    /// Seconds from start to end, of finished trials.
+    /// Durations of finished trials in seconds.
     pub duration_sec: Option<Spread>,
-    /// US dollars, of finished trials whose cost is known.
+    /// Known costs of finished trials in US dollars.
     pub cost_usd: Option<Spread>,
 }
 
-/// How good the trials are that count.
+/// The scores of the trials that count.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Scores {
-    /// Trials that count.
+    /// Number of trials that count.
     pub trials: u64,
-    /// Those whose reward reaches the threshold of their dataset.
+    /// Trials whose reward reaches the threshold of their dataset.
     pub solved: u64,
-    /// The share of solved trials; none without trials.
+    /// The fraction of solved trials; None without trials.
     pub pass_rate: Option<PassRate>,
-    /// The mean reward; none without trials.
+    /// The mean reward; None without trials.
     pub mean_reward: Option<MeanReward>,
-    /// The chances within k tries and in all of k tries, for every k that a task was tried often enough for.
+    /// pass@k and pass^k for every k up to the largest number of tries of a task.
     pub pass_k: Vec<PassPoint>,
 }
 
-/// A share of trials.
+/// A pass rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PassRate {
-    /// The share.
+    /// The fraction.
     pub rate: f64,
     /// Wilson's interval.
     pub interval: Interval,
 }
 
-/// A mean reward, and three views on how certain it is.
+/// A mean reward with three estimates of its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MeanReward {
     /// The mean over trials.
     pub mean: f64,
-    /// As if no trial depended on another: of two trials or more.
+    /// As if all trials were independent; requires two trials.
     pub plain: Option<Estimate>,
-    /// With the attempts at a task as a whole: of two tasks or more.
+    /// With the attempts at a task as a cluster; requires two tasks.
     pub clustered: Option<Estimate>,
-    /// From tasks drawn again and again: of two tasks or more.
+    /// From a bootstrap over tasks; requires two tasks.
     pub bootstrap: Option<Estimate>,
 }
 
-/// How values are spread.
+/// The distribution of values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "percentiles say what they are by their names")]
+#[expect(missing_docs, reason = "the names of percentiles are self-explanatory")]
 pub struct Spread {
-    /// How many values there are.
+    /// The number of values.
     pub n: u64,
-    /// Their mean.
+    /// The mean.
     pub mean: f64,
-    /// Their standard deviation: of two or more.
+    /// The standard deviation; requires two values.
     pub sd: Option<f64>,
-    /// The least one.
+    /// The minimum.
     pub min: f64,
     pub p25: f64,
     pub p50: f64,
     pub p75: f64,
     pub p90: f64,
     pub p99: f64,
-    /// The greatest one.
+    /// The maximum.
     pub max: f64,
 }
 
-/// How figures are resampled: every group begins with the same seed, so that each can be done again by itself.
+/// The parameters of resampling. Every group starts with the same seed, so that each can be reproduced separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Resampling {
-    /// How often tasks are drawn.
+    /// The number of resamples.
     pub resamples: u64,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Two numbers between which another lies, as far as the data tells.
+/// A confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The smaller number.
+    /// The lower bound.
     pub low: f64,
-    /// The larger number.
+    /// The upper bound.
     pub high: f64,
 }
 
 impl Interval {
-    /// The interval, unless one of its ends is no number.
+    /// Creates an interval if both bounds are finite.
     pub fn finite(low: f64, high: f64) -> Option<Self> {
         (low.is_finite() && high.is_finite()).then_some(Self { low, high })
     }
 }
 
-/// How certain a mean is.
+/// The uncertainty of a mean.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Its standard error.
@@ -152,15 +152,15 @@ pub struct Estimate {
     pub interval: Interval,
 }
 
-/// The chances with one number of tries.
+/// pass@k and pass^k for one k.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PassPoint {
     /// The number of tries.
     pub k: u64,
-    /// How many tasks were tried as often, and count.
+    /// The number of tasks with at least k tries.
     pub tasks: u64,
-    /// The mean chance that at least one of k tries succeeds.
+    /// The mean probability that at least one of k tries succeeds.
     pub at_k: f64,
-    /// The mean chance that all of k tries succeed.
+    /// The mean probability that all of k tries succeed.
     pub all_k: f64,
 }

@@ -1,4 +1,4 @@
-//! What a benchmark came to, as its summary file has it.
+//! The summary file of a benchmark.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,41 +9,41 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::provenance::Provenance;
 
-/// What a benchmark came to.
+/// The summary of a benchmark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RolloutSummary {
-    /// Names the benchmark.
+    /// The name of the benchmark.
     pub benchmark_name: String,
-    /// Questions.
+    /// Number of questions.
     pub total_tasks: u64,
-    /// Those that the model came to an end with, right or wrong.
+    /// Questions that the model answered, correctly or not.
     pub successful_tasks: u64,
-    /// Those that an error kept from an answer.
+    /// Questions without an answer because of an error.
     pub failed_tasks: u64,
-    /// The mean over the scored questions, 0 if there are none; none if scoring is off.
+    /// The mean score of the scored questions, 0 if there are none; None if scoring is disabled.
     pub average_score: Option<f64>,
-    /// The scored questions. Not in the file: the evaluation has it.
+    /// Number of scored questions. Not in this file: it is in the evaluation file.
     #[serde(skip)]
     pub evaluated_tasks: u64,
-    /// Answers whose judge failed. They count as 0.
+    /// Answers for which the judge failed. They count as 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub judge_failures: u64,
-    /// How answers were scored; none if scoring is off.
+    /// The metric; None if scoring is disabled.
     pub metric: Option<String>,
-    /// How long it took, over all runs.
+    /// Duration of all runs.
     pub total_time_seconds: f64,
-    /// The answers, if they were saved.
+    /// The file of answers, if they were saved.
     #[serde(serialize_with = "as_text")]
     pub results_file: Option<PathBuf>,
-    /// What they are worth, one by one, if they were scored and saved.
+    /// The file of scores, if answers were scored and saved.
     #[serde(serialize_with = "as_text")]
     pub evaluation_file: Option<PathBuf>,
-    /// When it ended, by the clock on the wall.
+    /// When it ended, in local time.
     pub timestamp: String,
-    /// Where the last answers come from.
+    /// The provenance of the last answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Arc<Provenance>>,
-    /// Where this summary was saved. Not in the file itself.
+    /// The path of this summary. Not in the file itself.
     #[serde(default, serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub summary_file: Option<PathBuf>,
 }
@@ -53,7 +53,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A path as a file of JSON can have it: one that is no text is told as well as it can be.
+/// Serializes a path as text. A path that is not UTF-8 is converted with replacement characters.
 fn as_text<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
     path.as_deref().map(Path::to_string_lossy).serialize(serializer)
 }

@@ -1,8 +1,8 @@
-//! Foreign text, long lists, bytes and times, made fit for a sentence or a record.
+//! Formatting of untrusted text, long lists, bytes and durations for messages and records.
 
 use std::time::Duration;
 
-/// Bytes in lower-case hexadecimal.
+/// Formats bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
@@ -11,13 +11,13 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Seconds to the microsecond: finer digits are noise.
+/// Returns seconds rounded to microseconds.
 pub fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e6
 }
 
-/// Whether a character is not seen, or changes the direction of the text around it. Two texts that differ in such
-/// characters alone look the same.
+/// Whether a character is invisible, or changes the direction of the text around it. Two texts that differ only in such
+/// characters look the same.
 pub fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{00ad}' | '\u{061c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
@@ -25,8 +25,8 @@ pub fn is_invisible(c: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A text in which nothing moves a terminal's cursor, changes its colours or turns the text around: such characters are
-/// written as `\u{1b}`. Line breaks and tabs stay.
+/// Escapes characters that move a terminal's cursor, change its colours or reverse the text, as in `\u{1b}`. Line
+/// breaks and tabs are kept.
 ///
 /// ```
 /// assert_eq!(rollout_core::text::printable("a\tb\n\u{1b}[31mred"), "a\tb\n\\u{1b}[31mred");
@@ -44,12 +44,12 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The start of a text, short enough for a sentence.
+/// Returns the start of a text, short enough for a message.
 pub fn excerpt(text: &str) -> String {
     cut(text, 60)
 }
 
-/// The first characters of a text, with an ellipsis where there are more.
+/// Returns the first characters of a text, with an ellipsis if there are more.
 pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -57,7 +57,7 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The first names of a list, few enough to read.
+/// Returns the first names of a list, and the number of the others.
 pub fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     const SHOWN: usize = 10;
     let mut names = names.into_iter();
@@ -74,14 +74,14 @@ pub fn listed(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     }
 }
 
-/// Backticks, more of them than stand together in any of the texts: between two lines of them no text can pass for
-/// anything but itself.
+/// Returns more backticks in a row than any of the texts contains. A text between two such lines cannot end the code
+/// block.
 pub fn fence<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
     let runs = texts.into_iter().flat_map(|text| text.split(|c| c != '`').map(str::len));
     "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
 }
 
-/// An error with its causes, as one sentence.
+/// Returns an error and its causes on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,6 +1,6 @@
-//! Foreign text in XML.
+//! Escaping of text for XML.
 
-/// Text that XML takes for nothing but text, in attributes and between tags. Characters that XML cannot hold are replaced.
+/// Escapes text for attributes and between tags. Characters that XML does not allow are replaced.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -11,7 +11,7 @@ pub fn escape(text: &str) -> String {
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&apos;"),
             '\n' | '\t' => safe.push(c),
-            // A bare carriage return would be read back as a newline.
+            // An unescaped carriage return would be read as a newline.
             '\r' => safe.push_str("&#13;"),
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => safe.push('\u{fffd}'),
             c => safe.push(c),

@@ -185,7 +185,7 @@ mod tests {
 
     /// These values must never change, because results of different versions are joined by them.
     #[test]
-    fn ids_of_agents_stay_what_they_are() {
+    fn ids_of_agents_never_change() {
         let text = json!({
             "agents": [
                 {"name": "script", "install": "apk add x", "execute": "run"},

@@ -269,7 +269,7 @@ mod tests {
             ),
         ];
         insta::assert_snapshot!(errors.join("\n"), @r#"
-        line 4: `completion[0]`: a tool call that is a text holds a JSON object: EOF while parsing an object at line 1 column 1
+        line 4: `completion[0]`: a tool call that is a string must contain a JSON object: EOF while parsing an object at line 1 column 1
         line 4: `reward`: invalid type: string "NaN", expected f64
         line 4: `b\"` is NaN or infinite, which is not JSON
         line 4: `completion_logprobs` is NaN or infinite, which is not JSON

@@ -105,7 +105,7 @@ fn a_cost_that_is_not_known_is_null_and_a_dash_and_an_absurd_one_is_refused() {
     let note = &finished.trial("absurd/set/task__1")["notes"][0];
     assert_eq!(
         note,
-        "/logs/agent/usage.json was ignored: cost_usd is 1.7e308, and must be from 0 to 1000000"
+        "/logs/agent/usage.json was ignored: cost_usd is 1.7e308, but must be from 0 to 1000000"
     );
 }
 

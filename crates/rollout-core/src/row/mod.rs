@@ -1,4 +1,4 @@
-//! Rows: what is kept of a rollout (`outputs.jsonl`) and of a question (`results.jsonl`).
+//! Rows: the records of rollouts (`outputs.jsonl`) and of questions (`results.jsonl`).
 
 mod question;
 mod reading;
@@ -6,7 +6,7 @@ mod rollout;
 
 pub use question::{Kept, TOOL_NAMES, TOTAL_TURNS, TaskResult, ToolCallRecord, Trajectory, Unnumbered};
 
-/// The stop condition of a rollout whose time was up.
+/// The stop condition of a rollout that timed out.
 pub const STOPPED_BY_TIMEOUT: &str = "timeout_reached";
 
 pub use rollout::{KEYS, OutputError, OutputUsage, RolloutOutput, Timing};

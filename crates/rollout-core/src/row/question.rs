@@ -1,4 +1,4 @@
-//! What came of one question: a line of `results.jsonl`.
+//! The result of a question: a line of `results.jsonl`.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use serde_json::{Map, Value, json};
 use super::rollout::{OutputError, OutputUsage, RolloutOutput, Timing};
 use crate::message::{Message, Messages, Role};
 
-/// The column of a row that has how often the model spoke.
+/// The column with the number of responses of the model.
 pub const TOTAL_TURNS: &str = "total_turns";
-/// The column of a row that has the names of the tools that the model could call.
+/// The column with the names of the available tools.
 pub const TOOL_NAMES: &str = "tool_names";
 
-/// What of an answered question is kept.
+/// Which parts of an answered question are saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// The answer with the conversation that led to it.
+    /// The answer and the conversation.
     Everything,
     /// The answer.
     Answers,
@@ -26,49 +26,49 @@ pub enum Kept {
     Trajectories,
 }
 
-/// What came of one question.
+/// The result of one question.
 ///
-/// Serialised, it is a line of `results.jsonl`.
+/// It is serialized as a line of `results.jsonl`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct TaskResult {
-    /// Names the question.
+    /// The id of the question.
     pub task_id: String,
     /// The question.
     pub question: String,
-    /// The answer that was found in the model's last words; empty if the question failed.
+    /// The answer that was extracted from the last message of the model; empty if the question failed.
     pub predicted_answer: String,
-    /// Whether the model came to an end. A wrong answer is one too.
+    /// Whether the model answered, correctly or not.
     pub success: bool,
-    /// The right answer, where there is one.
+    /// The expected answer, if there is one.
     pub ground_truth: Option<String>,
-    /// How good the answer is; none if nobody scored it.
+    /// The score; None if the answer was not scored.
     pub score: Option<f64>,
-    /// By which metric.
+    /// The metric of the score.
     pub metric: Option<String>,
-    /// What the metric has to say beside the score.
+    /// Details of the metric.
     pub details: Option<Value>,
-    /// The fields of the question that have no meaning of their own.
+    /// Other fields of the question.
     pub metadata: Map<String, Value>,
-    /// What went wrong, if the question failed.
+    /// The error, if the question failed.
     pub error: Option<String>,
     /// The names of the error and its causes.
     pub error_chain: Option<String>,
-    /// The conversation, where it was kept.
+    /// The conversation, if it was saved.
     pub trajectory: Option<Trajectory>,
-    /// How often the model spoke. Where the conversation is kept, a line has it there.
+    /// The number of responses of the model. If the conversation is saved, a line contains it there.
     pub total_turns: Option<u64>,
-    /// The tools that the model could call, by the names that it was shown.
+    /// The tools that were available to the model, by the names in its prompt.
     pub tool_names: Vec<String>,
     /// The number of the question. Lines of other programs have none.
     pub example_id: Option<u64>,
-    /// The attempt at it, counted from 1.
+    /// The attempt, counted from 1.
     pub attempt: Option<u32>,
-    /// How long it took.
+    /// Its duration.
     pub timing: Timing,
-    /// What the model used, if its server told.
+    /// The token usage of the model, if its server reported it.
     pub token_usage: Option<OutputUsage>,
-    /// What ended the conversation.
+    /// The stop condition of the conversation.
     pub stop_condition: Option<String>,
 }
 
@@ -76,58 +76,58 @@ pub struct TaskResult {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trajectory {
-    /// Names the question.
+    /// The id of the question.
     pub task_id: String,
     /// The question.
     pub question: String,
-    /// All that was said, from the system prompt on. Calls of tools have the form of OpenAI.
+    /// All messages, starting with the system prompt. Tool calls are in OpenAI's form.
     #[serde(serialize_with = "in_the_form_of_openai")]
     pub messages: Messages,
-    /// The calls of tools, in their order.
+    /// The tool calls in order.
     pub tool_calls: Vec<Arc<ToolCallRecord>>,
-    /// The answer that was found in the model's last words.
+    /// The answer that was extracted from the last message of the model.
     pub final_answer: String,
-    /// How often the model spoke.
+    /// The number of responses of the model.
     pub total_turns: u64,
-    /// Whether the model came to an end.
+    /// Whether the model answered.
     pub success: bool,
-    /// When it began.
+    /// The start time.
     #[serde(deserialize_with = "time")]
     pub start_time: Timestamp,
-    /// When it ended.
+    /// The end time.
     #[serde(deserialize_with = "time")]
     pub end_time: Timestamp,
-    /// From the one to the other.
+    /// The duration.
     pub execution_time_ms: u64,
 }
 
-/// One call of a tool.
+/// One tool call.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ToolCallRecord {
-    /// The tool, by the server's name for it.
+    /// The tool, by its name on the tool server.
     pub tool_name: String,
-    /// What the model gave it, without the parameters of the question.
+    /// The parameters from the model, without those of the question.
     pub parameters: Map<String, Value>,
-    /// What it gave.
+    /// The result.
     pub result: Value,
-    /// Whether it did what it was asked to.
+    /// Whether the call succeeded.
     pub success: bool,
-    /// What went wrong.
+    /// The error.
     pub error: Option<String>,
-    /// How long it took.
+    /// The duration.
     pub execution_time_ms: u64,
 }
 
 impl TaskResult {
-    /// Whether a row is one of these.
+    /// Whether a row is a line of this kind.
     pub fn is_in(row: &Map<String, Value>) -> bool {
         let answered =
             row.contains_key("predicted_answer") || row.get("trajectory").is_some_and(Value::is_object);
         answered && row.get("task_id").is_some_and(Value::is_string)
     }
 
-    /// The line of it in a file.
+    /// Returns the line for the file.
     pub fn kept(&self, kept: Kept) -> impl Serialize + '_ {
         Line { result: self, kept }
     }
@@ -199,16 +199,16 @@ impl Serialize for Line<'_> {
     }
 }
 
-/// A moment. Other programs write the clock's time without saying where the clock is; it is taken for UTC.
+/// Parses a time. Other programs write a local time without an offset; it is treated as UTC.
 fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
     let text = String::deserialize(deserializer)?;
     let naive = || text.parse::<civil::DateTime>()?.to_zoned(TimeZone::UTC).map(|time| time.timestamp());
     text.parse().or_else(|_| naive()).map_err(D::Error::custom)
 }
 
-/// A line of `results.jsonl` does not tell which question it is of.
+/// A line of `results.jsonl` has no question number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a line has an `example_id`, a whole number")]
+#[error("the line has no valid `example_id`: expected an integer")]
 pub struct Unnumbered;
 
 impl TryFrom<TaskResult> for RolloutOutput {

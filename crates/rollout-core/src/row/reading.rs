@@ -1,7 +1,7 @@
-//! Reading a row of this or another program so that nothing of it is lost.
+//! Reads rows of this and other programs without loss.
 //!
-//! A field that cannot be read is an error with its name. Rows of this program number the rollouts of an example; of
-//! those that do not, every value has to be found again in what was read of them.
+//! An unreadable field is an error that names it. In rows of this program, the rollouts of an example are numbered. For
+//! other rows, every value must be present in the parsed row.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::message::{Message, Messages, Role, ToolDef};
 
-/// Fields that are made from others when a row is written.
+/// Fields that are computed from others when a row is written.
 const DERIVED: [&str; 2] = ["error_chain", "long_error_chain"];
 
 impl<'de> Deserialize<'de> for RolloutOutput {
-    /// Reads a row of this or a similar program, or a line of a benchmark's `results.jsonl`. Only an `example_id` has
-    /// to be there.
+    /// Reads a row of this or a similar program, or a line of a benchmark's `results.jsonl`. Only `example_id` is
+    /// required.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let row = Map::deserialize(deserializer)?;
         if TaskResult::is_in(&row) {
@@ -37,10 +37,10 @@ impl<'de> Deserialize<'de> for RolloutOutput {
     }
 }
 
-/// A field that has another form than rows give it.
+/// A field with an invalid form.
 #[derive(Debug, thiserror::Error)]
 enum FieldError {
-    #[error("a row has an `example_id`, a whole number")]
+    #[error("the row has no valid `example_id`: expected an integer")]
     NoExample,
     #[error("`{field}`: {source}")]
     Form { field: String, source: serde_json::Error },
@@ -53,7 +53,7 @@ fn read(mut row: Map<String, Value>) -> Result<RolloutOutput, FieldError> {
     let mut take = |key: &str| row.remove(key).filter(|value| !value.is_null());
     let example_id = take("example_id").and_then(|id| id.as_u64()).ok_or(FieldError::NoExample)?;
     let info = match take("info") {
-        // Datasets hold it as a text.
+        // Datasets contain it as a string.
         Some(Value::String(text)) => {
             Some(serde_json::from_str(&text).map_err(|source| form("info", source))?)
         }
@@ -110,7 +110,7 @@ fn messages(name: &str, value: Option<Value>) -> Result<Option<Messages>, FieldE
     }
 }
 
-/// The keys of an object, of which those that are not ours go to `extras` when the rest is read.
+/// The keys of an object. Keys that are not known are moved to `extras`.
 struct Keys<'a> {
     field: &'static str,
     keys: Map<String, Value>,
@@ -137,7 +137,7 @@ impl<'a> Keys<'a> {
             .map_err(|source| form(format!("{}.{key}", self.field), source))
     }
 
-    /// A number inside of the key, which stays where it is.
+    /// Returns a nested number without removing it.
     fn within(&self, path: &[&str]) -> Option<f64> {
         let (first, rest) = path.split_first()?;
         rest.iter().try_fold(self.keys.get(*first)?, |value, key| value.get(key))?.as_f64()
@@ -155,7 +155,7 @@ type Extras = IndexMap<String, Map<String, Value>>;
 fn error(value: Option<Value>, extras: &mut Extras) -> Result<Option<OutputError>, FieldError> {
     let keys = match value {
         None => return Ok(None),
-        // Some programs write a text.
+        // Some programs write a string.
         Some(Value::String(text)) => return field("error", Some(Value::String(text))),
         Some(value) => Keys::of("error", value, extras)?,
     };
@@ -170,7 +170,7 @@ fn error(value: Option<Value>, extras: &mut Extras) -> Result<Option<OutputError
     Ok(Some(error))
 }
 
-/// Rows of verifiers hold spans of seconds, from 0.1.14 on; those before hold milliseconds, as ours do.
+/// Rows of verifiers contain spans of seconds from 0.1.14 on. Earlier rows contain milliseconds, as ours do.
 fn timing(value: Option<Value>, extras: &mut Extras) -> Result<Timing, FieldError> {
     let Some(value) = value else { return Ok(Timing::default()) };
     let mut keys = Keys::of("timing", value, extras)?;
@@ -204,11 +204,11 @@ fn usage(value: Option<Value>, extras: &mut Extras) -> Result<Option<OutputUsage
     Ok(Some(usage))
 }
 
-/// The path of the first value of a row that is not in what was read of it.
+/// Returns the path of the first value of a row that is missing in the parsed row.
 fn lost(mut before: Map<String, Value>, output: &RolloutOutput) -> Option<String> {
     before.retain(|key, value| match (key.as_str(), value) {
         (key, _) if DERIVED.contains(&key) => false,
-        // These are other forms of what is kept as an object or a list.
+        // These are other forms of values that are kept as an object or a list.
         ("error" | "prompt" | "completion" | "info", Value::String(_)) => false,
         ("prompt" | "completion", Value::Array(messages)) => {
             messages.iter_mut().for_each(flatten_calls);
@@ -220,7 +220,7 @@ fn lost(mut before: Map<String, Value>, output: &RolloutOutput) -> Option<String
     missing(&Value::Object(before), &after)
 }
 
-/// Gives the calls of a message the form in which they are kept.
+/// Converts the tool calls of a message to the form of records.
 fn flatten_calls(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
     for call in calls.into_iter().flatten() {
@@ -238,7 +238,7 @@ fn flatten_calls(message: &mut Value) {
     }
 }
 
-/// The path of the first value that the other does not have. A null needs no counterpart.
+/// Returns the path of the first value that is missing in the other value. A null needs no counterpart.
 fn missing(before: &Value, after: &Value) -> Option<String> {
     let below = |key: String, path: String| match path.as_str() {
         "" => key,
@@ -257,7 +257,7 @@ fn missing(before: &Value, after: &Value) -> Option<String> {
             })
         }
         (Value::Number(before), Value::Number(after)) if before.as_f64() == after.as_f64() => None,
-        // What is empty is left out of rows.
+        // Empty values are omitted in rows.
         (Value::Object(before), Value::Null) if before.is_empty() => None,
         (Value::Array(before), Value::Null) if before.is_empty() => None,
         (Value::String(before), Value::Null) if before.is_empty() => None,
@@ -276,7 +276,7 @@ mod tests {
         serde_json::from_value(row).map_err(|error| error.to_string())
     }
 
-    /// A row as verifiers writes it, with keys that only a later version may have.
+    /// A row in the form of verifiers, with keys that only a later version may have.
     fn foreign() -> Value {
         json!({
             "example_id": 7,
@@ -362,9 +362,9 @@ mod tests {
             with("/error", json!(["x"])),
         ];
         insta::assert_snapshot!(errors.join("\n"), @r#"
-        a row has an `example_id`, a whole number
-        `completion[0]`: a tool call that is a text holds a JSON object: expected value at line 1 column 1
-        `completion[0]`: a message has a `role`
+        the row has no valid `example_id`: expected an integer
+        `completion[0]`: a tool call that is a string must contain a JSON object: expected value at line 1 column 1
+        `completion[0]`: a message needs a `role`
         `completion[0].reasoning_content` cannot be kept
         `completion`: invalid type: map, expected a sequence
         `reward`: invalid type: string "high", expected f64

@@ -1,4 +1,4 @@
-//! What is kept of a rollout: one row of `outputs.jsonl`.
+//! The record of a rollout: a row of `outputs.jsonl`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::message::{Messages, ToolDef};
 
-/// The keys of a row that are not the user's to choose.
+/// The reserved keys of a row.
 pub const KEYS: [&str; 19] = [
     "example_id",
     "attempt",
@@ -34,117 +34,117 @@ pub const KEYS: [&str; 19] = [
 
 /// One finished rollout as data.
 ///
-/// Serialised, every metric stands at the top level too, and so does every state column.
+/// When serialized, every metric and every state column is also a top-level key.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RolloutOutput {
-    /// Which example it was.
+    /// The number of the example.
     pub example_id: u64,
-    /// The how-manyth rollout of the example, from 1. Rows of other programs have none.
+    /// The rollout of the example, counted from 1. Rows of other programs have none.
     pub attempt: Option<u32>,
-    /// What kind of task it was.
+    /// The kind of task.
     pub task: String,
     /// The first messages.
     pub prompt: Option<Messages>,
-    /// What was said after them.
+    /// The following messages.
     pub completion: Option<Messages>,
-    /// The right answer, where there is one.
+    /// The expected answer, if there is one.
     pub answer: Option<String>,
-    /// What else is known of the example; absent when empty.
+    /// Other data of the example; absent if empty.
     pub info: Option<Map<String, Value>>,
-    /// The score; 0 if it has none.
+    /// The reward; 0 if there is none.
     pub reward: f64,
-    /// Whether nobody scored it, so that the reward says nothing: a question of a benchmark that failed, or one without
-    /// an answer. Not in rows of `outputs.jsonl`.
+    /// Whether the rollout was not scored, so that the reward has no meaning: a benchmark question that failed, or one
+    /// without an expected answer. Not in rows of `outputs.jsonl`.
     pub is_unscored: bool,
-    /// What went wrong.
+    /// The error.
     pub error: Option<OutputError>,
-    /// How long it took.
+    /// The durations.
     pub timing: Timing,
     /// Whether a stop condition was met.
     pub is_completed: bool,
-    /// Whether the model was cut off, or the conversation became too long.
+    /// Whether a response was truncated, or the conversation became too long.
     pub is_truncated: bool,
     /// The stop condition that was met.
     pub stop_condition: Option<String>,
-    /// What each function of the rubric gave.
+    /// The results of the functions of the rubric.
     pub metrics: IndexMap<String, f64>,
-    /// The tools that the model was told of.
+    /// The tools that were available to the model.
     pub tool_defs: Arc<[ToolDef]>,
-    /// What it used, if any response told.
+    /// The token usage, if a response reported it.
     pub token_usage: Option<OutputUsage>,
-    /// The fields of the state that were asked for, and what rows of other programs have beside.
+    /// The requested fields of the state, and additional fields of other programs' rows.
     pub columns: Map<String, Value>,
-    /// Keys inside `error`, `timing` and `token_usage` that only rows of other programs have, by the field.
+    /// Unknown keys inside `error`, `timing` and `token_usage`, by the field. Only rows of other programs have them.
     pub extras: IndexMap<String, Map<String, Value>>,
 }
 
-/// What a rollout used.
+/// The token usage of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutputUsage {
-    /// Tokens that the model read.
+    /// Input tokens.
     pub input_tokens: f64,
-    /// Tokens that the model wrote.
+    /// Output tokens.
     pub output_tokens: f64,
-    /// Of the tokens read, those that came from a cache.
+    /// Input tokens that were read from a cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_tokens: f64,
-    /// Of the tokens written, the reasoning.
+    /// Output tokens that are reasoning.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning_tokens: f64,
-    /// US dollars, where known.
+    /// Cost in US dollars, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
-    /// Of the tokens in the context after the last response, those that the model did not write.
+    /// Tokens in the context after the last response that the model did not write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_input_tokens: Option<f64>,
-    /// Of the tokens in the context after the last response, those that the model wrote.
+    /// Tokens in the context after the last response that the model wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_output_tokens: Option<f64>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
-/// How long a rollout took, in milliseconds.
+/// The durations of a rollout in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Timing {
-    /// When it started, in seconds since 1970.
+    /// Start time in seconds since 1970.
     pub start_time: f64,
-    /// From the start to the stop.
+    /// Duration of the conversation.
     pub generation_ms: f64,
-    /// The rubric.
+    /// Duration of scoring.
     pub scoring_ms: f64,
-    /// Both.
+    /// Total duration.
     pub total_ms: f64,
 }
 
 impl Timing {
-    /// A rollout that starts now.
+    /// Creates the timing of a rollout that starts now.
     pub fn start() -> Self {
         let start_time = Timestamp::now().as_microsecond() as f64 / 1e6;
         Self { start_time, generation_ms: 0.0, scoring_ms: 0.0, total_ms: 0.0 }
     }
 }
 
-/// What went wrong in a rollout, as its row has it.
+/// The error of a rollout in its row.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct OutputError {
-    /// The name of the kind, such as `ToolCallError`.
+    /// The type of the error, such as `ToolCallError`.
     pub error: String,
-    /// What happened.
+    /// The message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The error and its causes with what they say.
+    /// The error and its causes with their messages.
     pub error_chain_repr: String,
     /// The names of the error and its causes.
     pub error_chain_str: String,
 }
 
 impl<'de> Deserialize<'de> for OutputError {
-    /// Reads an object, or a mere text as some programs write it.
+    /// Reads an object, or a string as some programs write it.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -176,7 +176,7 @@ impl<'de> Deserialize<'de> for OutputError {
 }
 
 impl RolloutOutput {
-    /// A field with the keys that only another program gives it.
+    /// Returns a field with its unknown keys.
     fn whole<'a, T>(&'a self, field: &str, own: &'a T) -> Whole<'a, T> {
         Whole { own, extras: self.extras.get(field) }
     }
@@ -222,14 +222,16 @@ impl Serialize for RolloutOutput {
             map.serialize_entry("error_chain", &error.error_chain_repr)?;
             map.serialize_entry("long_error_chain", &error.error_chain_str)?;
         }
-        // A key that is there twice would make the row ambiguous.
+        // A duplicate key would make the row ambiguous.
         let free = |key: &&String| !KEYS.contains(&key.as_str()) && !self.columns.contains_key(*key);
         for (name, value) in self.metrics.iter().filter(|(name, _)| free(name)) {
             map.serialize_entry(name, value)?;
         }
         for (name, value) in &self.columns {
             if KEYS.contains(&name.as_str()) {
-                return Err(S::Error::custom(format!("the column {name:?} has the name of another field")));
+                return Err(S::Error::custom(format!(
+                    "the column name {name:?} is already used by another field"
+                )));
             }
             map.serialize_entry(name, value)?;
         }

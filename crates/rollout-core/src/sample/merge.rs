@@ -1,19 +1,19 @@
-//! Turns into samples.
+//! Merges turns into samples.
 
 use std::sync::Arc;
 
 use super::{Sample, SampleError, SampledTurn};
 use crate::response::RoutedExperts;
 
-/// What all samples of a rollout share.
+/// Data that all samples of a rollout share.
 pub struct SampledRollout {
     /// The example.
     pub example_id: u64,
-    /// What kind of task it is.
+    /// The kind of task.
     pub task: Arc<str>,
     /// The reward of the rollout.
     pub reward: f64,
-    /// Its advantage; none if it was scored without a group.
+    /// Its advantage; None if it was scored without a group.
     pub advantage: Option<f64>,
     /// The error that ended it, as the names of its causes.
     pub error: Option<Arc<str>>,
@@ -21,19 +21,19 @@ pub struct SampledRollout {
     pub stop_condition: Option<Arc<str>>,
 }
 
-/// What a sample takes of a turn.
+/// The data of a turn that a sample needs.
 pub struct SampleTurn<'a> {
-    /// Its tokens, where the server gave them.
+    /// Its tokens, if the server returned them.
     pub tokens: Option<SampleTokens<'a>>,
-    /// Its own reward, in the place of the rollout's.
+    /// Its own reward, which replaces that of the rollout.
     pub reward: Option<f64>,
-    /// Its own advantage, in the place of the rollout's.
+    /// Its own advantage, which replaces that of the rollout.
     pub advantage: Option<f64>,
     /// The version of the policy that sampled it.
     pub policy_version: Option<Arc<str>>,
-    /// Whether the model was cut off.
+    /// Whether the response was truncated.
     pub is_truncated: bool,
-    /// The rollout that it is of.
+    /// The id of its rollout.
     pub trajectory_id: &'a Arc<str>,
 }
 
@@ -44,11 +44,11 @@ pub struct SampleTokens<'a> {
     pub prompt_ids: &'a [u32],
     /// The completion.
     pub completion_ids: &'a [u32],
-    /// All ones unless somebody changed them.
+    /// The mask of the completion; all ones if None.
     pub completion_mask: Option<&'a [u8]>,
-    /// The logarithm of each completion token's probability.
+    /// The log-probability of each completion token.
     pub completion_logprobs: &'a [f64],
-    /// The experts that prompt and completion went through, where the server reports them.
+    /// The experts of the prompt and the completion, if the server reported them.
     pub routed_experts: Option<&'a RoutedExperts>,
 }
 
@@ -64,7 +64,7 @@ pub fn samples<'a>(
         let Some(tokens) = turn.tokens else { continue };
         any_tokens = true;
         tokens.check(number)?;
-        // There is nothing to learn from a turn in which all of the completion was cut off.
+        // A turn whose whole completion was removed has nothing to train on.
         if tokens.completion_ids.is_empty() {
             continue;
         }
@@ -122,7 +122,7 @@ impl SampleTokens<'_> {
 }
 
 impl Sample {
-    /// Adds a turn of whose prompt the first tokens are in the sample already.
+    /// Adds a turn. The first `known` tokens of its prompt are already in the sample.
     fn extend(&mut self, number: u32, turn: &SampleTurn<'_>, tokens: SampleTokens<'_>, known: usize) {
         self.last_turn = number;
         self.is_truncated |= turn.is_truncated;
@@ -151,8 +151,8 @@ impl Sample {
         self.extend_experts(tokens.routed_experts);
     }
 
-    /// Adds the experts of tokens of which nothing is known yet. What an earlier turn reported stays: its tokens were
-    /// sampled through those experts.
+    /// Adds the experts of the new tokens. Experts that an earlier turn reported are kept, because its tokens were
+    /// sampled with them.
     fn extend_experts(&mut self, reported: Option<&RoutedExperts>) {
         let all = self.token_ids.len();
         let Some(reported) = reported.filter(|reported| reported.len() <= all) else {
@@ -173,7 +173,7 @@ impl Sample {
     }
 }
 
-/// Zeros in the shape of the experts of one token.
+/// Returns zeros in the shape of the experts of one token.
 fn unknown_experts(like: &RoutedExperts) -> Vec<Vec<u32>> {
     let shape = like.iter().find(|token| !token.is_empty());
     shape.into_iter().flatten().map(|layer| vec![0; layer.len()]).collect()
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_where_its_turns_are_and_how_its_rollout_ended() {
+    fn a_sample_contains_its_turns_and_how_its_rollout_ended() {
         let sample = merged(&[turn(&[1, 2], &[3]), turn(&[1, 2, 3, 4], &[5, 6])]).unwrap().remove(0);
         let places: Vec<_> = sample.turns.iter().map(|t| (t.turn, t.first_token, t.tokens)).collect();
         assert_eq!(places, [(0, 2, 1), (1, 4, 2)]);
@@ -272,7 +272,7 @@ mod tests {
     fn experts_are_those_of_the_turn_that_sampled_the_token() {
         let layers = |number: u32| vec![vec![number, 1]];
         let mut first = turn(&[1, 2], &[3]).unwrap();
-        // Servers report nothing of the last token: it was not read yet.
+        // Servers report no experts for the last token, because it was not processed yet.
         first.experts = Some(vec![layers(5), layers(6)]);
         let mut second = turn(&[1, 2, 3, 4], &[7]).unwrap();
         second.experts = Some(vec![layers(9), layers(9), layers(10), layers(11)]);
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn turns_that_all_lack_tokens_are_an_error_with_a_next_step() {
         let error = merged(&[None, None]).unwrap_err();
-        insta::assert_snapshot!(error, @"no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
+        insta::assert_snapshot!(error, @"no turn has tokens; set `token_ids: true` for the model, and use a server that returns token ids");
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_somebody_masked_are_not_trained_on() {
+    fn masked_tokens_are_not_trained_on() {
         let mut masked = turn(&[1], &[2, 3]).unwrap();
         masked.mask = vec![0, 1];
         let sample = merged(&[Some(masked)]).unwrap().remove(0);

@@ -1,4 +1,4 @@
-//! Training samples: what they are, and how the turns of a rollout become some.
+//! Training samples, and their creation from the turns of a rollout.
 
 mod merge;
 
@@ -10,24 +10,24 @@ use crate::response::RoutedExperts;
 
 pub use merge::{SampleTokens, SampleTurn, SampledRollout, samples};
 
-/// A sequence of tokens to train on. The lists of tokens, masks, probabilities and advantages are of one length.
+/// A sequence of tokens to train on. The lists of tokens, masks, probabilities and advantages have the same length.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The example.
     pub example_id: u64,
-    /// What kind of task it is.
+    /// The kind of task.
     pub task: Arc<str>,
-    /// The rollout.
+    /// The id of the rollout.
     pub trajectory_id: Arc<str>,
-    /// The first turn in it, counted from 0.
+    /// Its first turn, counted from 0.
     pub first_turn: u32,
-    /// The last turn in it.
+    /// Its last turn.
     pub last_turn: u32,
     /// The reward of the rollout.
     pub reward: f64,
-    /// The advantage of the rollout. None if it was scored without a group.
+    /// The advantage of the rollout; None if it was scored without a group.
     pub advantage: Option<f64>,
-    /// Whether the model was cut off in any of the turns.
+    /// Whether a response of these turns was truncated.
     pub is_truncated: bool,
     /// The error that ended the rollout, as the names of its causes.
     #[serde(default)]
@@ -35,41 +35,41 @@ pub struct Sample {
     /// The stop condition that ended the rollout.
     #[serde(default)]
     pub stop_condition: Option<Arc<str>>,
-    /// The turns in it whose tokens the model sampled.
+    /// The turns whose tokens the model sampled.
     #[serde(default)]
     pub turns: Vec<SampledTurn>,
     /// The tokens.
     pub token_ids: Vec<u32>,
-    /// 1 on what the model sampled, 0 on what it was shown.
+    /// 1 for tokens that the model sampled, 0 for tokens of the prompt.
     pub loss_mask: Vec<u8>,
-    /// The logarithm of each sampled token's probability; 0 elsewhere.
+    /// The log-probability of each sampled token; 0 elsewhere.
     pub logprobs: Vec<f64>,
     /// The advantage of each sampled token: that of its turn, which is the rollout's unless the interaction set another
-    /// one; 0 elsewhere, and where there is none.
+    /// one; 0 elsewhere, and if there is none.
     pub advantages: Vec<f64>,
-    /// The experts that each token went through, where the server reports them. A token of which nothing is known,
-    /// such as the last one, has zeros.
+    /// The experts of each token, if the server reported them. Unknown experts, such as those of the last token, are
+    /// zeros.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts: Option<RoutedExperts>,
 }
 
-/// A turn inside a sample.
+/// A turn in a sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampledTurn {
-    /// Which turn of the rollout, counted from 0.
+    /// The turn of the rollout, counted from 0.
     pub turn: u32,
-    /// The place of its first sampled token in the sample.
+    /// The index of its first sampled token in the sample.
     pub first_token: u32,
-    /// How many tokens it has.
+    /// The number of its tokens.
     pub tokens: u32,
     /// Its reward: that of the rollout unless the interaction set another one.
     pub reward: Option<f64>,
-    /// The version of the policy that sampled it, as the server reports it.
+    /// The version of the policy that sampled it, as the server reported it.
     pub policy_version: Option<Arc<str>>,
 }
 
 impl Sample {
-    /// Replaces the advantage of the rollout, and with it that of each turn that has none of its own.
+    /// Replaces the advantage of the rollout, and that of each turn without its own advantage.
     pub fn replace_advantage(&mut self, advantage: Option<f64>) {
         let (before, now) = (self.advantage.unwrap_or(0.0), advantage.unwrap_or(0.0));
         for turn in &self.turns {
@@ -84,22 +84,24 @@ impl Sample {
     }
 }
 
-/// Why turns make no samples.
+/// Why turns cannot be converted to samples.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
     /// No turn has tokens.
-    #[error("no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids")]
+    #[error(
+        "no turn has tokens; set `token_ids: true` for the model, and use a server that returns token ids"
+    )]
     NoTokens,
-    /// Lists that belong together are not of one length.
+    /// Lists have different lengths.
     #[error("turn {turn} has {tokens} completion tokens with {others} {what}")]
     Misaligned {
         /// The turn, counted from 0.
         turn: u32,
-        /// How many tokens there are.
+        /// The number of tokens.
         tokens: usize,
-        /// How many of the others there are.
+        /// The length of the other list.
         others: usize,
-        /// What the others are.
+        /// The content of the other list.
         what: &'static str,
     },
 }

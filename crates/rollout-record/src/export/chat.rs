@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_images_of_every_dialect_are_told_apart_from_the_rest() {
+    fn text_and_images_of_every_dialect_are_recognized() {
         let content = Content::Parts(vec![
             json!({"type": "text", "text": "look"}),
             json!("here"),

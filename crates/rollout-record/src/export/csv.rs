@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_text_comes_back_and_none_is_a_formula(text in "['=+@\t\r\n\",a0.e-]{0,6}|\\PC*") {
+        fn every_text_reads_back_and_none_is_a_formula(text in "['=+@\t\r\n\",a0.e-]{0,6}|\\PC*") {
             let cell = guarded(text.as_str().into()).into_owned();
             prop_assert!(!is_formula(&cell));
             prop_assert_eq!(unguarded(&cell), text.as_str());

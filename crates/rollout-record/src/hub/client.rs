@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_cannot_be_one_is_refused_and_none_is_shown() {
+    fn an_invalid_token_is_rejected_and_tokens_are_not_shown() {
         for token in ["", " \n", "hf_a b", "hf_ü"] {
             assert!(matches!(Hub::new("https://huggingface.co", token), Err(HubError::NoToken)), "{token:?}");
         }

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_wire_form_has_the_length_it_says_and_a_line_for_each_file() {
+    async fn the_wire_format_has_the_declared_length_and_a_line_for_each_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let content = vec![b'x'; 2 * BLOCK + 1];

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hub_has_to_know_is_read_at_once() {
+    fn all_hashes_are_computed_in_one_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "hello\n").unwrap();

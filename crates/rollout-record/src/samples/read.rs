@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_what_its_samples_are_of() {
+    fn samples_have_the_ids_of_their_row() {
         let sample = read(&ROW.replace('\n', "")).remove(0).unwrap();
         assert_eq!((sample.example_id, &*sample.task, &*sample.trajectory_id), (1, "t", "x"));
         assert_eq!((sample.reward, sample.advantage, sample.is_truncated), (2.0, Some(0.5), true));
@@ -319,9 +319,9 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_tokens_says_how_to_get_them() {
+    fn the_error_of_a_row_without_tokens_explains_how_to_get_them() {
         let errors = read(r#"{"example_id": 1, "reward": 0.0, "trajectory": [{"tokens": null}]}"#);
-        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 has no samples: no turn has tokens; set `token_ids: true` for the model, whose server has to give token ids");
+        insta::assert_snapshot!(errors[0].as_ref().unwrap_err(), @"line 1 has no samples: no turn has tokens; set `token_ids: true` for the model, and use a server that returns token ids");
     }
 
     /// Endless rows, generated while reading.

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_has_no_answer() {
+    fn values_that_are_not_finite_have_no_result() {
         for value in [f64::NAN, f64::INFINITY] {
             let broken = clusters(&[(0, value), (1, 1.0)]);
             assert_eq!(broken.standard_error(), None);

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_does_not_make_others_less_certain() {
+    fn nan_does_not_change_the_others() {
         let adjusted = holm(&[f64::NAN, 0.25]);
         assert!(adjusted[0].is_nan() && adjusted[1] == 0.25);
     }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tasks_are_resampled_and_what_was_seen_counts() {
+    fn many_tasks_are_resampled_and_the_observed_difference_counts() {
         let many = differences(&[1.0; 30]);
         assert_eq!(many.sign_flip(99, |_| 0), Some(SignFlip { p: 1.0, exact: false }));
         let mut drawn = 0;

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_tried_a_hundred_thousand_times_is_told_at_once() {
+    fn a_task_with_a_hundred_thousand_tries_is_computed_quickly() {
         let mut curve = PassCurve::new();
         (0..100_000).for_each(|attempt| curve.add(0, attempt == 0));
         let points = curve.points();

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_what_is_no_number_cannot_be_sorted() {
+    fn no_values_and_values_that_are_not_finite_cannot_be_sorted() {
         assert_eq!(Sorted::new([]), None);
         assert_eq!(Sorted::new([1.0, f64::NAN]), None);
         assert_eq!(Sorted::new([1.0, f64::INFINITY]), None);

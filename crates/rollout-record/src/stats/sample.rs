@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_has_no_answer() {
+    fn values_that_are_not_finite_have_no_result() {
         for values in [[f64::NAN, 1.0], [f64::INFINITY, 1.0], [f64::MAX, f64::MIN]] {
             let sample = sample(&values);
             assert_eq!((sample.sd(), sample.interval(Confidence::P95)), (None, None), "{values:?}");

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_developer_is_what_stands_before_the_first_slash() {
+    fn the_developer_is_the_part_before_the_first_slash() {
         assert_eq!(split("meta-llama/Llama-3.1-8B"), (Some("meta-llama"), "Llama-3.1-8B"));
         assert_eq!(split("a/b/c"), (Some("a"), "b/c"));
         assert_eq!(split("gpt-4"), (None, "gpt-4"));

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_is_summed_from_what_the_trajectory_keeps() {
+    fn usage_is_read_from_the_sums_of_the_trajectory() {
         let Value::Object(stats) = json!({
             "prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 10, "cache_creation_tokens": 5,
             "cost": 0.01, "total_llm_calls": 3, "n_agent_steps": 3

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_what_is_asked_what_is_right_and_what_its_tools_have() {
+    fn a_question_version_includes_the_question_the_answer_and_its_tools() {
         let (kwargs, none) = (json!({ "seed_path": { "name": "a.txt", "sha256": "ff" } }), Map::new());
         let kwargs = kwargs.as_object().unwrap();
         let version = QuestionVersion { question: "Où ?", answer: Some("là"), kwargs, resources: &none };

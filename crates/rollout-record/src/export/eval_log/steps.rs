@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_counts_whoever_made_it() {
+    fn the_first_error_of_the_agent_or_the_environment_counts() {
         assert_eq!(trajectory(&[(None, 0.0, None)]).error_type(), None);
         assert_eq!(trajectory(&[(Some("A"), 0.0, Some("B"))]).error_type(), Some("A"));
         assert_eq!(trajectory(&[(None, 0.0, Some("B")), (Some("A"), 0.0, None)]).error_type(), Some("B"));

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_thought_stands_before_what_it_said() {
+    fn reasoning_comes_before_text() {
         let message = Message { reasoning_content: Some("hm".into()), ..Message::assistant("4") };
         assert_eq!(
             said(message)["content"],
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_cannot_be_an_object_are_kept_as_text_and_told() {
+    fn arguments_that_are_not_an_object_are_kept_as_text_with_an_error() {
         let message = Message {
             content: None,
             tool_calls: vec![
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_schema_only_what_is_well_formed_is_kept() {
+    fn only_valid_parts_of_a_schema_are_kept() {
         let parameters = json!({
             "type": "object", "$defs": {}, "required": ["x", 1], "additionalProperties": false,
             "properties": {

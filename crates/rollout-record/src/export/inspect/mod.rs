@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identifiers_stay_what_they_are() {
+    fn ids_never_change() {
         assert_eq!(id(&["job", "task", "é"]), "a92d3b55beb1e8007ac7fb");
         assert_ne!(id(&["job", "task"]), id(&["jobt", "ask"]));
     }

@@ -126,7 +126,7 @@ fn all_bad_rows_are_told_at_once_with_their_numbers() {
       row 3: `question` is a text
       row 4: `info` is an object, or the JSON of one
       row 5: `answer` is a text or a number
-      row 6: `prompt`: a message has a `role`
+      row 6: `prompt`: a message needs a `role`
       row 7: `task` is a text
     ");
     insta::assert_snapshot!(Format::default().inputs(rows(r#"[{"prompt": "a", "example_id": 1}, {"prompt": "b", "example_id": 1}]"#).unwrap()).unwrap_err(), @r"
