@@ -237,7 +237,7 @@ pub(crate) enum RerunWhich {
     Missing,
     /// Trials that failed
     Error,
-    /// Trials with a reward below 1
+    /// Trials without a reward, or with a reward below the pass_threshold of their dataset
     Unsolved,
 }
 

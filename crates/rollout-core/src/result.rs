@@ -386,7 +386,7 @@ impl TrialSummary {
         }
     }
 
-    /// All that it cost, where that is known.
+    /// The total cost, if known.
     pub fn known_cost(&self) -> Option<f64> {
         Some(bounded_sum(self.environment_cost, self.model_cost?))
     }
@@ -408,7 +408,7 @@ impl From<&TrialResult> for TrialSummary {
 }
 
 impl Totals {
-    /// Counts one more trial.
+    /// Adds a trial.
     pub fn add(&mut self, trial: TrialSummary) {
         self.total_trials += 1;
         self.environment_cost = bounded_sum(self.environment_cost, trial.environment_cost);
@@ -441,17 +441,17 @@ impl Totals {
         }
     }
 
-    /// The share of completed trials with reward 1; 0 when none has a reward.
+    /// The fraction of completed trials with reward 1; 0 if no trial has a reward.
     pub fn pass_rate(&self) -> f64 {
         ratio(self.passed_trials as f64, self.rewarded_trials)
     }
 
-    /// The average reward; 0 when there is none.
+    /// The average reward; 0 if no trial has a reward.
     pub fn mean_reward(&self) -> f64 {
         ratio(self.reward_sum, self.rewarded_trials)
     }
 
-    /// One of the job's metrics; none where no trial has a reward.
+    /// Returns a metric of the job; None if no trial has a reward.
     pub fn metric(&self, metric: JobMetric) -> Option<f64> {
         if self.rewarded_trials == 0 {
             return None;
@@ -469,7 +469,7 @@ fn ratio(numerator: f64, denominator: u64) -> f64 {
     if denominator == 0 { 0.0 } else { numerator / denominator as f64 }
 }
 
-/// The sum of two finite numbers, which stays finite: JSON has no other numbers.
+/// Adds two finite numbers. The result is limited to finite numbers, because JSON has no others.
 fn bounded_sum(one: f64, other: f64) -> f64 {
     (one + other).clamp(f64::MIN, f64::MAX)
 }
@@ -478,18 +478,18 @@ fn bounded_sum(one: f64, other: f64) -> f64 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobMetric {
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// The least.
+    /// The minimum.
     Min,
-    /// The greatest.
+    /// The maximum.
     Max,
-    /// Their average.
+    /// The average.
     Mean,
 }
 
 impl JobMetric {
-    /// The word for it in job files and output.
+    /// The name in job files and output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sum => "sum",

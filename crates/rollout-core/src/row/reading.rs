@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for RolloutOutput {
         let before = (!is_own).then(|| row.clone());
         let output = read(row).map_err(D::Error::custom)?;
         if let Some(path) = before.and_then(|before| lost(before, &output)) {
-            return Err(D::Error::custom(format!("`{path}` cannot be kept")));
+            return Err(D::Error::custom(format!("`{path}` cannot be read without loss")));
         }
         Ok(output)
     }
@@ -365,7 +365,7 @@ mod tests {
         the row has no valid `example_id`: expected an integer
         `completion[0]`: a tool call that is a string must contain a JSON object: expected value at line 1 column 1
         `completion[0]`: a message needs a `role`
-        `completion[0].reasoning_content` cannot be kept
+        `completion[0].reasoning_content` cannot be read without loss
         `completion`: invalid type: map, expected a sequence
         `reward`: invalid type: string "high", expected f64
         `answer`: invalid type: integer `3`, expected a string
@@ -373,7 +373,7 @@ mod tests {
         `timing` is not an object
         `timing.start_time`: invalid type: string "noon", expected f64
         `token_usage.input_tokens`: invalid type: string "9", expected f64
-        `tool_defs[0].examples` cannot be kept
+        `tool_defs[0].examples` cannot be read without loss
         `error` is not an object
         "#);
     }
