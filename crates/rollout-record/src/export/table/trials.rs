@@ -146,13 +146,16 @@ impl<'a> TrialRow<'a> {
         Column::required("cost_usd", Kind::Real, "Known costs in US dollars", |row| {
             row.trial.result.cost.into()
         }),
-        Column::required("environment_cost_usd", Kind::Real, "Part of the environment", |row| {
-            row.trial.result.environment_cost.into()
-        }),
+        Column::required(
+            "environment_cost_usd",
+            Kind::Real,
+            "Part of `cost_usd` for the environment",
+            |row| row.trial.result.environment_cost.into(),
+        ),
         Column::optional(
             "model_cost_usd",
             Kind::Real,
-            "Part of the model, if the agent reported it",
+            "Part of `cost_usd` for the model, if reported",
             |row| row.trial.result.model_cost.into(),
         ),
         Column::optional(
