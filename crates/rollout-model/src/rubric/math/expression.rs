@@ -1,5 +1,7 @@
 //! The value of an expression, read from left to right without going back.
 
+mod series;
+
 /// Deeper expressions are not read.
 const MAX_DEPTH: u32 = 64;
 /// More letters that stand together are a word.
@@ -21,7 +23,7 @@ pub(super) struct Value {
 
 /// The value of an expression at one of several points. None if it is no expression.
 pub(super) fn value(text: &str, point: u32) -> Option<Value> {
-    let mut reader = Reader { rest: text, point, varies: false, depth: 0 };
+    let mut reader = Reader { rest: text, point, varies: false, depth: 0, bound: None };
     let number = reader.sum()?;
     reader.rest.trim_start().is_empty().then_some(Value { number, varies: reader.varies })
 }
@@ -31,6 +33,8 @@ struct Reader<'a> {
     point: u32,
     varies: bool,
     depth: u32,
+    /// A letter of a sum or an integral, and its number.
+    bound: Option<(char, f64)>,
 }
 
 impl Reader<'_> {
@@ -218,6 +222,9 @@ impl Reader<'_> {
                 let (all, chosen) = (self.nested(Self::argument)?, self.nested(Self::argument)?);
                 Some(gamma(all + 1.0) / gamma(chosen + 1.0) / gamma(all - chosen + 1.0))
             }
+            "sum" => self.series(0.0, |sum, term| sum + term),
+            "prod" => self.series(1.0, |product, term| product * term),
+            "int" => self.integral(),
             name => self.function(name),
         }
     }
@@ -321,6 +328,9 @@ impl Reader<'_> {
 
     fn letter(&mut self, letter: char, index: &str) -> Option<f64> {
         match letter {
+            letter if index.is_empty() && self.bound.is_some_and(|(bound, _)| bound == letter) => {
+                self.bound.map(|(_, number)| number)
+            }
             'π' if index.is_empty() => Some(std::f64::consts::PI),
             'e' if index.is_empty() => Some(std::f64::consts::E),
             letter if letter.is_alphabetic() => {

@@ -23,6 +23,8 @@
 //! | `xy`, `yx` | the same: up to three letters that stand together are multiplied, more are a word |
 //! | `A`, `a` | the same if the answer is one letter |
 //! | `x>3`, `3<x` | the same; so are `2x+2y=6` and `x+y=3` |
+//! | `\sum_{i=1}^{3} i`, `6` | the same; so are `\int_0^1 x dx` and `\frac12` |
+//! | `2^{100}`, a number of as many digits | the same if all digits are, up to 38 of them |
 //!
 //! The time is bounded by the length: texts over 50,000 characters are never equal, and those over 2,000 are only
 //! compared as texts.
@@ -129,8 +131,7 @@ fn same_lists(one: &str, other: &str, depth: usize) -> Option<bool> {
     }
     let same = |one: &str, other: &str| {
         let (one, other) = (named(one).1, named(other).1);
-        one == other
-            || same_lists(one, other, depth + 1).unwrap_or_else(|| same_values(one, other, |value| value))
+        one == other || same_lists(one, other, depth + 1).unwrap_or_else(|| same_plain(one, other))
     };
     let in_order = || one.items.iter().zip(&other.items).all(|(one, other)| same(one, other));
     Some(match (one.order, other.order) {
@@ -198,11 +199,34 @@ impl<'a> Relation<'a> {
 
 fn same_number(one: &Normal, other: &Normal) -> bool {
     if one.is_percent == other.is_percent {
-        return same_values(&one.text, &other.text, |value| value);
+        return same_plain(&one.text, &other.text);
     }
     let (percent, plain) = if one.is_percent { (one, other) } else { (other, one) };
     same_values(&percent.text, &plain.text, |value| value)
         || same_values(&percent.text, &plain.text, |value| value / 100.0)
+}
+
+/// Whether two expressions have the same values. Whole numbers of many digits are the same to the last one.
+fn same_plain(one: &str, other: &str) -> bool {
+    match (whole(one), whole(other)) {
+        (Some(one), Some(other)) => one == other,
+        _ => same_values(one, other, |value| value),
+    }
+}
+
+/// A whole number, a power of one or a factorial, where its digits can be known.
+fn whole(text: &str) -> Option<u128> {
+    if let Some(number) = text.strip_suffix('!') {
+        let number: u128 = number.parse().ok().filter(|number| *number <= 34)?;
+        return Some((1..=number).product());
+    }
+    match text.split_once('^') {
+        None => text.parse().ok(),
+        Some((base, power)) => {
+            let inner = power.strip_prefix('{').and_then(|power| power.strip_suffix('}'));
+            base.parse::<u128>().ok()?.checked_pow(inner.unwrap_or(power).parse().ok()?)
+        }
+    }
 }
 
 /// Whether two expressions have the same values, after something is done to those of the first.
@@ -318,6 +342,10 @@ mod tests {
             (r"(2,\infty)\cup(-\infty,1)", r"(-\infty,1)\cup(2,\infty)"),
             (r"\emptyset", r"\{\}"),
             (r"\theta = 30^\circ", "30"),
+            (r"\sum_{i=1}^{3} i", "6"),
+            (r"\int_0^1 x dx", r"\frac12"),
+            ("2^{100}", "1267650600228229401496703205376"),
+            ("25!", "15511210043330985984000000"),
         ] {
             assert!(equal(one, other), "{one} = {other}");
             assert!(equal(other, one), "{other} = {one}");
@@ -362,6 +390,10 @@ mod tests {
             ("2 xs", "3 xs"),
             ("0", "0.001"),
             ("((((", "))))"),
+            ("2^{100}", "1267650600228229401496703205377"),
+            ("25!", "15511210043330985984000001"),
+            ("(1, 10000000000000000)", "(1, 10000000000000001)"),
+            (r"\sum_{i=1}^{3} i", "7"),
         ] {
             assert!(!equal(one, other), "{one} ≠ {other}");
             assert!(!equal(other, one), "{other} ≠ {one}");

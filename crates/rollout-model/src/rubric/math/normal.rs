@@ -94,6 +94,10 @@ fn one_letter(text: &str) -> Option<char> {
 
 /// A number and the words after it, which are taken for its unit. One letter is rather a variable.
 fn trailing_words(text: &str) -> Option<(&str, &str)> {
+    // Behind the limits of these come their terms.
+    if [r"\int", r"\sum", r"\prod"].iter().any(|sign| text.contains(sign)) {
+        return None;
+    }
     let last = text.rfind(|c: char| c.is_ascii_digit() || matches!(c, '}' | ')' | '%'))?;
     let (number, words) = text.split_at(last + 1);
     let unit = words.strip_prefix(' ')?;

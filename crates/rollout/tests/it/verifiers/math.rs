@@ -4,8 +4,8 @@ use rollout::model::rubric::math::equal;
 use rollout_testkit::Python;
 use serde_json::json;
 
-/// Where we judge otherwise: the right answer, the model's, and why. Four of these are among the pairs.
-const DIFFERENCES: [(&str, &str, &str); 14] = [
+/// Where we judge otherwise: the right answer, the model's, and why. Three of these are among the pairs.
+const DIFFERENCES: [(&str, &str, &str); 11] = [
     (r"5\text{ cm}", r"5\text{ m}", "the original drops units; here other units are another answer"),
     ("10 km", "10 miles", "the same"),
     ("10 dollars", r"\$10", "the original reads one as a product of letters; here both are 10"),
@@ -16,10 +16,7 @@ const DIFFERENCES: [(&str, &str, &str); 14] = [
     ("True", "true", "the original reads a value of Python's; here both are a word"),
     ("0<x<1", "(0,1)", "an inequality is not solved here; nor does the original take it for an interval"),
     (r"x \geq 3", r"[3,\infty)", "the same"),
-    (r"\int_0^1 x dx", r"\frac12", "integrals and sums are not computed here"),
-    (r"\sum_{i=1}^{3} i", "6", "the same"),
     (r"6.02 \cdot 10^{23}", "602000000000000000000000", "the original rounds the product otherwise"),
-    ("2^{100}", "1267650600228229401496703205377", "numbers have fifteen digits here"),
 ];
 
 #[test]
