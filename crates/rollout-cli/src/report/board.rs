@@ -206,7 +206,8 @@ fn last_line(path: &Path) -> Option<String> {
 
 /// Whether a failed trial is a model rollout, which has a row but no directory.
 fn is_rollout(result: &TrialResult, error: ErrorType) -> bool {
-    result.reward.is_some() || matches!(error, ErrorType::ModelFailed | ErrorType::InteractionFailed)
+    let of_rollouts = matches!(error, ErrorType::ModelFailed | ErrorType::InteractionFailed);
+    result.environment.is_none() && (result.reward.is_some() || of_rollouts)
 }
 
 /// The word for one trial.

@@ -303,11 +303,16 @@ fn a_model_that_is_cut_off_in_its_last_message_is_graded_and_noted() {
 }
 
 #[test]
-fn a_model_that_fails_is_agent_execution_failed_with_the_servers_words() {
+fn a_server_that_fails_is_no_fault_of_the_agent_and_its_words_are_shown() {
     let server = ModelServer::turns([bash("touch /app/done"), ModelReply::error(400, "no such parameter")]);
-    let finished = job().task(TestTask::new("task")).agent(model(&server)).run().expect(1);
+    let verifier = json!({"after_agent_error": "run"});
+    let job = job().task(TestTask::new("task")).agent(model(&server)).set("verifier", verifier);
+    let finished = job.run().expect(1);
+    let counted = finished.result();
+    assert_eq!(counted["headline"]["excluded"]["failed_by_infrastructure"], 1, "{counted:#}");
+    assert_eq!(counted["headline"]["pass_rate"], Value::Null);
     let result = finished.trial(TRIAL);
-    assert_eq!(result["error"]["type"], "agent_execution_failed");
+    assert_eq!(result["error"]["type"], "model_failed");
     for words in ["ModelError -> BadRequestError: ", "`scripted`", "no such parameter", "trajectory.json"] {
         contains(&result["error"]["message"], words);
     }
@@ -319,6 +324,30 @@ fn a_model_that_fails_is_agent_execution_failed_with_the_servers_words() {
         (&json!("has_error"), 1)
     );
     assert!(finished.file(&format!("{TRIAL}/error.txt")).contains("no such parameter"));
+    for words in ["no such parameter", "model/set/task__1/error.txt"] {
+        assert!(finished.stdout().contains(words), "{words:?} is not in: {}", finished.stdout());
+    }
+}
+
+#[test]
+fn a_dead_server_stops_a_job_of_container_tasks_early_and_a_resume_goes_on() {
+    let is_dead = Arc::new(AtomicBool::new(true));
+    let dead = Arc::clone(&is_dead);
+    let server = ModelServer::scripted(move |request| match (dead.load(Ordering::SeqCst), request.turns()) {
+        (true, _) => ModelReply::error(503, "the engine is dead"),
+        (false, 0) => bash("touch /app/done"),
+        (false, _) => ModelReply::text("Done."),
+    });
+    let job = job().task(TestTask::new("task")).agent(model(&server));
+    let job = job.set("n_attempts", json!(6)).set("n_concurrent_trials", json!(1));
+    let stopped = job.rollout(&["run", "job.yaml"]).expect(1);
+    let result = stopped.result();
+    assert_eq!((&result["failed_trials"], &result["skipped_trials"]), (&json!(5), &json!(1)), "{result:#}");
+    assert_eq!(result["stopped"]["error"]["type"], "model_failed");
+    assert_eq!((server.served(), &stopped.trial(TRIAL)["tries"]), (5, &json!(1)));
+    is_dead.store(false, Ordering::SeqCst);
+    let resumed = job.rollout(&["resume", "jobs/job", "--rerun", "error"]).expect(0);
+    assert_eq!(resumed.result()["headline"]["pass_rate"], 1.0);
 }
 
 #[test]

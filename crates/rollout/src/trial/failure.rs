@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollout_core::{
     event::Phase,
-    result::{ErrorType, TrialError},
+    result::{ErrorType, FailureCause, TrialError},
 };
 use rollout_env::EnvironmentError;
 use rollout_model::{Error, ErrorKind};
@@ -36,7 +36,15 @@ impl Failure {
     /// again only if no tool was called in this one: what a model did is its attempt, and it has one.
     pub(super) fn model(error: &Error, has_executed: bool) -> Self {
         let lost = error.is(ErrorKind::Infra);
-        let kind = if lost { ErrorType::InternalError } else { ErrorType::AgentExecutionFailed };
+        let kind = if lost {
+            ErrorType::InternalError
+        } else if error.kind.fault() != FailureCause::Infrastructure {
+            ErrorType::AgentExecutionFailed
+        } else if error.is(ErrorKind::Model) {
+            ErrorType::ModelFailed
+        } else {
+            ErrorType::InteractionFailed
+        };
         let message = format!("{}: {error}. trajectory.json has the conversation so far", error.chain());
         let transient = lost || error.kind.is_retried() && !has_executed;
         Self { error: TrialError { kind, message }, transient }
@@ -120,9 +128,10 @@ mod tests {
             (K::Infra, false, ErrorType::InternalError, true),
             (K::EmptyModelResponse, false, ErrorType::AgentExecutionFailed, true),
             (K::EmptyModelResponse, true, ErrorType::AgentExecutionFailed, false),
-            (K::InvalidModelResponse, false, ErrorType::AgentExecutionFailed, true),
-            (K::Model, false, ErrorType::AgentExecutionFailed, false),
-            (K::Any, false, ErrorType::AgentExecutionFailed, false),
+            (K::InvalidModelResponse, false, ErrorType::ModelFailed, true),
+            (K::InvalidModelResponse, true, ErrorType::ModelFailed, false),
+            (K::Model, false, ErrorType::ModelFailed, false),
+            (K::Any, false, ErrorType::InteractionFailed, false),
         ] {
             let failure = Failure::model(&Error::new(error, "it broke"), has_executed);
             assert_eq!((failure.error.kind, failure.transient), (kind, transient), "{error} {has_executed}");

@@ -14,7 +14,11 @@ use super::{
     tampering::{TESTS_DIR, VerdictWatch},
 };
 use crate::config::{AfterAgentError, AgentProcesses, VerifierConfig};
-use rollout_core::{event::Phase, result::ErrorType, text::excerpt};
+use rollout_core::{
+    event::Phase,
+    result::{ErrorType, FailureCause},
+    text::excerpt,
+};
 use rollout_env::{CopyMode, Environment, FileRead, PreparedImage, blocking::blocking};
 
 /// How many left-over commands a result names.
@@ -30,11 +34,14 @@ pub(super) struct Verified {
     pub(super) reward: Result<Reward, Failure>,
 }
 
-/// Whether an agent that failed so, or did not fail, is graded.
+/// Whether an agent that failed so, or did not fail, is graded. What something else broke says nothing about the agent.
 pub(super) fn is_verified(config: &VerifierConfig, failure: Option<&Failure>) -> bool {
     let graded = match failure {
         None => true,
-        Some(failure) => !failure.transient && config.after_agent_error == AfterAgentError::Run,
+        Some(failure) => {
+            let by_agent = failure.error.kind.fault() == FailureCause::Agent;
+            by_agent && !failure.transient && config.after_agent_error == AfterAgentError::Run
+        }
     };
     graded && !config.disable
 }
@@ -197,12 +204,14 @@ mod tests {
             let failure = Failure::new(ErrorType::AgentExecutionFailed, "it broke".to_owned());
             Some(Failure { transient, ..failure })
         };
+        let server = || Some(Failure::new(ErrorType::ModelFailed, "no answer".to_owned()));
         for (after_agent_error, disable, failure, verified) in [
             (Skip, false, None, true),
             (Skip, false, failure(false), false),
             (Run, false, failure(false), true),
             (Run, false, failure(true), false),
             (Run, true, failure(false), false),
+            (Run, false, server(), false),
             (Skip, true, None, false),
         ] {
             let config = VerifierConfig { after_agent_error, disable, ..VerifierConfig::default() };
