@@ -36,7 +36,7 @@ pub fn strip_model(model: &mut Json) {
 
 /// Returns the agent of this name from the record of a job or a benchmark (the content of `config.json`), without
 /// anything that can differ between two machines that run the same agent. `${VAR}` is expanded only in the name of a
-/// benchmark's model. Scripts in files are represented by their hashes, not by their paths. The connection and the
+/// model. Scripts in files are represented by their hashes, not by their paths. The connection and the
 /// prices of a model and descriptive texts are omitted.
 ///
 /// Settings that are off or unset are omitted, so a version with more settings gives the same identity. Free-form

@@ -39,6 +39,11 @@ impl<'r> Section<'r> {
         expand(written, self.reader.vars).map_err(note).ok()
     }
 
+    /// The expanded text of another setting. None if that is not possible, which is noted where that setting is read.
+    pub fn peek_expanded(&self, written: &str) -> Option<String> {
+        expand(written, self.reader.vars).ok().map(|expanded| expanded.text)
+    }
+
     /// Variables by name, as written.
     pub fn variables(&self, key: &str) -> Vec<(&'r Entry, String)> {
         let mut variables = Vec::new();

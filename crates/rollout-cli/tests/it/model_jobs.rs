@@ -6,8 +6,12 @@ use rollout_testkit::{Hold, ModelReply, ModelServer, Running, TestJob};
 use serde_json::{Value, json};
 
 fn job(server: &ModelServer, interaction: Value) -> TestJob {
+    job_of("m", server, interaction)
+}
+
+fn job_of(name: &str, server: &ModelServer, interaction: Value) -> TestJob {
     let model =
-        json!({"name": "m", "base_url": server.url(), "api_key": "a-key-of-some-length", "max_retries": 0});
+        json!({"name": name, "base_url": server.url(), "api_key": "a-key-of-some-length", "max_retries": 0});
     TestJob::new(env!("CARGO_BIN_EXE_rollout"))
         .agent(json!({"name": "gpt", "model": model}))
         .set("datasets", json!([{"name": "sums", "interaction": interaction}]))
@@ -215,4 +219,36 @@ fn memory_does_not_grow_with_the_rows() {
     hold.open();
     resumed.finish().expect(0);
     assert!(first < ROOM && second < ROOM, "{first} MiB, and {second} MiB when it was resumed");
+}
+
+#[test]
+fn two_models_behind_one_variable_are_two_agents_and_no_job_goes_on_with_the_other() {
+    let server = ModelServer::arithmetic();
+    let mut ids = Vec::new();
+    let mut one = job_of("${MODEL}", &server, sums(2));
+    for model in ["small", "large"] {
+        one = one.env("MODEL", model).set("name", json!(model));
+        one.rollout(&["run", "job.yaml"]).expect(0);
+        let config: Value = serde_json::from_slice(
+            &fs::read(one.root().join("jobs").join(model).join("config.json")).unwrap(),
+        )
+        .unwrap();
+        assert_eq!(config["agents"][0]["model"]["name"], model);
+        let log = format!("log-{model}");
+        one.rollout(&["export", "eval-log", &format!("jobs/{model}"), "-o", &log]).expect(0);
+        let path = one.root().join(log).join("gpt/sums/experiment_record.json");
+        let record: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(record["agent"]["llm_model"], model);
+        ids.push(record["agent"]["agent_id"].clone());
+    }
+    assert_ne!(ids[0], ids[1]);
+    let names: Vec<_> = server.requests().iter().map(|request| request.model().to_owned()).collect();
+    assert_eq!(names, ["small", "small", "large", "large"]);
+
+    let other = one.env("MODEL", "other").set("name", json!("small"));
+    let refused = other.rollout(&["resume", "jobs/small"]).expect(2);
+    let said = refused.stderr();
+    assert!(said.contains("agents.0.model.name: was \"small\", is \"other\""), "{said}");
+    let refused = job_of("${NOWHERE_SET}", &server, sums(1)).rollout(&["run", "job.yaml"]).expect(2);
+    assert!(refused.stderr().contains("the variable `NOWHERE_SET` is not set"), "{}", refused.stderr());
 }

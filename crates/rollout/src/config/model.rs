@@ -13,6 +13,7 @@ use rollout_settings::{
     EnvValue, Form, Node, Section, Settings as _, Value,
     declare::entry,
     diagnostic::{Code, quoted},
+    expand::names_a_secret,
     forms::{filled, flag, headers, mapping, number, seconds, section, some_count, whole, word},
     section::above_zero,
 };
@@ -40,8 +41,8 @@ rollout_settings::settings! {
     /// A server that has moved, or a key that was renewed, gives no other results.
     #[derive(Debug, Clone, PartialEq)]
     pub struct ModelConfig {
-        /// The server's name for it.
-        pub name: String = filled().required("write the name that the server knows the model by").or_empty(),
+        /// The server's name for it. `${VAR}` is expanded.
+        pub name: String = name().required("write the name that the server knows the model by").or_empty(),
         /// Where the server answers, or a list of servers that are all the same. `${VAR}` is expanded.
         ///
         /// Usually with `/v1` at the end. The servers of a list are taken in turn, one for all rollouts of an example.
@@ -159,6 +160,23 @@ fn refuse_taken(section: &Section<'_>, key: &str) {
     }
 }
 
+/// Recorded as what it is expanded to, because results are known by it.
+fn name() -> Form<String> {
+    filled().read_by(|section, key| {
+        let written = section.filled_string(key)?;
+        let expanded = section.try_expand(written, section.node(key)?)?;
+        if expanded.names().any(names_a_secret) {
+            section.reader.hide(expanded.secrets());
+        }
+        if expanded.text.trim().is_empty() {
+            let hint = "set the variable to the name that the server knows the model by";
+            section.invalid_with_hint(key, format!("`{}` expands to nothing", section.at(key)), hint);
+            return None;
+        }
+        Some(expanded.text)
+    })
+}
+
 fn base_urls() -> Form<Vec<String>> {
     let schema = || {
         json!({ "anyOf": [
@@ -226,13 +244,14 @@ fn prices() -> Form<Price> {
             section.reader.error(node.span, Code::InvalidValue, format!("`{path}`: {error}"));
         });
         let model = match section.node("name") {
-            Some(Node { value: Value::String(name), .. }) => name.as_str(),
-            _ => "",
+            // One that cannot be expanded has been noted.
+            Some(Node { value: Value::String(name), .. }) => section.peek_expanded(name)?,
+            _ => String::new(),
         };
-        let price = prices.ok()?.get(model).copied();
+        let price = prices.ok()?.get(&model).copied();
         if price.is_none() {
             let listed: Vec<_> = entries.iter().map(|entry| quoted(&entry.key)).collect();
-            let message = format!("there is no price for {}", quoted(model));
+            let message = format!("there is no price for {}", quoted(&model));
             let hint = format!("there are prices for {}", listed.join(", "));
             section.reader.error_with_hint(node.span, Code::Missing, message, hint);
         }

@@ -35,6 +35,7 @@ use rollout_core::{
 use rollout_env::Provider;
 use rollout_record::{
     atomic,
+    identity::EXPANDED,
     journal::{self, Header, Journal, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, TrialDir},
     tasks,
@@ -194,7 +195,7 @@ impl Resumable {
     /// Refuses a configuration that would give other results, naming the differences.
     pub fn check_config(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         if loaded.hash == self.header.config_hash {
-            return Ok(());
+            return self.check_expanded(loaded);
         }
         let (before, after) = (hashed(&self.config().unwrap_or_default()), hashed(&loaded.record));
         let differences = difference::differences(&before, &after);
@@ -207,6 +208,17 @@ impl Resumable {
             return Err(ResumeError::Grown { directory, file, differences });
         }
         Err(ResumeError::ConfigChanged(differences))
+    }
+
+    /// Refuses a variable that stands for something else than it did, where results are known by what it stands for.
+    fn check_expanded(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
+        let before = self.config().unwrap_or_default();
+        match (before.get(EXPANDED), loaded.record.get(EXPANDED)) {
+            (Some(before), Some(after)) if before != after => {
+                Err(ResumeError::ConfigChanged(difference::differences(before, after)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a configuration that changes what has run. It may have more agents, datasets and attempts.
