@@ -19,7 +19,11 @@ fn the_answer_alone_is_on_standard_output() {
     assert_eq!((finished.stdout().as_str(), finished.stderr().as_str()), ("4\n", ""));
     let request = &server.requests()[0];
     assert_eq!(request.model(), "gpt-4.1-2025-04-14");
-    assert_eq!(request.messages().len(), 2);
+    let [system, _] = request.messages() else { panic!("{request:?}") };
+    // Nothing that the model is told is hidden.
+    let shown = job.rollout(&["ask", "What is 2+2?", "--show-trajectory"]).expect(0).stderr();
+    let told = system["content"].as_str().unwrap();
+    assert!(shown.starts_with(&format!("system\n{told}\n\nuser\n")), "{shown}");
 
     let finished = job
         .rollout(&["ask", "What is 2+2?", "--model", "m", "--system", "Be brief.", "--show-trajectory"])
@@ -35,7 +39,7 @@ fn the_answer_alone_is_on_standard_output() {
     assistant
     4
     ");
-    assert_eq!(server.requests()[1].model(), "m");
+    assert_eq!(server.requests()[2].model(), "m");
 }
 
 #[test]

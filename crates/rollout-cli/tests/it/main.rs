@@ -19,6 +19,7 @@ mod errors;
 mod eval;
 mod eval_kill;
 mod eval_log;
+mod eval_settings;
 mod examples;
 mod export;
 mod export_inspect;

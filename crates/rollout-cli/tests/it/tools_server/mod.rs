@@ -5,5 +5,5 @@ mod command;
 mod hostile;
 mod mcp;
 mod protocol;
-mod server;
+pub(crate) mod server;
 mod sessions;

@@ -112,7 +112,9 @@ impl ToolServerError {
             Self::Unreachable { .. } => Some(
                 "start it with `rollout tools serve`, or set `sandbox_auto_start: true`; `sandbox_server_url` is its address",
             ),
-            Self::Unauthorized { .. } => Some("set `sandbox_token` to the token of the server"),
+            Self::Unauthorized { .. } => Some(
+                "give the token of the server: `sandbox_token` of a configuration, --sandbox-token-file of `rollout ask`",
+            ),
             Self::NoSuchTool { .. } | Self::NoSuchKind { .. } => {
                 Some("`rollout tools list` shows the tools that there are")
             }
