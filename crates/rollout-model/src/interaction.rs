@@ -5,7 +5,9 @@ mod group;
 mod multi_turn;
 mod sandboxed;
 mod single_turn;
+mod stops;
 mod tool_use;
+mod user;
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -24,7 +26,9 @@ pub use group::InteractionGroup;
 pub use multi_turn::MultiTurn;
 pub use sandboxed::Sandboxed;
 pub use single_turn::SingleTurn;
+pub use stops::InvalidPattern;
 pub use tool_use::{DuplicateTool, StopError, ToolUse};
+pub use user::SimulatedUser;
 
 /// How a model is led through an example.
 ///

@@ -24,6 +24,7 @@ mod process;
 mod python;
 pub mod rubric;
 mod saved_state;
+mod shown;
 mod state;
 pub mod tool;
 
@@ -32,12 +33,13 @@ pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
 pub use futures_util::future::BoxFuture;
 pub use interaction::{
-    Cleanup, DuplicateTool, Interaction, InteractionGroup, MultiTurn, Sandboxed, SingleTurn, Stop, StopError,
-    ToolUse, next_prompt, num_turns, tool_calls, total_tool_calls,
+    Cleanup, DuplicateTool, Interaction, InteractionGroup, InvalidPattern, MultiTurn, Sandboxed,
+    SimulatedUser, SingleTurn, Stop, StopError, ToolUse, next_prompt, num_turns, tool_calls,
+    total_tool_calls,
 };
 pub use output::state_to_output;
 pub use places::{Place, Places, Share};
-pub use python::{PythonError, PythonFunction, PythonWorker};
+pub use python::{PythonError, PythonFunction, PythonWorker, PythonWorkers};
 pub use rubric::{Rubric, RubricError};
 pub use saved_state::{conversation_turns, output_to_state, replace_scores};
 pub use state::{FieldError, Limits, Resources, RolloutInput, State, StepTokens, TrajectoryStep, Usage};

@@ -248,6 +248,16 @@ impl State {
         Some(value)
     }
 
+    /// What is at a place such as `info.database`: a field by its name, and perhaps keys inside of it.
+    pub fn find(&self, place: &str) -> Option<Value> {
+        let mut keys = place.split('.');
+        let mut value = self.get(keys.next()?)?;
+        for key in keys {
+            value = value.get_mut(key)?.take();
+        }
+        Some(value)
+    }
+
     /// Adds a field, or changes one that was added. What the input has is changed there.
     ///
     /// It is an error, and nothing changes, if the name is that of a field that every rollout has (change `state.reward`

@@ -213,10 +213,11 @@ pub use rollout_core::{
 };
 pub use rollout_model::{
     BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FieldError, Halt, Interaction,
-    InteractionGroup, Limits, Model, MultiTurn, Place, Places, PythonError, PythonFunction, PythonWorker,
-    Resources, RolloutInput, Rubric, RubricError, SamplingArgs, Sandboxed, Share, SingleTurn, State,
-    StepTokens, Stop, StopError, ToolUse, TrajectoryStep, Usage, client, dataset, metric, next_prompt,
-    num_turns, output, parser, rollout, rubric, state_to_output, tool, tool_calls, total_tool_calls,
+    InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, Place, Places, PythonError, PythonFunction,
+    PythonWorker, PythonWorkers, Resources, RolloutInput, Rubric, RubricError, SamplingArgs, Sandboxed,
+    Share, SimulatedUser, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep, Usage,
+    client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output, tool,
+    tool_calls, total_tool_calls,
 };
 pub use rollout_record::{
     metadata::{self, GenerateMetadata},

@@ -65,6 +65,7 @@ pub struct ToolUse<'t> {
     tools: IndexMap<String, Arc<dyn Tool + 't>>,
     max_turns: Option<u32>,
     stop_errors: Vec<StopError>,
+    stops: Vec<Stop>,
     format: Arc<Formatter>,
 }
 
@@ -81,6 +82,7 @@ impl<'t> ToolUse<'t> {
             tools: named,
             max_turns: Some(MAX_TURNS),
             stop_errors: vec![ErrorKind::Infra.into(), ENVIRONMENT_ENDED.into()],
+            stops: Vec::new(),
             format: Arc::new(|failure| failure.message.clone()),
         })
     }
@@ -102,6 +104,13 @@ impl<'t> ToolUse<'t> {
     #[must_use]
     pub fn stop_errors<E: Into<StopError>>(mut self, errors: impl IntoIterator<Item = E>) -> Self {
         self.stop_errors.extend(errors.into_iter().map(Into::into));
+        self
+    }
+
+    /// Ends it on a condition too.
+    #[must_use]
+    pub fn stop(mut self, stop: Stop) -> Self {
+        self.stops.push(stop);
         self
     }
 
@@ -176,7 +185,8 @@ impl Interaction for ToolUse<'_> {
     }
 
     fn stops(&self) -> Vec<Stop> {
-        vec![Stop::new("no_tools_called", no_tools_called)]
+        let own = Stop::new("no_tools_called", no_tools_called);
+        std::iter::once(own).chain(self.stops.iter().cloned()).collect()
     }
 
     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {

@@ -4,10 +4,14 @@
 //! at once, in threads. It starts with the first call. A process that ends is replaced, and the calls that it had not
 //! answered are made again, one at a time in a process of their own, so that a function which ends the process is
 //! found. A call that takes too long keeps its thread, so a new process takes the calls that come after it.
+//!
+//! A job has one process for each interpreter ([`PythonWorkers`]), whichever of its interactions the functions are of.
 
+mod callable;
 mod process;
 
 use std::{
+    collections::HashMap,
     fmt, io,
     path::{Path, PathBuf},
     sync::{
@@ -17,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use rollout_core::{message::ToolDef, text::excerpt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,8 +29,11 @@ use tokio::sync::Semaphore;
 
 use self::process::{Answer, Gone, PythonProcess};
 
-/// How many calls run at once. Python computes one at a time; more only wait, as for a server.
-const THREADS: usize = 32;
+pub(crate) use callable::Callable;
+
+/// How many calls run at once, of all interactions together. Python computes one at a time; more only wait, as for a
+/// server.
+const THREADS: usize = 128;
 
 /// The longest call. A rollout with images is some megabytes.
 const MAX_CALL_BYTES: usize = 64 << 20;
@@ -33,7 +41,7 @@ const MAX_CALL_BYTES: usize = 64 << 20;
 /// A function in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PythonFunction {
-    /// The file; relative to the directory of the worker.
+    /// The file; relative to where the worker finds files.
     pub file: PathBuf,
     /// The function, by its name in the file.
     pub function: String,
@@ -152,7 +160,11 @@ impl Takes {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PythonWorker(Arc<Inner>);
+pub struct PythonWorker {
+    shared: Arc<Inner>,
+    /// Where files are found; absolute.
+    files: Arc<Path>,
+}
 
 struct Inner {
     interpreter: String,
@@ -167,7 +179,7 @@ struct Inner {
 
 impl fmt::Debug for PythonWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PythonWorker({} in {})", self.0.interpreter, self.0.directory.display())
+        write!(f, "PythonWorker({} in {})", self.shared.interpreter, self.files.display())
     }
 }
 
@@ -189,16 +201,28 @@ impl PythonWorker {
 
     /// Calls with this interpreter; functions are found in, and run in, this directory. Nothing is started yet.
     pub fn new(interpreter: impl Into<String>, directory: impl Into<PathBuf>) -> Self {
-        let directory = directory.into();
-        Self(Arc::new(Inner {
+        let directory = absolute(directory.into());
+        let files = directory.as_path().into();
+        let shared = Inner {
             interpreter: interpreter.into(),
-            // Python finds files from the directory that it is started in.
-            directory: std::path::absolute(&directory).unwrap_or(directory),
+            directory,
             current: Mutex::default(),
             alone: tokio::sync::Mutex::default(),
             threads: Semaphore::new(THREADS),
             calls: AtomicU64::new(0),
-        }))
+        };
+        Self { shared: Arc::new(shared), files }
+    }
+
+    /// The same process for functions whose files are in another directory.
+    #[must_use]
+    pub fn with_files_in(&self, directory: impl Into<PathBuf>) -> Self {
+        Self { shared: Arc::clone(&self.shared), files: absolute(directory.into()).into() }
+    }
+
+    /// Whether a function is there and can be called. Starts Python.
+    pub async fn check(&self, function: &PythonFunction) -> Result<(), PythonError> {
+        self.takes(function).await.map(drop)
     }
 
     /// The description of a function that models see: its signature and its documentation.
@@ -229,9 +253,9 @@ impl PythonWorker {
         rollouts: Option<usize>,
         timeout: Duration,
     ) -> Result<Value, PythonError> {
-        let Inner { directory, threads, calls, .. } = &*self.0;
+        let Inner { threads, calls, .. } = &*self.shared;
         let id = calls.fetch_add(1, Ordering::Relaxed);
-        let file = directory.join(&function.file);
+        let file = self.files.join(&function.file);
         let call = Call { id, action, file: &file, function: &function.function, arguments, rollouts };
         let mut line = serde_json::to_vec(&call).map_err(|error| PythonError::Unusable {
             function: function.clone(),
@@ -241,13 +265,14 @@ impl PythonWorker {
         if line.len() > MAX_CALL_BYTES {
             return Err(PythonError::TooLarge { function: function.clone(), bytes: line.len() });
         }
+        let line = Bytes::from(line);
         let _thread = threads.acquire().await.expect("nothing closes the semaphore");
         let process = self.current().map_err(|source| self.no_start(function, source))?;
         // Whose fault it was that the process ended shows when each call has a process to itself.
         let answer = match tokio::time::timeout(timeout, process.ask(id, line.clone())).await {
             Ok(Err(Gone)) => {
                 self.retire(&process);
-                let _alone = self.0.alone.lock().await;
+                let _alone = self.shared.alone.lock().await;
                 let process = self.start().map_err(|source| self.no_start(function, source))?;
                 match tokio::time::timeout(timeout, process.ask(id, line)).await {
                     Ok(Err(Gone)) => {
@@ -271,17 +296,17 @@ impl PythonWorker {
     }
 
     fn no_start(&self, function: &PythonFunction, source: io::Error) -> PythonError {
-        let interpreter = self.0.interpreter.clone();
+        let interpreter = self.shared.interpreter.clone();
         PythonError::Start { interpreter, function: function.clone(), source }
     }
 
     fn start(&self) -> io::Result<Arc<PythonProcess>> {
-        PythonProcess::start(&self.0.interpreter, &self.0.directory, THREADS).map(Arc::new)
+        PythonProcess::start(&self.shared.interpreter, &self.shared.directory, THREADS).map(Arc::new)
     }
 
     /// The process that takes new calls.
     fn current(&self) -> io::Result<Arc<PythonProcess>> {
-        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         match &*current {
             Some(process) => Ok(Arc::clone(process)),
             None => Ok(Arc::clone(current.insert(self.start()?))),
@@ -290,8 +315,42 @@ impl PythonWorker {
 
     /// Gives a process no more calls. It ends when those that it has are over.
     fn retire(&self, process: &Arc<PythonProcess>) {
-        let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.shared.current.lock().unwrap_or_else(PoisonError::into_inner);
         current.take_if(|current| Arc::ptr_eq(current, process));
+    }
+}
+
+/// Python finds files from the directory that it is started in.
+fn absolute(directory: PathBuf) -> PathBuf {
+    std::path::absolute(&directory).unwrap_or(directory)
+}
+
+/// The workers of a job: one process for each interpreter, whichever interaction its functions are of. Copies share
+/// them.
+#[derive(Debug, Clone)]
+pub struct PythonWorkers {
+    directory: Arc<Path>,
+    workers: Arc<Mutex<HashMap<String, PythonWorker>>>,
+}
+
+impl PythonWorkers {
+    /// Workers whose processes run in this directory. Nothing is started yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into().into(), workers: Arc::default() }
+    }
+
+    /// The worker of an interpreter, for functions of files in this directory. An interpreter that is a relative path
+    /// is found there too.
+    pub fn get(&self, interpreter: &str, files: &Path) -> PythonWorker {
+        let interpreter = match interpreter.contains('/') {
+            true => absolute(files.join(interpreter)).to_string_lossy().into_owned(),
+            false => interpreter.to_owned(),
+        };
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let worker = workers
+            .entry(interpreter)
+            .or_insert_with_key(|interpreter| PythonWorker::new(interpreter.as_str(), &*self.directory));
+        worker.with_files_in(files)
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
@@ -71,7 +72,7 @@ struct Line {
 type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
 pub(super) struct PythonProcess {
-    calls: mpsc::UnboundedSender<Vec<u8>>,
+    calls: mpsc::UnboundedSender<Bytes>,
     waiting: Waiting,
     said: Said,
     /// Kills the process when it is dropped.
@@ -92,7 +93,7 @@ impl PythonProcess {
     }
 
     /// Makes a call and waits for its answer.
-    pub(super) async fn ask(&self, id: u64, line: Vec<u8>) -> Result<Answer, Gone> {
+    pub(super) async fn ask(&self, id: u64, line: Bytes) -> Result<Answer, Gone> {
         let (sender, receiver) = oneshot::channel();
         match &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(waiting) => waiting.insert(id, sender),
@@ -110,7 +111,7 @@ impl PythonProcess {
 }
 
 /// Whole lines, even if the caller does not wait for the answer.
-async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>>) {
+async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Bytes>) {
     while let Some(line) = lines.recv().await {
         if stdin.write_all(&line).await.is_err() {
             return;

@@ -1,12 +1,17 @@
 """Calls Python functions for Rollout: a line of JSON for each call, and one for each answer, in any order."""
 
+import sys
+
+# What lies in the directory that this runs in is no library.
+sys.path[:] = [entry for entry in sys.path if entry]
+
 import asyncio
+import builtins
 import importlib.util
 import inspect
 import json
 import math
 import os
-import sys
 import threading
 import traceback
 import types
@@ -24,7 +29,12 @@ os.dup2(2, 1)
 CALLS = os.fdopen(os.dup(0), "rb")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
+# The name before those of another directory's modules.
+PACKAGE = "_rollout_directory_"
+
 modules = {}
+packages = {}
+plain_import = builtins.__import__
 loading = threading.RLock()
 writing = threading.Lock()
 
@@ -33,13 +43,44 @@ class Wrong(Exception):
     """A function that cannot be used in the way that is asked for."""
 
 
+def package(directory):
+    """What the names of a directory's modules begin with.
+
+    Several interactions share this process, and the files beside their functions may have the same names. Modules of the
+    first directory have their plain names; each other one is a package of its own.
+    """
+    if directory not in packages:
+        if not packages:
+            packages[directory] = ""
+            sys.path.insert(0, directory)
+        else:
+            name = PACKAGE + str(len(packages))
+            packages[directory] = name + "."
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [directory]
+            sys.path.append(directory)
+            builtins.__import__ = import_beside
+    return packages[directory]
+
+
+def import_beside(name, globals=None, locals=None, fromlist=(), level=0):
+    """Imports what is beside the file that imports it, before what has the same name elsewhere."""
+    importer = (globals or {}).get("__name__")
+    if level == 0 and isinstance(importer, str) and importer.startswith(PACKAGE):
+        beside = importer.partition(".")[0] + "."
+        top = beside + name.partition(".")[0]
+        spec = importlib.util.find_spec(top)
+        if spec is not None and spec.has_location:
+            found = plain_import(beside + name, globals, locals, fromlist, 0)
+            return found if fromlist else sys.modules[top]
+    return plain_import(name, globals, locals, fromlist, level)
+
+
 def module(file):
     with loading:
         if file not in modules:
-            directory = os.path.dirname(file)
-            if directory not in sys.path:
-                sys.path.insert(0, directory)
-            name = os.path.splitext(os.path.basename(file))[0]
+            directory = os.path.normpath(os.path.dirname(file))
+            name = package(directory) + os.path.splitext(os.path.basename(file))[0]
             spec = importlib.util.spec_from_file_location(name, file)
             if spec is None or spec.loader is None:
                 raise Wrong(f"{file} is not a Python file")
@@ -78,6 +119,19 @@ def number(value):
     value = float(value)
     if not math.isfinite(value):
         raise ValueError(f"it returned {value}, which is not finite")
+    return value
+
+
+def truth(value):
+    # NumPy has a type of its own.
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise TypeError(f"it returned {type(value).__name__}, not a boolean")
+    return bool(value)
+
+
+def spoken(value):
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"it returned {type(value).__name__}, not a text or None")
     return value
 
 
@@ -196,6 +250,10 @@ def answer(call):
             if len(scores) != call["rollouts"]:
                 raise ValueError(f"it returned {len(scores)} numbers for {call['rollouts']} rollouts")
             return scores
+        case "stop":
+            return truth(run(found, call["arguments"]))
+        case "say":
+            return spoken(run(found, call["arguments"]))
         case "tool":
             return plain(run(found, call["arguments"]))
     raise Wrong(f"unknown call {call['do']}")

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, io, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 
-use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::{Rubric, Scene};
@@ -12,27 +12,6 @@ use rollout_core::text::excerpt;
 /// What is read of a number, and of an array of them.
 const MAX_NUMBER: usize = 4 << 10;
 const MAX_NUMBERS: usize = 1 << 20;
-
-/// The names that no column or field takes away.
-const OWN: [&str; 17] = [
-    "prompt",
-    "completion",
-    "response",
-    "answer",
-    "info",
-    "task",
-    "example_id",
-    "trajectory_id",
-    "model",
-    "is_completed",
-    "is_truncated",
-    "stop_condition",
-    "error",
-    "num_turns",
-    "metrics",
-    "usage",
-    "timing",
-];
 
 /// A program that reads a rollout as JSON from its input and writes a score to its output.
 ///
@@ -137,14 +116,14 @@ impl Command {
 
     /// What the program makes of one rollout.
     pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, CommandError> {
-        let (output, said) = self.run(&Shown(scene), MAX_NUMBER).await?;
+        let (output, said) = self.run(&scene.shown(), MAX_NUMBER).await?;
         let number = output.trim().parse().ok().filter(|number: &f64| number.is_finite());
         number.ok_or_else(|| no_score(&output, "a finite number", &said))
     }
 
     /// What the program makes of a group.
     pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, CommandError> {
-        let shown: Vec<_> = scenes.iter().map(Shown).collect();
+        let shown: Vec<_> = scenes.iter().map(Scene::shown).collect();
         let (output, said) = self.run(&shown, MAX_NUMBERS).await?;
         serde_json::from_str(&output).map_err(|_| no_score(&output, "a JSON array of numbers", &said))
     }
@@ -190,63 +169,4 @@ impl Rubric {
 
 fn no_score(output: &str, wanted: &'static str, said: &Said) -> CommandError {
     CommandError::NoScore { output: excerpt(output.trim()), wanted, stderr: said.as_suffix() }
-}
-
-/// A rollout as a program sees it.
-pub(super) struct Shown<'a>(pub(super) &'a Scene<'a>);
-
-impl Serialize for Shown<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_shown(self.0, serializer, false, |_| true)
-    }
-}
-
-/// The name under which all of a rollout is given.
-const STATE: &str = "state";
-
-/// Writes the parts of a rollout that are wanted, and perhaps all of it as one more.
-pub(super) fn serialize_shown<S: Serializer>(
-    scene: &Scene<'_>,
-    serializer: S,
-    with_state: bool,
-    wants: impl Fn(&str) -> bool,
-) -> Result<S::Ok, S::Error> {
-    let state = scene.state;
-    let mut map = serializer.serialize_map(None)?;
-    macro_rules! part {
-        ($name:literal, $value:expr) => {
-            if wants($name) {
-                map.serialize_entry($name, $value)?;
-            }
-        };
-    }
-    part!("prompt", scene.prompt);
-    part!("completion", scene.completion);
-    part!("response", &scene.parsed());
-    part!("answer", &state.input.answer);
-    part!("info", scene.info);
-    part!("task", scene.task);
-    part!("example_id", &state.input.example_id);
-    part!("trajectory_id", &state.trajectory_id);
-    part!("model", &state.model.name);
-    part!("is_completed", &state.is_completed);
-    part!("is_truncated", &state.is_truncated);
-    part!("stop_condition", &state.stop_condition);
-    part!("error", &state.error.as_ref().map(|error| error.chain()));
-    part!("num_turns", &state.trajectory.len());
-    part!("metrics", &state.metrics);
-    part!("usage", &state.usage);
-    part!("timing", &state.timing);
-    let with_state = with_state && wants(STATE);
-    if with_state {
-        map.serialize_entry(STATE, &Shown(scene))?;
-    }
-    let columns = state.input.extra.iter().filter(|(name, _)| !state.fields.contains_key(*name));
-    for (name, value) in state.fields.iter().chain(columns).filter(|(name, _)| !OWN.contains(&name.as_str()))
-    {
-        if wants(name) && !(with_state && name == STATE) {
-            map.serialize_entry(name, value)?;
-        }
-    }
-    map.end()
 }

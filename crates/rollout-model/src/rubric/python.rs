@@ -1,16 +1,11 @@
 //! Python functions that score.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use tokio::sync::OnceCell;
 
-use super::{
-    Rubric, Scene,
-    command::{Shown, serialize_shown},
-};
-use crate::python::{PythonError, PythonFunction, PythonWorker, Takes, odd};
+use super::{Rubric, Scene};
+use crate::python::{Callable, PythonError, PythonFunction, PythonWorker, Takes, odd};
 
 /// A Python function that scores rollouts.
 ///
@@ -18,50 +13,37 @@ use crate::python::{PythonError, PythonFunction, PythonWorker, Takes, odd};
 /// `answer`, `info` and whatever else a [`Command`](super::Command) gets; `state` is all of it. It may be `async`. Over
 /// a group each is a list with an item for each rollout, also under the plural of its name, and `states` has all.
 #[derive(Debug, Clone)]
-pub struct PythonReward {
-    worker: PythonWorker,
-    function: PythonFunction,
-    timeout: Duration,
-    takes: Arc<OnceCell<Takes>>,
-}
+pub struct PythonReward(Callable);
 
 impl PythonReward {
     /// A function that a worker calls.
     pub fn new(worker: &PythonWorker, function: PythonFunction) -> Self {
-        let (worker, takes) = (worker.clone(), Arc::default());
-        Self { worker, function, timeout: PythonWorker::TIMEOUT, takes }
+        Self(Callable::new(worker, function))
     }
 
     /// Gives each call so much time.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
+        Self(self.0.timeout(timeout))
     }
 
     /// Whether the function is there and can be called. Starts Python.
     pub async fn check(&self) -> Result<(), PythonError> {
-        self.takes().await.map(drop)
-    }
-
-    async fn takes(&self) -> Result<&Takes, PythonError> {
-        self.takes.get_or_try_init(|| self.worker.takes(&self.function)).await
+        self.0.takes().await.map(drop)
     }
 
     /// What the function makes of one rollout.
     pub async fn score(&self, scene: &Scene<'_>) -> Result<f64, PythonError> {
-        let takes = self.takes().await?;
-        let given = Given { scene, takes };
-        let score = self.worker.call(&self.function, "score", given, None, self.timeout).await?;
-        score.as_f64().ok_or_else(|| odd(&self.function, &score, "a number"))
+        let score = self.0.ask("score", scene.shown()).await?;
+        score.as_f64().ok_or_else(|| odd(&self.0.function, &score, "a number"))
     }
 
     /// What the function makes of a group.
     pub async fn score_group(&self, scenes: &[Scene<'_>]) -> Result<Vec<f64>, PythonError> {
-        let takes = self.takes().await?;
-        let given = lists(scenes, takes);
-        let rollouts = Some(scenes.len());
-        let scores = self.worker.call(&self.function, "score_group", given, rollouts, self.timeout).await?;
-        serde_json::from_value(scores.clone()).map_err(|_| odd(&self.function, &scores, "a list of numbers"))
+        let given = lists(scenes, self.0.takes().await?);
+        let scores = self.0.call("score_group", given, Some(scenes.len())).await?;
+        serde_json::from_value(scores.clone())
+            .map_err(|_| odd(&self.0.function, &scores, "a list of numbers"))
     }
 }
 
@@ -85,22 +67,10 @@ impl Rubric {
     }
 }
 
-/// What a function takes of a rollout.
-struct Given<'a> {
-    scene: &'a Scene<'a>,
-    takes: &'a Takes,
-}
-
-impl Serialize for Given<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serialize_shown(self.scene, serializer, true, |name| self.takes.wants(name))
-    }
-}
-
 /// What a function takes of a group, by name.
 fn lists(scenes: &[Scene<'_>], takes: &Takes) -> Map<String, Value> {
     let shown: Vec<Value> =
-        scenes.iter().map(|scene| serde_json::to_value(Shown(scene)).unwrap_or_default()).collect();
+        scenes.iter().map(|scene| serde_json::to_value(scene.shown()).unwrap_or_default()).collect();
     let of = |name: &str| -> Vec<Value> { shown.iter().map(|one| one[name].clone()).collect() };
     let known = shown.first().and_then(Value::as_object);
     let names = || known.into_iter().flat_map(Map::keys);

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use crate::{State, parser::Parser};
+use crate::{State, parser::Parser, shown::Shown};
 use rollout_core::message::Message;
 
 static NO_INFO: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
@@ -49,6 +49,11 @@ impl<'a> Scene<'a> {
     /// The answer that the parser finds; empty where it finds none.
     pub fn parsed(&self) -> String {
         self.parser.parse_answer(self.completion).unwrap_or_default()
+    }
+
+    /// The rollout as a program sees it.
+    pub(super) fn shown(&self) -> Shown<'_> {
+        Shown { state: self.state, completion: self.completion, parser: self.parser, messages: None }
     }
 
     /// Adds a field to the state when the function is done.

@@ -64,8 +64,10 @@ fn failure(error: PythonError) -> ToolFailure {
             ToolFailure::new(kind.clone(), kind)
         }
         PythonError::Raised { kind, message, .. } => ToolFailure::new(kind, message),
-        // Where there is no Python the model is not at fault.
-        PythonError::Start { .. } => ToolFailure::new(ErrorKind::Infra.as_str(), error.to_string()),
+        // Where there is no Python, or none any more, the model can do nothing about it.
+        PythonError::Start { .. } | PythonError::Ended { .. } => {
+            ToolFailure::new(ErrorKind::Infra.as_str(), error.to_string())
+        }
         PythonError::Timeout { .. } => ToolFailure::new("TimeoutError", error.to_string()),
         _ => ToolFailure::new("PythonError", error.to_string()),
     }
