@@ -10,7 +10,7 @@ use crate::{
     config::{
         CommandToolConfig, ContainerConfig, ContainerImage, EnvValue, ExamplesConfig, InteractionConfig,
         InteractionKind, McpConfig, ModelConfig, ParserConfig, PythonToolConfig, RubricEntry, ScoreConfig,
-        ToolConfig, load_task_config,
+        StopWhen, ToolConfig, UserConfig, UserKind, load_task_config,
     },
     job::{ExampleSet, ExampleWriter, StoredExamples},
 };
@@ -18,8 +18,8 @@ use rollout_core::message::{Messages, ToolDef};
 use rollout_core::name::DatasetName;
 use rollout_env::{EnvironmentTemplate, Provider, blocking::blocking};
 use rollout_model::{
-    DuplicateTool, Interaction, Model, MultiTurn, PythonError, PythonWorker, RolloutInput, Rubric, Sandboxed,
-    SingleTurn, ToolUse,
+    DuplicateTool, Interaction, InvalidPattern, Model, MultiTurn, PythonError, PythonWorker, PythonWorkers,
+    RolloutInput, Rubric, Sandboxed, SimulatedUser, SingleTurn, Stop, ToolUse,
     client::{Client, ClientConfig, ClientError, Prices, PricesError},
     dataset::{ExamplesError, Format},
     parser::{Boxed, MaybeThink, Parser, Plain, Think, Xml, XmlError, XmlField},
@@ -73,19 +73,32 @@ pub enum BuildError {
     /// A hidden argument is not one of its tool.
     #[error("the tools cannot be used")]
     Hidden(#[from] tool::UnknownArgument),
+    /// A stop condition waits for a call of a tool that is not there.
+    #[error("the stop condition `{condition}` waits for a call of `{tool}`, and no tool has that name")]
+    UnknownTool {
+        /// The condition.
+        condition: String,
+        /// The tool that is not there.
+        tool: String,
+    },
+    /// A stop condition is no regular expression.
+    #[error("a stop condition cannot be used")]
+    Pattern(#[from] InvalidPattern),
     /// This build of Rollout cannot reach MCP servers.
     #[cfg(not(feature = "mcp"))]
     #[error("this build of Rollout has no MCP, which the tools need; build it with the feature `mcp`")]
     Mcp,
 }
 
-/// What interactions with containers run in.
+/// What the interactions of a job run in.
 #[derive(Clone)]
 pub struct Surroundings {
     /// Makes the containers.
     pub provider: Arc<dyn Provider>,
     /// Labels what the provider makes.
     pub job: String,
+    /// Call Python functions.
+    pub python: PythonWorkers,
 }
 
 impl fmt::Debug for Surroundings {
@@ -144,7 +157,10 @@ pub async fn examples(
     config: &InteractionConfig,
     surroundings: Option<&Surroundings>,
 ) -> Result<ExampleSet, BuildError> {
-    let worker = python(config);
+    let worker = match surroundings {
+        Some(surroundings) => surroundings.python.get(&config.python, &config.directory),
+        None => python(config),
+    };
     let interaction = interaction(name, config, surroundings, &worker).await?;
     if surroundings.is_some() {
         check_functions(config, &worker).await?;
@@ -203,14 +219,24 @@ async fn interaction(
     surroundings: Option<&Surroundings>,
     worker: &PythonWorker,
 ) -> Result<Arc<dyn Interaction>, BuildError> {
+    let stops = stops(config, worker)?;
     match config.kind {
         InteractionKind::SingleTurn => Ok(Arc::new(SingleTurn)),
-        // Nothing but the model speaks; its limits end the conversation.
         InteractionKind::MultiTurn => {
-            Ok(Arc::new(MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new()))))))
+            let conversation = match &config.user {
+                Some(user) => MultiTurn::with_user(simulated(user, config, worker)?),
+                // Nothing but the model speaks; its limits end the conversation.
+                None => MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new())))),
+            };
+            Ok(Arc::new(stops.into_iter().fold(conversation, MultiTurn::stop)))
         }
         InteractionKind::ToolUse => {
-            let tools = ToolUse::new(tools(config, surroundings.is_some(), worker).await?)?;
+            let tools = tools(config, surroundings.is_some(), worker).await?;
+            if surroundings.is_some() {
+                check_called(config, &tools)?;
+            }
+            let tools = ToolUse::new(tools)?.stop_errors(config.stop_errors.iter().map(String::as_str));
+            let tools = stops.into_iter().fold(tools, ToolUse::stop);
             match (&config.environment, surroundings) {
                 (Some(container), Some(surroundings)) => {
                     let template = template(name, container);
@@ -223,17 +249,78 @@ async fn interaction(
     }
 }
 
-/// What calls the Python functions of an interaction. Nothing is started before the first call.
-fn python(config: &InteractionConfig) -> PythonWorker {
-    PythonWorker::new(config.python.as_str(), config.directory.as_path())
+/// The conditions of an interaction. They are asked in the order in which they are written, after that for errors and
+/// before those for limits.
+fn stops(config: &InteractionConfig, worker: &PythonWorker) -> Result<Vec<Stop>, BuildError> {
+    const AFTER_ERRORS: i32 = 99;
+    let parser = shared_parser(config)?;
+    let stops = config.stop.iter().zip((1..=AFTER_ERRORS).rev().chain(std::iter::repeat(1)));
+    let made = stops.map(|(stop, priority)| {
+        let name = stop.name.clone();
+        let made = match &stop.when {
+            StopWhen::Contains(text) => Stop::contains(name, text),
+            StopWhen::Matches(pattern) => Stop::matches(name, pattern)?,
+            StopWhen::Called(tool) => Stop::called(name, tool),
+            StopWhen::Python { function, timeout } => {
+                Stop::python(name, worker, function.clone(), *timeout, Arc::clone(&parser))
+            }
+        };
+        Ok(made.priority(priority))
+    });
+    made.collect()
 }
 
-/// Finds out before the first rollout whether there are the functions that score.
-async fn check_functions(config: &InteractionConfig, worker: &PythonWorker) -> Result<(), BuildError> {
-    for RubricEntry { score, .. } in &config.rubric {
-        if let ScoreConfig::Python { function, .. } = score {
-            PythonReward::new(worker, function.clone()).check().await?;
+/// Finds out whether there are the tools whose calls end a rollout.
+fn check_called(config: &InteractionConfig, tools: &[Arc<dyn Tool>]) -> Result<(), BuildError> {
+    for stop in &config.stop {
+        if let StopWhen::Called(tool) = &stop.when
+            && !tools.iter().any(|known| known.def().name == *tool)
+        {
+            return Err(BuildError::UnknownTool { condition: stop.name.clone(), tool: tool.clone() });
         }
+    }
+    Ok(())
+}
+
+/// The other side of a conversation.
+fn simulated(
+    user: &UserConfig,
+    config: &InteractionConfig,
+    worker: &PythonWorker,
+) -> Result<SimulatedUser, BuildError> {
+    let made = match &user.played_by {
+        UserKind::Command { command, timeout } => {
+            SimulatedUser::command(command.clone(), config.directory.clone(), *timeout)
+        }
+        UserKind::Python { function, timeout } => SimulatedUser::python(worker, function.clone(), *timeout),
+        UserKind::Model { model: own, prompt } => {
+            SimulatedUser::model(Arc::new(model(own)?), prompt.as_str())
+        }
+    };
+    Ok(made.end(user.end.as_str()))
+}
+
+/// What calls the Python functions of an interaction that is in no job. Nothing is started before the first call.
+fn python(config: &InteractionConfig) -> PythonWorker {
+    PythonWorkers::new(config.directory.as_path()).get(&config.python, &config.directory)
+}
+
+/// Finds out before the first rollout whether there are the functions that are called.
+async fn check_functions(config: &InteractionConfig, worker: &PythonWorker) -> Result<(), BuildError> {
+    let scores = config.rubric.iter().filter_map(|entry| match &entry.score {
+        ScoreConfig::Python { function, .. } => Some(function),
+        _ => None,
+    });
+    let stops = config.stop.iter().filter_map(|stop| match &stop.when {
+        StopWhen::Python { function, .. } => Some(function),
+        _ => None,
+    });
+    let user = config.user.iter().filter_map(|user| match &user.played_by {
+        UserKind::Python { function, .. } => Some(function),
+        _ => None,
+    });
+    for function in scores.chain(stops).chain(user) {
+        worker.check(function).await?;
     }
     Ok(())
 }
@@ -298,12 +385,7 @@ fn hidden(
     let places = places.clone();
     tool::hide(tool, &names, move |arguments, state| {
         for (name, place) in &places {
-            let (field, keys) = place.split_once('.').map_or((place.as_str(), ""), |parts| parts);
-            let found =
-                keys.split('.').filter(|key| !key.is_empty()).try_fold(state.get(field), |value, key| {
-                    Some(value.and_then(|mut value| value.get_mut(key).map(serde_json::Value::take)))
-                });
-            let value = found.flatten().ok_or_else(|| {
+            let value = state.find(place).ok_or_else(|| {
                 let message = format!("the rollout has no `{place}`, which is the argument `{name}`");
                 tool::ToolFailure::new("KeyError", message)
             })?;
@@ -369,8 +451,7 @@ pub(crate) fn rubric(config: &InteractionConfig) -> Result<Rubric, BuildError> {
 }
 
 fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubric, BuildError> {
-    let shared = config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain));
-    let mut rubric = Rubric::new().shared_parser(Arc::clone(&shared));
+    let mut rubric = Rubric::new().shared_parser(shared_parser(config)?);
     for RubricEntry { name, weight, score } in &config.rubric {
         let (own, entry): (_, Box<dyn FnOnce(Rubric) -> Rubric>) = match score {
             ScoreConfig::Match { how, parser } => {
@@ -409,6 +490,11 @@ fn rubric_with(config: &InteractionConfig, worker: &PythonWorker) -> Result<Rubr
         };
     }
     Ok(rubric)
+}
+
+/// Finds the answer, where nothing else does so.
+fn shared_parser(config: &InteractionConfig) -> Result<Arc<dyn Parser>, XmlError> {
+    Ok(config.parser.as_ref().map(parser).transpose()?.unwrap_or_else(|| Arc::new(Plain)))
 }
 
 fn parser(config: &ParserConfig) -> Result<Arc<dyn Parser>, XmlError> {

@@ -131,7 +131,7 @@ async fn open(
         (true, true) => run::provider(&loaded.config.environment).await?,
         (false, _) => recorded_provider(&loaded.config.environment, &recorded).await?,
     };
-    let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
+    let surroundings = run::surroundings(&loaded, Some(Arc::clone(&provider))).await?;
     let datasets = load::datasets(&loaded, &resumable.resolved(grows), surroundings.as_ref()).await?;
     let models = load::models(&loaded)?;
     let plan = Plan::new(loaded, overrides, datasets, &Selection::default(), &load::variable)

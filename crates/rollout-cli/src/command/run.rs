@@ -4,10 +4,10 @@ use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 use globset::{Glob, GlobMatcher};
 use rollout::{
-    config::{DatasetSource, EnvironmentConfig, JobConfig},
+    config::{DatasetSource, EnvironmentConfig, LoadedJob},
     environment::{ConnectError, HostPaths, Provider, connect},
     job::{Job, JobError, NoProvider, Plan, PlanError, Selection, Work},
-    model::build::Surroundings,
+    model::{PythonWorkers, build::Surroundings},
     preflight::{self, Preflight},
     task::Resolved,
 };
@@ -62,7 +62,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     };
     let loaded = load::job(&args.job, &parsed)?;
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
-    let surroundings = surroundings(&loaded.config, None).await?;
+    let surroundings = surroundings(&loaded, None).await?;
     let datasets = load::datasets(&loaded, &Resolved::default(), surroundings.as_ref()).await?;
     let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
@@ -113,9 +113,10 @@ pub(crate) async fn preflight(plan: Plan, provider: Arc<dyn Provider>) -> Result
 /// Returns what the interactions of a job run in, or None if the job has no interactions. A provider is started only if
 /// none is given and an interaction has containers.
 pub(crate) async fn surroundings(
-    config: &JobConfig,
+    loaded: &LoadedJob,
     known: Option<Arc<dyn Provider>>,
 ) -> Result<Option<Surroundings>, Failure> {
+    let config = &loaded.config;
     let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
         DatasetSource::Interaction(interaction) => Some(interaction),
         DatasetSource::Path(_) | DatasetSource::Registry { .. } => None,
@@ -130,7 +131,8 @@ pub(crate) async fn surroundings(
         None => Arc::new(NoProvider),
     };
     let job = config.name.as_ref().map_or("rollout", |name| name.as_str()).to_owned();
-    Ok(Some(Surroundings { provider, job }))
+    let python = PythonWorkers::new(loaded.base_dir());
+    Ok(Some(Surroundings { provider, job, python }))
 }
 
 /// Returns all overrides of the job file, in the form of `--set`.

@@ -53,7 +53,7 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     }
     let (dataset, interaction, model) = parts(&args.job, &loaded.config)?;
     logging::start(loaded.config.log_level, &loaded.secrets, true);
-    let surroundings = run::surroundings(&loaded.config, None).await?;
+    let surroundings = run::surroundings(&loaded, None).await?;
     let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
     let service = Service::new(&loaded, interaction, model, examples, cancel.clone())?;
 

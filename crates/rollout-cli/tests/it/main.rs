@@ -9,6 +9,7 @@ mod compare;
 mod config;
 mod conformance_docker;
 mod conformance_native;
+mod conversations;
 mod counting;
 mod desktop;
 mod docker_commands;

@@ -7,8 +7,10 @@ use super::{
     interaction::ContainerKeys,
     model::LimitKeys,
     rubric::RubricKeys,
+    stop::StopKeys,
     task::{TaskAgent, TaskEnvironment, TaskKeys, TaskVerifier},
     tools::ToolKeys,
+    user::UserKeys,
 };
 use rollout_env::EnvironmentKeys;
 use rollout_settings::{Key, Settings as _};
@@ -28,6 +30,8 @@ fn tables() -> Vec<(&'static str, Vec<Key>)> {
         ("container", ContainerKeys::keys()),
         ("tool", ToolKeys::keys()),
         ("rubric", RubricKeys::keys()),
+        ("stop", StopKeys::keys()),
+        ("user", UserKeys::keys()),
         ("task", TaskKeys::keys()),
         ("task verifier", TaskVerifier::keys()),
         ("task agent", TaskAgent::keys()),

@@ -47,6 +47,9 @@ impl Files<'_> {
             Some(Value::String(directory)) => dir.join(directory),
             _ => dir.to_owned(),
         };
+        if let Some(model) = interaction.get_mut("user").and_then(|user| user.get_mut("model")) {
+            self.prices(model, &format!("{path}.user.model"), &dir);
+        }
         for (index, entry) in list(interaction, "rubric").iter_mut().enumerate() {
             if let Some(model) = entry.get_mut("judge").and_then(|judge| judge.get_mut("model")) {
                 self.prices(model, &format!("{path}.rubric.{index}.judge.model"), &dir);

@@ -12,11 +12,12 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    ParserConfig, RubricEntry, ToolConfig,
+    ParserConfig, RubricEntry, StopConfig, ToolConfig, UserConfig,
     model::LimitKeys,
     rubric::{self, parser},
+    stop,
     task::MEMORY,
-    tools,
+    tools, user,
 };
 use rollout_core::advantage::Advantage;
 use rollout_core::message::{Message, Messages, Role};
@@ -78,13 +79,13 @@ rollout_settings::settings! {
         })
         .recorded(|_, written| written.node.map_or_else(|| json!([]), |_| written.plain()))
         .or_empty(),
-        /// How the conversation goes; `tool_use` if there are tools, else `single_turn` when absent.
+        /// How the conversation goes; when absent `tool_use` if there are tools, `multi_turn` with a user, else `single_turn`.
         pub kind as "type": InteractionKind = word(&KINDS)
             .or(InteractionKind::SingleTurn)
-            .unset("`tool_use` with tools, else `single_turn`")
+            .unset("`tool_use` with tools, `multi_turn` with a user, else `single_turn`")
             .beside(
                 "max_turns",
-                "The most turns that the model takes.\n\n1, or 10 with tools, when neither this nor `limits` has it.",
+                "The most turns that the model takes.\n\n1, 10 with tools, or 50 with a user, when neither this nor `limits` has it.",
                 some_count::<u32>(),
             ),
         /// What the model may call.
@@ -92,6 +93,19 @@ rollout_settings::settings! {
         /// See [tools](#tools).
         pub tools: Vec<ToolConfig> = list(tools::schema, |section, key| Some(tools::read(section, key)))
             .recorded(|_, written| written.items().map(tools::record).collect()),
+        /// Errors of tools that end the rollout instead of being shown to the model.
+        ///
+        /// See [stop conditions](#stop-conditions).
+        pub stop_errors: Vec<String> = texts().kind("list of names").recorded_where_written(),
+        /// Conditions that end a rollout.
+        ///
+        /// See [stop conditions](#stop-conditions).
+        pub stop: Vec<StopConfig> = list(stop::schema, |section, key| Some(stop::read(section, key)))
+            .recorded_where_written(),
+        /// What plays the user of a conversation: a command, a Python function, or a second model.
+        ///
+        /// See [the user's side](#the-users-side).
+        pub user: Option<UserConfig> = user::form().optional().recorded_where_written(),
         /// The container that each rollout gets, for tools of a container.
         ///
         /// See [tools](#tools).
@@ -161,7 +175,7 @@ pub enum ExamplesConfig {
 pub enum InteractionKind {
     /// The model speaks once.
     SingleTurn,
-    /// The model speaks until a limit is reached.
+    /// The model and perhaps a user speak until one of them or a limit ends it.
     MultiTurn,
     /// The model calls tools until it has no more to call.
     ToolUse,
@@ -215,10 +229,16 @@ pub(super) fn read(section: &Section<'_>) -> Option<InteractionConfig> {
         section.invalid_with_hint("max_turns", message, "keep one of them");
     }
     config.limits.max_turns = turns.or(config.limits.max_turns);
-    if section.node("type").is_none() && !config.tools.is_empty() {
-        config.kind = InteractionKind::ToolUse;
+    if section.node("type").is_none() {
+        config.kind = match (no_tools(section), section.node("user")) {
+            (false, _) => InteractionKind::ToolUse,
+            (true, Some(_)) => InteractionKind::MultiTurn,
+            (true, None) => config.kind,
+        };
     }
     check_kind(section, &config);
+    check_conversation(section, config.kind);
+    stop::check(section, &config.tools);
     check_container(section, &config);
     Some(config)
 }
@@ -340,15 +360,46 @@ fn check_kind(section: &Section<'_>, config: &InteractionConfig) {
         }
         // A server may tell neither tokens nor costs, so only these are sure to end it.
         InteractionKind::MultiTurn
-            if config.limits.max_turns.is_none() && config.limits.timeout.is_none() =>
+            if config.limits.max_turns.is_none()
+                && config.limits.timeout.is_none()
+                && section.node("user").is_none() =>
         {
-            let hint = "write `max_turns:`, or `timeout_sec:` under `limits:`";
+            let hint = "write `max_turns:`, `timeout_sec:` under `limits:`, or a `user:`";
             refuse("nothing would surely end this conversation", hint);
         }
         InteractionKind::ToolUse if !has_tools && no_tools(section) => {
             refuse("there are no tools to use", "write what the model may call under `tools:`");
         }
         _ => {}
+    }
+}
+
+/// Notes settings that mean nothing for this kind of conversation.
+fn check_conversation(section: &Section<'_>, kind: InteractionKind) {
+    use InteractionKind::{MultiTurn, SingleTurn, ToolUse};
+    if section.node("type").is_some_and(|node| section.reader.reported(node.span)) {
+        return;
+    }
+    let refuse = |key: &str, message: &str, hint: &str| {
+        if let Some(entry) = section.entry(key) {
+            section.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint);
+        }
+    };
+    match kind {
+        SingleTurn => {
+            let hint = "write `type: multi_turn`, or leave `user` out";
+            refuse("user", "a single turn leaves no room for a user", hint);
+            let hint = "write `type: multi_turn`, or `tools:`, or leave `stop` out";
+            refuse("stop", "a single turn ends by itself", hint);
+        }
+        ToolUse => {
+            let hint = "write `type: multi_turn` and leave `tools` out, or leave `user` out";
+            refuse("user", "only `multi_turn` has a user", hint);
+        }
+        MultiTurn => {}
+    }
+    if kind != ToolUse {
+        refuse("stop_errors", "there are no tools to fail", "write `tools:`, or leave `stop_errors` out");
     }
 }
 

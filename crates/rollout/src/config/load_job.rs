@@ -103,12 +103,16 @@ pub fn load_job_record(
 }
 
 impl LoadedJob {
+    /// Where the relative paths of the job start, and where its Python processes run.
+    pub fn base_dir(&self) -> PathBuf {
+        base_dir(&self.path, self.config.base_dir.as_deref())
+    }
+
     /// What config.json holds: the record, and where its relative paths start, so that it can be run from anywhere.
     pub fn copy(&self) -> Json {
         let mut copy = self.record.clone();
         if let Some(base) = copy.get_mut("base_dir") {
-            let own = self.config.base_dir.as_deref();
-            let dir = base_dir(&self.path, own);
+            let dir = self.base_dir();
             // A path that is no text cannot stand in JSON.
             if let Some(dir) = std::path::absolute(&dir).ok().as_deref().and_then(Path::to_str) {
                 *base = Json::from(dir);
@@ -219,6 +223,10 @@ pub(crate) fn hashed(record: &Json) -> Json {
         agent.get_mut("model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);
     }
     for dataset in record.get_mut("datasets").and_then(Json::as_array_mut).into_iter().flatten() {
+        dataset
+            .pointer_mut("/interaction/user/model")
+            .into_iter()
+            .for_each(leave_out_unhashed::<ModelConfig>);
         let rubric = dataset.pointer_mut("/interaction/rubric").and_then(Json::as_array_mut);
         for entry in rubric.into_iter().flatten() {
             entry.pointer_mut("/judge/model").into_iter().for_each(leave_out_unhashed::<ModelConfig>);

@@ -16,9 +16,11 @@ mod load_benchmark;
 mod load_job;
 mod model;
 mod rubric;
+mod stop;
 mod task;
 mod tool_files;
 mod tools;
+mod user;
 
 pub use agent::{AgentConfig, AgentKind};
 pub use benchmark::*;
@@ -38,9 +40,11 @@ pub use rollout_env::{EnvironmentConfig, EnvironmentKind, PreservePolicy};
 pub use rollout_model::tool::container::ContainerTool;
 pub use rollout_record::identity::agent_identity;
 pub use rubric::{ParserConfig, RubricEntry, ScoreConfig};
+pub use stop::{StopConfig, StopWhen};
 pub use task::{TaskConfig, load_task_config, task_schema};
 pub(crate) use tool_files::{each_path, names_files, resolve};
 pub use tools::{CommandToolConfig, McpConfig, PythonToolConfig, ToolConfig};
+pub use user::{UserConfig, UserKind};
 
 pub use rollout_settings::{
     Code, Diagnostic, Document, Env, EnvValue, ExpandError, Expanded, Override, OverrideError, Problems,

@@ -1,4 +1,4 @@
-//! The `model` of an agent or a judge: how it is reached, how it is sampled, what it costs.
+//! The `model` of an agent, a judge or a user: how it is reached, how it is sampled, what it costs.
 
 use std::time::Duration;
 

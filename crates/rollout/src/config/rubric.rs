@@ -113,7 +113,7 @@ rollout_settings::settings! {
         /// A Python function that scores, as `file.py:function`.
         ///
         /// It gets what it has parameters for: `completion`, `response`, `answer`, `info`, columns of the dataset, and `state`,
-        /// which is all of it. All functions of an interaction are called in one process that stays. See
+        /// which is all of it. All functions of a job are called in one process that stays. See
         /// [scoring](scoring.md#python-functions).
         python: Option<String> = function_name().optional(),
         /// The command or function scores all rollouts of an example together.

@@ -103,7 +103,7 @@ rollout_settings::settings! {
         /// A Python function, as `file.py:function`.
         ///
         /// The model knows it by its signature and its docstring; `name` and `description` take their place. It is called in
-        /// the one process of the interaction's functions.
+        /// the one process of the job's functions.
         python: Option<String> = function_name().optional(),
         /// Arguments that the model does not see, each with where it is found in the rollout.
         ///
@@ -306,6 +306,25 @@ fn container_tools() -> Form<Vec<(ContainerTool, Span)>> {
         Some(tools)
     })
     .or_empty()
+}
+
+/// The names of tools, as far as they are known before any server or interpreter runs.
+pub(super) fn names(tools: &[ToolConfig]) -> Vec<&str> {
+    let of_container =
+        |tool: &ContainerTool| CONTAINER_TOOLS.iter().find(|(_, known)| known == tool).map(|(name, _)| *name);
+    let mut names = Vec::new();
+    for tool in tools {
+        match tool {
+            ToolConfig::Command(tool) => names.push(tool.name.as_str()),
+            ToolConfig::Python(tool) => {
+                let function = tool.function.function.rsplit('.').next().unwrap_or_default();
+                names.push(tool.name.as_deref().unwrap_or(function));
+            }
+            ToolConfig::Container(kinds) => names.extend(kinds.iter().filter_map(of_container)),
+            ToolConfig::Mcp(_) => {}
+        }
+    }
+    names
 }
 
 /// Notes a second tool of one name.

@@ -120,7 +120,7 @@ async fn job(
         true => Arc::new(NoProvider),
         false => run::provider(&loaded.config.environment).await?,
     };
-    let surroundings = run::surroundings(&loaded.config, Some(Arc::clone(&provider))).await?;
+    let surroundings = run::surroundings(&loaded, Some(Arc::clone(&provider))).await?;
     let datasets = load::datasets(&loaded, &before.resolved(false), surroundings.as_ref()).await?;
     let models = load::models(&loaded)?;
     let selection = Selection {

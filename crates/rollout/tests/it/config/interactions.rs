@@ -5,7 +5,7 @@ use std::fs;
 use rollout::{
     config::{
         ContainerImage, ContainerTool, ExamplesConfig, InteractionKind, McpConfig, ParserConfig, ScoreConfig,
-        ToolConfig, load_job_record,
+        ToolConfig, UserKind, load_job_record,
     },
     model::{Advantage, Limits, rubric::Match},
 };
@@ -326,7 +326,15 @@ fn a_record_is_the_same_job_again_without_its_interaction_file() {
             "dataset: data.jsonl\n\
              tools: [{command: [t], name: t, description: d}, {mcp: {command: [s], env: {A_KEY: '${MY_API_KEY}'}}}]\n\
              rubric: [{judge: {model: {name: j, base_url: http://j, prices: prices.yaml}}}]\n\
+             stop: [{name: done, matches: 'DONE|END'}, {called: t}, {python: 's.py:f', timeout_sec: 2}]\n\
+             stop_errors: [ToolParseError]\n\
              max_turns: 3\n",
+        ),
+        (
+            "sets/talk.yaml",
+            "dataset: data.jsonl\n\
+             rubric: [{match: exact}]\n\
+             user: {model: {name: j, base_url: http://u, api_key: '${MY_API_KEY}', prices: prices.yaml}, prompt: Ask.}\n",
         ),
         ("sets/data.jsonl", "{\"question\": \"?\"}\n"),
         ("sets/prices.yaml", "j: {input: 1, output: 2}\n"),
@@ -335,10 +343,11 @@ fn a_record_is_the_same_job_again_without_its_interaction_file() {
 agents:
   - name: gpt
     model: {name: m, base_url: http://x, api_key: '${MY_API_KEY}', headers: {Authorization: 'Bearer ${MY_API_KEY}'}}
-datasets: [{interaction: sets/math.yaml}]
+datasets: [{interaction: sets/math.yaml}, {interaction: sets/talk.yaml}]
 ";
     let loaded = files.load(text);
     fs::remove_file(files.path().join("sets/math.yaml")).unwrap();
+    fs::remove_file(files.path().join("sets/talk.yaml")).unwrap();
     fs::remove_file(files.path().join("sets/prices.yaml")).unwrap();
     let again = load_job_record(&files.path().join("job.yaml"), &loaded.record, &[], &variables)
         .unwrap_or_else(|problems| panic!("{}", problems.render(false)));
@@ -370,6 +379,28 @@ fn the_hash_covers_everything_that_can_change_a_result() {
     // How a model is reached may change between two runs; what the author says about it may, too.
     assert_eq!(hash("base_url: 'http://y', api_key: k, max_retries: 1", interaction, data, prices), same);
     assert_eq!(hash(model, &format!("# harder\n{interaction}shuffle: false\n"), data, prices), same);
+}
+
+#[test]
+fn the_model_that_plays_the_user_may_move_but_not_change() {
+    let hash = |user: &str| {
+        let talk = format!("dataset: [{{question: q}}]\nrubric: [{{match: exact}}]\nuser: {{{user}}}\n");
+        with_file(&talk).hash
+    };
+    let same = hash("model: {name: u, base_url: 'http://u'}, prompt: Ask.");
+    assert_eq!(hash("model: {name: u, base_url: 'http://v', api_key: k}, prompt: Ask."), same);
+    assert_ne!(hash("model: {name: v, base_url: 'http://u'}, prompt: Ask."), same);
+    assert_ne!(hash("model: {name: u, base_url: 'http://u'}, prompt: Answer."), same);
+}
+
+#[test]
+fn a_user_makes_a_conversation_of_several_turns() {
+    let loaded = with_file(&format!("{MATH}user: {{command: [cat], end: BYE}}\n"));
+    let interaction = interaction(&loaded);
+    assert_eq!((interaction.kind, interaction.limits.max_turns), (InteractionKind::MultiTurn, None));
+    let user = interaction.user.as_ref().unwrap();
+    assert!(matches!(&user.played_by, UserKind::Command { command, .. } if command[..] == ["cat"]));
+    assert_eq!(user.end, "BYE");
 }
 
 #[test]

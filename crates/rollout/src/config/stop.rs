@@ -1,0 +1,208 @@
+//! The `stop` conditions of an interaction, and the errors of tools that end a rollout.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::Value as Json;
+
+use super::{
+    ToolConfig,
+    rubric::{function, function_name},
+    tools,
+};
+use rollout_model::{PythonFunction, PythonWorker, Stop};
+use rollout_settings::{
+    Code, Node, Section, Settings as _, Value,
+    declare::{entry, one_of},
+    diagnostic::{nearest, quoted},
+    forms::{filled, seconds},
+};
+
+/// A condition that ends a rollout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopConfig {
+    /// The `stop_condition` of a rollout that it ends.
+    pub name: String,
+    /// When it is met.
+    pub when: StopWhen,
+}
+
+/// When a stop condition is met. It is asked after each response of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopWhen {
+    /// The model's last message has this text in it.
+    Contains(String),
+    /// This regular expression matches a part of the model's last message.
+    Matches(String),
+    /// The model called this tool.
+    Called(String),
+    /// A Python function returns true.
+    Python {
+        /// The function, in a file below the directory of the interaction.
+        function: PythonFunction,
+        /// How long a call may take.
+        timeout: Duration,
+    },
+}
+
+rollout_settings::settings! {
+    /// A condition that ends a rollout.
+    pub(super) struct StopKeys {
+        /// The `stop_condition` of a rollout that it ends; its kind, or the function, when absent.
+        name: Option<String> = filled().optional(),
+        /// A text in the model's last message.
+        contains: Option<String> = filled().optional(),
+        /// A regular expression that matches a part of the model's last message.
+        ///
+        /// It is written as Rust's crate `regex` reads it: without look-around and back-references. `(?i)` at its start
+        /// ignores case.
+        matches: Option<String> = filled().kind("regular expression").optional(),
+        /// A tool that the model calls.
+        ///
+        /// The rollout is over before the tool runs.
+        called: Option<String> = filled().kind("name of a tool").optional(),
+        /// A Python function that returns a boolean, as `file.py:function`.
+        ///
+        /// It gets what it has parameters for: `messages`, which is all that was said so far, and what functions of a
+        /// [rubric](scoring.md#python-functions) get.
+        python: Option<String> = function_name().optional(),
+        /// Seconds that a call of the function may take.
+        timeout as "timeout_sec": Duration = seconds().default(PythonWorker::TIMEOUT),
+    }
+}
+
+const KINDS: [&str; 4] = ["contains", "matches", "called", "python"];
+
+/// The conditions that rollouts have anyway.
+const TAKEN: [&str; 9] = [
+    "has_error",
+    "has_final_env_response",
+    "max_cost_reached",
+    "max_total_completion_tokens_reached",
+    "max_total_tokens_reached",
+    "max_turns_reached",
+    "no_tools_called",
+    "prompt_too_long",
+    "timeout_reached",
+];
+
+/// What can go wrong with a tool: the kinds of errors, and the names of failures of tools that are not Python's.
+const TOOL_ERRORS: [&str; 18] = [
+    "Error",
+    "ToolError",
+    "ToolParseError",
+    "ToolCallError",
+    "InfraError",
+    "SandboxError",
+    "TunnelError",
+    "JSONDecodeError",
+    "ValueError",
+    "TypeError",
+    "KeyError",
+    "TimeoutError",
+    "CommandError",
+    "FileError",
+    "McpError",
+    "McpToolError",
+    "PythonError",
+    "EnvironmentEnded",
+];
+
+pub(super) fn schema() -> Json {
+    let mut schema = entry::<StopKeys>();
+    one_of(&KINDS, &mut schema);
+    schema
+}
+
+pub(super) fn read(section: &Section<'_>, key: &str) -> Vec<StopConfig> {
+    let mut stops = Vec::new();
+    let mut seen = HashMap::new();
+    for entry in section.sections::<StopKeys>(key) {
+        let Some(keys) = StopKeys::read(&entry) else { continue };
+        let name = keys.name.clone();
+        let Some((default, when)) = when(&entry, keys) else { continue };
+        let name = name.unwrap_or(default);
+        let span = entry.value_span("name");
+        if TAKEN.contains(&name.as_str()) {
+            let message = format!("{} cannot be the name of a stop condition", quoted(&name));
+            let hint = "every rollout has a condition of that name";
+            entry.reader.error_with_hint(span, Code::InvalidName, message, hint);
+        }
+        if let Some(first) = seen.insert(name.clone(), span) {
+            let hint = "give one of them another `name:`; results have it as `stop_condition`";
+            entry.same_name("stop conditions", &name, span, first, hint);
+        }
+        stops.push(StopConfig { name, when });
+    }
+    stops
+}
+
+/// When a condition is met, and what it is named unless it says so.
+fn when(entry: &Section<'_>, keys: StopKeys) -> Option<(String, StopWhen)> {
+    let hint = "a condition has a `contains:`, a `matches:`, a `called:` or a `python:` function";
+    let kind = entry.one_of(&KINDS, hint)?;
+    if kind != "python" {
+        entry.refuse(&["timeout_sec"], kind, |key| format!("leave `{key}` out"));
+    }
+    let StopKeys { contains, matches, called, python, timeout, .. } = keys;
+    let when = match kind {
+        "contains" => StopWhen::Contains(contains?),
+        "matches" => {
+            let pattern = matches?;
+            if let Err(error) = Stop::matches(kind, &pattern) {
+                let hint = "write one as in `matches: 'ANSWER: \\d+'`; `contains:` takes a text as it is";
+                entry.invalid_with_hint(kind, error.to_string(), hint);
+            }
+            StopWhen::Matches(pattern)
+        }
+        "called" => StopWhen::Called(called?),
+        _ => {
+            let function = function(entry, python.as_deref()?)?;
+            return Some((function.function.clone(), StopWhen::Python { function, timeout }));
+        }
+    };
+    Some((kind.to_owned(), when))
+}
+
+/// Notes conditions on tools that the interaction does not have, and errors that its tools do not have.
+pub(super) fn check(section: &Section<'_>, tools: &[ToolConfig]) {
+    // What an MCP server has is known when it runs; of a tool that cannot be read nothing is known.
+    let listed = section.node("tools").map_or(0, |node| node.items().len());
+    let all_known = tools.len() == listed && !tools.iter().any(|tool| matches!(tool, ToolConfig::Mcp(_)));
+    let names = tools::names(tools);
+    for node in section.node("stop").map(Node::items).unwrap_or_default() {
+        let Some(called) = node.get("called") else { continue };
+        if let (Value::String(name), true) = (&called.value, all_known)
+            && !names.contains(&name.as_str())
+        {
+            let message = format!("there is no tool {}", quoted(name));
+            let listed: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+            let hint = match nearest(name, &names) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None if names.is_empty() => "the interaction has no tools".to_owned(),
+                None => format!("there are {}", listed.join(", ")),
+            };
+            section.reader.error_with_hint(called.span, Code::InvalidValue, message, hint);
+        }
+    }
+    // An exception of Python can have any name.
+    let any_name = tools.len() != listed || tools.iter().any(|tool| matches!(tool, ToolConfig::Python(_)));
+    for node in section.node("stop_errors").map(Node::items).unwrap_or_default() {
+        let Value::String(name) = &node.value else { continue };
+        let fits = !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let known = name.is_empty() || TOOL_ERRORS.contains(&name.as_str()) || any_name && fits;
+        if !known {
+            let message = format!("no tool of this interaction has an error {}", quoted(name));
+            let hint = match nearest(name, &TOOL_ERRORS) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => {
+                    format!(
+                        "there are {}, and classes of exceptions with a `python:` tool",
+                        TOOL_ERRORS.join(", ")
+                    )
+                }
+            };
+            section.reader.error_with_hint(node.span, Code::InvalidValue, message, hint);
+        }
+    }
+}
