@@ -229,6 +229,37 @@ fn in_the_example_python_functions_score_and_are_called() {
 }
 
 #[test]
+fn in_the_example_conversation_a_function_plays_the_user() {
+    let server = ModelServer::start(Script::examples());
+    let ran = run("conversation", &server.url());
+    insta::assert_snapshot!(ran.shown("conversation"), @"
+    2026-01-15__10-30-00: 3 trials, 4 at a time
+    results in jobs/2026-01-15__10-30-00
+    ✓ model/numbers/0__1  reward 1  [time]
+    ✓ model/numbers/1__1  reward 1  [time]
+    ○ model/numbers/2__1  reward 0  [time]
+
+    agent  dataset  trials  completed  failed  excluded  solved  pass rate  mean reward  cost  time
+    model  numbers       3          3       0         0       2      66.7%        0.667     —  [time]
+
+    agent  dataset  pass rate, 95%  mean reward ± se  time p50  time p90
+    model  numbers      20.8–93.9%     0.667 ± 0.333  [time]  [time]
+
+    3 trials in [time]: 3 completed, 0 failed
+    results  jobs/2026-01-15__10-30-00/result.json
+    ");
+    let rows = fs::read_to_string(ran.dir.join("outputs.jsonl")).unwrap();
+    let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let mut ends: Vec<_> =
+        rows.iter().map(|row| format!("{}: {}", row["example_id"], row["stop_condition"])).collect();
+    ends.sort();
+    assert_eq!(
+        ends,
+        [r#"0: "has_final_env_response""#, r#"1: "has_final_env_response""#, r#"2: "max_turns_reached""#]
+    );
+}
+
+#[test]
 fn in_the_example_tools_the_model_counts_in_a_container() {
     let server = ModelServer::start(Script::examples());
     let ran = run("tools", &server.url());
