@@ -8,7 +8,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap 
 use serde_json::{Map, Value};
 
 /// A conversation. Messages are shared, because every turn contains the messages of all earlier turns.
+///
+/// One message turns into a conversation, and into an item of one, by `into`:
+///
+/// ```
+/// use rollout_core::message::{Message, Messages};
+///
+/// let one: Messages = Message::user("What is 2+2?").into();
+/// let two: Messages = vec![Message::system("Be brief.").into(), Message::user("What is 2+2?").into()];
+/// assert_eq!(one[0], two[1]);
+/// ```
 pub type Messages = Vec<Arc<Message>>;
+
+/// Part of a conversation, as functions read it.
+pub type MessageList = [Arc<Message>];
+
+impl From<Message> for Messages {
+    fn from(message: Message) -> Self {
+        vec![Arc::new(message)]
+    }
+}
 
 /// The author of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

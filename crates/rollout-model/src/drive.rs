@@ -19,7 +19,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cause, Error, ErrorKind, Interaction, Limits, Model, RolloutInput, State, Stop, Usage};
+use super::{
+    Cause, Cleanup, Error, ErrorKind, Interaction, Limits, Model, RolloutInput, State, Stop, TrajectoryStep,
+    Usage, interaction::lineage,
+};
 use rollout_core::{message::ToolDef, response::TokenUsage, row::STOPPED_BY_TIMEOUT as TIMEOUT_REACHED};
 
 const HAS_ERROR: &str = "has_error";
@@ -51,19 +54,14 @@ pub enum Halt {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let server = ModelServer::arithmetic();
 /// # let base_url = server.url();
-/// let model = Arc::new(Model {
-///     client: Client::new(ClientConfig::new(base_url))?,
-///     name: "gpt-4.1-mini".to_owned(),
-///     sampling: [("temperature".to_owned(), 0.7.into())].into_iter().collect(),
-///     max_seq_len: None,
-/// });
+/// let model = Model::new(Client::new(ClientConfig::new(base_url))?, "gpt-4.1-mini");
 /// let input = RolloutInput {
-///     prompt: vec![Arc::new(Message::user("What is 2+2?"))],
+///     prompt: Message::user("What is 2+2?").into(),
 ///     answer: Some("4".to_owned()),
 ///     ..RolloutInput::default()
 /// };
 /// let never = CancellationToken::new();
-/// match rollout(&SingleTurn, &Limits::default(), input, model, &never).await {
+/// match rollout(&SingleTurn, &Limits::default(), input, Arc::new(model), &never).await {
 ///     Ok(state) => assert_eq!(state.trajectory[0].completion[0].text(), "4"),
 ///     Err(Halt::Unauthorized(error)) => return Err(error.into()),
 ///     Err(Halt::Cancelled) => unreachable!("nobody cancels it"),
@@ -169,10 +167,14 @@ async fn generate(
     state: &mut State,
     is_set_up: &AtomicBool,
 ) -> Result<(), Error> {
-    if state.error.is_none()
-        && let Err(error) = interaction.setup_state(state).await
-    {
-        keep(state, error)?;
+    let lineage: Vec<_> = lineage(interaction).collect();
+    for interaction in lineage.into_iter().rev() {
+        if state.error.is_some() || state.prompt_too_long {
+            break;
+        }
+        if let Err(error) = interaction.setup_state(state).await {
+            keep(state, error)?;
+        }
     }
     is_set_up.store(true, Ordering::Relaxed);
     loop {
@@ -197,7 +199,7 @@ async fn generate(
 }
 
 async fn turn(interaction: &dyn Interaction, state: &mut State) -> Result<(), Error> {
-    let prompt = interaction.get_prompt_messages(state).await?;
+    let prompt = interaction.get_prompt_messages(interaction, state).await?;
     if state.final_env_response.is_some() {
         return Ok(());
     }
@@ -205,7 +207,8 @@ async fn turn(interaction: &dyn Interaction, state: &mut State) -> Result<(), Er
     if let Some(usage) = &response.usage {
         state.usage.add(usage);
     }
-    interaction.add_model_response(state, prompt, response).await
+    let step = TrajectoryStep::new(state, prompt, response);
+    interaction.add_trajectory_step(state, step).await
 }
 
 /// Puts an error where it belongs in the state; gives back one that ends more than this rollout.
@@ -237,13 +240,13 @@ async fn finish(interaction: &dyn Interaction, state: &mut State) {
         state.error.get_or_insert(error);
         state.completion.get_or_insert_default();
     }
-    let mut cleanups = interaction.cleanups();
+    let mut cleanups: Vec<Cleanup> = lineage(interaction).flat_map(Interaction::cleanups).collect();
     cleanups.sort_by_key(|cleanup| Reverse(cleanup.priority));
     for cleanup in cleanups {
         if let Err(error) = guarded(&cleanup.name, (cleanup.run)(state)).await {
             tracing::warn!(rollout = %state.trajectory_id, "{} failed: {error}", cleanup.name);
             let text = format!("the cleanup `{}` failed", cleanup.name);
-            state.cleanup_errors.push(Error::new(error.kind, text).because(error.into()));
+            state.cleanup_errors.push(Error::new(error.kind.clone(), text).because(error.into()));
         }
     }
 }
@@ -288,7 +291,13 @@ impl Conditions {
         ];
         let mut sorted = vec![Condition::HasError, Condition::HasFinalEnvResponse, Condition::PromptTooLong];
         sorted.extend(limited.into_iter().flatten());
-        sorted.extend(interaction.stops().into_iter().map(Condition::Own));
+        let mut own: Vec<Stop> = interaction.stops();
+        for base in lineage(interaction).skip(1) {
+            let mut inherited = base.stops();
+            inherited.retain(|stop| own.iter().all(|other| other.name != stop.name));
+            own.extend(inherited);
+        }
+        sorted.extend(own.into_iter().map(Condition::Own));
         sorted.sort_by(|a, b| (Reverse(a.priority()), a.name()).cmp(&(Reverse(b.priority()), b.name())));
         Self { sorted, started }
     }

@@ -1,13 +1,30 @@
 //! What can go wrong in a rollout: one tree of kinds, each with its causes.
 
-use std::fmt;
+use std::{
+    borrow::{Borrow, Cow},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 
-use rollout_core::{result::FailureCause, text::chain};
+use rollout_core::{result::FailureCause, row::OutputError, text::chain};
 
 /// The kinds of errors. [`ErrorKind::is`] knows which is a special case of which.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+///
+/// A kind of one's own is a constant with a name, which rows have:
+///
+/// ```
+/// use rollout::model::{Error, ErrorKind};
+///
+/// /// Not the model's doing: the rollout is tried again, and is out of baselines and samples.
+/// const JAMMED: ErrorKind = ErrorKind::infrastructure("JammedError");
+/// /// The model's doing: the rollout counts with the reward that it gets.
+/// const CHEATED: ErrorKind = ErrorKind::model_fault("CheatedError");
+///
+/// assert!(JAMMED.is(ErrorKind::Infra) && JAMMED.is_retried());
+/// assert_eq!(Error::new(CHEATED, "it read the answer").chain(), "CheatedError");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// Any error of a rollout.
     #[serde(rename = "Error")]
@@ -48,11 +65,45 @@ pub enum ErrorKind {
     /// The server cannot do what the settings of the model ask for. No rollout can do better, so this ends the run.
     #[serde(rename = "Unsupported")]
     Unsupported,
+    /// A kind of one's own, made by [`ErrorKind::infrastructure`] or [`ErrorKind::model_fault`].
+    Custom {
+        /// What rows call it.
+        name: Cow<'static, str>,
+        /// Whether something around the rollout broke, or the model did what ends it.
+        is_infrastructure: bool,
+    },
 }
 
 impl ErrorKind {
+    /// A kind of one's own for what breaks around a rollout: a special case of [`ErrorKind::Infra`]. The rollout is
+    /// tried again, counts as failed by the infrastructure, and is out of baselines and samples.
+    pub const fn infrastructure(name: &'static str) -> Self {
+        Self::Custom { name: Cow::Borrowed(name), is_infrastructure: true }
+    }
+
+    /// A kind of one's own for what the model does: a special case of [`ErrorKind::Any`]. The rollout counts with the
+    /// reward that it gets, in baselines and samples too.
+    pub const fn model_fault(name: &'static str) -> Self {
+        Self::Custom { name: Cow::Borrowed(name), is_infrastructure: false }
+    }
+
+    /// The kind of a saved error; none if another program named it.
+    pub fn of_row(error: &OutputError) -> Option<Self> {
+        match error.is_infrastructure {
+            Some(is_infrastructure) => {
+                Some(Self::Custom { name: error.error.clone().into(), is_infrastructure })
+            }
+            None => Self::named(&error.error),
+        }
+    }
+
+    /// The kind of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        serde_json::from_value(name.into()).ok()
+    }
+
     /// The kind that this is a special case of.
-    pub fn parent(self) -> Option<Self> {
+    pub fn parent(&self) -> Option<Self> {
         match self {
             Self::Any | Self::Unauthorized | Self::Unsupported => None,
             Self::Model | Self::OverlongPrompt | Self::Tool | Self::Infra => Some(Self::Any),
@@ -60,22 +111,26 @@ impl ErrorKind {
             Self::EmptyModelResponse => Some(Self::InvalidModelResponse),
             Self::ToolParse | Self::ToolCall => Some(Self::Tool),
             Self::Sandbox | Self::Tunnel => Some(Self::Infra),
+            Self::Custom { is_infrastructure: true, .. } => Some(Self::Infra),
+            Self::Custom { is_infrastructure: false, .. } => Some(Self::Any),
         }
     }
 
     /// Whether this is the other kind or a special case of it.
-    pub fn is(self, other: Self) -> bool {
+    pub fn is(&self, other: impl Borrow<Self>) -> bool {
+        let other = other.borrow();
         self == other || self.parent().is_some_and(|parent| parent.is(other))
     }
 
     /// Whether the same rollout may go well when it is tried again.
-    pub fn is_retried(self) -> bool {
+    pub fn is_retried(&self) -> bool {
         self.is(Self::Infra) || self.is(Self::InvalidModelResponse)
     }
 
     /// What a rollout that ends with this error failed through.
-    pub fn fault(self) -> FailureCause {
+    pub fn fault(&self) -> FailureCause {
         match self {
+            Self::Custom { is_infrastructure: false, .. } => FailureCause::Agent,
             // What the model wrote cannot be used.
             Self::EmptyModelResponse | Self::OverlongPrompt | Self::ToolParse => FailureCause::Agent,
             Self::Any
@@ -87,12 +142,19 @@ impl ErrorKind {
             | Self::Sandbox
             | Self::Tunnel
             | Self::Unauthorized
-            | Self::Unsupported => FailureCause::Infrastructure,
+            | Self::Unsupported
+            | Self::Custom { is_infrastructure: true, .. } => FailureCause::Infrastructure,
         }
     }
 
+    /// Whether the reward of a rollout that ends with this error says something about the model, so that it stays in
+    /// baselines and samples: for a kind of one's own that is the model's fault.
+    pub fn is_counted(&self) -> bool {
+        matches!(self, Self::Custom { is_infrastructure: false, .. })
+    }
+
     /// The name of the class in records.
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Any => "Error",
             Self::Model => "ModelError",
@@ -107,6 +169,7 @@ impl ErrorKind {
             Self::Tunnel => "TunnelError",
             Self::Unauthorized => "Unauthorized",
             Self::Unsupported => "Unsupported",
+            Self::Custom { name, .. } => name,
         }
     }
 }
@@ -172,7 +235,7 @@ impl Error {
     }
 
     /// Whether it is of this kind or a special case of it.
-    pub fn is(&self, kind: ErrorKind) -> bool {
+    pub fn is(&self, kind: impl Borrow<ErrorKind>) -> bool {
         self.kind.is(kind)
     }
 
@@ -212,6 +275,24 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Errors of the standard library, so that `?` works in hooks.
+macro_rules! errors_of_hooks {
+    ($($name:literal: $error:ty),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self::new(ErrorKind::Any, "the interaction failed").because(Cause::of($name, &error))
+            }
+        }
+    )*};
+}
+errors_of_hooks! {
+    "IoError": std::io::Error,
+    "JsonError": serde_json::Error,
+    "ParseIntError": std::num::ParseIntError,
+    "ParseFloatError": std::num::ParseFloatError,
+    "Utf8Error": std::string::FromUtf8Error,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,10 +316,10 @@ mod tests {
             &[K::Unsupported],
         ];
         for line in lines {
-            for other in lines.map(|line| line[0]) {
-                assert_eq!(line[0].is(other), line.contains(&other), "{} is {other}", line[0]);
+            for other in lines.map(|line| &line[0]) {
+                assert_eq!(line[0].is(other), line.contains(other), "{} is {other}", line[0]);
             }
-            assert_eq!(serde_json::to_value(line[0]).unwrap(), line[0].as_str());
+            assert_eq!(serde_json::to_value(&line[0]).unwrap(), line[0].as_str());
         }
         assert_eq!(
             lines.map(|line| line[0].as_str()).join(" "),
@@ -259,6 +340,22 @@ mod tests {
             retried,
             [K::InvalidModelResponse, K::EmptyModelResponse, K::Infra, K::Sandbox, K::Tunnel]
         );
+    }
+
+    #[test]
+    fn a_kind_of_ones_own_is_one_of_the_infrastructure_or_the_models_fault() {
+        let (jammed, cheated) =
+            (ErrorKind::infrastructure("JammedError"), ErrorKind::model_fault("CheatedError"));
+        assert!(jammed.is(ErrorKind::Infra) && jammed.is(ErrorKind::Any) && jammed.is(&jammed));
+        assert!(cheated.is(ErrorKind::Any) && !cheated.is(ErrorKind::Infra) && !cheated.is(&jammed));
+        assert_eq!((jammed.is_retried(), cheated.is_retried()), (true, false));
+        assert_eq!((jammed.fault(), cheated.fault()), (FailureCause::Infrastructure, FailureCause::Agent));
+        for kind in [jammed, cheated, ErrorKind::ToolCall] {
+            let row = OutputError::from(&Error::new(kind.clone(), "no"));
+            assert_eq!(ErrorKind::of_row(&row), Some(kind));
+        }
+        let foreign = OutputError { error: "ValueError".to_owned(), ..OutputError::default() };
+        assert_eq!(ErrorKind::of_row(&foreign), None);
     }
 
     #[test]

@@ -9,14 +9,14 @@ mod stops;
 mod tool_use;
 mod user;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, future::ready, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use super::{Error, RolloutInput, State, TrajectoryStep};
+use super::{AsyncHook, Error, RolloutInput, State, TrajectoryStep};
 use rollout_core::{
-    message::{Message, Messages, ToolDef},
+    message::{MessageList, Messages, ToolDef},
     response::Response,
 };
 
@@ -36,10 +36,8 @@ pub use user::SimulatedUser;
 /// An error of a hook ends the rollout and is kept in its state.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use async_trait::async_trait;
-/// use rollout::model::{Cleanup, Error, Interaction, Message, Messages, State, Stop};
+/// use rollout::model::{Cleanup, Error, Interaction, Message, MessageList, Messages, State, Stop};
 ///
 /// struct Game;
 ///
@@ -53,11 +51,9 @@ pub use user::SimulatedUser;
 ///     }
 ///
 ///     fn cleanups(&self) -> Vec<Cleanup> {
-///         vec![Cleanup::new("save_game_log", |state| {
-///             Box::pin(async move {
-///                 println!("{} turns", state.trajectory.len());
-///                 Ok(())
-///             })
+///         vec![Cleanup::new("save_game_log", async |state| {
+///             println!("{} turns", state.trajectory.len());
+///             Ok(())
 ///         })]
 ///     }
 ///
@@ -66,102 +62,148 @@ pub use user::SimulatedUser;
 ///         Ok(())
 ///     }
 ///
-///     async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+///     async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
 ///         let right = messages.last().map(|last| last.text().into_owned()) == state.input.answer;
 ///         state.set("won", right)?;
-///         Ok(vec![Arc::new(Message::user(if right { "right" } else { "try again" }))])
+///         Ok(Message::user(if right { "right" } else { "try again" }).into())
+///     }
+/// }
+/// ```
+///
+/// # Extending another interaction
+///
+/// An interaction that names its [`base`](Self::base) overrides only what differs. Setups and cleanups nest as
+/// constructors and destructors do: the base is set up first and cleaned up last. Its stop conditions are kept, except
+/// those of which the extension has one of the same name. Every other hook of the base is the default of the
+/// extension's hook, which may call it.
+///
+/// ```
+/// use async_trait::async_trait;
+/// use rollout::model::{Error, Interaction, Message, MessageList, Messages, State, ToolUse};
+///
+/// /// Tool use that counts down.
+/// struct Hurried {
+///     tools: ToolUse<'static>,
+/// }
+///
+/// #[async_trait]
+/// impl Interaction for Hurried {
+///     fn base(&self) -> Option<&dyn Interaction> {
+///         Some(&self.tools)
+///     }
+///
+///     async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
+///         let mut answers = self.tools.env_response(messages, state).await?;
+///         answers.push(Message::user(format!("{} turns taken", state.trajectory.len())).into());
+///         Ok(answers)
 ///     }
 /// }
 /// ```
 #[async_trait]
 pub trait Interaction: Send + Sync {
-    /// Who leads the rollouts of this example, if it is somebody else: the member of a group.
+    /// The interaction that this one extends.
+    fn base(&self) -> Option<&dyn Interaction> {
+        None
+    }
+
+    /// The interaction that leads the rollouts of this example, if it is another one: the member of a group.
     fn route(&self, _input: &RolloutInput) -> Option<&dyn Interaction> {
         None
     }
 
     /// The tools that the model is told of.
     fn tool_defs(&self) -> Vec<ToolDef> {
-        Vec::new()
+        self.base().map(Interaction::tool_defs).unwrap_or_default()
     }
 
     /// The most turns that a rollout takes; none or 0 for no limit of its own.
     fn max_turns(&self) -> Option<u32> {
-        None
+        self.base().and_then(Interaction::max_turns)
     }
 
-    /// Conditions that end a rollout, beside those that every rollout has.
+    /// Conditions that end a rollout, beside those of the base and those that every rollout has.
     fn stops(&self) -> Vec<Stop> {
         Vec::new()
     }
 
-    /// What is done when a rollout is over, however it ended.
+    /// What is done when a rollout is over, however it ended, before the cleanups of the base.
     fn cleanups(&self) -> Vec<Cleanup> {
         Vec::new()
     }
 
-    /// Prepares one rollout, before its first turn.
+    /// Prepares one rollout, before its first turn and after the setup of the base.
     async fn setup_state(&self, _state: &mut State) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What the model is shown next.
-    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
-        next_prompt(self, state).await
+    /// What the model is shown next. `leader` is the interaction that leads the rollout: this one, or one that extends
+    /// it. What is to go as usual is left to [`next_prompt`] of the leader.
+    async fn get_prompt_messages(
+        &self,
+        leader: &dyn Interaction,
+        state: &mut State,
+    ) -> Result<Messages, Error> {
+        match self.base() {
+            Some(base) => base.get_prompt_messages(leader, state).await,
+            None => next_prompt(leader, state).await,
+        }
     }
 
     /// What the surroundings say to the conversation so far.
-    async fn env_response(&self, _messages: &[Arc<Message>], _state: &mut State) -> Result<Messages, Error> {
-        Ok(Messages::new())
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
+        match self.base() {
+            Some(base) => base.env_response(messages, state).await,
+            None => Ok(Messages::new()),
+        }
     }
 
     /// Asks the model. What the response used is added to [`State::usage`] by the rollout; an interaction that asks
     /// more than once adds what the other responses used by [`Usage::add`](super::Usage::add).
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
+        if let Some(base) = self.base() {
+            return base.get_model_response(state, prompt).await;
+        }
         let model = Arc::clone(&state.model);
         let history = state.token_history(prompt);
         model.client.respond_after(&model, prompt, &state.tool_defs, &state.trajectory_id, history).await
     }
 
-    /// Makes a turn of what the model said, and adds it.
-    async fn add_model_response(
-        &self,
-        state: &mut State,
-        prompt: Messages,
-        response: Response,
-    ) -> Result<(), Error> {
-        let step = TrajectoryStep::new(state, prompt, response);
-        self.add_trajectory_step(state, step).await
-    }
-
     /// Adds a turn. Here is the place for rewards and extras of its own.
     async fn add_trajectory_step(&self, state: &mut State, step: TrajectoryStep) -> Result<(), Error> {
-        state.trajectory.push(step);
-        Ok(())
+        match self.base() {
+            Some(base) => base.add_trajectory_step(state, step).await,
+            None => {
+                state.trajectory.push(step);
+                Ok(())
+            }
+        }
     }
 
     /// Sets [`State::completion`] when the rollout is over.
     async fn render_completion(&self, state: &mut State) -> Result<(), Error> {
-        state.completion = Some(state.conversation_after_prompt());
-        Ok(())
+        match self.base() {
+            Some(base) => base.render_completion(state).await,
+            None => {
+                state.completion = Some(state.conversation_after_prompt());
+                Ok(())
+            }
+        }
     }
 }
 
 /// The prompt of the next turn: the example's prompt at first, then all that was said and what
 /// [`Interaction::env_response`] answers to it. For interactions that only sometimes go another way.
-pub async fn next_prompt<I: Interaction + ?Sized>(
-    interaction: &I,
-    state: &mut State,
-) -> Result<Messages, Error> {
+pub async fn next_prompt(leader: &dyn Interaction, state: &mut State) -> Result<Messages, Error> {
     let Some(last) = state.trajectory.last() else { return Ok(state.input.prompt.clone()) };
     let mut messages: Messages = last.prompt.iter().chain(&last.completion).cloned().collect();
-    let answer = interaction.env_response(&messages, state).await?;
+    let answer = leader.env_response(&messages, state).await?;
     messages.extend(answer);
     Ok(messages)
+}
+
+/// An interaction, then the one that it extends, and so on.
+pub(super) fn lineage(interaction: &dyn Interaction) -> impl Iterator<Item = &dyn Interaction> {
+    std::iter::successors(Some(interaction), |interaction| interaction.base())
 }
 
 type Met = dyn for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync;
@@ -183,18 +225,20 @@ impl Stop {
         name: impl Into<Cow<'static, str>>,
         met: impl Fn(&State) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self::later(name, move |state| {
-            let met = met(state);
-            Box::pin(std::future::ready(Ok(met)))
-        })
+        Self { name: name.into(), priority: 0, met: Arc::new(move |state| Box::pin(ready(Ok(met(state))))) }
     }
 
     /// A condition that takes time to find out, or may fail.
-    pub fn later(
-        name: impl Into<Cow<'static, str>>,
-        met: impl for<'a> Fn(&'a State) -> BoxFuture<'a, Result<bool, Error>> + Send + Sync + 'static,
-    ) -> Self {
-        Self { name: name.into(), priority: 0, met: Arc::new(met) }
+    ///
+    /// ```
+    /// # use rollout::model::Stop;
+    /// let closed = Stop::later("closed", async |_| Ok(tokio::fs::try_exists("closed").await?));
+    /// ```
+    pub fn later<F>(name: impl Into<Cow<'static, str>>, met: F) -> Self
+    where
+        F: AsyncFn(&State) -> Result<bool, Error> + for<'a> AsyncHook<'a, (&'a State,), Result<bool, Error>>,
+    {
+        Self { name: name.into(), priority: 0, met: Arc::new(move |state| met.run((state,))) }
     }
 
     /// The same condition with another priority.
@@ -223,11 +267,12 @@ pub struct Cleanup {
 
 impl Cleanup {
     /// Something to do.
-    pub fn new(
-        name: impl Into<Cow<'static, str>>,
-        run: impl for<'a> Fn(&'a mut State) -> BoxFuture<'a, Result<(), Error>> + Send + Sync + 'static,
-    ) -> Self {
-        Self { name: name.into(), priority: 0, run: Arc::new(run) }
+    pub fn new<F>(name: impl Into<Cow<'static, str>>, run: F) -> Self
+    where
+        F: AsyncFn(&mut State) -> Result<(), Error>
+            + for<'a> AsyncHook<'a, (&'a mut State,), Result<(), Error>>,
+    {
+        Self { name: name.into(), priority: 0, run: Arc::new(move |state| run.run((state,))) }
     }
 
     /// The same with another priority.

@@ -15,6 +15,7 @@ pub mod client;
 pub mod dataset;
 mod drive;
 mod error;
+mod hook;
 mod interaction;
 pub mod metric;
 pub mod output;
@@ -32,6 +33,7 @@ pub use client::{Client, Model, SamplingArgs};
 pub use drive::{Halt, rollout};
 pub use error::{Cause, Error, ErrorKind};
 pub use futures_util::future::BoxFuture;
+pub use hook::AsyncHook;
 pub use interaction::{
     Cleanup, DuplicateTool, Interaction, InteractionGroup, InvalidPattern, MultiTurn, Sandboxed,
     SimulatedUser, SingleTurn, Stop, StopError, ToolUse, next_prompt, num_turns, tool_calls,

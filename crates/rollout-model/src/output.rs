@@ -10,7 +10,7 @@ use rollout_core::row::{
 use serde_json::{Map, Value};
 
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     metric::{Metric, PREDICTED_ANSWER, SCORE_DETAILS},
     state::{RolloutInput, State},
 };
@@ -25,6 +25,10 @@ impl From<&Error> for OutputError {
             message: error.to_string(),
             error_chain_repr: error.long_chain(),
             error_chain_str: error.chain(),
+            is_infrastructure: match &error.kind {
+                ErrorKind::Custom { is_infrastructure, .. } => Some(*is_infrastructure),
+                _ => None,
+            },
         }
     }
 }

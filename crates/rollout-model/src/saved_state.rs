@@ -29,10 +29,8 @@ pub fn output_to_state(mut row: RolloutOutput, model: &Arc<Model>) -> Option<Sta
     };
     let mut state = State::new(input, Arc::clone(model), row.tool_defs);
     state.completion = Some(completion);
-    state.error = row.error.map(|error| {
-        let kind = serde_json::from_value(error.error.into()).unwrap_or(ErrorKind::Any);
-        Error::new(kind, error.message)
-    });
+    state.error =
+        row.error.map(|error| Error::new(ErrorKind::of_row(&error).unwrap_or(ErrorKind::Any), error.message));
     state.is_completed = row.is_completed;
     state.is_truncated = row.is_truncated;
     state.timed_out = row.stop_condition.as_deref() == Some(STOPPED_BY_TIMEOUT);

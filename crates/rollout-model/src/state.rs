@@ -331,9 +331,10 @@ impl State {
         TokenHistory::of(&last.prompt, &last.completion, last.response.finish_reason.as_ref(), tokens, prompt)
     }
 
-    /// Whether the rollout failed or timed out, so that its reward says little about the model.
+    /// Whether the rollout failed or timed out, so that its reward says little about the model. An error that
+    /// [counts](ErrorKind::is_counted) is no such failure.
     pub fn is_cut_short(&self) -> bool {
-        self.error.is_some() || self.timed_out
+        self.timed_out || self.error.as_ref().is_some_and(|error| !error.kind.is_counted())
     }
 
     /// What was said after the prompt: by the model, by its surroundings, and their last word.

@@ -226,7 +226,7 @@ async fn interaction(
             let conversation = match &config.user {
                 Some(user) => MultiTurn::with_user(simulated(user, config, worker)?),
                 // Nothing but the model speaks; its limits end the conversation.
-                None => MultiTurn::new(|_, _| Box::pin(std::future::ready(Ok(Messages::new())))),
+                None => MultiTurn::new(async |_, _| Ok(Messages::new())),
             };
             Ok(Arc::new(stops.into_iter().fold(conversation, MultiTurn::stop)))
         }

@@ -1,7 +1,9 @@
 //! Many rollouts: [`Rollouts::generate`] and [`Rollouts::evaluate`], run by the engine of every other job.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::ready,
+    io,
     num::NonZeroU32,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -19,15 +21,19 @@ use crate::{
 use rollout_core::name::{AgentName, DatasetName};
 use rollout_core::row::RolloutOutput;
 use rollout_env::blocking::blocking;
-use rollout_model::{Model, RolloutInput, Share, dataset};
+use rollout_model::{AsyncHook, BoxFuture, Model, RolloutInput, Share, dataset};
 use rollout_record::hub::{Hub, HubError, Push, PushFile, Pushed, RepoName};
 use rollout_record::metadata::GenerateMetadata;
 
-/// Told after each group: all rows, those that are new, and what all of them come to.
-pub type OnProgress = Box<dyn FnMut(&[RolloutOutput], &[RolloutOutput], &GenerateMetadata) + Send>;
+/// Called after each group: with all rows, those that are new, and what all of them come to.
+type OnProgress = Box<
+    dyn for<'a> Fn(&'a [RolloutOutput], &'a [RolloutOutput], &'a GenerateMetadata) -> BoxFuture<'a, ()>
+        + Send
+        + Sync,
+>;
 
-/// Told once before the first rollout: how many there are in all, and how many are still to do.
-pub type OnStart = Box<dyn FnOnce(usize, usize) + Send>;
+/// Called once before the first rollout: with how many there are in all, and how many are still to do.
+type OnStart = Box<dyn FnOnce(usize, usize) + Send>;
 
 /// Who attempts, how many at a time, and what is kept.
 ///
@@ -133,13 +139,26 @@ impl RunOptions {
         Self { on_start: Some(Box::new(told)), ..self }
     }
 
-    /// Calls this after each group. It holds up the run while it works.
+    /// Calls this after each group: with all rows, those that are new, and what all of them come to. No group is
+    /// recorded while it works.
+    ///
+    /// ```
+    /// # use rollout::model::{Model, RunOptions};
+    /// # fn options(model: Model, sender: tokio::sync::mpsc::Sender<usize>) -> RunOptions {
+    /// RunOptions::new(model).on_progress(async move |all, _, so_far| {
+    ///     println!("{} rollouts, reward {}", all.len(), so_far.avg_reward);
+    ///     sender.send(all.len()).await.ok();
+    /// })
+    /// # }
+    /// ```
     #[must_use]
-    pub fn on_progress(
-        self,
-        told: impl FnMut(&[RolloutOutput], &[RolloutOutput], &GenerateMetadata) + Send + 'static,
-    ) -> Self {
-        Self { on_progress: Some(Box::new(told)), ..self }
+    pub fn on_progress<F>(self, call: F) -> Self
+    where
+        F: for<'a> AsyncFn(&'a [RolloutOutput], &'a [RolloutOutput], &'a GenerateMetadata)
+            + for<'a> AsyncHook<'a, (&'a [RolloutOutput], &'a [RolloutOutput], &'a GenerateMetadata), ()>,
+    {
+        let on_progress: OnProgress = Box::new(move |all, new, so_far| call.run((all, new, so_far)));
+        Self { on_progress: Some(on_progress), ..self }
     }
 
     /// Pushes rows and averages to a dataset of a hub in the end. They have to be saved too.
@@ -421,12 +440,16 @@ struct Gather {
 }
 
 impl Collector for Gather {
-    fn group(&mut self, outputs: Vec<RolloutOutput>, metadata: &dyn Fn() -> GenerateMetadata) {
+    fn group<'a>(
+        &'a mut self,
+        outputs: Vec<RolloutOutput>,
+        metadata: &dyn Fn() -> GenerateMetadata,
+    ) -> BoxFuture<'a, ()> {
         let before = self.all.len();
         self.all.extend(outputs);
-        if let Some(on_progress) = &mut self.on_progress {
-            on_progress(&self.all, &self.all[before..], &metadata());
-        }
+        let Some(on_progress) = &self.on_progress else { return Box::pin(ready(())) };
+        let (all, so_far) = (&self.all, metadata());
+        Box::pin(async move { on_progress(all, &all[before..], &so_far).await })
     }
 
     fn rescored(&mut self, output: RolloutOutput) {

@@ -65,6 +65,11 @@ pub use rollout_core::{event, headline, name, result, text, xml};
 pub use rollout_env as environment;
 pub use rollout_record::{compare, export, hub, stats};
 
+/// The tutorial for environments, whose examples have to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/environments.md")]
+mod environments {}
+
 /// The job directory: layout, atomic writes, journal, captured output, redaction, and what reads it again.
 pub mod record {
     pub use rollout_core::{provenance, python_json, redact};

@@ -25,12 +25,9 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = ModelServer::start(Script::arithmetic());
 //! # let base_url = server.url();
-//! let model = Model {
-//!     client: Client::new(ClientConfig { api_key: Some("sk-…".into()), ..ClientConfig::new(base_url) })?,
-//!     name: "gpt-4.1-mini".to_owned(),
-//!     sampling: SamplingArgs::from_iter([("temperature".to_owned(), 0.7.into())]),
-//!     max_seq_len: None,
-//! };
+//! let client = Client::new(ClientConfig { api_key: Some("sk-…".into()), ..ClientConfig::new(base_url) })?;
+//! let sampling = SamplingArgs::from_iter([("temperature".to_owned(), 0.7.into())]);
+//! let model = Model { sampling, ..Model::new(client, "gpt-4.1-mini") };
 //!
 //! let rows = rows(r#"{"question": "What is 2+2?", "answer": "4"}"#)?;
 //! let system_prompt = Some(r"Put your final answer into \boxed{}.".to_owned());
@@ -57,13 +54,12 @@
 //! ```
 //! use rollout::model::{Rollouts, Rubric, RunOptions, Examples, SingleTurn, dataset};
 //!
-//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout::model::{Client, Model, client::ClientConfig};
 //! # use rollout_testkit::{ModelServer, Script};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = ModelServer::start(Script::arithmetic());
-//! # let client = Client::new(ClientConfig::new(server.url()))?;
-//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
+//! # let model = Model::new(Client::new(ClientConfig::new(server.url()))?, "m");
 //! # let temporary = tempfile::tempdir()?;
 //! # let directory = temporary.path().join("sums");
 //! let rows = dataset::rows(
@@ -79,7 +75,7 @@
 //! let options = RunOptions::new(model)
 //!     .max_concurrent(64)
 //!     .save_to(&directory)
-//!     .on_progress(|all, new, so_far| println!("{} (+{}): {}", all.len(), new.len(), so_far.avg_reward));
+//!     .on_progress(async |all, new, so_far| println!("{} (+{}): {}", all.len(), new.len(), so_far.avg_reward));
 //! let results = sums.evaluate(Examples::all().rollouts(4), options).await?;
 //!
 //! assert_eq!(results.outputs.len(), 8);
@@ -99,35 +95,29 @@
 //! once.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use rollout::model::{Message, MultiTurn, RolloutInput, Rollouts, Rubric};
 //!
-//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout::model::{Client, Model, client::ClientConfig};
 //! # use rollout_testkit::{ModelServer, Script};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let server = ModelServer::start(Script::guess());
-//! # let client = Client::new(ClientConfig::new(server.url()))?;
-//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
-//! let game = MultiTurn::new(|messages, state| {
-//!     Box::pin(async move {
-//!         let guess: Option<i64> = messages.last().and_then(|last| last.text().parse().ok());
-//!         let number: Option<i64> = state.input.answer.as_ref().and_then(|answer| answer.parse().ok());
-//!         let say = |text| vec![Arc::new(Message::user(text))];
-//!         if guess == number {
-//!             state.set("won", true)?;
-//!             // The last word: the rollout ends without another turn.
-//!             state.final_env_response = Some(say("Right!"));
-//!         }
-//!         Ok(say(if guess < number { "Higher." } else { "Lower." }))
-//!     })
+//! # let model = Model::new(Client::new(ClientConfig::new(server.url()))?, "m");
+//! let game = MultiTurn::new(async |messages, state| {
+//!     let guess: Option<i64> = messages.last().and_then(|last| last.text().parse().ok());
+//!     let number: Option<i64> = state.input.answer.as_ref().and_then(|answer| answer.parse().ok());
+//!     if guess == number {
+//!         state.set("won", true)?;
+//!         // The last word: the rollout ends without another turn.
+//!         state.final_env_response = Some(Message::user("Right!").into());
+//!     }
+//!     Ok(Message::user(if guess < number { "Higher." } else { "Lower." }).into())
 //! })
 //! .max_turns(8);
 //! let rubric = Rubric::new().reward("won", 1.0, |scene| scene.state.flag("won"));
 //!
 //! let input = RolloutInput {
-//!     prompt: vec![Arc::new(Message::user("Guess my number, from 1 to 100."))],
+//!     prompt: Message::user("Guess my number, from 1 to 100.").into(),
 //!     answer: Some("75".to_owned()),
 //!     ..RolloutInput::default()
 //! };
@@ -140,7 +130,8 @@
 //! ```
 //!
 //! More than an answer takes an [`Interaction`] of one's own: setting up and cleaning up, conditions that end a rollout,
-//! what the model is shown, rewards and notes for single turns.
+//! what the model is shown, rewards and notes for single turns. It can extend one that exists, such as [`ToolUse`], and
+//! then has only the hooks that differ. `docs/environments.md` is its tutorial.
 //!
 //! # Tools
 //!
@@ -160,7 +151,7 @@
 //!     name: String,
 //! }
 //!
-//! # use rollout::model::{Client, Model, SamplingArgs, client::ClientConfig};
+//! # use rollout::model::{Client, Model, client::ClientConfig};
 //! # use rollout_testkit::{ModelServer, ModelReply};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -169,9 +160,8 @@
 //! #     ModelReply::tool_call("population", &serde_json::json!({"name": "Bern"})),
 //! #     ModelReply::text("<answer>137000</answer>"),
 //! # ]);
-//! # let client = Client::new(ClientConfig::new(server.url()))?;
-//! # let model = Model { client, name: "m".to_owned(), sampling: SamplingArgs::new(), max_seq_len: None };
-//! let population = tool::function("population", "Tells how many people live in a city.", |city: City| async move {
+//! # let model = Model::new(Client::new(ClientConfig::new(server.url()))?, "m");
+//! let population = tool::function("population", "Tells how many people live in a city.", async |city: City| {
 //!     match city.name.as_str() {
 //!         "Bern" => Ok(137_000),
 //!         // The model is told, and may do better in its next turn.
@@ -183,7 +173,7 @@
 //!     .matching("right", 1.0, Match::Numeric)
 //!     .reward("thrifty", 0.1, |scene| rollout::model::total_tool_calls(scene.state) <= 1);
 //! let rows = dataset::rows(r#"{"question": "How many people live in Bern?", "answer": "137000"}"#)?;
-//! let cities = Rollouts::new(ToolUse::new([population])?.max_turns(Some(5)), rubric)
+//! let cities = Rollouts::new(ToolUse::new([population])?.max_turns(5), rubric)
 //!     .dataset(dataset::Format::default().inputs(rows)?);
 //!
 //! let results = cities.evaluate(Examples::all(), RunOptions::new(model)).await?;
@@ -207,17 +197,17 @@
 
 pub use rollout_core::{
     advantage::{self, Advantage, AdvantageEstimator},
-    message::{Content, Message, Messages, Role, ToolCall, ToolDef},
+    message::{Content, Message, MessageList, Messages, Role, ToolCall, ToolDef},
     response::{FinishReason, Response, ResponseTokens, RoutedExperts, TokenUsage},
     row::{OutputError, OutputUsage, RolloutOutput, Timing},
 };
 pub use rollout_model::{
-    BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FieldError, Halt, Interaction,
-    InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, Place, Places, PythonError, PythonFunction,
-    PythonWorker, PythonWorkers, Resources, RolloutInput, Rubric, RubricError, SamplingArgs, Sandboxed,
-    Share, SimulatedUser, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep, Usage,
-    client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output, tool,
-    tool_calls, total_tool_calls,
+    AsyncHook, BoxFuture, Cause, Cleanup, Client, DuplicateTool, Error, ErrorKind, FieldError, Halt,
+    Interaction, InteractionGroup, InvalidPattern, Limits, Model, MultiTurn, Place, Places, PythonError,
+    PythonFunction, PythonWorker, PythonWorkers, Resources, RolloutInput, Rubric, RubricError, SamplingArgs,
+    Sandboxed, Share, SimulatedUser, SingleTurn, State, StepTokens, Stop, StopError, ToolUse, TrajectoryStep,
+    Usage, client, dataset, metric, next_prompt, num_turns, output, parser, rollout, rubric, state_to_output,
+    tool, tool_calls, total_tool_calls,
 };
 pub use rollout_record::{
     metadata::{self, GenerateMetadata},
@@ -226,6 +216,6 @@ pub use rollout_record::{
 
 pub use crate::{
     build,
-    generate::{Examples, GenerateError, GenerateOutputs, OnProgress, OnStart, RunOptions},
+    generate::{Examples, GenerateError, GenerateOutputs, RunOptions},
     rollouts::{RolloutError, Rollouts, Unusable},
 };

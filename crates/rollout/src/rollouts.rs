@@ -32,12 +32,7 @@ use rollout_record::stats::PassK;
 /// let rubric = Rubric::new().reward("right", 1.0, |scene| scene.parsed().contains(scene.answer));
 /// let math = Rollouts::new(SingleTurn, rubric).dataset(dataset).env_id("math");
 ///
-/// let model = Model {
-///     client: Client::new(ClientConfig::new(base_url))?,
-///     name: "gpt-4.1-mini".to_owned(),
-///     sampling: Default::default(),
-///     max_seq_len: None,
-/// };
+/// let model = Model::new(Client::new(ClientConfig::new(base_url))?, "gpt-4.1-mini");
 /// let results = math.evaluate(Examples::first(100).rollouts(4), RunOptions::new(model)).await?;
 /// println!("average reward: {}", results.metadata.avg_reward);
 /// println!("pass@4: {}", results.metadata.pass_at_k["4"]);

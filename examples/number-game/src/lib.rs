@@ -1,10 +1,9 @@
 //! A game: the model guesses a number from 1 to 100, and is told after each guess whether the number is higher or lower.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use rollout::model::{
-    Error, Interaction, Message, Messages, RolloutInput, Rollouts, Rubric, State, Stop, TrajectoryStep,
+    Error, Interaction, Message, MessageList, Messages, RolloutInput, Rollouts, Rubric, State, Stop,
+    TrajectoryStep,
 };
 use serde_json::json;
 
@@ -28,7 +27,7 @@ pub fn rollouts(numbers: &[i64]) -> Rollouts {
 fn example(example_id: u64, number: i64) -> RolloutInput {
     let prompt = "I have a number from 1 to 100 in mind. Try to guess it. Say a number and nothing else.";
     RolloutInput {
-        prompt: vec![Arc::new(Message::user(prompt))],
+        prompt: Message::user(prompt).into(),
         example_id,
         task: "guess".to_owned(),
         answer: Some(number.to_string()),
@@ -66,15 +65,15 @@ impl Interaction for Game {
         state.set("won", right)?;
         if right {
             // The last word: without it the model would have another turn.
-            state.final_env_response = Some(vec![Arc::new(Message::user("Right!"))]);
+            state.final_env_response = Some(Message::user("Right!").into());
         }
         state.trajectory.push(step);
         Ok(())
     }
 
-    async fn env_response(&self, _: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, _: &MessageList, state: &mut State) -> Result<Messages, Error> {
         let higher = state.trajectory.last().and_then(guess) < number(state);
-        Ok(vec![Arc::new(Message::user(if higher { "Higher." } else { "Lower." }))])
+        Ok(Message::user(if higher { "Higher." } else { "Lower." }).into())
     }
 }
 

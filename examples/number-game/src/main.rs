@@ -2,18 +2,14 @@
 
 use std::{env, error::Error};
 
-use rollout::model::{Client, Examples, Model, RunOptions, SamplingArgs, client::ClientConfig};
+use rollout::model::{Client, Examples, Model, RunOptions, client::ClientConfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("MODEL_URL").unwrap_or_else(|_| "http://127.0.0.1:8000/v1".to_owned());
     let key = env::var("MODEL_KEY").ok();
-    let model = Model {
-        client: Client::new(ClientConfig { api_key: key.map(Into::into), ..ClientConfig::new(url) })?,
-        name: env::var("MODEL").unwrap_or_else(|_| "gpt-4.1-mini".to_owned()),
-        sampling: SamplingArgs::new(),
-        max_seq_len: None,
-    };
+    let client = Client::new(ClientConfig { api_key: key.map(Into::into), ..ClientConfig::new(url) })?;
+    let model = Model::new(client, env::var("MODEL").unwrap_or_else(|_| "gpt-4.1-mini".to_owned()));
     let game = rollout_example_number_game::rollouts(&[42, 50, 64, 99]);
     // Run it twice: what is saved is not played again.
     let options = RunOptions::new(model).max_concurrent(16).save_to("jobs/number-game");

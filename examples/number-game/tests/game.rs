@@ -3,19 +3,12 @@
 
 use std::{fs, path::Path, process::Command};
 
-use rollout::model::{
-    Client, Examples, Model, RolloutOutput, RunOptions, SamplingArgs, client::ClientConfig,
-};
+use rollout::model::{Client, Examples, Model, RolloutOutput, RunOptions, client::ClientConfig};
 use rollout_example_number_game::rollouts;
 use rollout_testkit::{ModelReply, ModelServer, Script};
 
 async fn play(server: &ModelServer, number: i64) -> RolloutOutput {
-    let model = Model {
-        client: Client::new(ClientConfig::new(server.url())).unwrap(),
-        name: "scripted".to_owned(),
-        sampling: SamplingArgs::new(),
-        max_seq_len: None,
-    };
+    let model = Model::new(Client::new(ClientConfig::new(server.url())).unwrap(), "scripted");
     let played = rollouts(&[number]).evaluate(Examples::all(), RunOptions::new(model)).await.unwrap();
     assert_eq!(server.refusals(), [""; 0]);
     played.outputs.into_iter().next().unwrap()

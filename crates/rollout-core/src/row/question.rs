@@ -253,6 +253,7 @@ impl TryFrom<TaskResult> for RolloutOutput {
                     error_chain_repr: message.clone(),
                     error_chain_str: chain,
                     message,
+                    is_infrastructure: None,
                 }
             }),
             timing: result.timing,

@@ -165,6 +165,7 @@ fn error(value: Option<Value>, extras: &mut Extras) -> Result<Option<OutputError
         message: keys.take("message")?.unwrap_or_default(),
         error_chain_repr: keys.take("error_chain_repr")?.unwrap_or_default(),
         error_chain_str: keys.take("error_chain_str")?.unwrap_or_default(),
+        is_infrastructure: keys.take("is_infrastructure")?,
     };
     keys.done();
     Ok(Some(error))

@@ -141,6 +141,17 @@ pub struct OutputError {
     pub error_chain_repr: String,
     /// The names of the error and its causes.
     pub error_chain_str: String,
+    /// For a kind that a program defines: whether something around the rollout broke, or the model did what ended it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_infrastructure: Option<bool>,
+}
+
+impl OutputError {
+    /// Whether the reward of the rollout says something about the model nevertheless: the error is of a kind that a
+    /// program defines as the model's fault.
+    pub fn is_counted(&self) -> bool {
+        self.is_infrastructure == Some(false)
+    }
 }
 
 impl<'de> Deserialize<'de> for OutputError {
@@ -159,6 +170,8 @@ impl<'de> Deserialize<'de> for OutputError {
                 error_chain_repr: String,
                 #[serde(default)]
                 error_chain_str: String,
+                #[serde(default)]
+                is_infrastructure: Option<bool>,
             },
         }
         Ok(match Wire::deserialize(deserializer)? {
@@ -166,10 +179,10 @@ impl<'de> Deserialize<'de> for OutputError {
                 error_chain_repr: text.clone(),
                 error_chain_str: text.clone(),
                 error: text,
-                message: String::new(),
+                ..Self::default()
             },
-            Wire::Object { error, message, error_chain_repr, error_chain_str } => {
-                Self { error, message, error_chain_repr, error_chain_str }
+            Wire::Object { error, message, error_chain_repr, error_chain_str, is_infrastructure } => {
+                Self { error, message, error_chain_repr, error_chain_str, is_infrastructure }
             }
         })
     }

@@ -28,6 +28,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// A model as its server samples it.
+    pub fn new(client: Client, name: impl Into<String>) -> Self {
+        Self { client, name: name.into(), sampling: SamplingArgs::new(), max_seq_len: None }
+    }
+
     /// What the model replies to a prompt, without tools. A malformed response is retried this often.
     pub(crate) async fn ask(&self, prompt: &str, session: &str, max_retries: u32) -> Result<String, Error> {
         let messages = [Arc::new(Message::user(prompt))];

@@ -1,16 +1,16 @@
 //! A conversation whose other side is a function.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
 use super::{Interaction, Stop};
-use crate::{Error, State};
-use rollout_core::message::{Message, Messages};
+use crate::{AsyncHook, Error, State};
+use rollout_core::message::{MessageList, Messages};
 
 type Answer =
-    dyn for<'a> Fn(&'a [Arc<Message>], &'a mut State) -> BoxFuture<'a, Result<Messages, Error>> + Send + Sync;
+    dyn for<'a> Fn(&'a MessageList, &'a mut State) -> BoxFuture<'a, Result<Messages, Error>> + Send + Sync;
 
 /// A conversation in which a function answers the model.
 ///
@@ -19,18 +19,13 @@ type Answer =
 /// function did are met a turn later. For hooks beside the answer, implement [`Interaction`] instead.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use rollout::model::{Message, MultiTurn};
 ///
-/// let guess = MultiTurn::new(|messages, state| {
-///     Box::pin(async move {
-///         let answer = |text| vec![Arc::new(Message::user(text))];
-///         if messages.last().map(|last| last.text().into_owned()) == state.input.answer {
-///             state.final_env_response = Some(answer("right"));
-///         }
-///         Ok(answer("try again"))
-///     })
+/// let guess = MultiTurn::new(async |messages, state| {
+///     if messages.last().map(|last| last.text().into_owned()) == state.input.answer {
+///         state.final_env_response = Some(Message::user("right").into());
+///     }
+///     Ok(Message::user("try again").into())
 /// })
 /// .max_turns(8);
 /// ```
@@ -42,19 +37,19 @@ pub struct MultiTurn {
 
 impl MultiTurn {
     /// A conversation with this function, which is given all that was said so far.
-    pub fn new(
-        answer: impl for<'a> Fn(&'a [Arc<Message>], &'a mut State) -> BoxFuture<'a, Result<Messages, Error>>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
-        Self { answer: Box::new(answer), max_turns: None, stops: Vec::new() }
+    pub fn new<F>(answer: F) -> Self
+    where
+        F: AsyncFn(&MessageList, &mut State) -> Result<Messages, Error>
+            + for<'a> AsyncHook<'a, (&'a MessageList, &'a mut State), Result<Messages, Error>>,
+    {
+        let answer: Box<Answer> = Box::new(move |messages, state| answer.run((messages, state)));
+        Self { answer, max_turns: None, stops: Vec::new() }
     }
 
     /// Ends it after so many turns.
     #[must_use]
-    pub fn max_turns(self, turns: u32) -> Self {
-        Self { max_turns: Some(turns), ..self }
+    pub fn max_turns(self, turns: impl Into<Option<u32>>) -> Self {
+        Self { max_turns: turns.into(), ..self }
     }
 
     /// Ends it on a condition.
@@ -82,11 +77,11 @@ impl Interaction for MultiTurn {
         self.stops.clone()
     }
 
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         // One lifetime for both, as the function's type asks for.
         async fn call<'a>(
             answer: &Answer,
-            messages: &'a [Arc<Message>],
+            messages: &'a MessageList,
             state: &'a mut State,
         ) -> Result<Messages, Error> {
             answer(messages, state).await

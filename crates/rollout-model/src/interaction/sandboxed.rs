@@ -10,12 +10,11 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
-use super::{Cleanup, Interaction, Stop, ToolUse};
+use super::{Cleanup, Interaction, ToolUse};
 use crate::{
     Cause, Error, ErrorKind, State,
     tool::container::{READY_WAIT_TIME, Sandbox},
 };
-use rollout_core::message::{Message, Messages, ToolDef};
 use rollout_env::{
     EnvironmentError, EnvironmentSpec, EnvironmentTemplate, ImageRequest, Origin, PreparedImage, Provider,
     blocking::blocking,
@@ -86,20 +85,12 @@ impl fmt::Debug for Sandboxed {
 
 #[async_trait]
 impl Interaction for Sandboxed {
-    fn tool_defs(&self) -> Vec<ToolDef> {
-        self.tools.tool_defs()
-    }
-
-    fn max_turns(&self) -> Option<u32> {
-        Interaction::max_turns(&self.tools)
-    }
-
-    fn stops(&self) -> Vec<Stop> {
-        self.tools.stops()
+    fn base(&self) -> Option<&dyn Interaction> {
+        Some(&self.tools)
     }
 
     fn cleanups(&self) -> Vec<Cleanup> {
-        vec![Cleanup::new("destroy_sandbox", |state| Box::pin(destroy(state)))]
+        vec![Cleanup::new("destroy_sandbox", destroy)]
     }
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
@@ -123,10 +114,6 @@ impl Interaction for Sandboxed {
         state.resources.insert(Sandbox(environment));
         state.set(READY_WAIT_TIME, started.elapsed().as_secs_f64())?;
         Ok(())
-    }
-
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
-        self.tools.env_response(messages, state).await
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     Error, ErrorKind, State,
     tool::{ENVIRONMENT_ENDED, Tool, ToolFailure},
 };
-use rollout_core::message::{Content, Message, Messages, Role, ToolCall, ToolDef};
+use rollout_core::message::{Content, Message, MessageList, Messages, Role, ToolCall, ToolDef};
 
 const MAX_TURNS: u32 = 10;
 
@@ -37,10 +37,10 @@ impl From<&str> for StopError {
 }
 
 impl StopError {
-    fn matches(&self, kind: ErrorKind, failure: &ToolFailure) -> bool {
+    fn matches(&self, kind: &ErrorKind, failure: &ToolFailure) -> bool {
         match self {
             Self::Kind(wanted) => {
-                kind.is(*wanted) || ErrorKind::named(&failure.name).is_some_and(|kind| kind.is(*wanted))
+                kind.is(wanted) || failure.kind.as_ref().is_some_and(|kind| kind.is(wanted))
             }
             Self::Named(name) => failure.name == *name,
         }
@@ -89,16 +89,18 @@ impl<'t> ToolUse<'t> {
 
     /// Takes another number of turns, or any number of them.
     #[must_use]
-    pub fn max_turns(self, turns: Option<u32>) -> Self {
-        Self { max_turns: turns, ..self }
+    pub fn max_turns(self, turns: impl Into<Option<u32>>) -> Self {
+        Self { max_turns: turns.into(), ..self }
     }
 
-    /// Ends the rollout on these failures too.
+    /// Ends the rollout on these failures too: kinds, one's own among them, or names.
     ///
     /// ```
     /// use rollout::model::{ErrorKind, ToolUse};
     ///
-    /// let tools = ToolUse::new([])?.stop_errors([ErrorKind::ToolParse]).stop_errors(["ParseIntError"]);
+    /// const CHEATED: ErrorKind = ErrorKind::model_fault("CheatedError");
+    ///
+    /// let tools = ToolUse::new([])?.stop_errors([ErrorKind::ToolParse, CHEATED]).stop_errors(["ParseIntError"]);
     /// # Ok::<(), rollout::model::DuplicateTool>(())
     /// ```
     #[must_use]
@@ -131,7 +133,7 @@ impl<'t> ToolUse<'t> {
         };
         match given {
             Ok(content) => Ok(content),
-            Err((kind, failure)) if self.stop_errors.iter().any(|stop| stop.matches(kind, &failure)) => {
+            Err((kind, failure)) if self.stop_errors.iter().any(|stop| stop.matches(&kind, &failure)) => {
                 Err(failure.into_error(kind, &call.name))
             }
             Err((_, failure)) => Ok(Content::Text((self.format)(&failure))),
@@ -189,7 +191,7 @@ impl Interaction for ToolUse<'_> {
         std::iter::once(own).chain(self.stops.iter().cloned()).collect()
     }
 
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         let Some(last) = messages.last() else { return Ok(Messages::new()) };
         let mut answers = Messages::with_capacity(last.tool_calls.len());
         for call in &last.tool_calls {

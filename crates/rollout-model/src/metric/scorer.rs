@@ -84,10 +84,8 @@ impl Scorer {
     /// there is to say about the score gets into the field [`SCORE_DETAILS`]. An example without a right answer cannot
     /// be scored: that is a failure of the function, and gives 0.
     pub fn rubric(self) -> Rubric {
-        Rubric::new().reward_later(self.metric().as_str(), 1.0, move |scene| {
-            let scorer = self.clone();
-            Box::pin(async move { scorer.score_scene(scene).await })
-        })
+        Rubric::new()
+            .reward_later(self.metric().as_str(), 1.0, async move |scene| self.score_scene(scene).await)
     }
 
     async fn score_scene(&self, scene: &Scene<'_>) -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {

@@ -151,19 +151,13 @@ impl Rubric {
     /// Adds a program that scores each rollout. With a weight of 0 it only is a metric.
     #[must_use]
     pub fn command(self, name: impl Into<String>, weight: f64, command: Command) -> Self {
-        self.reward_later(name, weight, move |scene| {
-            let command = command.clone();
-            Box::pin(async move { command.score(scene).await })
-        })
+        self.reward_later(name, weight, async move |scene| command.score(scene).await)
     }
 
     /// Adds a program that scores the rollouts of an example together.
     #[must_use]
     pub fn group_command(self, name: impl Into<String>, weight: f64, command: Command) -> Self {
-        self.group_reward_later(name, weight, move |scenes| {
-            let command = command.clone();
-            Box::pin(async move { command.score_group(scenes).await })
-        })
+        self.group_reward_later(name, weight, async move |scenes| command.score_group(scenes).await)
     }
 }
 

@@ -93,9 +93,8 @@ impl Rubric {
     /// The first of the words *yes* and *no* after the judge's thoughts counts.
     #[must_use]
     pub fn judge(self, name: impl Into<String>, weight: f64, judge: Judge) -> Self {
-        self.reward_later(name, weight, move |scene| {
-            let judge = judge.clone();
-            Box::pin(async move { judge.ask(scene).await.map(|reply| says_yes(&reply)) })
+        self.reward_later(name, weight, async move |scene| {
+            judge.ask(scene).await.map(|reply| says_yes(&reply))
         })
     }
 }

@@ -37,6 +37,7 @@ pub use python::PythonReward;
 pub use scene::{IntoScore, IntoScores, Scene};
 
 use self::scene::{BoxError, Score, Scores};
+use super::AsyncHook;
 use super::parser::{Boxed, Parser, Plain};
 use rollout_core::advantage::{Advantage, AdvantageEstimator};
 
@@ -181,20 +182,21 @@ impl Rubric {
     /// ```
     /// use rollout::model::Rubric;
     ///
-    /// let rubric = Rubric::new().reward_later("exists", 1.0, |scene| {
-    ///     Box::pin(async move { tokio::fs::try_exists(scene.answer).await })
-    /// });
+    /// let rubric = Rubric::new().reward_later("exists", 1.0, async |scene| tokio::fs::try_exists(scene.answer).await);
     /// # let _ = rubric;
     /// ```
     #[must_use]
-    pub fn reward_later<S: IntoScore + 'static>(
+    pub fn reward_later<F, S: IntoScore + 'static>(
         self,
         name: impl Into<String>,
         weight: f64,
-        function: impl for<'a> Fn(&'a Scene<'a>) -> BoxFuture<'a, S> + Send + Sync + 'static,
-    ) -> Self {
+        function: F,
+    ) -> Self
+    where
+        F: for<'a> AsyncFn(&'a Scene<'a>) -> S + for<'a> AsyncHook<'a, (&'a Scene<'a>,), S>,
+    {
         self.each(name.into(), weight, move |scene| {
-            let score = function(scene);
+            let score = function.run((scene,));
             Box::pin(async move { score.await.into_score() })
         })
     }
@@ -224,14 +226,17 @@ impl Rubric {
 
     /// Adds a function over all rollouts of an example that takes time.
     #[must_use]
-    pub fn group_reward_later<S: IntoScores + 'static>(
+    pub fn group_reward_later<F, S: IntoScores + 'static>(
         self,
         name: impl Into<String>,
         weight: f64,
-        function: impl for<'a> Fn(&'a [Scene<'a>]) -> BoxFuture<'a, S> + Send + Sync + 'static,
-    ) -> Self {
+        function: F,
+    ) -> Self
+    where
+        F: for<'a> AsyncFn(&'a [Scene<'a>]) -> S + for<'a> AsyncHook<'a, (&'a [Scene<'a>],), S>,
+    {
         self.group(name.into(), weight, move |scenes| {
-            let scores = function(scenes);
+            let scores = function.run((scenes,));
             Box::pin(async move { scores.await.into_scores() })
         })
     }

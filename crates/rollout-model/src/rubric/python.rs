@@ -51,19 +51,13 @@ impl Rubric {
     /// Adds a Python function that scores each rollout. With a weight of 0 it only is a metric.
     #[must_use]
     pub fn python(self, name: impl Into<String>, weight: f64, reward: PythonReward) -> Self {
-        self.reward_later(name, weight, move |scene| {
-            let reward = reward.clone();
-            Box::pin(async move { reward.score(scene).await })
-        })
+        self.reward_later(name, weight, async move |scene| reward.score(scene).await)
     }
 
     /// Adds a Python function that scores the rollouts of an example together.
     #[must_use]
     pub fn group_python(self, name: impl Into<String>, weight: f64, reward: PythonReward) -> Self {
-        self.group_reward_later(name, weight, move |scenes| {
-            let reward = reward.clone();
-            Box::pin(async move { reward.score_group(scenes).await })
-        })
+        self.group_reward_later(name, weight, async move |scenes| reward.score_group(scenes).await)
     }
 }
 

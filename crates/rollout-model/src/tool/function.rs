@@ -1,6 +1,6 @@
 //! Tools made of functions with typed arguments.
 
-use std::{future::Future, marker::PhantomData, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::State;
 use crate::tool::{Arguments, Tool, ToolFailure, ToolOutput, schema};
+use crate::{AsyncHook, State};
 use rollout_core::message::{Content, ToolDef};
 
 /// A tool that calls a function.
@@ -29,24 +29,20 @@ use rollout_core::message::{Content, ToolDef};
 ///     b: i64,
 /// }
 ///
-/// let add = tool::function("add", "Adds two numbers.", |sum: Sum| async move { sum.a + sum.b });
+/// let add = tool::function("add", "Adds two numbers.", async |sum: Sum| sum.a + sum.b);
 /// assert_eq!(add.def().parameters["properties"]["a"]["description"], "The first number.");
 /// let interaction = ToolUse::new([add])?;
 /// # Ok::<(), rollout::model::DuplicateTool>(())
 /// ```
-pub fn function<A, F, R>(
-    name: impl Into<String>,
-    description: impl Into<String>,
-    call: impl Fn(A) -> F + Send + Sync + 'static,
-) -> Arc<dyn Tool>
+pub fn function<A, F, R>(name: impl Into<String>, description: impl Into<String>, call: F) -> Arc<dyn Tool>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
-    F: Future<Output = R> + Send + 'static,
-    R: ToolOutput,
+    F: AsyncFn(A) -> R + AsyncHook<'static, (A,), R>,
+    R: ToolOutput + 'static,
 {
-    stateful(name, description, move |arguments: A, _: &mut State| {
-        let called = call(arguments);
-        Box::pin(async move { called.await.into_content() })
+    tool(name, description, move |arguments, _| {
+        let called = call.run((arguments,));
+        Box::pin(async move { Ok(called.await) })
     })
 }
 
@@ -62,15 +58,23 @@ where
 ///     text: String,
 /// }
 ///
-/// let note = tool::stateful("note", "Writes a note down.", |note: Note, state| {
-///     Box::pin(async move {
-///         state.set("note", note.text)?;
-///         Ok("noted")
-///     })
+/// let note = tool::stateful("note", "Writes a note down.", async |note: Note, state| {
+///     state.set("note", note.text)?;
+///     Ok("noted")
 /// });
 /// assert_eq!(note.def().name, "note");
 /// ```
-pub fn stateful<A, R>(
+pub fn stateful<A, F, R>(name: impl Into<String>, description: impl Into<String>, call: F) -> Arc<dyn Tool>
+where
+    A: DeserializeOwned + JsonSchema + Send + 'static,
+    F: AsyncFn(A, &mut State) -> Result<R, ToolFailure>
+        + for<'a> AsyncHook<'a, (A, &'a mut State), Result<R, ToolFailure>>,
+    R: ToolOutput + 'static,
+{
+    tool(name, description, move |arguments, state| call.run((arguments, state)))
+}
+
+fn tool<A, R>(
     name: impl Into<String>,
     description: impl Into<String>,
     call: impl for<'a> Fn(A, &'a mut State) -> BoxFuture<'a, Result<R, ToolFailure>> + Send + Sync + 'static,

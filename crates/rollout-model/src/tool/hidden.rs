@@ -32,7 +32,7 @@ pub struct UnknownArgument {
 ///     sql: String,
 /// }
 ///
-/// let query = tool::function("query", "Asks the database.", |query: Query| async move {
+/// let query = tool::function("query", "Asks the database.", async |query: Query| {
 ///     format!("{} in {}", query.sql, query.session)
 /// });
 /// let query = tool::hide(query, &["session"], |arguments, state| {

@@ -13,7 +13,11 @@ pub mod mcp;
 mod python;
 mod schema;
 
-use std::{any::type_name, error::Error as StdError, fmt};
+use std::{
+    any::{Any, type_name},
+    error::Error as StdError,
+    fmt,
+};
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
@@ -42,7 +46,7 @@ pub trait Tool: Send + Sync {
 
 /// Why a call gave nothing.
 ///
-/// Every error of the standard kind turns into one, so `?` works in tools.
+/// Every error of the standard kind turns into one, so `?` works in tools. An [`Error`] keeps its kind.
 ///
 /// ```
 /// use rollout::model::tool::ToolFailure;
@@ -58,6 +62,8 @@ pub struct ToolFailure {
     pub name: String,
     /// What the model is told.
     pub message: String,
+    /// The kind of error that it is, if it is one of those: by its name, or that of the [`Error`] it was made of.
+    pub kind: Option<ErrorKind>,
 }
 
 /// The name of the failure of an environment that the model's own commands ended.
@@ -66,7 +72,8 @@ pub(crate) const ENVIRONMENT_ENDED: &str = "EnvironmentEnded";
 impl ToolFailure {
     /// A failure of this name.
     pub fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { name: name.into(), message: message.into() }
+        let name = name.into();
+        Self { kind: ErrorKind::named(&name), name, message: message.into() }
     }
 
     /// The failure of something around the tool, which the tool can do nothing about.
@@ -80,11 +87,11 @@ impl ToolFailure {
     }
 
     /// The error of a rollout that this failure ends. What broke around the tool stays an error of that kind, so that
-    /// the rollout is tried again; all else is one of the tool.
+    /// the rollout is tried again, and so does a kind of one's own; all else is one of the tool.
     pub(super) fn into_error(self, kind: ErrorKind, tool: &str) -> Error {
-        match ErrorKind::named(&self.name) {
-            Some(around) if around.is(ErrorKind::Infra) => {
-                Error::new(around, format!("the tool `{tool}` failed: {}", self.message))
+        match self.kind {
+            Some(own) if own.is(ErrorKind::Infra) || own.is_counted() => {
+                Error::new(own, format!("the tool `{tool}` failed: {}", self.message))
             }
             _ => {
                 let text = match kind {
@@ -103,18 +110,15 @@ impl fmt::Display for ToolFailure {
     }
 }
 
-impl<E: StdError> From<E> for ToolFailure {
+impl<E: StdError + 'static> From<E> for ToolFailure {
     fn from(error: E) -> Self {
+        if let Some(error) = (&error as &dyn Any).downcast_ref::<Error>() {
+            let (name, message) = (error.kind.as_str().to_owned(), error.to_string());
+            return Self { name, message, kind: Some(error.kind.clone()) };
+        }
         let full = type_name::<E>();
         let name = full.split('<').next().unwrap_or(full).rsplit("::").next().unwrap_or(full);
         Self::new(name, chain(&error))
-    }
-}
-
-impl ErrorKind {
-    /// The kind of this name.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        serde_json::from_value(Value::from(name)).ok()
     }
 }
 

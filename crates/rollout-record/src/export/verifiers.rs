@@ -117,6 +117,7 @@ fn error(error: &TrialError) -> OutputError {
         message: error.message.clone(),
         error_chain_repr: format!("{kind}: {}", error.message),
         error_chain_str: kind.to_owned(),
+        is_infrastructure: None,
     }
 }
 

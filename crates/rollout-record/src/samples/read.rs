@@ -124,7 +124,7 @@ impl Step {
 /// Returns why a rollout is excluded from training: the names of its error and causes, or the stop condition of a
 /// timeout. None if it is not excluded.
 pub(super) fn cut_short(error: Option<&OutputError>, stop_condition: Option<&str>) -> Option<String> {
-    match error {
+    match error.filter(|error| !error.is_counted()) {
         Some(error) => Some(error.error_chain_str.clone()),
         None => stop_condition.filter(|name| *name == STOPPED_BY_TIMEOUT).map(str::to_owned),
     }

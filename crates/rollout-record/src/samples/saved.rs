@@ -58,8 +58,8 @@ pub fn trial_samples(
 /// Returns a trial as a member of its group, and the cause if it is excluded from the group's baseline and from
 /// training.
 ///
-/// A trial with an error or a timeout is excluded, because its reward is not a measure of the model. Returns None if
-/// there is no reward.
+/// A trial with a timeout or an error is excluded, because its reward is not a measure of the model, unless a program
+/// defines the kind of the error as the model's fault. Returns None if there is no reward.
 pub fn group_member(
     trial: &SavedTrial,
     said: Option<&Conversation>,

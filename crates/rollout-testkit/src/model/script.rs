@@ -79,8 +79,8 @@ impl Script {
         Self::by(|request| ModelReply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
     }
 
-    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, judges, knows two tricks
-    /// with a shell, and looks things up with the tools of benchmarks.
+    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, opens a safe, judges, knows
+    /// two tricks with a shell, and looks things up with the tools of benchmarks.
     pub fn examples() -> Self {
         Self::by(|request| {
             let asked = request.messages().iter().find(|message| message["role"] == "user");
@@ -88,6 +88,7 @@ impl Script {
             match judged(request) {
                 Some(right) => ModelReply::text(if right { "yes" } else { "no" }),
                 None if request.body["tools"][0]["function"]["name"] == "price" => buy(request, &asked),
+                None if request.body["tools"][0]["function"]["name"] == "dial" => dial(request),
                 None if request.body["tools"].is_array() => {
                     benchmark::reply(request, &asked).unwrap_or_else(|| shell(request, &asked))
                 }
@@ -133,19 +134,30 @@ fn arithmetic(request: &ModelRequest) -> ModelReply {
 }
 
 fn guess(request: &ModelRequest) -> ModelReply {
+    ModelReply::text(middle(request, "user").to_string())
+}
+
+/// Dials until the safe is open.
+fn dial(request: &ModelRequest) -> ModelReply {
+    match request.messages().iter().any(|message| message["role"] == "tool" && message["content"] == "open") {
+        true => ModelReply::text("It is open."),
+        false => ModelReply::tool_call("dial", &json!({"code": middle(request, "tool")})),
+    }
+}
+
+/// The middle of the numbers that are left after each "higher" and "lower" of this role.
+fn middle(request: &ModelRequest, role: &str) -> i64 {
     let (mut low, mut high) = (1, 100);
-    for message in request.messages() {
+    for message in request.messages().iter().filter(|message| message["role"] == role) {
         let said = text_of(&message["content"]).to_lowercase();
         let middle = i64::midpoint(low, high);
-        if message["role"] != "user" {
-            continue;
-        } else if said.starts_with("higher") {
+        if said.starts_with("higher") {
             low = middle + 1;
         } else if said.starts_with("lower") {
             high = middle - 1;
         }
     }
-    ModelReply::text(i64::midpoint(low, high).to_string())
+    i64::midpoint(low, high)
 }
 
 /// Whether a response agrees with the ground truth; none if nobody asks for a judgement.

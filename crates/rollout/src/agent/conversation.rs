@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use super::trajectory::TurnLog;
 use crate::config::ModelAgentConfig;
 use rollout_core::{
-    message::{Message, Messages, ToolDef},
+    message::{Message, MessageList, Messages},
     response::Response,
 };
 use rollout_env::Environment;
 use rollout_model::{
-    Error, Halt, Interaction, Limits, Model, RolloutInput, State, Stop, ToolUse, TrajectoryStep, rollout,
+    Error, Halt, Interaction, Limits, Model, RolloutInput, State, ToolUse, TrajectoryStep, rollout,
     tool::container,
 };
 
@@ -56,7 +56,7 @@ impl Conversation<'_> {
         let input = RolloutInput { prompt, task: "container".to_owned(), ..RolloutInput::default() };
         let tools = container::tools_in(environment, &container::ALL, COMMAND_TIMEOUT.min(time), env);
         let tools = ToolUse::new(tools).expect("each of the tools has a name of its own");
-        let interaction = Logged { tools: tools.max_turns(Some(MAX_TURNS)), log };
+        let interaction = Logged { tools: tools.max_turns(MAX_TURNS), log };
         let own = config.limits.timeout;
         let limits = Limits { timeout: Some(own.map_or(time, |own| own.min(time))), ..config.limits };
         // Whoever cancels the trial drops this future.
@@ -83,16 +83,8 @@ struct Logged<'a> {
 
 #[async_trait]
 impl Interaction for Logged<'_> {
-    fn tool_defs(&self) -> Vec<ToolDef> {
-        self.tools.tool_defs()
-    }
-
-    fn max_turns(&self) -> Option<u32> {
-        Interaction::max_turns(&self.tools)
-    }
-
-    fn stops(&self) -> Vec<Stop> {
-        self.tools.stops()
+    fn base(&self) -> Option<&dyn Interaction> {
+        Some(&self.tools)
     }
 
     async fn setup_state(&self, state: &mut State) -> Result<(), Error> {
@@ -100,7 +92,7 @@ impl Interaction for Logged<'_> {
         Ok(())
     }
 
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         self.log.execute();
         let started = Instant::now();
         let answers = self.tools.env_response(messages, state).await?;
@@ -108,11 +100,7 @@ impl Interaction for Logged<'_> {
         Ok(answers)
     }
 
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         self.log.ask();
         self.tools.get_model_response(state, prompt).await
     }

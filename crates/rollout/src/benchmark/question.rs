@@ -14,7 +14,7 @@ use super::{
 };
 use rollout_core::row::ToolCallRecord;
 use rollout_core::{
-    message::{Content, Message, Messages, Role, ToolCall, ToolDef},
+    message::{Content, Message, MessageList, Messages, Role, ToolCall, ToolDef},
     response::Response,
 };
 use rollout_model::output::RecordedCalls;
@@ -125,13 +125,11 @@ impl Interaction for Question {
     }
 
     fn cleanups(&self) -> Vec<Cleanup> {
-        vec![Cleanup::new("disconnect", |state| {
-            Box::pin(async move {
-                if let Some(session) = state.resources.remove::<Session>() {
-                    session.close().await;
-                }
-                Ok(())
-            })
+        vec![Cleanup::new("disconnect", async |state| {
+            if let Some(session) = state.resources.remove::<Session>() {
+                session.close().await;
+            }
+            Ok(())
         })]
     }
 
@@ -147,8 +145,12 @@ impl Interaction for Question {
         Ok(())
     }
 
-    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
-        let mut messages = next_prompt(self, state).await?;
+    async fn get_prompt_messages(
+        &self,
+        leader: &dyn Interaction,
+        state: &mut State,
+    ) -> Result<Messages, Error> {
+        let mut messages = next_prompt(leader, state).await?;
         if state.trajectory.len() >= self.max_turns as usize {
             // What the last turn asked for was done, and is on record; nobody looks at it any more.
             let said: usize =
@@ -158,11 +160,7 @@ impl Interaction for Question {
         Ok(messages)
     }
 
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         let model = Arc::clone(&state.model);
         match model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await {
             // Who says nothing has answered, with nothing.
@@ -180,7 +178,7 @@ impl Interaction for Question {
         }
     }
 
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         let Some(last) = messages.last() else { return Ok(Messages::new()) };
         let mut answers = Messages::with_capacity(last.tool_calls.len());
         let mut pictures = Vec::new();
@@ -221,7 +219,7 @@ fn last_words(state: &State) -> Option<&Arc<Message>> {
 }
 
 /// The answer in a conversation: in its last message, or in the last one with words if that only calls tools.
-fn predicted_answer(completion: &[Arc<Message>]) -> Option<String> {
+fn predicted_answer(completion: &MessageList) -> Option<String> {
     let mut spoken = completion.iter().rev().filter(|message| message.role == Role::Assistant).peekable();
     if let Some(last) = spoken.peek()
         && last.tool_calls.is_empty()

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use jiff::Timestamp;
 use tokio::{
     sync::mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -145,7 +146,8 @@ impl Job {
         let journal = recorder.finish().await.map_err(|Panicked| panicked_recorder(dir.as_ref()))?;
         // Results that were on their way to the disk when the job was cancelled at once.
         while let Ok(done) = recorded.try_recv() {
-            dispatcher.recorded(done);
+            // A caller that is not ready for rows at once does not get these.
+            let _ = dispatcher.recorded(done).now_or_never();
         }
         let Dispatcher { rows, sections, cancelled, stopped, failure, mut collector, .. } = dispatcher;
 
@@ -302,8 +304,12 @@ impl Dispatcher {
                 }
                 Some((index, progress)) = reports.recv() => self.hear(index, progress),
                 Some(done) = recorded.recv() => {
-                    self.recorded(done);
-                    self.write_metadata(recorder);
+                    tokio::select! {
+                        biased;
+                        () = self.recorded(done) => self.write_metadata(recorder),
+                        // A caller that is slow to take rows does not keep the job from stopping.
+                        () = cancel.now.cancelled() => {}
+                    }
                 }
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended, recorder),
             }
@@ -497,7 +503,7 @@ impl Dispatcher {
         self.waiting_bytes -= self.in_recorder.pop_front().unwrap_or_default();
     }
 
-    fn recorded(&mut self, done: Recorded) {
+    async fn recorded(&mut self, done: Recorded) {
         let trials = match done {
             Recorded::Written(trials) => {
                 self.left_recorder();
@@ -537,7 +543,7 @@ impl Dispatcher {
             let section = self.sections.get(0);
             let metadata =
                 || section.so_far(&self.plan, self.earlier_seconds + self.clock.elapsed().as_secs_f64());
-            collector.group(outputs, &metadata);
+            collector.group(outputs, &metadata).await;
         }
     }
 

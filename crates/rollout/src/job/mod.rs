@@ -96,8 +96,12 @@ struct Store {
 
 /// Takes the rows of a job with one model and one dataset while it runs.
 pub(crate) trait Collector: Send {
-    /// Rollouts that are over and recorded, with what all of them come to so far.
-    fn group(&mut self, outputs: Vec<RolloutOutput>, metadata: &dyn Fn() -> GenerateMetadata);
+    /// Rollouts that are over and recorded, with what all of them come to so far. The job waits for it.
+    fn group<'a>(
+        &'a mut self,
+        outputs: Vec<RolloutOutput>,
+        metadata: &dyn Fn() -> GenerateMetadata,
+    ) -> model::BoxFuture<'a, ()>;
 
     /// A rollout of an earlier run that was scored again, together with new members of its group.
     fn rescored(&mut self, output: RolloutOutput);

@@ -430,8 +430,8 @@ fn jittered(delay: Duration) -> Duration {
 
 /// An error of a rollout as that of a trial.
 fn trial_error(error: &OutputError) -> TrialError {
-    let kind: Option<ErrorKind> = serde_json::from_value(error.error.as_str().into()).ok();
-    let kind = match kind {
+    let kind = match ErrorKind::of_row(error) {
+        Some(ErrorKind::Custom { is_infrastructure: true, .. }) => ErrorType::InteractionFailed,
         Some(kind) if kind.is(ErrorKind::Infra) => ErrorType::EnvironmentStartFailed,
         Some(kind) if kind.fault() != FailureCause::Infrastructure => ErrorType::AgentExecutionFailed,
         Some(ErrorKind::Any | ErrorKind::Tool | ErrorKind::ToolCall) => ErrorType::InteractionFailed,

@@ -133,7 +133,7 @@ mod tests {
             (K::Model, false, ErrorType::ModelFailed, false),
             (K::Any, false, ErrorType::InteractionFailed, false),
         ] {
-            let failure = Failure::model(&Error::new(error, "it broke"), has_executed);
+            let failure = Failure::model(&Error::new(error.clone(), "it broke"), has_executed);
             assert_eq!((failure.error.kind, failure.transient), (kind, transient), "{error} {has_executed}");
         }
     }

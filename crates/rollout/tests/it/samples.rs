@@ -25,7 +25,7 @@ fn step(state: &State, prompt_ids: Vec<u32>, completion_ids: Vec<u32>) -> Trajec
         }),
         extra: Map::new(),
     };
-    TrajectoryStep::new(state, vec![Arc::new(Message::user("and?"))], response)
+    TrajectoryStep::new(state, Message::user("and?").into(), response)
 }
 
 fn new_state(max_seq_len: Option<usize>) -> State {

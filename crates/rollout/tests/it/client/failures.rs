@@ -109,7 +109,7 @@ async fn refusals_that_stay_are_told_at_once() {
     let model = model(&server);
     for (_, chain) in refusals {
         let error = ask(&model).await.unwrap_err();
-        assert_eq!((error.kind, error.chain().as_str()), (ErrorKind::Model, chain));
+        assert_eq!((&error.kind, error.chain().as_str()), (&ErrorKind::Model, chain));
     }
     assert_eq!(server.served(), refusals.len());
 }

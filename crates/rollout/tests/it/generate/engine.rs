@@ -13,8 +13,8 @@ use rollout::{
     config::RetryConfig,
     job::{Cancel, JobError},
     model::{
-        Error, ErrorKind, Examples, GenerateError, Interaction, Message, Response, Rollouts, Rubric,
-        RunOptions, State, Stop, rubric::Scene,
+        Error, ErrorKind, Examples, GenerateError, Interaction, Rollouts, Rubric, RunOptions, Stop,
+        rubric::Scene,
     },
 };
 
@@ -143,11 +143,42 @@ async fn functions_over_groups_refuse_independent_scoring_before_anything_runs()
 async fn progress_is_told_after_each_group_with_all_rows_and_the_new_ones() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
-    let options = RunOptions::new(model()).max_concurrent(1).on_progress(move |all, new, metadata| {
+    let options = RunOptions::new(model()).max_concurrent(1).on_progress(async move |all, new, metadata| {
         heard.lock().unwrap().push((all.len(), new.len(), metadata.avg_reward));
     });
     rollouts(&right_but_first(), 3).evaluate(Examples::all().rollouts(2), options).await.unwrap();
     assert_eq!(*told.lock().unwrap(), [(2, 2, 0.5), (4, 2, 0.5), (6, 2, 0.5)]);
+}
+
+#[tokio::test]
+async fn the_run_waits_for_a_callback_that_takes_time() {
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(1);
+    let reader = tokio::spawn(async move {
+        let mut counts = Vec::new();
+        while let Some(rows) = receiver.recv().await {
+            tokio::task::yield_now().await;
+            counts.push(rows);
+        }
+        counts
+    });
+    let options = RunOptions::new(model()).max_concurrent(1).on_progress(async move |all, _, _| {
+        sender.send(all.len()).await.unwrap();
+    });
+    rollouts(&right(), 4).evaluate(Examples::all(), options).await.unwrap();
+    assert_eq!(reader.await.unwrap(), [1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn a_callback_that_never_ends_does_not_keep_a_run_from_stopping_at_once() {
+    let cancel = Cancel::default();
+    let stop = cancel.clone();
+    let options =
+        RunOptions::new(model()).max_concurrent(1).cancel(cancel).on_progress(async move |_, _, _| {
+            stop.now.cancel();
+            std::future::pending().await
+        });
+    let results = rollouts(&right(), 4).evaluate(Examples::all(), options).await.unwrap();
+    assert!(results.cancelled && !results.outputs.is_empty());
 }
 
 #[tokio::test]
@@ -177,11 +208,18 @@ async fn errors_stay_with_their_rollout_which_is_scored_and_counted() {
 #[tokio::test]
 async fn only_errors_that_may_not_come_back_are_tried_again() {
     use ErrorKind as K;
-    for (kind, calls) in
-        [(K::Infra, 3), (K::Sandbox, 3), (K::EmptyModelResponse, 3), (K::Model, 1), (K::Tool, 1)]
-    {
+    for (kind, calls) in [
+        (K::Infra, 3),
+        (K::Sandbox, 3),
+        (K::EmptyModelResponse, 3),
+        (K::Model, 1),
+        (K::Tool, 1),
+        (K::infrastructure("JammedError"), 3),
+        (K::model_fault("CheatedError"), 1),
+    ] {
+        let own = kind.clone();
         let scripted = Scripted::new(move |_, call| match call {
-            0 | 1 => Err(Error::new(kind, "no luck")),
+            0 | 1 => Err(Error::new(own.clone(), "no luck")),
             _ => Ok("0".to_owned()),
         });
         let options = RunOptions::new(model()).retry(at_once(3));
@@ -254,16 +292,8 @@ impl Interaction for Moody {
         Vec::new()
     }
 
-    fn max_turns(&self) -> Option<u32> {
-        self.0.max_turns()
-    }
-
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
-        self.0.get_model_response(state, prompt).await
+    fn base(&self) -> Option<&dyn Interaction> {
+        Some(&self.0)
     }
 }
 

@@ -21,7 +21,7 @@ impl rollout::model::Interaction for Reversed {
     async fn get_model_response(
         &self,
         _state: &mut rollout::model::State,
-        _prompt: &[Arc<rollout::model::Message>],
+        _prompt: &rollout::model::MessageList,
     ) -> Result<rollout::model::Response, rollout::model::Error> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let number = {

@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::model::{
-    Error, ErrorKind, Examples, Interaction, Limits, Message, Messages, Response, RolloutError, Rollouts,
-    Rubric, RunOptions, State, ToolDef,
+    Error, ErrorKind, Examples, Interaction, Limits, Message, MessageList, Messages, Response, RolloutError,
+    Rollouts, Rubric, RunOptions, State, ToolDef,
 };
 use serde_json::{Map, json as value};
 
@@ -25,11 +25,11 @@ impl Interaction for Game {
         Ok(())
     }
 
-    async fn env_response(&self, _: &[Arc<Message>], _: &mut State) -> Result<Messages, Error> {
-        Ok(vec![Arc::new(Message::user("and now?"))])
+    async fn env_response(&self, _: &MessageList, _: &mut State) -> Result<Messages, Error> {
+        Ok(Message::user("and now?").into())
     }
 
-    async fn get_model_response(&self, state: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, _: &MessageList) -> Result<Response, Error> {
         let turn = state.trajectory.len();
         let mut board = state.get("game_board").unwrap();
         board.as_array_mut().unwrap().push(turn.into());
@@ -119,7 +119,7 @@ async fn a_resumed_run_tells_the_rows_of_the_earlier_one_too() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let second = RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(
-        move |all, new, metadata| {
+        async move |all, new, metadata| {
             heard.lock().unwrap().push((all.len(), new.len(), metadata.num_examples));
         },
     );
@@ -160,11 +160,11 @@ struct Stuck;
 
 #[async_trait]
 impl Interaction for Stuck {
-    async fn env_response(&self, _: &[Arc<Message>], _: &mut State) -> Result<Messages, Error> {
-        Ok(vec![Arc::new(Message::user("sure?"))])
+    async fn env_response(&self, _: &MessageList, _: &mut State) -> Result<Messages, Error> {
+        Ok(Message::user("sure?").into())
     }
 
-    async fn get_model_response(&self, state: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, _: &MessageList) -> Result<Response, Error> {
         match state.trajectory.len() {
             0 => Ok(response("0")),
             _ => std::future::pending().await,
@@ -199,7 +199,7 @@ impl Interaction for Spoils {
         Ok(())
     }
 
-    async fn get_model_response(&self, _: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+    async fn get_model_response(&self, _: &mut State, _: &MessageList) -> Result<Response, Error> {
         Ok(response("0"))
     }
 }
@@ -250,7 +250,7 @@ impl Interaction for Equipped {
         vec![serde_json::from_value(tool("own")).unwrap()]
     }
 
-    async fn get_model_response(&self, _: &mut State, _: &[Arc<Message>]) -> Result<Response, Error> {
+    async fn get_model_response(&self, _: &mut State, _: &MessageList) -> Result<Response, Error> {
         Ok(response("0"))
     }
 }

@@ -191,7 +191,7 @@ async fn rows_and_what_was_run_are_on_the_disk_while_the_run_goes_on() {
     let (path, heard) = (dir.path().to_owned(), Arc::new(Mutex::new(Vec::new())));
     let told = Arc::clone(&heard);
     let options =
-        RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(move |all, _, _| {
+        RunOptions::new(model()).max_concurrent(1).save_to(dir.path()).on_progress(async move |all, _, _| {
             // More may be there already than was told.
             let rows = fs::read_to_string(path.join("outputs.jsonl")).unwrap();
             let saved = rows.matches('\n').count() >= all.len();

@@ -11,8 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use rollout::model::{
-    Client, Error, Interaction, Message, Model, Response, RolloutInput, Rollouts, Rubric, State, TokenUsage,
-    client::ClientConfig,
+    Client, Error, Interaction, Message, MessageList, Model, Response, RolloutInput, Rollouts, Rubric, State,
+    TokenUsage, client::ClientConfig,
 };
 use serde_json::Value;
 
@@ -56,11 +56,7 @@ impl Interaction for Shared {
         Some(1)
     }
 
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        _prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, _prompt: &MessageList) -> Result<Response, Error> {
         let scripted = &self.0;
         let running = scripted.running.fetch_add(1, SeqCst) + 1;
         scripted.most_running.fetch_max(running, SeqCst);
@@ -115,7 +111,7 @@ pub(crate) fn named(name: &str) -> Model {
 pub(crate) fn examples(count: u64) -> Vec<RolloutInput> {
     (0..count)
         .map(|example_id| RolloutInput {
-            prompt: vec![Arc::new(Message::user(format!("say {example_id}")))],
+            prompt: Message::user(format!("say {example_id}")).into(),
             example_id,
             task: "say".to_owned(),
             answer: Some(example_id.to_string()),

@@ -1,6 +1,6 @@
 //! Rollouts of a model whose results are pushed.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use rollout::model::{
     Client, Examples, GenerateError, Message, Model, RolloutInput, Rollouts, Rubric, RunOptions, SingleTurn,
@@ -12,7 +12,7 @@ use super::hub;
 
 fn rollouts() -> Rollouts {
     let sum = |example_id: u64| RolloutInput {
-        prompt: vec![Arc::new(Message::user(format!("What is {example_id}+1?")))],
+        prompt: Message::user(format!("What is {example_id}+1?")).into(),
         example_id,
         answer: Some((example_id + 1).to_string()),
         ..RolloutInput::default()

@@ -92,12 +92,9 @@ async fn a_judge_is_sampled_as_told() {
 async fn what_a_judge_says_can_be_scored_otherwise() {
     let server = ModelServer::always(ModelReply::text("<think>hm</think>7"));
     let judge = judge(&server).template("From 0 to 10: {response}");
-    let rubric = Rubric::new().parser(MaybeThink::new()).reward_later("grade", 0.1, move |scene| {
-        let judge = judge.clone();
-        Box::pin(async move {
-            let reply = judge.ask(scene).await.map_err(|error| error.to_string())?;
-            scene.parser.parse(&reply).parse::<f64>().map_err(|error| error.to_string())
-        })
+    let rubric = Rubric::new().parser(MaybeThink::new()).reward_later("grade", 0.1, async move |scene| {
+        let reply = judge.ask(scene).await.map_err(|error| error.to_string())?;
+        scene.parser.parse(&reply).parse::<f64>().map_err(|error| error.to_string())
     });
     assert!((scored(&rubric, "4").await.reward.unwrap() - 0.7).abs() < 1e-12);
 }

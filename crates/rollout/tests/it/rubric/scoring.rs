@@ -78,8 +78,8 @@ async fn a_function_that_fails_counts_as_zero_and_others_go_on() {
     let rubric = Rubric::new()
         .reward("error", 1.0, |_| Err::<f64, _>("no idea"))
         .reward("panic", 1.0, |_| -> f64 { panic!("told to") })
-        .reward_later("late_error", 1.0, |_| Box::pin(async { Err::<f64, _>("no idea") }))
-        .reward_later("late_panic", 1.0, |_| Box::pin(async { if true { panic!("told to") } else { 1.0 } }))
+        .reward_later("late_error", 1.0, async |_| Err::<f64, _>("no idea"))
+        .reward_later("late_panic", 1.0, async |_| if true { panic!("told to") } else { 1.0 })
         .reward("nan", 1.0, |_| f64::NAN)
         .reward("infinite", 1.0, |_| f64::INFINITY)
         .reward("fine", 1.0, |_| true);
@@ -102,7 +102,7 @@ async fn a_group_function_that_fails_counts_as_zeros() {
         .group_reward("panic", 1.0, |_| -> Vec<f64> { panic!("told to") })
         .group_reward("short", 1.0, |_| vec![1.0])
         .group_reward("long", 1.0, |scenes| vec![1.0; scenes.len() + 1])
-        .group_reward_later("late", 1.0, |_| Box::pin(async { Err::<Vec<f64>, _>("no idea") }))
+        .group_reward_later("late", 1.0, async |_| Err::<Vec<f64>, _>("no idea"))
         .group_reward("nan", 1.0, |_| vec![f64::NAN, 1.0]);
     assert_eq!(rewards(&group(&rubric, &["1", "2"]).await), [0.0, 1.0]);
 }
@@ -172,12 +172,9 @@ async fn a_rollout_scored_alone_has_no_advantage() {
 #[tokio::test]
 async fn each_function_goes_over_all_rollouts_at_once() {
     let all_are_there = Arc::new(tokio::sync::Barrier::new(3));
-    let rubric = Rubric::new().reward_later("meet", 1.0, move |_| {
-        let all_are_there = Arc::clone(&all_are_there);
-        Box::pin(async move {
-            all_are_there.wait().await;
-            1.0
-        })
+    let rubric = Rubric::new().reward_later("meet", 1.0, async move |_| {
+        all_are_there.wait().await;
+        1.0
     });
     let states = tokio::time::timeout(Duration::from_secs(600), group(&rubric, &["1", "2", "3"])).await;
     assert_eq!(rewards(&states.expect("the functions wait for each other")), [1.0; 3]);
@@ -331,6 +328,17 @@ async fn rollouts_that_failed_or_timed_out_are_scored_and_out_of_the_baseline() 
     let advantages: Vec<_> = states.iter().map(|state| state.advantage.unwrap()).collect();
     assert_eq!(advantages, [0.625, -0.375, 0.125, -0.375]);
     assert!(states.iter().all(|state| !state.is_excluded));
+}
+
+#[tokio::test]
+async fn an_error_that_is_the_models_fault_counts_in_the_baseline_and_one_of_the_infrastructure_does_not() {
+    let rubric = Rubric::new().reward("number", 1.0, number);
+    let mut states: Vec<State> = ["1", "0", "0"].map(said).into();
+    states[1].error = Some(Error::new(ErrorKind::model_fault("CheatedError"), "it looked"));
+    states[2].error = Some(Error::new(ErrorKind::infrastructure("JammedError"), "no paper"));
+    rubric.score_group(&mut states).await;
+    let advantages: Vec<_> = states.iter().map(|state| state.advantage).collect();
+    assert_eq!(advantages, [Some(0.5), Some(-0.5), None]);
 }
 
 #[tokio::test]

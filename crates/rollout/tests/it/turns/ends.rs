@@ -1,10 +1,10 @@
 //! What is done at the end of a rollout, however it comes.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout::model::{
-    Cleanup, Error, ErrorKind, Halt, Interaction, Limits, Message, Messages, State, rollout,
+    Cleanup, Error, ErrorKind, Halt, Interaction, Limits, MessageList, Messages, State, rollout,
 };
 use rollout_testkit::{Hold, ModelReply, ModelServer};
 use tokio_util::sync::CancellationToken;
@@ -35,18 +35,15 @@ impl Interaction for Tidy {
     fn cleanups(&self) -> Vec<Cleanup> {
         let named = |name: &'static str, trouble: Trouble| {
             let notes = self.0.clone();
-            Cleanup::new(name, move |state| {
-                let notes = notes.clone();
-                Box::pin(async move {
-                    tokio::task::yield_now().await;
-                    let words = state.completion.as_deref().map(said);
-                    notes.add(format!("{name} after {:?}: {words:?}", state.stop_condition));
-                    match trouble {
-                        Trouble::Cleanup => Err(Error::new(ErrorKind::Sandbox, "it does not go away")),
-                        Trouble::PanicInCleanup => panic!("lost the broom"),
-                        _ => Ok(()),
-                    }
-                })
+            Cleanup::new(name, async move |state| {
+                tokio::task::yield_now().await;
+                let words = state.completion.as_deref().map(said);
+                notes.add(format!("{name} after {:?}: {words:?}", state.stop_condition));
+                match trouble {
+                    Trouble::Cleanup => Err(Error::new(ErrorKind::Sandbox, "it does not go away")),
+                    Trouble::PanicInCleanup => panic!("lost the broom"),
+                    _ => Ok(()),
+                }
             })
         };
         vec![
@@ -63,7 +60,7 @@ impl Interaction for Tidy {
         }
     }
 
-    async fn env_response(&self, _messages: &[Arc<Message>], _state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, _messages: &MessageList, _state: &mut State) -> Result<Messages, Error> {
         assert!(self.1 != Trouble::PanicInAnswer, "speechless");
         Ok(Messages::new())
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout::model::{
-    Error, ErrorKind, Interaction, Message, Messages, Response, SingleTurn, State, TrajectoryStep,
-    next_prompt,
+    Error, ErrorKind, Interaction, Message, MessageList, Messages, Response, SingleTurn, State,
+    TrajectoryStep, next_prompt,
 };
 use rollout_testkit::{ModelReply, ModelServer, TokenCounts};
 use serde_json::json;
@@ -43,25 +43,25 @@ impl Interaction for Witness {
         Ok(())
     }
 
-    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
+    async fn get_prompt_messages(
+        &self,
+        leader: &dyn Interaction,
+        state: &mut State,
+    ) -> Result<Messages, Error> {
         self.0.add("prompt");
-        next_prompt(self, state).await
+        next_prompt(leader, state).await
     }
 
-    async fn env_response(&self, messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
+    async fn env_response(&self, messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         self.0.add(format!("answer to {}", messages.last().unwrap().text()));
-        let answer = vec![Arc::new(Message::user("and now?"))];
+        let answer = Message::user("and now?").into();
         if state.trajectory.len() == 2 {
-            state.final_env_response = Some(vec![Arc::new(Message::user("enough"))]);
+            state.final_env_response = Some(Message::user("enough").into());
         }
         Ok(answer)
     }
 
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         self.0.add("ask");
         let model = Arc::clone(&state.model);
         model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await
@@ -171,11 +171,15 @@ impl Interaction for Sidetrack {
         Ok(())
     }
 
-    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
+    async fn get_prompt_messages(
+        &self,
+        leader: &dyn Interaction,
+        state: &mut State,
+    ) -> Result<Messages, Error> {
         if state.flag("special_mode") {
-            return Ok(vec![Arc::new(Message::user("What is 3+3?"))]);
+            return Ok(Message::user("What is 3+3?").into());
         }
-        next_prompt(self, state).await
+        next_prompt(leader, state).await
     }
 
     async fn render_completion(&self, state: &mut State) -> Result<(), Error> {
@@ -199,7 +203,7 @@ struct Unready(ErrorKind);
 #[async_trait]
 impl Interaction for Unready {
     async fn setup_state(&self, _state: &mut State) -> Result<(), Error> {
-        Err(Error::new(self.0, "not today"))
+        Err(Error::new(self.0.clone(), "not today"))
     }
 }
 
@@ -220,7 +224,7 @@ struct FailsIn(&'static str, ErrorKind);
 impl FailsIn {
     fn reach(&self, hook: &str, state: &State) -> Result<(), Error> {
         match hook == self.0 && state.trajectory.len() == 1 {
-            true => Err(Error::new(self.1, "not now")),
+            true => Err(Error::new(self.1.clone(), "not now")),
             false => Ok(()),
         }
     }
@@ -232,21 +236,21 @@ impl Interaction for FailsIn {
         Some(3)
     }
 
-    async fn get_prompt_messages(&self, state: &mut State) -> Result<Messages, Error> {
-        self.reach("prompt", state)?;
-        next_prompt(self, state).await
-    }
-
-    async fn env_response(&self, _messages: &[Arc<Message>], state: &mut State) -> Result<Messages, Error> {
-        self.reach("answer", state)?;
-        Ok(vec![Arc::new(Message::user("and now?"))])
-    }
-
-    async fn get_model_response(
+    async fn get_prompt_messages(
         &self,
+        leader: &dyn Interaction,
         state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    ) -> Result<Messages, Error> {
+        self.reach("prompt", state)?;
+        next_prompt(leader, state).await
+    }
+
+    async fn env_response(&self, _messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
+        self.reach("answer", state)?;
+        Ok(Message::user("and now?").into())
+    }
+
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         self.reach("ask", state)?;
         let model = Arc::clone(&state.model);
         model.client.respond(&model, prompt, &state.tool_defs, &state.trajectory_id).await

@@ -18,16 +18,13 @@ async fn run_input(interaction: &dyn Interaction, input: RolloutInput, server: &
 
 #[tokio::test]
 async fn a_game_is_played_until_it_is_won() {
-    let game = MultiTurn::new(|messages, state| {
-        Box::pin(async move {
-            let guess: u32 = messages.last().unwrap().text().trim().parse().unwrap();
-            state.set("guesses", state.trajectory.len()).unwrap();
-            let answer = vec![Arc::new(Message::user(if guess < 37 { "higher" } else { "lower" }))];
-            if guess == 37 {
-                state.final_env_response = Some(vec![Arc::new(Message::user("right"))]);
-            }
-            Ok(answer)
-        })
+    let game = MultiTurn::new(async |messages, state| {
+        let guess: u32 = messages.last().unwrap().text().trim().parse()?;
+        state.set("guesses", state.trajectory.len())?;
+        if guess == 37 {
+            state.final_env_response = Some(Message::user("right").into());
+        }
+        Ok(Message::user(if guess < 37 { "higher" } else { "lower" }).into())
     });
     let server = ModelServer::start(Script::guess());
     let state = run_input(&game.max_turns(10), input("Guess my number from 1 to 100."), &server).await;
@@ -39,11 +36,9 @@ async fn a_game_is_played_until_it_is_won() {
 
 #[tokio::test]
 async fn what_an_answer_changes_is_seen_by_conditions_after_the_next_response() {
-    let quiz = MultiTurn::new(|_, state| {
-        Box::pin(async move {
-            state.set("won", true).unwrap();
-            Ok(vec![Arc::new(Message::user("right"))])
-        })
+    let quiz = MultiTurn::new(async |_, state| {
+        state.set("won", true)?;
+        Ok(Message::user("right").into())
     });
     let quiz = quiz.stop(Stop::new("won", |state| state.flag("won")));
     let state = run_input(&quiz, input("?"), &ModelServer::always(ModelReply::text("4"))).await;
@@ -51,7 +46,7 @@ async fn what_an_answer_changes_is_seen_by_conditions_after_the_next_response() 
 }
 
 fn group() -> InteractionGroup {
-    let twice = MultiTurn::new(|_, _| Box::pin(async { Ok(vec![Arc::new(Message::user("go on"))]) }));
+    let twice = MultiTurn::new(async |_, _| Ok(Message::user("go on").into()));
     let inner = InteractionGroup::new([("inner", Arc::new(SingleTurn) as Arc<dyn Interaction>)]);
     InteractionGroup::new([
         ("once", Arc::new(SingleTurn) as Arc<dyn Interaction>),
@@ -131,10 +126,9 @@ async fn tools_in_the_form_of_one_provider_are_refused() {
 async fn turns_and_tool_calls_can_be_counted() {
     let calls = ModelReply::tool_call("add", &json!({})).call("add", &json!({})).call("unknown", &json!({}));
     let server = ModelServer::turns([calls, ModelReply::text("4")]);
-    let twice = MultiTurn::new(|messages, _| {
-        let calls = messages.last().unwrap().tool_calls.clone();
-        let answers = calls.iter().map(|call| Arc::new(Message::tool(&call.id, "4"))).collect();
-        Box::pin(async move { Ok(answers) })
+    let twice = MultiTurn::new(async |messages, _| {
+        let calls = &messages.last().unwrap().tool_calls;
+        Ok(calls.iter().map(|call| Message::tool(&call.id, "4").into()).collect())
     });
     let parameters = json!({"type": "object", "properties": {}});
     let def = |name: &str| json!({"name": name, "description": "", "parameters": parameters});

@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use rollout::model::{Error, Interaction, Limits, Message, MultiTurn, Response, SingleTurn, State};
+use rollout::model::{
+    Error, Interaction, Limits, Message, MessageList, MultiTurn, Response, SingleTurn, State,
+};
 use rollout_testkit::{ModelReply, ModelServer, TokenCounts};
 
 use super::{said, stop_condition, try_run};
@@ -12,7 +14,7 @@ use super::{said, stop_condition, try_run};
 async fn ended_by(limits: Limits) -> (String, usize) {
     let counts = TokenCounts { prompt: 6, completion: 4, cost: Some(0.5), ..TokenCounts::default() };
     let server = ModelServer::always(ModelReply::text("4").usage(counts));
-    let endless = MultiTurn::new(|_, _| Box::pin(async { Ok(vec![Arc::new(Message::user("go on"))]) }));
+    let endless = MultiTurn::new(async |_, _| Ok(Message::user("go on").into()));
     let state = try_run(&endless.max_turns(6), &limits, &server).await.unwrap();
     (stop_condition(&state).to_owned(), state.trajectory.len())
 }
@@ -42,13 +44,11 @@ async fn a_limit_ends_the_rollout_before_the_turn_after_it_was_reached() {
 #[tokio::test]
 async fn no_number_of_turns_and_zero_are_no_limit() {
     let three = |turns: u32| {
-        MultiTurn::new(|_, state| {
-            Box::pin(async {
-                if state.trajectory.len() == 3 {
-                    state.final_env_response = Some(Vec::new());
-                }
-                Ok(vec![Arc::new(Message::user("go on"))])
-            })
+        MultiTurn::new(async |_, state| {
+            if state.trajectory.len() == 3 {
+                state.final_env_response = Some(Vec::new());
+            }
+            Ok(Message::user("go on").into())
         })
         .max_turns(turns)
     };
@@ -73,11 +73,7 @@ struct Stuck(ModelServer);
 
 #[async_trait]
 impl Interaction for Stuck {
-    async fn get_model_response(
-        &self,
-        state: &mut State,
-        prompt: &[Arc<Message>],
-    ) -> Result<Response, Error> {
+    async fn get_model_response(&self, state: &mut State, prompt: &MessageList) -> Result<Response, Error> {
         if state.trajectory.len() == 1 {
             std::future::pending::<()>().await;
         }

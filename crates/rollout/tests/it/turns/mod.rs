@@ -1,6 +1,7 @@
 //! The turns of a rollout: their order, their end, and what is left of them.
 
 mod ends;
+mod extending;
 mod hooks;
 mod interactions;
 mod limits;
@@ -12,7 +13,7 @@ mod tool_use;
 use std::sync::{Arc, Mutex};
 
 use rollout::model::{
-    Client, Error, Halt, Interaction, Limits, Message, Model, RolloutInput, SamplingArgs, State,
+    Client, Error, Halt, Interaction, Limits, Message, MessageList, Model, RolloutInput, SamplingArgs, State,
     client::ClientConfig, rollout,
 };
 use rollout_testkit::ModelServer;
@@ -31,7 +32,7 @@ fn model(server: &ModelServer) -> Arc<Model> {
 
 fn input(question: &str) -> RolloutInput {
     RolloutInput {
-        prompt: vec![Arc::new(Message::user(question))],
+        prompt: Message::user(question).into(),
         task: "test".to_owned(),
         answer: Some("4".to_owned()),
         ..RolloutInput::default()
@@ -52,7 +53,7 @@ async fn run(interaction: &dyn Interaction, server: &ModelServer) -> State {
 }
 
 /// Who said what, as `user: hello`.
-fn said(messages: &[Arc<Message>]) -> Vec<String> {
+fn said(messages: &MessageList) -> Vec<String> {
     messages.iter().map(|message| format!("{}: {}", message.role.as_str(), message.text())).collect()
 }
 

@@ -88,8 +88,7 @@ fn fields_of_the_input_are_read_and_changed_in_the_input() {
 
 #[test]
 fn an_answer_that_the_input_has_not_is_absent() {
-    let mut state =
-        state(RolloutInput { prompt: vec![Arc::new(Message::user("hello"))], ..RolloutInput::default() });
+    let mut state = state(RolloutInput { prompt: Message::user("hello").into(), ..RolloutInput::default() });
     assert_eq!((state.get("answer"), state.get("info")), (None, Some(json!({}))));
     state.set("answer", "found").unwrap();
     assert_eq!(state.get("answer"), Some(json!("found")));
@@ -162,7 +161,7 @@ async fn tokens_beyond_the_longest_sequence_are_cut_and_truncate_the_rollout() {
 #[test]
 fn the_last_word_of_the_surroundings_ends_the_conversation_and_no_turn_leaves_it_empty() {
     let mut state = state(sum());
-    state.final_env_response = Some(vec![Arc::new(Message::user("too late"))]);
+    state.final_env_response = Some(Message::user("too late").into());
     assert!(state.conversation_after_prompt().is_empty());
     let tool: Result<ToolDef, _> =
         serde_json::from_value::<ToolDef>(json!({"type": "function", "function": {"name": "add"}}));

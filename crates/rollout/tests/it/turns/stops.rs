@@ -1,17 +1,16 @@
 //! Which stop condition ends a rollout.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use rollout::model::{
-    Error, ErrorKind, Interaction, Limits, Message, MultiTurn, State, Stop, TrajectoryStep,
+    Error, ErrorKind, Interaction, Limits, Message, MessageList, Messages, MultiTurn, State, Stop,
+    TrajectoryStep,
 };
 use rollout_testkit::{ModelReply, ModelServer};
 
 use super::{chain, run, stop_condition, try_run};
 
 fn endless() -> MultiTurn {
-    MultiTurn::new(|_, _| Box::pin(async { Ok(vec![Arc::new(Message::user("go on"))]) }))
+    MultiTurn::new(async |_, _| Ok(Message::user("go on").into()))
 }
 
 /// The condition that ends a rollout whose model says "4" for ever.
@@ -63,17 +62,13 @@ async fn a_condition_sees_the_state_after_each_response() {
 
 #[tokio::test]
 async fn a_condition_may_take_time_and_fail() {
-    let slow = Stop::later("slow", |state| {
-        Box::pin(async move {
-            tokio::task::yield_now().await;
-            Ok(state.trajectory.len() == 2)
-        })
+    let slow = Stop::later("slow", async |state| {
+        tokio::task::yield_now().await;
+        Ok(state.trajectory.len() == 2)
     });
     assert_eq!(ended_by(endless().stop(slow)).await, "slow");
     // With the highest priority, and at every time it is asked.
-    let broken = Stop::later("broken", |_| {
-        Box::pin(async { Err(Error::new(ErrorKind::Infra, "the scoreboard is down")) })
-    });
+    let broken = Stop::later("broken", async |_| Err(Error::new(ErrorKind::Infra, "the scoreboard is down")));
     let server = ModelServer::arithmetic();
     let state = run(&endless().stop(broken.priority(1000)), &server).await;
     assert_eq!((stop_condition(&state), chain(&state.error).as_str()), ("has_error", "InfraError"));
@@ -89,11 +84,7 @@ impl Interaction for Failing {
         vec![Stop::new("failed", |state| state.error.is_some()).priority(99)]
     }
 
-    async fn env_response(
-        &self,
-        _messages: &[Arc<Message>],
-        state: &mut State,
-    ) -> Result<Vec<Arc<Message>>, Error> {
+    async fn env_response(&self, _messages: &MessageList, state: &mut State) -> Result<Messages, Error> {
         state.final_env_response = Some(Vec::new());
         Err(Error::new(ErrorKind::Any, "no answer"))
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout::model::{
-    Client, Error, Interaction, Limits, Message, Messages, Model, SamplingArgs, State, client::ClientConfig,
-    rollout,
+    Client, Error, Interaction, Limits, Message, MessageList, Messages, Model, SamplingArgs, State,
+    client::ClientConfig, rollout,
 };
 use rollout_testkit::{ModelReply, ModelRequest, ModelServer};
 use serde_json::Value;
@@ -22,8 +22,8 @@ impl Interaction for Thrice {
         Some(3)
     }
 
-    async fn env_response(&self, _: &[Arc<Message>], _: &mut State) -> Result<Messages, Error> {
-        Ok(vec![Arc::new(Message::user("Are you sure?"))])
+    async fn env_response(&self, _: &MessageList, _: &mut State) -> Result<Messages, Error> {
+        Ok(Message::user("Are you sure?").into())
     }
 }
 

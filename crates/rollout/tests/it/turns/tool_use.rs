@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout::model::{
-    DuplicateTool, ErrorKind, Interaction as _, Limits, Message, Role, State, ToolUse,
+    DuplicateTool, Error, ErrorKind, Interaction as _, Limits, Message, Role, State, ToolUse,
     tool::{self, Tool, ToolFailure, UnknownArgument},
 };
 use rollout_testkit::{ModelReply, ModelServer};
@@ -20,7 +20,7 @@ struct Sum {
 }
 
 fn add() -> Arc<dyn Tool> {
-    tool::function("add", "Adds two numbers.", |sum: Sum| async move { sum.a + sum.b })
+    tool::function("add", "Adds two numbers.", async |sum: Sum| sum.a + sum.b)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -251,14 +251,48 @@ async fn parts_of_a_result_reach_the_model_as_parts() {
     assert_eq!(content[1]["image_url"]["url"], "data:image/png;base64,AAAA");
 }
 
+const CHEATED: ErrorKind = ErrorKind::model_fault("CheatedError");
+const JAMMED: ErrorKind = ErrorKind::infrastructure("JammedError");
+
+#[tokio::test]
+async fn a_tool_may_fail_with_a_kind_of_its_own() {
+    let fails = |kind: ErrorKind| {
+        let tool = tool::stateful("look", "?", async move |_: Nothing, _| {
+            Err::<(), _>(Error::new(kind.clone(), "it happened"))?;
+            Ok(())
+        });
+        ToolUse::new([tool]).unwrap()
+    };
+    let call = || ModelReply::tool_call("look", &json!({}));
+    // The model sees what is its own fault, unless that is to end the rollout.
+    assert_eq!(answers(fails(CHEATED), call()).await, ["it happened"]);
+    for (tools, expected) in [
+        (fails(CHEATED).stop_errors([CHEATED]), "CheatedError"),
+        (fails(CHEATED).stop_errors(["CheatedError"]), "CheatedError"),
+        (fails(JAMMED), "JammedError"),
+    ] {
+        let state = run(&tools, &ModelServer::always(call())).await;
+        assert_eq!((stop_condition(&state), chain(&state.error).as_str()), ("has_error", expected));
+        assert_eq!(state.error.unwrap().to_string(), "the tool `look` failed: it happened");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_may_hold_things_of_its_own() {
+    let notes = Notes::default();
+    let heard = notes.clone();
+    let note = tool::function("note", "?", async move |_: Nothing| heard.add("called"));
+    let call = ModelReply::tool_call("note", &json!({})).call("note", &json!({}));
+    answers(ToolUse::new([note]).unwrap(), call).await;
+    assert_eq!(notes.all(), ["called", "called"]);
+}
+
 #[tokio::test]
 async fn a_tool_can_change_the_state_of_its_rollout() {
-    let count = tool::stateful("count", "?", |_: Nothing, state| {
-        Box::pin(async move {
-            let next = state.get("count").and_then(|count| count.as_u64()).unwrap_or(0) + 1;
-            state.set("count", next).unwrap();
-            Ok(next)
-        })
+    let count = tool::stateful("count", "?", async |_: Nothing, state| {
+        let next = state.get("count").and_then(|count| count.as_u64()).unwrap_or(0) + 1;
+        state.set("count", next)?;
+        Ok(next)
     });
     let call = ModelReply::tool_call("count", &json!({})).call("count", &json!({}));
     let server = ModelServer::turns([call, ModelReply::text("done")]);
@@ -274,7 +308,7 @@ struct Query {
 }
 
 fn query() -> Arc<dyn Tool> {
-    tool::function("query", "?", |query: Query| async move { format!("{}:{}", query.session, query.sql) })
+    tool::function("query", "?", async |query: Query| format!("{}:{}", query.session, query.sql))
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Rows of the original, read and gone on with here, and read by it again.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
 use rollout::{
     model::{Examples, Message, RolloutInput, RolloutOutput, RunOptions},
@@ -16,7 +16,7 @@ const EXAMPLES: [(&str, &str); 3] = [("1+2?", "3"), ("bad?", "3"), ("2+2?", "4")
 /// The examples of the original under the same numbers.
 fn inputs() -> Vec<RolloutInput> {
     let input = |(id, (question, answer)): (u64, (&str, &str))| RolloutInput {
-        prompt: vec![Arc::new(Message::user(question))],
+        prompt: Message::user(question).into(),
         example_id: id,
         task: "adder".to_owned(),
         answer: Some(answer.to_owned()),

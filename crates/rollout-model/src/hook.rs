@@ -1,0 +1,37 @@
+//! Async closures that are kept and called on any thread.
+
+use std::future::Future;
+
+use futures_util::future::BoxFuture;
+
+/// An async closure that can be kept: `async |state| …`, `async move |state| …` if it captures something, or the name of
+/// an async function.
+///
+/// What it captures is cloned for each call, so large or live things are captured in an [`Arc`](std::sync::Arc). It is
+/// implemented for every closure that fits; there is nothing to implement by hand.
+#[diagnostic::on_unimplemented(
+    message = "this closure cannot be kept and called on any thread",
+    note = "it has to be `async |…| …`, what it captures `Clone + Send + Sync + 'static`, and what it holds over an `await` `Send`"
+)]
+pub trait AsyncHook<'a, Arguments, T>: Send + Sync + 'static {
+    /// Calls the closure.
+    fn run(&self, arguments: Arguments) -> BoxFuture<'a, T>;
+}
+
+// A future that borrows from its closure cannot be required to be `Send` in a bound; one that owns a copy can.
+macro_rules! closures_are_hooks {
+    ($($argument:ident: $type:ident),*) => {
+        impl<'a, F, Fut, T, $($type),*> AsyncHook<'a, ($($type,)*), T> for F
+        where
+            F: FnOnce($($type),*) -> Fut + Clone + Send + Sync + 'static,
+            Fut: Future<Output = T> + Send + 'a,
+        {
+            fn run(&self, ($($argument,)*): ($($type,)*)) -> BoxFuture<'a, T> {
+                Box::pin(self.clone()($($argument),*))
+            }
+        }
+    };
+}
+closures_are_hooks!(a: A);
+closures_are_hooks!(a: A, b: B);
+closures_are_hooks!(a: A, b: B, c: C);
