@@ -61,10 +61,10 @@ fn show(command: &str, of: &str, measured: Measured) {
 /// Makes the statistics of a job, and writes them as its result.json has them.
 fn sum_up(trials: u32, attempts: u32) {
     let task = |number: u32| ReportTask {
-        dataset: "set".to_owned(),
-        name: format!("task-{number:06}"),
-        category: Some(format!("category {}", number % 7)),
-        difficulty: Some(["easy", "hard"][number as usize % 2].to_owned()),
+        dataset: "set".into(),
+        name: format!("task-{number:06}").into(),
+        category: Some(format!("category {}", number % 7).into()),
+        difficulty: Some(["easy", "hard"][number as usize % 2].into()),
     };
     let trial = |number: u32| {
         let is_failed = number.is_multiple_of(50);

@@ -4,6 +4,8 @@
 //! disk the next one gathers, so the number of syncs does not grow with the number of trials. A
 //! line counts once its newline is there; a torn tail is cut off when the journal is opened again.
 
+mod reading;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
@@ -14,9 +16,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use super::lines::{Line, Lines};
+pub(super) use self::reading::read_places;
+pub use self::reading::{PlanHeader, read};
 use rollout_core::{event::JobKind, name::TrialIndex, provenance::Provenance, result::TrialResult};
 
 /// The version of the format that this build writes.
@@ -295,7 +298,7 @@ impl Journal {
     }
 
     /// Opens a journal to continue it: reads every entry after the header into `each`, and cuts off
-    /// a torn tail. The header itself is not kept: who continues a job has read it, and it may be large.
+    /// a torn tail. The header is not kept: it was read before, and it may be large.
     pub fn open(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<Self, JournalError> {
         let file = OpenOptions::new()
             .read(true)
@@ -304,7 +307,7 @@ impl Journal {
             .map_err(|source| io_error("open", path, source))?;
         let journal = Self { path: path.to_owned(), file, buffer: Vec::new() };
         journal.lock()?;
-        let (_, whole) = read_lines::<AnyHeader>(path, |_, entry| each(entry))?;
+        let whole = reading::read_lines(path, |_| false, |_, entry| each(entry))?.whole;
         let length = journal.file.metadata().map_err(|source| io_error("examine", path, source))?.len();
         if length != whole {
             journal.file.set_len(whole).map_err(|source| io_error("truncate", path, source))?;
@@ -351,94 +354,6 @@ impl Journal {
     }
 }
 
-/// Reads a journal without taking part in its job. Returns the header and the length of whole lines.
-pub fn read(path: &Path, mut each: impl FnMut(JournalEntry)) -> Result<(Header, u64), JournalError> {
-    read_places(path, |_, entry| each(entry))
-}
-
-/// Reads a journal without taking part in its job, each entry with the place in the file where its line begins.
-pub(super) fn read_places(
-    path: &Path,
-    each: impl FnMut(u64, JournalEntry),
-) -> Result<(Header, u64), JournalError> {
-    read_lines(path, each)
-}
-
-/// What is read of a header.
-trait ReadHeader: DeserializeOwned {
-    fn version(&self) -> u32;
-}
-
-impl ReadHeader for Header {
-    fn version(&self) -> u32 {
-        self.version
-    }
-}
-
-/// A header of which nothing is kept.
-#[derive(Deserialize)]
-struct AnyHeader {
-    version: u32,
-}
-
-impl ReadHeader for AnyHeader {
-    fn version(&self) -> u32 {
-        self.version
-    }
-}
-
-/// A line of a journal.
-enum Parsed<H> {
-    Header(H),
-    Entry(JournalEntry),
-}
-
-impl<H: ReadHeader> Parsed<H> {
-    fn new(line: &[u8]) -> serde_json::Result<Self> {
-        // A header may be large. Read as one of several kinds of entries, it would be in memory twice.
-        if line.starts_with(br#"{"entry":"job","#) {
-            return serde_json::from_slice(line).map(Self::Header);
-        }
-        match serde_json::from_slice(line)? {
-            JournalEntry::Job(_) => serde_json::from_slice(line).map(Self::Header),
-            entry => Ok(Self::Entry(entry)),
-        }
-    }
-}
-
-fn read_lines<H: ReadHeader>(
-    path: &Path,
-    mut each: impl FnMut(u64, JournalEntry),
-) -> Result<(H, u64), JournalError> {
-    let mut lines = Lines::open(path).map_err(|source| io_error("open", path, source))?;
-    let mut whole = 0;
-    let mut header = None;
-    while let Some(line) = lines.next_line().map_err(|source| io_error("read", path, source))? {
-        let Line { number, offset, bytes } = line;
-        if !bytes.ends_with(b"\n") {
-            break;
-        }
-        let end = offset + bytes.len() as u64;
-        let parsed = match Parsed::<H>::new(bytes) {
-            Ok(parsed) => parsed,
-            // A crash of the machine can leave a last line of the right length and the wrong bytes.
-            Err(_) if number > 1 && lines.is_at_end() => break,
-            Err(source) => return Err(JournalError::Damaged { path: path.to_owned(), line: number, source }),
-        };
-        whole = end;
-        match (parsed, &header) {
-            (Parsed::Header(found), _) if found.version() > VERSION => {
-                return Err(JournalError::TooNew { path: path.to_owned(), found: found.version() });
-            }
-            (Parsed::Header(found), _) => header = Some(found),
-            (Parsed::Entry(_), None) => return Err(JournalError::NoHeader { path: path.to_owned() }),
-            (Parsed::Entry(entry), Some(_)) => each(offset, entry),
-        }
-    }
-    let header = header.ok_or_else(|| JournalError::NoHeader { path: path.to_owned() })?;
-    Ok((header, whole))
-}
-
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> JournalError {
     JournalError::Io { action, path: path.to_owned(), source }
 }
@@ -464,6 +379,18 @@ mod tests {
             selection: None,
             dataset_sizes: BTreeMap::new(),
             tasks: Vec::new(),
+        }
+    }
+
+    fn task(number: u32) -> PlannedTask {
+        PlannedTask {
+            dataset: "set".to_owned(),
+            name: number.to_string(),
+            content_hash: None,
+            git_commit_id: None,
+            example_id: None,
+            attempts: None,
+            source: None,
         }
     }
 
@@ -508,15 +435,6 @@ mod tests {
     #[test]
     fn tasks_that_come_one_by_one_are_those_of_the_header() {
         let dir = tempfile::tempdir().unwrap();
-        let task = |number: u32| PlannedTask {
-            dataset: "set".to_owned(),
-            name: number.to_string(),
-            content_hash: None,
-            git_commit_id: None,
-            example_id: None,
-            attempts: None,
-            source: None,
-        };
         for (before, after) in [(0, 0), (0, 1), (1, 0), (1, 2), (0, 20_000)] {
             let path = dir.path().join(format!("{before}-{after}"));
             let tasks: Vec<_> = (0..before + after).map(task).collect();
@@ -526,6 +444,54 @@ mod tests {
             drop(Journal::create(&path, header.clone(), late).unwrap());
             assert_eq!(read(&path, |_| ()).unwrap().0, Header { tasks, ..header });
         }
+    }
+
+    #[test]
+    fn tasks_that_are_examples_stay_in_the_file_until_they_are_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let container = task(0);
+        let example = PlannedTask { example_id: Some(7), ..task(1) };
+        let tasks = vec![container.clone(), example.clone(), container.clone()];
+        let small = Header { tasks: vec![example.clone()], ..header() };
+        let grown = Header { attempts: 2, tasks: tasks.clone(), ..header() };
+        let mut journal =
+            Journal::create(&path, small, std::iter::empty::<Result<_, JournalError>>()).unwrap();
+        journal.push(&started());
+        journal.push(&JournalEntry::Job(Box::new(grown.clone())));
+        journal.push(&started());
+        journal.sync().unwrap();
+        let read = PlanHeader::read(&path).unwrap();
+        assert_eq!(read.header(), &Header { tasks: vec![container.clone(), container], ..grown.clone() });
+        let mut found = Vec::new();
+        read.each_task(|task| found.push(task)).unwrap();
+        assert_eq!(found, tasks);
+        assert_eq!(read.whole().unwrap(), grown);
+    }
+
+    #[test]
+    fn a_larger_job_that_is_torn_at_any_byte_leaves_the_smaller_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        let mut journal = created(&path);
+        let whole = fs::read(&path).unwrap();
+        journal.push(&JournalEntry::Job(Box::new(Header { tasks: vec![task(0), task(1)], ..header() })));
+        journal.sync().unwrap();
+        drop(journal);
+        let full = fs::read(&path).unwrap();
+        for cut in whole.len()..full.len() {
+            fs::write(&path, &full[..cut]).unwrap();
+            assert_eq!(PlanHeader::read(&path).unwrap().header(), &header(), "cut at byte {cut}");
+            drop(entries(&path).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), whole, "cut at byte {cut}");
+        }
+        // A crash of the machine can leave the right length and the wrong bytes.
+        let mut broken = full.clone();
+        let last = broken.len() - 4;
+        broken[last] = 0;
+        fs::write(&path, broken).unwrap();
+        drop(entries(&path).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), whole);
     }
 
     #[test]

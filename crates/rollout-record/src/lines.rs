@@ -36,6 +36,64 @@ impl Line<'_> {
     }
 }
 
+/// The next line of a file, or its beginning.
+pub(crate) enum NextLine<'a, R> {
+    /// All of it.
+    Line(Line<'a>),
+    /// It begins as was asked, and is still to be read.
+    Begun(BegunLine<'a, R>),
+}
+
+/// A line that may be too long for the memory, to be read to its end.
+pub(crate) struct BegunLine<'a, R> {
+    /// Its number, counted from 1.
+    pub(crate) number: u64,
+    /// Where it begins, in bytes from the start of the file.
+    pub(crate) offset: u64,
+    lines: &'a mut Lines<R>,
+    /// How much of its beginning, which was read, was handed out.
+    handed_out: usize,
+    has_end: bool,
+}
+
+impl<R: BufRead> BegunLine<'_, R> {
+    /// Goes to the end of the line and says where that is. None if the file ends before the line does.
+    pub(crate) fn skip(mut self) -> io::Result<Option<u64>> {
+        self.handed_out = self.lines.bytes.len();
+        while self.hand_out(usize::MAX, |_| ())? > 0 {}
+        Ok(self.has_end.then_some(self.lines.offset))
+    }
+
+    /// Hands out what the buffer has of the line, and returns how much that is.
+    fn hand_out(&mut self, most: usize, take: impl FnOnce(&[u8])) -> io::Result<usize> {
+        if self.has_end {
+            return Ok(0);
+        }
+        let buffer = self.lines.reader.fill_buf()?;
+        let buffer = &buffer[..buffer.len().min(most)];
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let part = end.map_or(buffer, |end| &buffer[..=end]);
+        take(part);
+        let length = part.len();
+        self.has_end = end.is_some();
+        self.lines.reader.consume(length);
+        self.lines.offset += length as u64;
+        Ok(length)
+    }
+}
+
+impl<R: BufRead> io::Read for BegunLine<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut begun = &self.lines.bytes[self.handed_out..];
+        if !begun.is_empty() {
+            let read = begun.read(into)?;
+            self.handed_out += read;
+            return Ok(read);
+        }
+        self.hand_out(into.len(), |part| into[..part.len()].copy_from_slice(part))
+    }
+}
+
 impl<R: BufRead> Lines<R> {
     /// Creates a reader that starts at the current position.
     pub fn new(reader: R) -> Self {
@@ -53,6 +111,28 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(Line { number: self.number, offset, bytes: &self.bytes }))
     }
 
+    /// The next line, unless it begins so: then its reader has to read it. None at the end.
+    pub(crate) fn next_unless(&mut self, beginning: &[u8]) -> io::Result<Option<NextLine<'_, R>>> {
+        let offset = self.offset;
+        self.bytes.clear();
+        let most = beginning.len() as u64;
+        if self.reader.by_ref().take(most).read_until(b'\n', &mut self.bytes)? == 0 {
+            return Ok(None);
+        }
+        self.number += 1;
+        let number = self.number;
+        if self.bytes == beginning {
+            self.offset += most;
+            let line = BegunLine { number, offset, lines: self, handed_out: 0, has_end: false };
+            return Ok(Some(NextLine::Begun(line)));
+        }
+        if !self.bytes.ends_with(b"\n") {
+            self.read_on()?;
+        }
+        self.offset += self.bytes.len() as u64;
+        Ok(Some(NextLine::Line(Line { number, offset, bytes: &self.bytes })))
+    }
+
     /// Whether there are no more lines.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.reader.fill_buf().is_ok_and(<[u8]>::is_empty)
@@ -60,6 +140,11 @@ impl<R: BufRead> Lines<R> {
 
     fn read(&mut self) -> io::Result<usize> {
         self.bytes.clear();
+        self.read_on()
+    }
+
+    /// Reads to the end of the line.
+    fn read_on(&mut self) -> io::Result<usize> {
         let length = self.reader.by_ref().take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut self.bytes)?;
         if length == MAX_LINE_BYTES && !self.bytes.ends_with(b"\n") {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 1 GiB"));

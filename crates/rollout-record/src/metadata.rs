@@ -148,8 +148,8 @@ impl Default for VersionInfo {
 }
 
 /// The values of one rollout that averages need.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Stats {
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Stats<'a> {
     /// The reward.
     pub reward: f64,
     /// Whether the rollout ended with an error.
@@ -159,7 +159,7 @@ pub struct Stats {
     /// Cost in US dollars, if known.
     pub cost: Option<f64>,
     /// Metrics by the index of their name.
-    pub metrics: Box<[(u32, f64)]>,
+    pub metrics: &'a [(u32, f64)],
 }
 
 /// Sums over rollouts. The same rollouts in the same order give exactly the same result.
@@ -191,7 +191,7 @@ impl Aggregate {
     }
 
     /// Adds a rollout of an example.
-    pub fn add(&mut self, example_id: u64, stats: &Stats) {
+    pub fn add(&mut self, example_id: u64, stats: &Stats<'_>) {
         self.rows += 1;
         self.rewards += stats.reward;
         self.errors += u64::from(stats.is_error);
@@ -204,7 +204,7 @@ impl Aggregate {
         if let Some(cost) = stats.cost {
             *self.cost.get_or_insert(0.0) += cost;
         }
-        for &(name, value) in &stats.metrics {
+        for &(name, value) in stats.metrics {
             let name = name as usize;
             if self.metrics.len() <= name {
                 self.metrics.resize(name + 1, (0.0, 0));

@@ -165,7 +165,7 @@ pub(crate) fn models(job: &LoadedJob) -> Result<HashMap<AgentName, Arc<Model>>, 
 pub(crate) fn invalid(plan: &Plan) -> Vec<String> {
     let tasks = plan.tasks().iter();
     tasks
-        .filter_map(|task| Some(broken(&format!("{}/{}", task.dataset, task.name), task.problem()?)))
+        .filter_map(|task| Some(broken(&format!("{}/{}", task.dataset(), task.name()), task.problem()?)))
         .collect()
 }
 

@@ -2,7 +2,7 @@
 
 use rollout::{
     environment::Provider,
-    job::{NoProvider, Plan},
+    job::{NoProvider, Plan, PlanTask},
     name::TrialIndex,
     trial::Timeouts,
 };
@@ -62,11 +62,11 @@ fn datasets(plan: &Plan) -> String {
     for task in plan.tasks() {
         let broken = u64::from(task.problem().is_some());
         match datasets.last_mut() {
-            Some((name, tasks, invalid)) if *name == task.dataset.as_str() => {
+            Some((name, tasks, invalid)) if *name == task.dataset().as_str() => {
                 *tasks += 1;
                 *invalid += broken;
             }
-            _ => datasets.push((task.dataset.as_str(), 1, broken)),
+            _ => datasets.push((task.dataset().as_str(), 1, broken)),
         }
     }
     let text = |(name, tasks, invalid): (&str, u64, u64)| match invalid {
@@ -112,7 +112,8 @@ fn trials(plan: &Plan) -> Vec<String> {
 /// Returns the timeouts of a trial's task, None for an example of an interaction, or the problem of an invalid task.
 fn task_of(plan: &Plan, index: TrialIndex) -> Result<Option<Timeouts>, String> {
     let trial = plan.trial(index);
-    let task = plan.tasks().iter().find(|task| task.dataset == trial.dataset && task.name == trial.task);
+    let is_its = |task: &&PlanTask| task.dataset() == &trial.dataset && task.name() == trial.task.as_str();
+    let task = plan.tasks().iter().find(is_its);
     match task.map(|task| (task.container(), task.problem())) {
         Some((Some(task), _)) => Ok(Some(Timeouts::new(plan.config(), &task.config))),
         Some((_, Some(problem))) => Err(problem.to_string()),

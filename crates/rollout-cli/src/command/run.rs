@@ -152,7 +152,7 @@ fn globs(patterns: &[String]) -> Result<Vec<GlobMatcher>, Failure> {
 
 /// Returns the provider that the trials of a plan need.
 async fn provider_of(plan: &Plan, surroundings: Option<Surroundings>) -> Result<Arc<dyn Provider>, Failure> {
-    let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container { .. }));
+    let has_tasks = plan.tasks().iter().any(|task| matches!(task.work, Work::Container(_)));
     match surroundings {
         Some(Surroundings { provider, .. }) if !has_tasks || provider.name() != NoProvider.name() => {
             Ok(provider)

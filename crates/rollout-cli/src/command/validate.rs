@@ -86,7 +86,7 @@ async fn job(path: &Path) -> Result<Findings, Failure> {
         .map_err(hinted(PlanError::hint))?;
     found.problems.extend(load::invalid(&plan));
     let unsolved = plan.tasks().iter().filter(|task| task.container().is_some_and(|task| !task.has_solution));
-    let unsolved: Vec<_> = unsolved.map(|task| format!("task {}/{}", task.dataset, task.name)).collect();
+    let unsolved: Vec<_> = unsolved.map(|task| format!("task {}/{}", task.dataset(), task.name())).collect();
     found.no_solution(if oracle { &unsolved } else { &[] });
     let unreachable = preflight::unreachable_models(plan.config()).await;
     found.warnings.extend(findings(&unreachable, false));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use indexmap::IndexMap;
 use rollout::{
     config::{Code, Diagnostic},
-    job::{Plan, PlanDataset},
+    job::{Plan, PlanDataset, Work},
     name::{DatasetName, TaskName},
     preflight::{Finding, FindingKind},
 };
@@ -43,8 +43,9 @@ impl TaskWarnings {
 
     /// Drops the warnings of tasks that are not in the plan.
     pub(crate) fn within(mut self, plan: &Plan) -> Self {
-        let planned: HashSet<_> = plan.tasks().iter().map(|task| (&task.dataset, &task.name)).collect();
-        self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task)));
+        let containers = plan.tasks().iter().filter(|task| matches!(task.work, Work::Container(_)));
+        let planned: HashSet<_> = containers.map(|task| (task.dataset(), task.name())).collect();
+        self.tasks.retain(|(dataset, task, _)| planned.contains(&(dataset, task.as_str())));
         self
     }
 

@@ -87,7 +87,7 @@ fn totals(completed: u64, passed: u64, failed: u64, skipped: u64) -> Totals {
 
 /// The oracle attempts one task once. The other agent attempts the first task twice, and fails the second task once.
 fn statistics() -> Statistics {
-    let task = |name: &str| stats::ReportTask {
+    let task = |name: &'static str| stats::ReportTask {
         dataset: "quickstart".into(),
         name: name.into(),
         category: None,

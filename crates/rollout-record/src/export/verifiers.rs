@@ -164,12 +164,13 @@ impl Section {
                 self.names.get_index_of(name).unwrap_or_else(|| self.names.insert_full(name.clone()).0);
             (number as u32, *value)
         });
+        let metrics: Vec<_> = metrics.collect();
         let stats = Stats {
             reward: row.reward,
             is_error: row.error.is_some(),
             tokens: row.token_usage.map(|usage| (usage.input_tokens, usage.output_tokens)),
             cost: trial.result.model_cost,
-            metrics: metrics.collect(),
+            metrics: &metrics,
         };
         self.averages.add(row.example_id, &stats);
         let usage = row.token_usage.unwrap_or_default();

@@ -45,26 +45,13 @@ impl<K: Ord> Clusters<K> {
 
     /// The standard error of the mean over all values, clustered by task; requires two tasks.
     pub fn standard_error(&self) -> Option<f64> {
-        let mean = self.all.mean()?;
-        let tasks = self.by_task.len() as f64;
-        if self.by_task.len() < 2 {
-            return None;
-        }
-        let squares: f64 = self
-            .by_task
-            .values()
-            .map(|task| (task.count() as f64 * (task.mean().unwrap_or(f64::NAN) - mean)).powi(2))
-            .sum();
-        finite((squares * tasks / (tasks - 1.0)).sqrt() / self.all.count() as f64)
+        standard_error(&self.all, self.sums())
     }
 
     /// The standard error and the interval by Student's distribution. The degrees of freedom are the number of tasks
     /// minus one.
     pub fn estimate(&self, confidence: Confidence) -> Option<Estimate> {
-        let (mean, standard_error) = (self.all.mean()?, self.standard_error()?);
-        let reach = t_critical(self.by_task.len() as u64 - 1, confidence.miss()) * standard_error;
-        let interval = Interval::finite(mean - reach, mean + reach)?;
-        Some(Estimate { standard_error, interval })
+        estimate(&self.all, self.sums(), confidence)
     }
 
     /// The standard deviation of resampled means over all values, and the interval between their percentiles; requires
@@ -80,30 +67,82 @@ impl<K: Ord> Clusters<K> {
         &self,
         resamples: usize,
         confidence: Confidence,
-        mut draw: impl FnMut(usize) -> usize,
+        draw: impl FnMut(usize) -> usize,
     ) -> Option<Estimate> {
-        let tasks: Vec<(f64, f64)> = self
-            .by_task
-            .values()
-            .map(|task| Some((task.count() as f64, task.count() as f64 * task.mean()?)))
-            .collect::<Option<_>>()?;
-        if tasks.len() < 2 {
-            return None;
-        }
-        let means = Sorted::new((0..resamples).map(|_| {
-            let (mut count, mut sum) = (0.0, 0.0);
-            for _ in 0..tasks.len() {
-                let task = tasks[draw(tasks.len())];
-                count += task.0;
-                sum += task.1;
-            }
-            sum / count
-        }))?;
-        let standard_error = means.values().iter().copied().collect::<Moments>().sd()?;
-        let outside = confidence.miss() / 2.0;
-        let interval = Interval::finite(means.quantile(outside), means.quantile(1.0 - outside))?;
-        Some(Estimate { standard_error, interval })
+        bootstrap(self.sums(), resamples, confidence, draw)
     }
+
+    fn sums(&self) -> impl Iterator<Item = TaskSum> + Clone {
+        self.by_task.values().map(|task| TaskSum { count: task.count(), sum: task.sum() })
+    }
+}
+
+/// The values of a task, in as far as a clustered mean depends on them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TaskSum {
+    pub(super) count: u64,
+    pub(super) sum: f64,
+}
+
+impl TaskSum {
+    fn mean(self) -> Option<f64> {
+        finite(self.sum / self.count as f64)
+    }
+}
+
+/// The standard error of the mean over all values of these tasks.
+fn standard_error(all: &Moments, sums: impl Iterator<Item = TaskSum>) -> Option<f64> {
+    let mean = all.mean()?;
+    let (mut tasks, mut squares) = (0_u64, 0.0);
+    for task in sums {
+        tasks += 1;
+        squares += (task.count as f64 * (task.mean().unwrap_or(f64::NAN) - mean)).powi(2);
+    }
+    if tasks < 2 {
+        return None;
+    }
+    let tasks = tasks as f64;
+    finite((squares * tasks / (tasks - 1.0)).sqrt() / all.count() as f64)
+}
+
+/// See [`Clusters::estimate`].
+pub(super) fn estimate(
+    all: &Moments,
+    sums: impl Iterator<Item = TaskSum> + Clone,
+    confidence: Confidence,
+) -> Option<Estimate> {
+    let (mean, standard_error) = (all.mean()?, standard_error(all, sums.clone())?);
+    let reach = t_critical(sums.count() as u64 - 1, confidence.miss()) * standard_error;
+    let interval = Interval::finite(mean - reach, mean + reach)?;
+    Some(Estimate { standard_error, interval })
+}
+
+/// See [`Clusters::bootstrap`].
+pub(super) fn bootstrap(
+    sums: impl Iterator<Item = TaskSum>,
+    resamples: usize,
+    confidence: Confidence,
+    mut draw: impl FnMut(usize) -> usize,
+) -> Option<Estimate> {
+    let tasks: Vec<(f64, f64)> = sums
+        .map(|task| Some((task.count as f64, task.count as f64 * task.mean()?)))
+        .collect::<Option<_>>()?;
+    if tasks.len() < 2 {
+        return None;
+    }
+    let means = Sorted::new((0..resamples).map(|_| {
+        let (mut count, mut sum) = (0.0, 0.0);
+        for _ in 0..tasks.len() {
+            let task = tasks[draw(tasks.len())];
+            count += task.0;
+            sum += task.1;
+        }
+        sum / count
+    }))?;
+    let standard_error = means.values().iter().copied().collect::<Moments>().sd()?;
+    let outside = confidence.miss() / 2.0;
+    let interval = Interval::finite(means.quantile(outside), means.quantile(1.0 - outside))?;
+    Some(Estimate { standard_error, interval })
 }
 
 impl<K: Ord> Extend<(K, f64)> for Clusters<K> {

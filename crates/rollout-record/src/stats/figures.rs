@@ -1,6 +1,11 @@
 //! The figures of a group of trials: counts, scores, uncertainty, durations and costs.
 
-use super::{Clusters, Confidence, Moments, PassCurve, Sorted, seeded, wilson};
+use super::{
+    Confidence, Moments, Sorted,
+    clusters::{self, TaskSum},
+    pass_curve::{self, Tries},
+    seeded, wilson,
+};
 use rollout_core::result::{Standing, TrialSummary};
 use rollout_core::statistics::{Estimate, Figures, MeanReward, PassRate, Resampling, Scores, Spread};
 
@@ -36,13 +41,24 @@ pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
 pub(crate) struct Gather {
     figures: Figures,
     task: Option<u32>,
-    rewards: Clusters<u32>,
-    curve: PassCurve<u32>,
-    solved: u64,
-    /// The tasks of failed trials that count as unsolved.
-    counted_failures: Vec<u32>,
+    /// Those with trials that are not skipped, in the order in which they come.
+    tasks: Vec<TaskTries>,
+    /// All rewards.
+    rewards: Moments,
     durations: Vec<f64>,
     costs: Vec<f64>,
+}
+
+/// What the trials of a task come to. There may be a million tasks.
+#[derive(Debug, Clone, Copy, Default)]
+struct TaskTries {
+    /// The sum of the rewards.
+    sum: f64,
+    /// Trials with a reward.
+    scored: u32,
+    solved: u32,
+    /// Failed trials that count as unsolved.
+    failed: u32,
 }
 
 impl Gather {
@@ -51,7 +67,9 @@ impl Gather {
         self.figures.trials += 1;
         if self.task.replace(task) != Some(task) {
             self.figures.tasks += 1;
+            self.tasks.push(TaskTries::default());
         }
+        let tries = self.tasks.last_mut().expect("the task of a trial is there");
         match trial.standing {
             Standing::Skipped => {
                 self.figures.skipped += 1;
@@ -60,14 +78,19 @@ impl Gather {
             Standing::Failed => {
                 self.figures.failed += 1;
                 match trial.headline_reward() {
-                    Some(_) => self.counted_failures.push(task),
+                    Some(_) => tries.failed += 1,
                     None => self.figures.excluded += 1,
                 }
             }
             Standing::Completed => {
                 self.figures.completed += 1;
                 match trial.reward {
-                    Some(reward) => self.score(task, reward, trial.is_solved()),
+                    Some(reward) => {
+                        self.rewards.add(reward);
+                        tries.sum += reward;
+                        tries.scored += 1;
+                        tries.solved += u32::from(trial.is_solved());
+                    }
                     None => self.figures.unscored += 1,
                 }
             }
@@ -81,21 +104,18 @@ impl Gather {
         self.figures.trials
     }
 
-    fn score(&mut self, task: u32, reward: f64, is_solved: bool) {
-        self.rewards.add(task, reward);
-        self.curve.add(task, is_solved);
-        self.solved += u64::from(is_solved);
-    }
-
     pub(crate) fn finish(mut self, confidence: Confidence, resampling: Resampling) -> Figures {
         let failed_excluded = self.scores(confidence, resampling);
-        let headline = if self.counted_failures.is_empty() {
+        let failures: u32 = self.tasks.iter().map(|task| task.failed).sum();
+        let headline = if failures == 0 {
             failed_excluded.clone()
         } else {
-            let failures = std::mem::take(&mut self.counted_failures);
-            failures.into_iter().for_each(|task| self.score(task, 0.0, false));
+            // From here on they are trials with reward 0.
+            self.tasks.iter_mut().for_each(|task| task.scored += std::mem::take(&mut task.failed));
+            self.rewards.extend((0..failures).map(|_| 0.0));
             self.scores(confidence, resampling)
         };
+        self.tasks = Vec::new();
         Figures {
             headline,
             failed_excluded,
@@ -106,29 +126,30 @@ impl Gather {
     }
 
     fn scores(&self, confidence: Confidence, resampling: Resampling) -> Scores {
-        let all = self.rewards.all();
+        let all = &self.rewards;
         let trials = all.count();
-        let rate = |interval| PassRate { rate: self.solved as f64 / trials as f64, interval };
+        let scored = || self.tasks.iter().filter(|task| task.scored > 0);
+        let sums = || scored().map(|task| TaskSum { count: u64::from(task.scored), sum: task.sum });
+        let solved = scored().map(|task| u64::from(task.solved)).sum();
+        let rate = |interval| PassRate { rate: solved as f64 / trials as f64, interval };
         let plain = || {
             let (standard_error, interval) = (all.standard_error()?, all.interval(confidence)?);
             Some(Estimate { standard_error, interval })
         };
+        let resamples = resampling.resamples as usize;
         let mean_reward = all.mean().map(|mean| MeanReward {
             mean,
             plain: plain(),
-            clustered: self.rewards.estimate(confidence),
-            bootstrap: self.rewards.bootstrap(
-                resampling.resamples as usize,
-                confidence,
-                seeded(resampling.seed),
-            ),
+            clustered: clusters::estimate(all, sums(), confidence),
+            bootstrap: clusters::bootstrap(sums(), resamples, confidence, seeded(resampling.seed)),
         });
-        let mut pass_k = self.curve.points();
+        let tries = |task: &TaskTries| Tries { all: task.scored.into(), correct: task.solved.into() };
+        let mut pass_k = pass_curve::points(scored().map(tries));
         pass_k.truncate(MOST_TRIES);
         Scores {
             trials,
-            solved: self.solved,
-            pass_rate: wilson(self.solved, trials, confidence).map(rate),
+            solved,
+            pass_rate: wilson(solved, trials, confidence).map(rate),
             mean_reward,
             pass_k,
         }

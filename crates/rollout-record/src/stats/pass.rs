@@ -68,8 +68,8 @@ pub struct PassK {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
-    all: u64,
-    correct: u64,
+    all: u32,
+    correct: u32,
 }
 
 impl PassK {
@@ -83,9 +83,12 @@ impl PassK {
 
     /// Adds the reward of one rollout of an example.
     pub fn add(&mut self, example_id: u64, reward: f64) {
+        if self.rollouts <= 1 {
+            return;
+        }
         let tries = self.examples.entry(example_id).or_default();
         tries.all += 1;
-        tries.correct += u64::from(reward >= self.threshold);
+        tries.correct += u32::from(reward >= self.threshold);
     }
 
     /// The mean probability that at least one of k rollouts succeeds, by k.
@@ -99,8 +102,9 @@ impl PassK {
     }
 
     fn by_k(&self, chance: fn(u64, u64, u64) -> f64) -> IndexMap<String, f64> {
-        let complete: Vec<u64> =
-            self.examples.values().filter(|tries| tries.all == self.rollouts).map(|t| t.correct).collect();
+        let is_complete = |tries: &&Tries| u64::from(tries.all) == self.rollouts;
+        let complete = self.examples.values().filter(is_complete);
+        let complete: Vec<u64> = complete.map(|tries| u64::from(tries.correct)).collect();
         if self.rollouts <= 1 || complete.is_empty() {
             return IndexMap::new();
         }

@@ -23,10 +23,11 @@ pub struct PassCurve<K> {
     tasks: BTreeMap<K, Tries>,
 }
 
+/// How often a task was tried, and how often it was solved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Tries {
-    all: u64,
-    correct: u64,
+pub(super) struct Tries {
+    pub(super) all: u64,
+    pub(super) correct: u64,
 }
 
 impl<K> Default for PassCurve<K> {
@@ -50,32 +51,37 @@ impl<K: Ord> PassCurve<K> {
 
     /// Returns the probabilities for k = 1, 2, 3, … up to the largest number of tries of a task.
     pub fn points(&self) -> Vec<PassPoint> {
-        // Many tasks have the same counts, and so the same probabilities.
-        let mut alike: BTreeMap<Tries, u64> = BTreeMap::new();
-        for tries in self.tasks.values() {
-            *alike.entry(*tries).or_default() += 1;
-        }
-        let most = alike.keys().next_back().map_or(0, |tries| tries.all);
-        let mut points: Vec<PassPoint> =
-            (1..=most).map(|k| PassPoint { k, tasks: 0, at_k: 0.0, all_k: 0.0 }).collect();
-        for (Tries { all, correct }, tasks) in alike {
-            let weight = tasks as f64;
-            let (mut no_success, mut no_failure) = (1.0, 1.0);
-            for (drawn, point) in (0..all).zip(&mut points) {
-                let left = (all - drawn) as f64;
-                no_success *= (all - correct).saturating_sub(drawn) as f64 / left;
-                no_failure *= correct.saturating_sub(drawn) as f64 / left;
-                point.tasks += tasks;
-                point.at_k += weight * (1.0 - no_success);
-                point.all_k += weight * no_failure;
-            }
-        }
-        for point in &mut points {
-            point.at_k /= point.tasks as f64;
-            point.all_k /= point.tasks as f64;
-        }
-        points
+        points(self.tasks.values().copied())
     }
+}
+
+/// See [`PassCurve::points`].
+pub(super) fn points(tasks: impl Iterator<Item = Tries>) -> Vec<PassPoint> {
+    // Many tasks have the same counts, and then the same chances.
+    let mut alike: BTreeMap<Tries, u64> = BTreeMap::new();
+    for tries in tasks {
+        *alike.entry(tries).or_default() += 1;
+    }
+    let most = alike.keys().next_back().map_or(0, |tries| tries.all);
+    let mut points: Vec<PassPoint> =
+        (1..=most).map(|k| PassPoint { k, tasks: 0, at_k: 0.0, all_k: 0.0 }).collect();
+    for (Tries { all, correct }, tasks) in alike {
+        let weight = tasks as f64;
+        let (mut no_success, mut no_failure) = (1.0, 1.0);
+        for (drawn, point) in (0..all).zip(&mut points) {
+            let left = (all - drawn) as f64;
+            no_success *= (all - correct).saturating_sub(drawn) as f64 / left;
+            no_failure *= correct.saturating_sub(drawn) as f64 / left;
+            point.tasks += tasks;
+            point.at_k += weight * (1.0 - no_success);
+            point.all_k += weight * no_failure;
+        }
+    }
+    for point in &mut points {
+        point.at_k /= point.tasks as f64;
+        point.all_k /= point.tasks as f64;
+    }
+    points
 }
 
 #[cfg(test)]

@@ -3,18 +3,25 @@
 //! ```
 //! use rollout::{result::{Standing, TrialSummary}, stats::report::{Report, ReportTask, ReportTrial}};
 //!
-//! let task = |name| ReportTask { dataset: "sums".into(), name, category: Some("easy".into()), difficulty: None };
+//! let task = |name: &'static str| ReportTask {
+//!     dataset: "sums".into(),
+//!     name: name.into(),
+//!     category: Some("easy".into()),
+//!     difficulty: None,
+//! };
 //! let trial = |task, reward| {
 //!     let outcome = TrialSummary { standing: Standing::Completed, reward: Some(reward), ..TrialSummary::SKIPPED };
 //!     ReportTrial { agent: 0, task, outcome }
 //! };
 //! let trials = [trial(0, 1.0), trial(0, 0.0), trial(1, 1.0)];
-//! let report = Report::new(vec!["model".into()], vec![task("a".into()), task("b".into())], trials);
+//! let report = Report::new(vec!["model".into()], vec![task("a"), task("b")], trials);
 //! let model = &report.statistics().agents["model"];
 //! assert_eq!(model.figures.headline.solved, 2);
 //! assert_eq!(model.categories["easy"], model.figures);
 //! assert_eq!(report.tasks(0).map(|task| task.trials).collect::<Vec<_>>(), [2, 1]);
 //! ```
+
+use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
@@ -38,15 +45,15 @@ const SEED: u64 = 1;
 
 /// A task of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReportTask {
+pub struct ReportTask<'a> {
     /// Its dataset.
-    pub dataset: String,
+    pub dataset: Cow<'a, str>,
     /// Its name.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// The category in its metadata.
-    pub category: Option<String>,
+    pub category: Option<Cow<'a, str>>,
     /// The difficulty in its metadata.
-    pub difficulty: Option<String>,
+    pub difficulty: Option<Cow<'a, str>>,
 }
 
 /// A trial of a report.
@@ -64,15 +71,15 @@ pub struct ReportTrial {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskFigures<'a> {
     /// The task.
-    pub task_name: &'a str,
+    pub task_name: Cow<'a, str>,
     /// Its dataset.
-    pub dataset_name: &'a str,
+    pub dataset_name: Cow<'a, str>,
     /// The category in its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub category: Option<&'a str>,
+    pub category: Option<Cow<'a, str>>,
     /// The difficulty in its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub difficulty: Option<&'a str>,
+    pub difficulty: Option<Cow<'a, str>>,
     /// The number of planned trials.
     pub trials: u64,
     /// Trials with a reward, or without an error if verification is disabled.
@@ -115,13 +122,60 @@ pub struct TaskScores {
     pub pass_all_k: Vec<f64>,
 }
 
-/// The trials of a job.
+/// The trials of a job as a report takes them. There may be a million: each is asked for when it is its turn.
+pub trait ReportData {
+    /// The names of the agents.
+    fn agents(&self) -> impl Iterator<Item = &str>;
+
+    /// How many tasks there are.
+    fn tasks(&self) -> usize;
+
+    /// The task of that number, from 0.
+    fn task(&self, number: u32) -> ReportTask<'_>;
+
+    /// How the trials of the agent of that number went, each with the number of its task, in the order of the tasks.
+    fn trials(&self, agent: usize) -> impl Iterator<Item = (u32, TrialSummary)>;
+}
+
+/// The trials of a job, in memory.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct TrialList {
     agents: Vec<String>,
-    tasks: Vec<ReportTask>,
+    tasks: Vec<ReportTask<'static>>,
     /// By agent, then by task.
     trials: Vec<ReportTrial>,
+}
+
+impl ReportData for TrialList {
+    fn agents(&self) -> impl Iterator<Item = &str> {
+        self.agents.iter().map(String::as_str)
+    }
+
+    fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    fn task(&self, number: u32) -> ReportTask<'_> {
+        let ReportTask { dataset, name, category, difficulty } = &self.tasks[number as usize];
+        ReportTask {
+            dataset: (&**dataset).into(),
+            name: (&**name).into(),
+            category: category.as_deref().map(Cow::Borrowed),
+            difficulty: difficulty.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    fn trials(&self, agent: usize) -> impl Iterator<Item = (u32, TrialSummary)> {
+        let start = self.trials.partition_point(|trial| (trial.agent as usize) < agent);
+        let end = self.trials.partition_point(|trial| trial.agent as usize <= agent);
+        self.trials[start..end].iter().map(|trial| (trial.task, trial.outcome))
+    }
+}
+
+/// The trials of a job, ready to be summed up.
+#[derive(Debug, Clone)]
+pub struct Report<D = TrialList> {
+    data: D,
 }
 
 impl Report {
@@ -132,7 +186,7 @@ impl Report {
     /// If a trial has an invalid index of an agent or a task.
     pub fn new(
         agents: Vec<String>,
-        tasks: Vec<ReportTask>,
+        tasks: Vec<ReportTask<'static>>,
         trials: impl IntoIterator<Item = ReportTrial>,
     ) -> Self {
         let mut trials: Vec<ReportTrial> = trials.into_iter().collect();
@@ -141,28 +195,42 @@ impl Report {
             (trial.agent as usize) < agents.len() && (trial.task as usize) < tasks.len()
         };
         assert!(trials.iter().all(there), "a trial has an agent and a task of the report");
-        Self { agents, tasks, trials }
+        Self::of(TrialList { agents, tasks, trials })
+    }
+}
+
+impl<D: ReportData> Report<D> {
+    /// Takes the trials of a job from where they are.
+    pub fn of(data: D) -> Self {
+        Self { data }
     }
 
     /// Computes the statistics.
     pub fn statistics(&self) -> Statistics {
         let bootstrap = Resampling { resamples: self.resamples(), seed: SEED };
-        let agent = |(number, name): (usize, &String)| (name.clone(), self.agent(number, bootstrap));
+        let agent = |(number, name): (usize, &str)| (name.to_owned(), self.agent(number, bootstrap));
         Statistics {
             confidence: CONFIDENCE.level(),
             bootstrap,
-            agents: self.agents.iter().enumerate().map(agent).collect(),
+            agents: self.data.agents().enumerate().map(agent).collect(),
         }
     }
 
     /// Returns the figures of an agent for each task, in the order of the tasks. Tasks without a trial are skipped.
     pub fn tasks(&self, agent: usize) -> impl Iterator<Item = TaskFigures<'_>> {
-        let attempts = self.trials_of(agent).chunk_by(|one, next| one.task == next.task);
-        attempts.map(|trials| TaskFigures::new(&self.tasks[trials[0].task as usize], trials))
+        let mut trials = self.data.trials(agent).peekable();
+        std::iter::from_fn(move || {
+            let (task, outcome) = trials.next()?;
+            let mut outcomes = vec![outcome];
+            while let Some((_, outcome)) = trials.next_if(|(other, _)| *other == task) {
+                outcomes.push(outcome);
+            }
+            Some(TaskFigures::new(self.data.task(task), &outcomes))
+        })
     }
 
     /// Returns the statistics with the figures of each task, as in the job's result.json.
-    pub fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a> {
+    pub fn file<'a>(&'a self, statistics: &'a Statistics) -> StatisticsFile<'a, D> {
         let agent = |(number, (name, agent)): (usize, (&'a String, &'a AgentStatistics))| {
             (name.as_str(), AgentFile { agent, by_task: Tasks { report: self, agent: number } })
         };
@@ -176,54 +244,50 @@ impl Report {
     /// Returns a thousand, or less for a large number of tasks.
     fn resamples(&self) -> u64 {
         const MOST_DRAWS: u64 = 20_000_000;
-        let clusters = (self.agents.len() * self.tasks.len()).max(1) as u64;
+        let clusters = (self.data.agents().count() * self.data.tasks()).max(1) as u64;
         (MOST_DRAWS / clusters).clamp(200, 1_000)
     }
 
-    fn trials_of(&self, agent: usize) -> &[ReportTrial] {
-        let start = self.trials.partition_point(|trial| (trial.agent as usize) < agent);
-        let end = self.trials.partition_point(|trial| trial.agent as usize <= agent);
-        &self.trials[start..end]
-    }
-
     fn agent(&self, agent: usize, bootstrap: Resampling) -> AgentStatistics {
-        let trials = self.trials_of(agent);
         let mut all = Gather::default();
-        trials.iter().for_each(|trial| all.add(trial.task, &trial.outcome));
+        self.data.trials(agent).for_each(|(task, outcome)| all.add(task, &outcome));
         let figures = all.finish(CONFIDENCE, bootstrap);
         // One kind of group at a time, to limit the memory.
-        let by = |part: fn(&ReportTask) -> Option<&str>| {
-            let mut parts: IndexMap<&str, Gather> = IndexMap::new();
-            for trial in trials {
-                if let Some(part) = part(&self.tasks[trial.task as usize]) {
-                    parts.entry(part).or_default().add(trial.task, &trial.outcome);
+        let by = |part: fn(ReportTask<'_>) -> Option<Cow<'_, str>>| {
+            let mut parts: IndexMap<String, Gather> = IndexMap::new();
+            for (task, outcome) in self.data.trials(agent) {
+                if let Some(part) = part(self.data.task(task)) {
+                    match parts.get_mut(&*part) {
+                        Some(known) => known.add(task, &outcome),
+                        None => parts.entry(part.into_owned()).or_default().add(task, &outcome),
+                    }
                 }
                 if parts.len() > MOST_PARTS {
                     return IndexMap::new();
                 }
             }
             let alone = parts.len() == 1;
-            let finish = |(name, part): (&str, Gather)| {
+            let finish = |(name, part): (String, Gather)| {
                 let figures = match alone && part.trials() == figures.trials {
                     true => figures.clone(),
                     false => part.finish(CONFIDENCE, bootstrap),
                 };
-                (name.to_owned(), figures)
+                (name, figures)
             };
             parts.into_iter().map(finish).collect()
         };
         AgentStatistics {
-            datasets: by(|task| Some(&task.dataset)),
-            categories: by(|task| task.category.as_deref()),
-            difficulties: by(|task| task.difficulty.as_deref()),
+            datasets: by(|task| Some(task.dataset)),
+            categories: by(|task| task.category),
+            difficulties: by(|task| task.difficulty),
             figures,
         }
     }
 }
 
 impl<'a> TaskFigures<'a> {
-    fn new(task: &'a ReportTask, trials: &[ReportTrial]) -> Self {
-        let outcomes = || trials.iter().map(|trial| &trial.outcome);
+    fn new(task: ReportTask<'a>, trials: &[TrialSummary]) -> Self {
+        let outcomes = || trials.iter();
         let count = |standing| outcomes().filter(|trial| trial.standing == standing).count() as u64;
         let finished = || outcomes().filter(|trial| trial.standing != Standing::Skipped);
         let failed = count(Standing::Failed);
@@ -234,10 +298,10 @@ impl<'a> TaskFigures<'a> {
         let rewards: Moments = scored.filter_map(|trial| trial.reward).collect();
         let counted_failures = counted.count() - rewards.count();
         Self {
-            task_name: &task.name,
-            dataset_name: &task.dataset,
-            category: task.category.as_deref(),
-            difficulty: task.difficulty.as_deref(),
+            task_name: task.name,
+            dataset_name: task.dataset,
+            category: task.category,
+            difficulty: task.difficulty,
             trials: trials.len() as u64,
             completed: count(Standing::Completed),
             failed,
@@ -270,26 +334,28 @@ impl TaskScores {
 
 /// The statistics in a file. The figures of tasks are computed while they are written.
 #[derive(Debug, Serialize)]
-pub struct StatisticsFile<'a> {
+#[serde(bound = "D: ReportData")]
+pub struct StatisticsFile<'a, D> {
     confidence: f64,
     bootstrap: Resampling,
-    agents: IndexMap<&'a str, AgentFile<'a>>,
+    agents: IndexMap<&'a str, AgentFile<'a, D>>,
 }
 
 #[derive(Debug, Serialize)]
-struct AgentFile<'a> {
+#[serde(bound = "D: ReportData")]
+struct AgentFile<'a, D> {
     #[serde(flatten)]
     agent: &'a AgentStatistics,
-    by_task: Tasks<'a>,
+    by_task: Tasks<'a, D>,
 }
 
 #[derive(Debug)]
-struct Tasks<'a> {
-    report: &'a Report,
+struct Tasks<'a, D> {
+    report: &'a Report<D>,
     agent: usize,
 }
 
-impl Serialize for Tasks<'_> {
+impl<D: ReportData> Serialize for Tasks<'_, D> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut sequence = serializer.serialize_seq(None)?;
         for task in self.report.tasks(self.agent) {
@@ -306,9 +372,9 @@ mod tests {
     use super::*;
     use rollout_core::result::ErrorType;
 
-    fn task(name: &str, category: Option<&str>) -> ReportTask {
-        let category = category.map(str::to_owned);
-        ReportTask { dataset: "set".into(), name: name.into(), category, difficulty: None }
+    fn task(name: &str, category: Option<&str>) -> ReportTask<'static> {
+        let (name, category) = (name.to_owned().into(), category.map(|text| text.to_owned().into()));
+        ReportTask { dataset: "set".into(), name, category, difficulty: None }
     }
 
     fn trial(agent: u32, task: u32, reward: Option<f64>, standing: Standing) -> ReportTrial {

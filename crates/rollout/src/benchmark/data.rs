@@ -11,7 +11,7 @@
 //! ```
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     fmt,
     fs::File,
     io::{self, BufRead, BufReader},
@@ -363,8 +363,8 @@ struct Gathered<'t> {
     count: u64,
     /// Why a question could not be taken.
     failed: Option<io::Error>,
-    /// Where each id was seen first.
-    seen: HashMap<String, usize>,
+    /// Where each id was seen first, by its hash: a million ids take less memory so.
+    seen: HashMap<[u8; 16], usize>,
     problems: Vec<Problem>,
     more: usize,
 }
@@ -376,9 +376,9 @@ impl<'t> Gathered<'t> {
 
     fn take(&mut self, row: usize, item: Result<BenchmarkItem, String>) {
         let message = match item {
-            Ok(item) => match self.seen.get(&item.id) {
-                None => {
-                    self.seen.insert(item.id.clone(), row);
+            Ok(item) => match self.seen.entry(id_hash(&item.id)) {
+                Entry::Vacant(new) => {
+                    new.insert(row);
                     self.count += 1;
                     // What is wrong with a file is still found, though nothing is made of it any more.
                     if self.failed.is_none() && self.problems.is_empty() {
@@ -386,7 +386,9 @@ impl<'t> Gathered<'t> {
                     }
                     return;
                 }
-                Some(first) => format!("the id {:?} is that of {} {first} too", excerpt(&item.id), self.unit),
+                Entry::Occupied(first) => {
+                    format!("the id {:?} is that of {} {} too", excerpt(&item.id), self.unit, first.get())
+                }
             },
             Err(message) => message,
         };
@@ -408,6 +410,11 @@ impl<'t> Gathered<'t> {
             None => Ok(count),
         }
     }
+}
+
+/// A hash of an id that no other id has.
+fn id_hash(id: &str) -> [u8; 16] {
+    *Sha256::digest(id).first_chunk().expect("the hash has 32 bytes")
 }
 
 /// Reads a list entry by entry, so that it is never in memory whole.

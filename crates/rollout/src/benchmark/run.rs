@@ -341,7 +341,7 @@ fn questions(config: &RolloutConfig) -> Result<Questions, DataError> {
     let count = each_question(config, |place, item| {
         let (task, about) = (item.task_name(), records.about(&item));
         seeds.add(&item);
-        writer.push(&item.input(place, Arc::clone(&system), name.as_str()), Some(task), Some(&about))
+        writer.push(&item.input(place, Arc::clone(&system), name.as_str()), Some(&task), Some(&about))
     })?;
     let examples = writer.finish().map_err(DataError::Store)?;
     Ok(Questions { examples, seeds: seeds.finish(config), count })

@@ -161,7 +161,7 @@ impl Job {
         let result = tokio::task::spawn_blocking(move || {
             let averages: Vec<_> = sections
                 .iter()
-                .map(|section| (section.metadata_file(), section.metadata(&plan, seconds)))
+                .map(|section| (section.metadata_file(), section.metadata(&plan, &rows, seconds)))
                 .collect();
             let tidied = || -> Result<(), JobError> {
                 if sections.have_old_rows() {
@@ -337,7 +337,7 @@ impl Dispatcher {
         };
         tracing::info!(trial = %id, "trial starts");
         let handle = match &task.work {
-            Work::Container { task, verifier_env, .. } => {
+            Work::Container(work) => {
                 let dir =
                     self.dir.as_ref().expect("only plans without containers are run without a directory");
                 let trial = Trial {
@@ -346,8 +346,8 @@ impl Dispatcher {
                     config: Arc::clone(plan.config()),
                     agent: Arc::clone(agent.config.as_ref().expect("plans with containers have a job file")),
                     model: agent.model.clone(),
-                    task: task.clone(),
-                    verifier_env: Arc::clone(verifier_env),
+                    task: work.task.clone(),
+                    verifier_env: Arc::clone(&work.verifier_env),
                     provider: Arc::clone(&self.provider),
                     installs: Arc::clone(&self.installs),
                     dir: dir.trial(&id),
@@ -357,7 +357,8 @@ impl Dispatcher {
                 };
                 self.running.spawn(async { End::Trial(trial::run(trial).await) })
             }
-            Work::Example { rollouts, .. } => {
+            Work::Example { set, .. } => {
+                let rollouts = &set.rollouts;
                 let Some(model) = &agent.model else {
                     self.tell(Event::TrialStarted { index, trial: id });
                     self.hand_over(vec![Finished::new(index, no_model(&plan, index))], recorder);
@@ -484,7 +485,7 @@ impl Dispatcher {
     fn hand_over(&mut self, mut finished: Vec<Finished>, recorder: &Recorder) {
         if !finished.is_empty() {
             for trial in &mut finished {
-                let threshold = self.plan.parts(trial.index).1.pass_threshold;
+                let threshold = self.plan.parts(trial.index).1.pass_threshold();
                 Arc::make_mut(&mut trial.result).pass_threshold = threshold;
                 if !trial.is_rescored {
                     self.stop_early(trial.index, &trial.result);
@@ -541,8 +542,8 @@ impl Dispatcher {
         }
         if let (Some(collector), false) = (&mut self.collector, outputs.is_empty()) {
             let section = self.sections.get(0);
-            let metadata =
-                || section.so_far(&self.plan, self.earlier_seconds + self.clock.elapsed().as_secs_f64());
+            let seconds = || self.earlier_seconds + self.clock.elapsed().as_secs_f64();
+            let metadata = || section.so_far(&self.plan, &self.rows, seconds());
             collector.group(outputs, &metadata).await;
         }
     }
@@ -571,7 +572,7 @@ impl Dispatcher {
             self.metadata_at = Some(now);
             section.stale = false;
             if let Some(path) = section.metadata_file() {
-                recorder.metadata(path, section.so_far(&self.plan, seconds));
+                recorder.metadata(path, section.so_far(&self.plan, &self.rows, seconds));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Rows of earlier runs whose groups get further members in this one: they are scored with them.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     io,
     path::PathBuf,
 };
@@ -42,23 +42,24 @@ struct Key {
 }
 
 impl EarlierRows {
-    /// Finds the rows of groups of which some members are to be run and others are done. `tries` are those of the
-    /// trials that took more than one.
+    /// Finds the rows of groups of which some members are to be run, in the order of the plan, and others are done.
+    /// `tries` are those of the trials that took more than one.
     pub(super) fn find(
         plan: &Plan,
         sections: &Sections,
         todo: &[TrialIndex],
         tries: &HashMap<TrialIndex, u32>,
     ) -> Result<Self, JobError> {
-        let group = |index: TrialIndex| {
+        // Whether something is to be done of the group of a trial.
+        let is_open = |index: TrialIndex| {
             let (agent, task, _) = plan.place(index);
-            (agent, task)
+            let first = plan.index(agent, task, 1);
+            let last = plan.index(agent, task, plan.tasks[task].attempts);
+            todo.get(todo.partition_point(|other| *other < first)).is_some_and(|next| *next <= last)
         };
-        let todo_set: HashSet<_> = todo.iter().copied().collect();
-        let open: HashSet<_> = todo.iter().map(|index| group(*index)).collect();
         let mut found = Self::default();
         for section in sections.iter().filter(|section| section.scores_groups()) {
-            let wanted = |index: TrialIndex| open.contains(&group(index)) && !todo_set.contains(&index);
+            let wanted = |index: TrialIndex| is_open(index) && todo.binary_search(&index).is_err();
             if !section.trials().any(wanted) {
                 continue;
             }
@@ -68,7 +69,7 @@ impl EarlierRows {
             let mut lines = Lines::open(&file.path).map_err(failed)?;
             while let Some(line) = lines.next_line().map_err(failed)? {
                 let Ok(Key { example_id, attempt }) = serde_json::from_slice(line.bytes) else { continue };
-                let Some(&task) = by_id.get(&example_id) else { continue };
+                let Some(task) = by_id.task(example_id) else { continue };
                 if !(1..=plan.tasks[task].attempts).contains(&attempt) {
                     continue;
                 }

@@ -57,38 +57,57 @@ pub struct ExampleWriter {
     /// How long the file is.
     length: u64,
     stored: Vec<Stored>,
-    names: Vec<TaskName>,
+    /// The names of the tasks, one after the other.
+    names: String,
     texts: IndexSet<Box<str>>,
 }
 
-/// What is in memory of an example.
+/// What is in memory of an example. There may be a million of them, so it is small.
 #[derive(Debug, Clone, Copy)]
 struct Stored {
     example_id: u64,
+    /// Where its hash is, and its JSON after it.
     offset: u64,
+    /// How long its JSON is.
     length: u32,
+    /// Where its name is.
+    name: u32,
     /// The numbers of texts that many examples share; 0 is none.
     category: u32,
     difficulty: u32,
     tools: u32,
+    name_length: u8,
     has_about: bool,
-    hash: [u8; 32],
+    /// Whether all inputs of its number are as the first of them.
+    is_uniform: bool,
 }
+
+/// The hash of an input.
+type Digest = [u8; DIGEST_BYTES];
+
+const DIGEST_BYTES: usize = 32;
 
 impl ExampleWriter {
     /// Adds an example, with what is recorded of it when the job is planned. Its number is the name of its task, unless
-    /// it has one of its own, as either all have or none. Blocks while it writes, to the system's directory for temporary
-    /// files.
+    /// it has one of its own. Blocks while it writes, to the system's directory for temporary files.
     pub fn push(
         &mut self,
         input: &RolloutInput,
-        name: Option<TaskName>,
+        name: Option<&TaskName>,
         about: Option<&TaskAbout>,
     ) -> io::Result<()> {
         let RolloutInput { prompt, example_id, task, answer, info, extra } = input;
+        let offset = self.length + self.buffer.len() as u64;
+        let digest: Digest = dataset::content_digest(std::slice::from_ref(input));
+        self.buffer.extend_from_slice(&digest);
         let start = self.buffer.len();
         serde_json::to_writer(&mut self.buffer, &(prompt, example_id, task, answer, info, extra, about))?;
         let length = self.buffer.len() - start;
+        let before = self.names.len();
+        match name {
+            Some(name) => self.names.push_str(name.as_str()),
+            None => self.names.push_str(&example_id.to_string()),
+        }
         let said = |key: &str| {
             let info = info.as_ref()?;
             // What the lines of a benchmark say beside the question is one level deeper.
@@ -98,16 +117,17 @@ impl ExampleWriter {
         let tools = info.as_ref().and_then(|info| info.get("tool_defs")).filter(|defs| !defs.is_null());
         let stored = Stored {
             example_id: *example_id,
-            offset: self.length + start as u64,
+            offset,
             length: u32::try_from(length).map_err(|_| io::Error::other("an example is larger than 4 GiB"))?,
+            name: u32::try_from(before).map_err(|_| io::Error::other("the names are larger than 4 GiB"))?,
             category: number(&mut self.texts, label("category")),
             difficulty: number(&mut self.texts, label("difficulty")),
             tools: number(&mut self.texts, tools.map(Value::to_string).as_deref()),
+            name_length: u8::try_from(self.names.len() - before).expect("a name has at most 200 bytes"),
             has_about: about.is_some(),
-            hash: dataset::content_digest(std::slice::from_ref(input)),
+            is_uniform: true,
         };
         self.stored.push(stored);
-        self.names.extend(name);
         if self.buffer.len() > MOST_IN_MEMORY {
             self.flush()?;
         }
@@ -126,7 +146,7 @@ impl ExampleWriter {
         Ok(())
     }
 
-    /// Brings the examples into an order that depends on the seed alone. For those without names.
+    /// Brings the examples into an order that depends on the seed alone.
     pub fn shuffle(&mut self, seed: u64) {
         dataset::shuffle(&mut self.stored, seed);
     }
@@ -134,7 +154,6 @@ impl ExampleWriter {
     /// Keeps so many of the examples, from the first on.
     pub fn truncate(&mut self, count: usize) {
         self.stored.truncate(count);
-        self.names.truncate(count);
     }
 
     /// The examples, in the order in which their numbers first come.
@@ -155,6 +174,16 @@ impl ExampleWriter {
             stored.sort_by_key(|stored| first[&stored.example_id]);
         }
         stored.shrink_to_fit();
+        for inputs in stored.chunk_by_mut(|one, next| one.example_id == next.example_id) {
+            if let [first, others @ ..] = inputs
+                && !others.is_empty()
+            {
+                let digest = text.digest(first)?;
+                for other in others {
+                    first.is_uniform &= text.digest(other)? == digest;
+                }
+            }
+        }
         Ok(StoredExamples { text, stored, names, texts })
     }
 }
@@ -171,15 +200,31 @@ fn number(texts: &mut IndexSet<Box<str>>, text: Option<&str>) -> u32 {
 pub struct StoredExamples {
     text: Text,
     stored: Vec<Stored>,
-    names: Vec<TaskName>,
+    names: String,
     texts: IndexSet<Box<str>>,
 }
 
-/// Where the examples are, each as JSON.
+/// Where the examples are, each as its hash and its JSON.
 #[derive(Debug)]
 enum Text {
     InMemory(Vec<u8>),
     OnDisk(File),
+}
+
+impl Text {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::InMemory(all) => bytes.copy_from_slice(&all[offset as usize..][..bytes.len()]),
+            Self::OnDisk(file) => file.read_exact_at(bytes, offset)?,
+        }
+        Ok(())
+    }
+
+    fn digest(&self, stored: &Stored) -> io::Result<Digest> {
+        let mut digest = Digest::default();
+        self.read(stored.offset, &mut digest)?;
+        Ok(digest)
+    }
 }
 
 /// The inputs of one task: their places among those that are stored.
@@ -229,14 +274,9 @@ impl StoredExamples {
 
     fn parse<T: DeserializeOwned>(&self, place: u32) -> io::Result<T> {
         let Stored { offset, length, .. } = self.stored[place as usize];
-        Ok(match &self.text {
-            Text::InMemory(all) => serde_json::from_slice(&all[offset as usize..][..length as usize])?,
-            Text::OnDisk(file) => {
-                let mut text = vec![0; length as usize];
-                file.read_exact_at(&mut text, offset)?;
-                serde_json::from_slice(&text)?
-            }
-        })
+        let mut text = vec![0; length as usize];
+        self.text.read(offset + DIGEST_BYTES as u64, &mut text)?;
+        Ok(serde_json::from_slice(&text)?)
     }
 
     /// The places of the inputs of each example, and how often the example comes. Inputs that are the same have one
@@ -245,17 +285,16 @@ impl StoredExamples {
         let mut start = 0;
         self.stored.chunk_by(|one, next| one.example_id == next.example_id).map(move |inputs| {
             let count = inputs.len() as u32;
-            let same = inputs.iter().all(|input| input.hash == inputs[0].hash);
-            let places = start..start + if same { 1 } else { count };
+            let places = start..start + if inputs[0].is_uniform { 1 } else { count };
             start += count;
             (places, count)
         })
     }
 
     /// The name of a task.
-    pub(super) fn name(&self, task: usize, places: &InputPlaces) -> TaskName {
-        let number = || TaskName::new(self.example_id(places).to_string()).expect("a number is a name");
-        self.names.get(task).cloned().unwrap_or_else(number)
+    pub(super) fn name(&self, places: &InputPlaces) -> &str {
+        let Stored { name, name_length, .. } = self.first(places);
+        &self.names[*name as usize..][..usize::from(*name_length)]
     }
 
     /// The number of an example.
@@ -266,7 +305,7 @@ impl StoredExamples {
     /// The hash of what the rollouts of an example start from. Blocks while it reads.
     pub(super) fn content_hash(&self, places: &InputPlaces) -> io::Result<String> {
         if places.len() == 1 {
-            return Ok(dataset::hash_text(&self.first(places).hash));
+            return Ok(dataset::hash_text(&self.text.digest(self.first(places))?));
         }
         let inputs: Vec<_> = places.clone().map(|place| self.read(place)).collect::<io::Result<_>>()?;
         Ok(dataset::hash_text(&dataset::content_digest(&inputs)))
@@ -351,7 +390,31 @@ mod tests {
         assert_eq!(tasks, [(0..2, 2), (2..3, 2)]);
         let hash = set.examples.content_hash(&tasks[0].0).unwrap();
         assert_eq!(hash, dataset::content_hash(&[inputs[0].clone(), inputs[2].clone()]));
-        assert_eq!(set.examples.name(0, &tasks[0].0).as_str(), "7");
+        assert_eq!(set.examples.name(&tasks[0].0), "7");
+    }
+
+    #[test]
+    fn an_example_keeps_its_name_in_any_order() {
+        let mut writer = ExampleWriter::default();
+        for example_id in 0..20 {
+            let name = (example_id % 2 == 0).then(|| TaskName::new(format!("even {example_id}")).unwrap());
+            let input = RolloutInput { example_id, ..RolloutInput::default() };
+            writer.push(&input, name.as_ref(), None).unwrap();
+        }
+        writer.shuffle(3);
+        let stored = writer.finish().unwrap();
+        for (places, _) in stored.tasks() {
+            let expected = match stored.example_id(&places) {
+                even if even % 2 == 0 => format!("even {even}"),
+                odd => odd.to_string(),
+            };
+            assert_eq!(stored.name(&places), expected);
+        }
+    }
+
+    #[test]
+    fn a_million_tasks_of_a_plan_take_less_than_seventy_megabytes() {
+        assert!(size_of::<Stored>() + size_of::<crate::job::PlanTask>() <= 64);
     }
 
     #[test]

@@ -56,8 +56,8 @@ impl Journaled {
     ) -> impl Iterator<Item = io::Result<Cow<'a, TaskAbout>>> + 'a {
         let of_containers = self.containers.iter().filter_map(|(_, about)| about.as_ref());
         let of_examples = plan.tasks().iter().filter_map(|task| match &task.work {
-            Work::Example { examples, inputs, .. } => examples.about(inputs).transpose(),
-            Work::Container { .. } => None,
+            Work::Example { set, inputs } => set.examples.about(inputs).transpose(),
+            Work::Container(_) => None,
         });
         of_containers
             .map(|about| Ok(Cow::Borrowed(about)))
@@ -67,8 +67,8 @@ impl Journaled {
     /// How many of the tasks something is recorded of.
     pub(super) fn recorded(&self, plan: &Plan) -> usize {
         let has_about = |task: &&PlanTask| match &task.work {
-            Work::Example { examples, inputs, .. } => examples.has_about(inputs),
-            Work::Container { .. } => false,
+            Work::Example { set, inputs } => set.examples.has_about(inputs),
+            Work::Container(_) => false,
         };
         let containers = self.containers.iter().filter(|(_, about)| about.is_some());
         containers.count() + plan.tasks().iter().filter(has_about).count()
@@ -89,5 +89,5 @@ impl Journaled {
 }
 
 fn is_container(task: &PlanTask) -> bool {
-    matches!(task.work, Work::Container { .. })
+    matches!(task.work, Work::Container(_))
 }

@@ -11,6 +11,7 @@ mod examples;
 mod growth;
 mod history;
 mod journaled;
+mod known_tasks;
 mod moved_rows;
 mod no_provider;
 mod not_run;
@@ -40,7 +41,7 @@ pub use difference::ConfigDifference;
 pub use examples::{ExampleSet, ExampleWriter, StoredExamples};
 pub use no_provider::NoProvider;
 pub use plan::{Plan, PlanAgent, PlanError, Selection};
-pub use planned::{PlanDataset, PlanTask, Work};
+pub use planned::{ContainerWork, PlanDataset, PlanTask, Work};
 pub use resume::{Rerun, Resumable, ResumeError};
 
 use self::{
@@ -238,7 +239,7 @@ impl Job {
         let journaled = Journaled::read(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let provider_name = provider.name().to_owned();
         let for_disk = Arc::clone(&plan);
-        let (store, name, sections) = tokio::task::spawn_blocking(move || {
+        let (store, name, sections, rows) = tokio::task::spawn_blocking(move || {
             let dir = make(&for_disk)?;
             let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             atomic::write_json(&dir.config(), &for_disk.loaded().copy())?;
@@ -250,12 +251,12 @@ impl Job {
             let tasks = journaled.tasks(&for_disk).map(|task| task.map_err(JobError::Tasks));
             let journal = Journal::create(&dir.journal(), header, tasks)?;
             let sections = Sections::new(&for_disk, Some(dir.path()));
-            sections.prepare(&for_disk)?;
-            Ok::<_, JobError>((Store { dir, journal, task_hashes }, name, sections))
+            let rows = Rows::new(for_disk.len());
+            sections.prepare(&for_disk, &rows)?;
+            Ok::<_, JobError>((Store { dir, journal, task_hashes }, name, sections, rows))
         })
         .await
         .map_err(|error| JobError::Tasks(io::Error::other(error)))??;
-        let rows = Rows::new(plan.len());
         let todo = plan.indexes().collect();
         Ok(Self {
             plan,

@@ -6,15 +6,15 @@
 
 use std::{fs, io, path::Path};
 
-use super::JobError;
+use super::{JobError, Plan, PlanTask};
 use rollout_record::{journal::Header, layout::JobDir, rows};
 
 /// What a pair of agent and dataset has beside the journal.
 const FILES: [&str; 2] = [rows::OUTPUTS, rows::METADATA];
 
 /// Gives rows in the job's own directory a name at the place where the larger job looks for them.
-pub(super) fn link(dir: &JobDir, before: &Header, now: Option<&Header>) -> Result<(), JobError> {
-    let (Some((agent, dataset)), Some(now)) = (only_pair(before), now) else { return Ok(()) };
+pub(super) fn link(dir: &JobDir, before: &Header, now: &Header) -> Result<(), JobError> {
+    let Some((agent, dataset)) = only_pair(before) else { return Ok(()) };
     if only_pair(now).is_some() {
         return Ok(());
     }
@@ -29,8 +29,10 @@ pub(super) fn link(dir: &JobDir, before: &Header, now: Option<&Header>) -> Resul
 }
 
 /// Takes the first name from rows that have a second one.
-pub(super) fn remove_from_root(dir: &JobDir, now: &Header) -> Result<(), JobError> {
-    if only_pair(now).is_some() {
+pub(super) fn remove_from_root(dir: &JobDir, plan: &Plan) -> Result<(), JobError> {
+    let mut datasets = plan.tasks.iter().map(PlanTask::dataset);
+    let first = datasets.next();
+    if plan.agents.len() == 1 && datasets.all(|dataset| Some(dataset) == first) {
         return Ok(());
     }
     for path in FILES.map(|file| dir.path().join(file)) {

@@ -163,21 +163,17 @@ impl Plan {
                 all.push(planned(dataset, &config, vars, &mut pins));
             }
         }
-        let names = || all.iter().flatten().map(|task| task.name.as_str());
+        let names = || all.iter().flatten().map(PlanTask::name);
         check("task", &selection.tasks, names())?;
         let available = listed(names());
-        let size = |tasks: &Vec<PlanTask>| Some((tasks.first()?.dataset.to_string(), tasks.len() as u64));
+        let size = |tasks: &Vec<PlanTask>| Some((tasks.first()?.dataset().to_string(), tasks.len() as u64));
         let dataset_sizes = all.iter().filter_map(size).collect();
         let mut tasks = Vec::new();
-        for dataset in all {
-            let wanted = dataset.into_iter().filter(|task| selects(&selection.tasks, task.name.as_str()));
-            let mut seen = HashSet::new();
-            for task in wanted.take(selection.limit.unwrap_or(usize::MAX)) {
-                if !seen.insert(task.name.clone()) {
-                    return Err(PlanError::DuplicateTask { dataset: task.dataset, task: task.name });
-                }
-                tasks.push(task);
-            }
+        for mut dataset in all {
+            dataset.retain(|task| selects(&selection.tasks, task.name()));
+            dataset.truncate(selection.limit.unwrap_or(usize::MAX));
+            check_names(&dataset)?;
+            tasks.append(&mut dataset);
         }
         if tasks.is_empty() {
             return Err(PlanError::Empty { available });
@@ -233,7 +229,7 @@ impl Plan {
     /// Says how the questions of a benchmark were chosen among all of them.
     pub(crate) fn selected(&mut self, selection: Option<TaskSelection>, questions: u64) {
         if let Some(task) = self.tasks.first() {
-            self.dataset_sizes.insert(task.dataset.to_string(), questions);
+            self.dataset_sizes.insert(task.dataset().to_string(), questions);
         }
         self.selection = selection;
     }
@@ -248,7 +244,7 @@ impl Plan {
     pub(super) fn kind(&self) -> JobKind {
         let first = self.tasks.first().map(|task| &task.work);
         match first {
-            Some(Work::Example { rollouts, .. }) if rollouts.results.is_some() => JobKind::Benchmark,
+            Some(Work::Example { set, .. }) if set.rollouts.results.is_some() => JobKind::Benchmark,
             _ => JobKind::Job,
         }
     }
@@ -292,7 +288,8 @@ impl Plan {
     /// Which trial is at a place.
     pub fn trial(&self, index: TrialIndex) -> TrialId {
         let (agent, task, attempt) = self.parts(index);
-        TrialId { agent: agent.name.clone(), dataset: task.dataset.clone(), task: task.name.clone(), attempt }
+        let (agent, dataset) = (agent.name.clone(), task.dataset().clone());
+        TrialId { agent, dataset, task: task.task_name(), attempt }
     }
 
     /// The parts of the trial at a place.
@@ -308,15 +305,13 @@ impl Plan {
     /// Where the trial is a container.
     pub(super) async fn input(&self, index: TrialIndex) -> io::Result<RolloutInput> {
         let (_, task, attempt) = self.parts(index);
-        let Work::Example { examples, inputs, .. } = &task.work else {
-            unreachable!("only examples have inputs")
-        };
+        let Work::Example { set, inputs } = &task.work else { unreachable!("only examples have inputs") };
         let place = (inputs.start + attempt - 1).min(inputs.end - 1);
-        if examples.is_on_disk() {
-            let examples = Arc::clone(examples);
+        if set.examples.is_on_disk() {
+            let examples = Arc::clone(&set.examples);
             return blocking(move || examples.read(place)).await;
         }
-        examples.read(place)
+        set.examples.read(place)
     }
 
     /// The numbers of agent and task of the trial at a place, and its attempt.
@@ -381,6 +376,17 @@ fn check_size(agents: usize, tasks: &[PlanTask]) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// Refuses two tasks of one name in a dataset.
+fn check_names(tasks: &[PlanTask]) -> Result<(), PlanError> {
+    let mut seen = HashSet::new();
+    match tasks.iter().find(|task| !seen.insert(task.name())) {
+        None => Ok(()),
+        Some(task) => {
+            Err(PlanError::DuplicateTask { dataset: task.dataset().clone(), task: task.task_name() })
+        }
+    }
+}
+
 fn offsets(tasks: &[PlanTask]) -> Vec<u64> {
     let mut offsets = Vec::with_capacity(tasks.len() + 1);
     let mut sum = 0;
@@ -394,7 +400,7 @@ fn offsets(tasks: &[PlanTask]) -> Vec<u64> {
 
 fn redactor(loaded: &LoadedJob, tasks: &[PlanTask]) -> Redactor {
     let envs = tasks.iter().filter_map(|task| match &task.work {
-        Work::Container { verifier_env, .. } => Some(verifier_env),
+        Work::Container(work) => Some(&work.verifier_env),
         Work::Example { .. } => None,
     });
     let of_tasks = envs.flat_map(|env| env.values()).filter(|value| value.secret);

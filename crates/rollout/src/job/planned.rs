@@ -4,10 +4,9 @@ use std::{io, sync::Arc};
 
 use serde_json::Value;
 
-use super::examples::{ExampleSet, InputPlaces, StoredExamples};
+use super::examples::{ExampleSet, InputPlaces};
 use crate::{
     config::{Env, JobConfig, TaskConfig, env_value},
-    rollouts::Rollouts,
     task::{Dataset, Pins, Task, TaskProblem},
     trial::Timeouts,
 };
@@ -50,17 +49,11 @@ impl PlanDataset {
     }
 }
 
-/// A task of a plan.
+/// A task of a plan. There may be a million of them: what many share, they share.
 #[derive(Debug)]
 pub struct PlanTask {
-    /// Its dataset.
-    pub dataset: DatasetName,
-    /// Its name.
-    pub name: TaskName,
     /// How often each agent attempts it.
     pub attempts: u32,
-    /// The least reward that counts as solved.
-    pub pass_threshold: f64,
     /// What is to be done.
     pub work: Work,
 }
@@ -69,30 +62,72 @@ pub struct PlanTask {
 #[derive(Debug)]
 pub enum Work {
     /// A task in a container.
-    Container {
-        /// The task, or why it cannot be run.
-        task: Result<Arc<Task>, TaskProblem>,
-        /// Variables for its tests.
-        verifier_env: Arc<Env>,
-        /// Where a registry said that its files are.
-        source: Option<RecordedSource>,
-    },
+    Container(Box<ContainerWork>),
     /// An example for a model.
     Example {
-        /// Interaction, rubric and limits.
-        rollouts: Arc<Rollouts>,
-        /// The examples of its dataset.
-        examples: Arc<StoredExamples>,
+        /// The examples of its dataset, and how models are led through them.
+        set: Arc<ExampleSet>,
         /// What each attempt starts from; the last one serves all further attempts.
         inputs: InputPlaces,
     },
 }
 
+/// A task in a container.
+#[derive(Debug)]
+pub struct ContainerWork {
+    /// Its dataset.
+    pub dataset: DatasetName,
+    /// Its name.
+    pub name: TaskName,
+    /// The least reward that counts as solved.
+    pub pass_threshold: f64,
+    /// The task, or why it cannot be run.
+    pub task: Result<Arc<Task>, TaskProblem>,
+    /// Variables for its tests.
+    pub verifier_env: Arc<Env>,
+    /// Where a registry said that its files are.
+    pub source: Option<RecordedSource>,
+}
+
 impl PlanTask {
+    /// Its dataset.
+    pub fn dataset(&self) -> &DatasetName {
+        match &self.work {
+            Work::Container(work) => &work.dataset,
+            Work::Example { set, .. } => &set.name,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match &self.work {
+            Work::Container(work) => work.name.as_str(),
+            Work::Example { set, inputs } => set.examples.name(inputs),
+        }
+    }
+
+    /// Its name, to be kept.
+    pub(super) fn task_name(&self) -> TaskName {
+        match &self.work {
+            Work::Container(work) => work.name.clone(),
+            Work::Example { set, inputs } => {
+                TaskName::new(set.examples.name(inputs)).expect("numbers are names, and others were checked")
+            }
+        }
+    }
+
+    /// The least reward that counts as solved.
+    pub fn pass_threshold(&self) -> f64 {
+        match &self.work {
+            Work::Container(work) => work.pass_threshold,
+            Work::Example { set, .. } => set.rollouts.pass_threshold,
+        }
+    }
+
     /// The task, if it is a container and can be run.
     pub fn container(&self) -> Option<&Arc<Task>> {
         match &self.work {
-            Work::Container { task, .. } => task.as_ref().ok(),
+            Work::Container(work) => work.task.as_ref().ok(),
             Work::Example { .. } => None,
         }
     }
@@ -100,7 +135,7 @@ impl PlanTask {
     /// Why it cannot be run.
     pub fn problem(&self) -> Option<&TaskProblem> {
         match &self.work {
-            Work::Container { task, .. } => task.as_ref().err(),
+            Work::Container(work) => work.task.as_ref().err(),
             Work::Example { .. } => None,
         }
     }
@@ -108,16 +143,16 @@ impl PlanTask {
     /// The example that it is.
     pub(super) fn example_id(&self) -> Option<u64> {
         match &self.work {
-            Work::Container { .. } => None,
-            Work::Example { examples, inputs, .. } => Some(examples.example_id(inputs)),
+            Work::Container(_) => None,
+            Work::Example { set, inputs } => Some(set.examples.example_id(inputs)),
         }
     }
 
     /// The category and the difficulty that it says it has.
     pub(super) fn labels(&self) -> (Option<&str>, Option<&str>) {
         match &self.work {
-            Work::Container { task, .. } => {
-                let about = task.as_ref().ok().map(|task| &task.config.metadata);
+            Work::Container(work) => {
+                let about = work.task.as_ref().ok().map(|task| &task.config.metadata);
                 let label = |key: &str| {
                     // One level deeper is where some formats put them.
                     let said = about?.get(key).or_else(|| about?.get("metadata")?.get(key));
@@ -125,36 +160,32 @@ impl PlanTask {
                 };
                 (label("category"), label("difficulty"))
             }
-            Work::Example { examples, inputs, .. } => {
-                (examples.category(inputs), examples.difficulty(inputs))
-            }
+            Work::Example { set, inputs } => (set.examples.category(inputs), set.examples.difficulty(inputs)),
         }
     }
 
     /// The task as the journal holds it, and what `tasks.jsonl` holds of it.
     pub(super) fn journaled(&self, config: &JobConfig) -> io::Result<(PlannedTask, Option<TaskAbout>)> {
-        let (content_hash, about) = match &self.work {
-            Work::Container { task: Ok(task), .. } => {
-                let contents = task.contents()?;
-                let about = TaskAbout {
-                    name: self.name.to_string(),
-                    limits: Some(task_limits(config, &task.config)),
-                    ..task.about(self.dataset.as_str(), &contents)
-                };
-                (Some(contents.hash()), Some(about))
+        let (content_hash, about, source) = match &self.work {
+            Work::Container(work) => match &work.task {
+                Ok(task) => {
+                    let contents = task.contents()?;
+                    let about = TaskAbout {
+                        name: work.name.to_string(),
+                        limits: Some(task_limits(config, &task.config)),
+                        ..task.about(work.dataset.as_str(), &contents)
+                    };
+                    (Some(contents.hash()), Some(about), work.source.clone())
+                }
+                Err(_) => (None, None, work.source.clone()),
+            },
+            Work::Example { set, inputs } => {
+                (Some(set.examples.content_hash(inputs)?), set.examples.about(inputs)?, None)
             }
-            Work::Container { task: Err(_), .. } => (None, None),
-            Work::Example { examples, inputs, .. } => {
-                (Some(examples.content_hash(inputs)?), examples.about(inputs)?)
-            }
-        };
-        let source = match &self.work {
-            Work::Container { source, .. } => source.clone(),
-            Work::Example { .. } => None,
         };
         let task = PlannedTask {
-            dataset: self.dataset.to_string(),
-            name: self.name.to_string(),
+            dataset: self.dataset().to_string(),
+            name: self.name().to_owned(),
             content_hash,
             git_commit_id: self.container().and_then(|task| task.git_commit_id.clone()),
             example_id: self.example_id(),
@@ -190,29 +221,23 @@ pub(super) fn planned(
             }
             Err(_) => Arc::default(),
         };
-        tasks.push(PlanTask {
-            dataset: dataset.name.clone(),
-            name: entry.name,
-            attempts: config.n_attempts.get(),
-            pass_threshold,
-            work: Work::Container { task, verifier_env, source: entry.source },
-        });
+        let (dataset, name) = (dataset.name.clone(), entry.name);
+        let source = entry.source;
+        let work = ContainerWork { dataset, name, pass_threshold, task, verifier_env, source };
+        tasks.push(PlanTask { attempts: config.n_attempts.get(), work: Work::Container(Box::new(work)) });
     }
     tasks
 }
 
 /// A task for each example, in the order in which they first come.
 pub(super) fn planned_examples(set: ExampleSet, config: &JobConfig) -> Vec<PlanTask> {
-    let ExampleSet { name, rollouts, examples } = set;
-    let repeated = examples.tasks().any(|(_, count)| count > 1);
-    let task = |(number, (inputs, count))| PlanTask {
-        dataset: name.clone(),
-        name: examples.name(number, &inputs),
+    let set = Arc::new(set);
+    let repeated = set.examples.tasks().any(|(_, count)| count > 1);
+    let task = |(inputs, count)| PlanTask {
         attempts: if repeated { count } else { config.n_attempts.get() },
-        pass_threshold: rollouts.pass_threshold,
-        work: Work::Example { rollouts: Arc::clone(&rollouts), examples: Arc::clone(&examples), inputs },
+        work: Work::Example { set: Arc::clone(&set), inputs },
     };
-    examples.tasks().enumerate().map(task).collect()
+    set.examples.tasks().map(task).collect()
 }
 
 /// The task's variables, with the job's on top.

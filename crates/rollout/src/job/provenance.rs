@@ -43,11 +43,11 @@ impl Plan {
         let clean = |text: &str| self.redactor().text(text).into_owned();
         let mut seeds = Seeds::default();
         for task in &self.tasks {
-            if let Work::Example { rollouts, .. } = &task.work
-                && let Some(seed) = rollouts.shuffled.flatten()
-                && !seeds.shuffle.contains_key(task.dataset.as_str())
+            if let Work::Example { set, .. } = &task.work
+                && let Some(seed) = set.rollouts.shuffled.flatten()
+                && !seeds.shuffle.contains_key(set.name.as_str())
             {
-                seeds.shuffle.insert(task.dataset.to_string(), seed);
+                seeds.shuffle.insert(set.name.to_string(), seed);
             }
         }
         let models = self.agents.iter().filter_map(|agent| Some((&agent.name, agent.model.as_ref()?)));

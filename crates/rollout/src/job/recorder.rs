@@ -190,7 +190,7 @@ impl Disk<'_> {
 
     fn write_trial(&self, trial: &Finished) -> Result<(), JobError> {
         match self.plan.parts(trial.index).1.work {
-            Work::Container { .. } => {
+            Work::Container(_) => {
                 let dir = self.dir.trial(&self.plan.trial(trial.index));
                 write_trial(&dir, &TrialFile::new(self.plan, trial.index, &trial.result, &self.origin))
             }

@@ -1,7 +1,8 @@
 //! Picking up a job where it stopped.
 
 use std::{
-    collections::{HashMap, HashSet},
+    cell::OnceCell,
+    collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,12 +11,13 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, PlanAgent, Store, difference,
+    ConfigDifference, EarlierRows, History, Job, JobError, NoProvider, Plan, Store, difference,
+    dispatch::panicked,
     growth::{changes, other_than_provider},
     header,
     journaled::Journaled,
+    known_tasks::{Before, Growth, Places, is_of},
     moved_rows,
-    planned::PlanTask,
     provenance::Origin,
     recorder::restore_trial,
     saved_rows::SavedRows,
@@ -30,13 +32,13 @@ use rollout_core::{
     event::JobKind,
     name::{AgentName, TrialIndex},
     redact,
-    result::{TrialResult, TrialSummary},
+    result::TrialSummary,
 };
 use rollout_env::Provider;
 use rollout_record::{
     atomic,
     identity::EXPANDED,
-    journal::{self, Header, Journal, JournalEntry, JournalError, PlannedTask},
+    journal::{Header, Journal, JournalEntry, JournalError, PlanHeader, PlannedTask},
     layout::{JobDir, TrialDir},
     tasks,
 };
@@ -144,7 +146,7 @@ impl ResumeError {
 #[derive(Debug)]
 pub struct Resumable {
     dir: JobDir,
-    header: Header,
+    header: PlanHeader,
 }
 
 impl Resumable {
@@ -154,17 +156,17 @@ impl Resumable {
         if !dir.journal().is_file() {
             return Err(ResumeError::NotAJob(dir.path().to_owned()));
         }
-        let (header, _) = journal::read(&dir.journal(), |_| ()).map_err(ResumeError::Journal)?;
-        if let Some(masked) = header.overrides.iter().find(|text| text.contains(redact::MASK)) {
+        let header = PlanHeader::read(&dir.journal()).map_err(ResumeError::Journal)?;
+        if let Some(masked) = header.header().overrides.iter().find(|text| text.contains(redact::MASK)) {
             let key = masked.split('=').next().unwrap_or_default();
             return Err(ResumeError::SecretOverride(key.to_owned()));
         }
         Ok(Self { dir, header })
     }
 
-    /// What the job was when it was started.
+    /// What the job was when it was started. Of its tasks, those that are containers.
     pub fn header(&self) -> &Header {
-        &self.header
+        self.header.header()
     }
 
     /// Where its results are.
@@ -179,7 +181,7 @@ impl Resumable {
 
     /// The configuration of the job, as its journal has it, or config.json where an older version ran it.
     pub fn config(&self) -> Result<Value, JobError> {
-        if let Some(config) = &self.header.config {
+        if let Some(config) = &self.header().config {
             return Ok(config.clone());
         }
         let path = self.dir.config();
@@ -189,21 +191,21 @@ impl Resumable {
 
     /// What is known of the job's datasets. Registries are asked only where the job is to grow.
     pub fn resolved(&self, grows: bool) -> Resolved {
-        Resolved::of(&self.header, grows)
+        Resolved::of(self.header(), grows)
     }
 
     /// Refuses a configuration that would give other results, naming the differences.
     pub fn check_config(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
-        if loaded.hash == self.header.config_hash {
+        if loaded.hash == self.header().config_hash {
             return self.check_expanded(loaded);
         }
         let (before, after) = (hashed(&self.config().unwrap_or_default()), hashed(&loaded.record));
         let differences = difference::differences(&before, &after);
-        let differences: Vec<_> = other_than_provider(differences, &self.header.provider).collect();
+        let differences: Vec<_> = other_than_provider(differences, &self.header().provider).collect();
         if differences.is_empty() {
             return Ok(());
         }
-        if changes(&before, &after, &self.header.provider).is_empty() {
+        if changes(&before, &after, &self.header().provider).is_empty() {
             let (directory, file) = (self.dir.path().to_owned(), loaded.path.clone());
             return Err(ResumeError::Grown { directory, file, differences });
         }
@@ -224,7 +226,7 @@ impl Resumable {
     /// Refuses a configuration that changes what has run. It may have more agents, datasets and attempts.
     pub fn check_growth(&self, loaded: &LoadedJob) -> Result<(), ResumeError> {
         let (before, after) = (hashed(&self.config()?), hashed(&loaded.record));
-        match changes(&before, &after, &self.header.provider) {
+        match changes(&before, &after, &self.header().provider) {
             differences if differences.is_empty() => Ok(()),
             differences => Err(ResumeError::ConfigChanged(differences)),
         }
@@ -259,7 +261,7 @@ impl Resumable {
         rerun: &[Rerun],
         growth: Growth,
     ) -> Result<Job, ResumeError> {
-        let (recorded, given) = (&self.header.provider, provider.name());
+        let (recorded, given) = (&self.header().provider, provider.name());
         // Trials without containers can be joined by some that have them.
         if recorded != given && recorded != NoProvider.name() {
             return Err(ResumeError::OtherProvider { recorded: recorded.clone(), given: given.to_owned() });
@@ -278,18 +280,25 @@ impl Resumable {
         keep_outputs: bool,
     ) -> Result<Job, ResumeError> {
         let Self { dir, header: before } = self;
-        let plan = Arc::new(restrict(plan, &before, growth).map_err(ResumeError::TasksChanged)?);
+        let known = tokio::task::spawn_blocking(move || Before::new(before, plan, growth));
+        let (before, plan) = known.await.map_err(panicked)??;
+        let plan = Arc::new(plan);
         let journaled = Journaled::read(Arc::clone(&plan)).await.map_err(JobError::Tasks)?;
         let opened = tokio::task::spawn_blocking(move || {
-            let changed = changed(&before.tasks, journaled.tasks(&plan)).map_err(JobError::Tasks)?;
+            let changed = before.changed(&plan, &journaled)?;
             if !changed.is_empty() {
                 return Err(ResumeError::TasksChanged(changed));
             }
-            let now = grown(&plan, &before, provider.name(), &journaled).map_err(JobError::Tasks)?;
+            let now = match &before {
+                Before::Same(_) => None,
+                Before::Other(before) => grown(&plan, before, provider.name(), &journaled)?,
+            };
+            if let (Before::Other(before), Some(now)) = (&before, &now) {
+                moved_rows::link(&dir, before, now)?;
+            }
             let mut rows = Rows::new(plan.len());
-            let places = Places::new(&plan);
+            let places = OnceCell::new();
             let mut sections = Sections::new(&plan, Some(dir.path()));
-            moved_rows::link(&dir, &before, now.as_ref())?;
             let mut saved = SavedRows::read(&plan, sections.files(), keep_outputs, |index, result| {
                 rows.set(index, result);
                 sections.set(&plan, index, result);
@@ -302,17 +311,25 @@ impl Resumable {
             let mut origin = Origin { run: None, task_hashes: task_hashes.clone() };
             let mut journal = Journal::open(&dir.journal(), |entry| {
                 history.hear(&entry, &mut run);
-                let result = match entry {
-                    JournalEntry::Trial { result, .. } => result,
+                let (index, result) = match entry {
+                    JournalEntry::Trial { index, result } => (index, result),
                     JournalEntry::RunStarted { provenance, .. } => {
                         origin.run = provenance;
                         return;
                     }
                     JournalEntry::Job(_) | JournalEntry::RunEnded { .. } => return,
                 };
-                let Some(index) = places.of(&plan, &result) else { return };
+                let index = match is_of(&plan, index, &result) {
+                    true => index,
+                    // The job has grown since.
+                    false => match places.get_or_init(|| Places::new(&plan)).of(&plan, &result) {
+                        Some(index) => index,
+                        None => return,
+                    },
+                };
                 if sections.of(index).is_some() {
-                    if saved.hear(index, &result) {
+                    let reward = rows.get(&plan, index).and_then(|row| row.reward);
+                    if saved.hear(index, &result, reward) {
                         rows.set(index, &result);
                         if result.tries > 1 {
                             tries.insert(index, result.tries);
@@ -331,16 +348,19 @@ impl Resumable {
             for (index, (result, origin)) in missing {
                 restore_trial(&dir, &plan, index, &result, &origin)?;
             }
-            let header = now.as_ref().unwrap_or(&before);
-            if let Some(grown) = &now {
-                journal.push(&JournalEntry::Job(Box::new(grown.clone())));
+            let config = now.as_ref().unwrap_or(before.header()).config.clone();
+            let name = before.header().job_name.clone();
+            drop(before);
+            let has_grown = now.is_some();
+            if let Some(now) = now {
+                journal.push(&JournalEntry::Job(Box::new(now)));
                 // Before anything else of it: from here on the job is the larger one, whatever happens.
                 journal.sync().map_err(JobError::from)?;
             }
-            write_derived(&dir, &plan, header, &journaled)?;
-            moved_rows::remove_from_root(&dir, header)?;
+            write_derived(&dir, &plan, config.as_ref(), &journaled)?;
+            moved_rows::remove_from_root(&dir, &plan)?;
             sections.prepare_directories()?;
-            let mut is_whole = now.is_none() && !has_lost && !sections.have_old_rows();
+            let mut is_whole = !has_grown && !has_lost && !sections.have_old_rows();
             saved.missing(&plan, |index, result| {
                 is_whole = false;
                 journal.push(&JournalEntry::Trial { index, result: Arc::new(result) });
@@ -354,7 +374,7 @@ impl Resumable {
             let wanted = |index: &TrialIndex| {
                 let is_rollout = sections.of(*index).is_some();
                 let again = |row| rerun.iter().any(|rerun| rerun.wants(row, is_rollout, plan.kind()));
-                rows.get(*index).is_none_or(again)
+                rows.get(&plan, *index).is_none_or(again)
             };
             let todo: Vec<_> = plan.indexes().filter(wanted).collect();
             let settled_at = match is_whole && todo.is_empty() {
@@ -365,7 +385,7 @@ impl Resumable {
             Ok::<_, ResumeError>(Job {
                 plan,
                 provider,
-                name: before.job_name.into(),
+                name: name.into(),
                 store: Some(Store { dir, journal, task_hashes }),
                 sections,
                 rows,
@@ -380,17 +400,8 @@ impl Resumable {
                 provenance: None,
             })
         });
-        opened.await.map_err(|error| JobError::Tasks(std::io::Error::other(error)))?
+        opened.await.map_err(panicked)?
     }
-}
-
-/// Whether a job may have more tasks than it was started with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Growth {
-    /// It has those it was started with.
-    Refused,
-    /// New ones come after them.
-    Allowed,
 }
 
 /// Whether a trial's result is there. A crash of the machine can leave its file empty.
@@ -399,14 +410,20 @@ fn is_written(trial: &TrialDir) -> bool {
 }
 
 /// What the journal says of a job that has more than before; none if it has not.
-fn grown(plan: &Plan, before: &Header, provider: &str, journaled: &Journaled) -> io::Result<Option<Header>> {
-    let tasks = plan.tasks().iter().map(|task| (task.dataset.as_str(), task.name.as_str(), task.attempts));
+fn grown(
+    plan: &Plan,
+    before: &Header,
+    provider: &str,
+    journaled: &Journaled,
+) -> Result<Option<Header>, JobError> {
+    let tasks = plan.tasks().iter().map(|task| (task.dataset().as_str(), task.name(), task.attempts));
     let known =
         before.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str(), before.attempts_of(task)));
     if plan.agents().map(AgentName::as_str).eq(before.agents.iter().map(String::as_str)) && tasks.eq(known) {
         return Ok(None);
     }
-    let tasks: Vec<PlannedTask> = journaled.tasks(plan).collect::<io::Result<_>>()?;
+    let tasks: Vec<PlannedTask> =
+        journaled.tasks(plan).collect::<io::Result<_>>().map_err(JobError::Tasks)?;
     let mut now = header(plan, &before.job_name, before.directory.clone(), provider.to_owned(), tasks);
     let pins = std::mem::take(&mut now.pins);
     now.pins = before.pins.clone().into_iter().chain(pins).collect();
@@ -418,8 +435,13 @@ fn grown(plan: &Plan, before: &Header, provider: &str, journaled: &Journaled) ->
 }
 
 /// Writes what is made of the header, where a crash or an older version left it behind.
-fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, journaled: &Journaled) -> Result<(), JobError> {
-    if let Some(config) = &header.config {
+fn write_derived(
+    dir: &JobDir,
+    plan: &Plan,
+    config: Option<&Value>,
+    journaled: &Journaled,
+) -> Result<(), JobError> {
+    if let Some(config) = config {
         let there =
             fs::read(dir.config()).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
         if there.as_ref() != Some(config) {
@@ -432,108 +454,17 @@ fn write_derived(dir: &JobDir, plan: &Plan, header: &Header, journaled: &Journal
     Ok(())
 }
 
-/// The numbers of agents and tasks by their names: what the journal says of a trial is found by those, because a job
-/// that has grown has moved the places of its trials.
-struct Places<'p> {
-    agents: HashMap<&'p str, usize>,
-    tasks: HashMap<(&'p str, &'p str), usize>,
-}
-
-impl<'p> Places<'p> {
-    fn new(plan: &'p Plan) -> Self {
-        let agents = plan.agents.iter().enumerate().map(|(number, agent)| (agent.name.as_str(), number));
-        let key = |task: &'p PlanTask| (task.dataset.as_str(), task.name.as_str());
-        let tasks = plan.tasks.iter().enumerate().map(|(number, task)| (key(task), number));
-        Self { agents: agents.collect(), tasks: tasks.collect() }
-    }
-
-    fn of(&self, plan: &Plan, result: &TrialResult) -> Option<TrialIndex> {
-        let agent = *self.agents.get(result.agent_name.as_str())?;
-        let task = *self.tasks.get(&(result.dataset_name.as_str(), result.task_name.as_str()))?;
-        let is_planned = (1..=plan.tasks[task].attempts).contains(&result.attempt);
-        is_planned.then(|| plan.index(agent, task, result.attempt))
-    }
-}
-
 impl Job {
     /// How many of the trials that are not to be run now this choice would run again.
     pub fn would_rerun(&self, rerun: Rerun) -> usize {
-        let todo: HashSet<_> = self.todo.iter().collect();
         let again = |index: &TrialIndex| {
             let is_rollout = self.sections.of(*index).is_some();
-            self.rows.get(*index).is_some_and(|row| rerun.wants(row, is_rollout, self.plan.kind()))
+            self.rows
+                .get(&self.plan, *index)
+                .is_some_and(|row| rerun.wants(row, is_rollout, self.plan.kind()))
         };
-        self.plan.indexes().filter(|index| !todo.contains(index)).filter(again).count()
+        self.plan.indexes().filter(|index| self.todo.binary_search(index).is_err()).filter(again).count()
     }
-}
-
-/// Brings a plan down to the agents and tasks that the job was started with, in their order. Where the job may grow,
-/// the plan stays as it is, if nothing of the job is missing.
-fn restrict(mut plan: Plan, header: &Header, growth: Growth) -> Result<Plan, Vec<String>> {
-    let agents = plan.agents().map(AgentName::as_str).eq(header.agents.iter().map(String::as_str));
-    let planned = plan.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str()));
-    if agents && planned.eq(header.tasks.iter().map(|task| (task.dataset.as_str(), task.name.as_str()))) {
-        return Ok(plan);
-    }
-    let mut missing = Vec::new();
-    if growth == Growth::Allowed {
-        let places = Places::new(&plan);
-        let gone = |name: &&String| !places.agents.contains_key(name.as_str());
-        missing.extend(header.agents.iter().filter(gone).map(|name| format!("agent {name} is gone")));
-        for PlannedTask { dataset, name, .. } in &header.tasks {
-            if !places.tasks.contains_key(&(dataset.as_str(), name.as_str())) {
-                missing.push(format!("task {dataset}/{name} is gone"));
-            }
-        }
-        return if missing.is_empty() { Ok(plan) } else { Err(missing) };
-    }
-    let mut by_name: HashMap<String, PlanAgent> =
-        plan.agents.drain(..).map(|agent| (agent.name.to_string(), agent)).collect();
-    let mut agents = Vec::new();
-    for name in &header.agents {
-        match by_name.remove(name) {
-            Some(agent) => agents.push(agent),
-            None => missing.push(format!("agent {name} is gone")),
-        }
-    }
-    let key = |task: &PlanTask| (task.dataset.to_string(), task.name.to_string());
-    let mut by_name: HashMap<_, PlanTask> = plan.tasks.drain(..).map(|task| (key(&task), task)).collect();
-    let mut tasks = Vec::new();
-    for task in &header.tasks {
-        match by_name.remove(&(task.dataset.clone(), task.name.clone())) {
-            Some(found) => tasks.push(found),
-            None => missing.push(format!("task {}/{} is gone", task.dataset, task.name)),
-        }
-    }
-    if !missing.is_empty() {
-        return Err(missing);
-    }
-    plan.rearrange(agents, tasks);
-    Ok(plan)
-}
-
-/// The tasks whose files or inputs are not what they were.
-fn changed(
-    before: &[PlannedTask],
-    now: impl Iterator<Item = io::Result<PlannedTask>>,
-) -> io::Result<Vec<String>> {
-    // A task that could not be loaded before has no results that a repair could spoil.
-    let hashed = before.iter().filter(|task| task.content_hash.is_some());
-    let known: HashMap<_, _> = hashed.map(|task| ((&*task.dataset, &*task.name), task)).collect();
-    let mut changed = Vec::new();
-    for task in now {
-        let task = task?;
-        if let Some(known) = known.get(&(&*task.dataset, &*task.name))
-            && known.content_hash != task.content_hash
-        {
-            changed.push(*known);
-        }
-    }
-    let message = |task: &PlannedTask| match task.example_id {
-        Some(_) => format!("example {} of {} is not what it was", task.name, task.dataset),
-        None => format!("the files of task {}/{} are not what they were", task.dataset, task.name),
-    };
-    Ok(changed.into_iter().map(message).collect())
 }
 
 fn lines<T: ToString>(items: &[T]) -> String {

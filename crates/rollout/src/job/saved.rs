@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     ConfigDifference, Job, JobError, NoProvider, Plan, Resumable, ResumeError, absolute, difference,
-    resume::Growth,
+    known_tasks::Growth,
 };
 use rollout_env::Provider as _;
 use rollout_record::{journal::Journal, layout::JobDir, rows};

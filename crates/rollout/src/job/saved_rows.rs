@@ -26,7 +26,6 @@ pub(super) struct SavedRows {
 #[derive(Debug, Clone, Copy)]
 struct Saved {
     line: u64,
-    reward: Option<f64>,
     started_at: Timestamp,
     in_journal: bool,
 }
@@ -54,7 +53,6 @@ impl SavedRows {
                 each(index, &result);
                 let earlier = found.trials[index.0 as usize].replace(Saved {
                     line,
-                    reward: result.reward,
                     started_at: result.timestamps.started_at,
                     in_journal: false,
                 });
@@ -64,11 +62,11 @@ impl SavedRows {
                 }
             };
             let foreign = rows::read(&file.path, |line, output| {
-                match (by_id.get(&output.example_id), output.attempt) {
-                    (Some(&task), Some(attempt)) if (1..=plan.tasks[task].attempts).contains(&attempt) => {
+                match (by_id.task(output.example_id), output.attempt) {
+                    (Some(task), Some(attempt)) if (1..=plan.tasks[task].attempts).contains(&attempt) => {
                         add(&mut found, task, attempt, line, output);
                     }
-                    (Some(&task), None) => unnumbered.push((task, line, output)),
+                    (Some(task), None) => unnumbered.push((task, line, output)),
                     _ => strange += 1,
                 }
             })
@@ -102,11 +100,12 @@ impl SavedRows {
         self.trials[index.0 as usize].is_some()
     }
 
-    /// Takes note of what the journal says of a rollout. True if that is what the row says, too.
-    pub(super) fn hear(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
+    /// Takes note of what the journal says of a rollout whose row has this reward. True if that is what the row says,
+    /// too.
+    pub(super) fn hear(&mut self, index: TrialIndex, result: &TrialResult, reward: Option<f64>) -> bool {
         let Some(saved) = &mut self.trials[index.0 as usize] else { return false };
         // The row tells the numbers; the journal knows how many tries it took.
-        saved.in_journal = result.reward == saved.reward && result.timestamps.started_at == saved.started_at;
+        saved.in_journal = result.reward == reward && result.timestamps.started_at == saved.started_at;
         saved.in_journal
     }
 
@@ -153,6 +152,6 @@ impl SavedRows {
 /// What a row says of its trial.
 fn result(plan: &Plan, index: TrialIndex, output: &RolloutOutput) -> TrialResult {
     let mut result = trial_result(&plan.trial(index), output);
-    result.pass_threshold = plan.parts(index).1.pass_threshold;
+    result.pass_threshold = plan.parts(index).1.pass_threshold();
     result
 }

@@ -1,7 +1,6 @@
 //! The rollouts of each model on each dataset: where their rows go, and what they come to.
 
 use std::{
-    collections::HashMap,
     ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,7 +10,7 @@ use indexmap::IndexSet;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{JobError, Plan, PlanTask, planned::Work};
+use super::{JobError, Plan, PlanTask, planned::Work, summary::Rows};
 use crate::rollouts::Rollouts;
 use rollout_core::{message::ToolDef, name::TrialIndex, provenance::Provenance, result::TrialResult};
 use rollout_model::Model;
@@ -37,7 +36,10 @@ pub(super) struct Section {
     model: Arc<Model>,
     tools: Option<Vec<ToolDef>>,
     names: IndexSet<String>,
-    stats: Vec<Option<Stats>>,
+    /// What averages need of each trial beside what is kept of all trials.
+    kept: Vec<Kept>,
+    /// The metrics of all trials, each with the number of its name.
+    metrics: Vec<(u32, f64)>,
     /// What has come so far, in the order in which it came.
     running: Aggregate,
     /// Whether something came since the averages were last written.
@@ -48,6 +50,30 @@ pub(super) struct Section {
     running_is_wrong: bool,
     /// Where its results come from, once they are to be kept.
     pub(super) provenance: Option<Arc<Provenance>>,
+}
+
+/// What averages need of a rollout.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    /// Tokens read and written; not a number where nothing is known.
+    tokens: (f64, f64),
+    /// Where its metrics begin among all.
+    first_metric: u32,
+    /// How many metrics it has.
+    metrics: u32,
+}
+
+impl Kept {
+    /// A rollout without a result.
+    const NOTHING: Self = Self { tokens: (f64::NAN, f64::NAN), first_metric: 0, metrics: u32::MAX };
+
+    fn is_nothing(&self) -> bool {
+        self.metrics == u32::MAX
+    }
+
+    fn tokens(&self) -> Option<(f64, f64)> {
+        Some(self.tokens).filter(|(input, _)| !input.is_nan())
+    }
 }
 
 /// The file of the rows of a section.
@@ -63,9 +89,23 @@ pub(super) struct SectionRows {
 
 impl SectionRows {
     /// The numbers of its tasks by those of their examples.
-    pub(super) fn examples(&self, plan: &Plan) -> HashMap<u64, usize> {
+    pub(super) fn examples(&self, plan: &Plan) -> ExampleNumbers {
         let tasks = self.tasks.clone();
-        tasks.filter_map(|task| Some((plan.tasks[task].example_id()?, task))).collect()
+        let number = |task: usize| Some((plan.tasks[task].example_id()?, task as u32));
+        let mut numbers: Vec<_> = tasks.filter_map(number).collect();
+        numbers.sort_unstable();
+        ExampleNumbers(numbers)
+    }
+}
+
+/// The numbers of tasks by those of their examples. A sorted list takes less than half of what a table would.
+pub(super) struct ExampleNumbers(Vec<(u64, u32)>);
+
+impl ExampleNumbers {
+    /// The task of an example.
+    pub(super) fn task(&self, example_id: u64) -> Option<usize> {
+        let place = self.0.binary_search_by_key(&example_id, |(id, _)| *id).ok()?;
+        Some(self.0[place].1 as usize)
     }
 }
 
@@ -75,7 +115,7 @@ impl Sections {
         let mut datasets: Vec<Range<usize>> = Vec::new();
         for (number, task) in plan.tasks.iter().enumerate() {
             match datasets.last_mut() {
-                Some(last) if plan.tasks[last.start].dataset == task.dataset => last.end = number + 1,
+                Some(last) if plan.tasks[last.start].dataset() == task.dataset() => last.end = number + 1,
                 _ => datasets.push(number..number + 1),
             }
         }
@@ -84,15 +124,16 @@ impl Sections {
         for (agent, planned) in plan.agents.iter().enumerate() {
             for tasks in &datasets {
                 let first = &plan.tasks[tasks.start];
-                let (Work::Example { rollouts, .. }, Some(model)) = (&first.work, &planned.model) else {
+                let (Work::Example { set, .. }, Some(model)) = (&first.work, &planned.model) else {
                     continue;
                 };
+                let rollouts = &set.rollouts;
                 let last = &plan.tasks[tasks.end - 1];
                 let trials = plan.index(agent, tasks.start, 1).0
                     ..plan.index(agent, tasks.end - 1, last.attempts).0 + 1;
                 let dir = dir.map(|dir| match alone {
                     true => dir.to_owned(),
-                    false => dir.join(planned.name.as_str()).join(first.dataset.as_str()),
+                    false => dir.join(planned.name.as_str()).join(first.dataset().as_str()),
                 });
                 let count = (trials.end - trials.start) as usize;
                 let per_example = count / tasks.len();
@@ -105,7 +146,8 @@ impl Sections {
                     model: Arc::clone(model),
                     tools: common_tools(rollouts, &plan.tasks[tasks.clone()]),
                     names: IndexSet::new(),
-                    stats: vec![None; count],
+                    kept: vec![Kept::NOTHING; count],
+                    metrics: Vec::new(),
                     running: Aggregate::new(per_example as u32, rollouts.pass_threshold),
                     stale: true,
                     has_old_rows: false,
@@ -127,11 +169,11 @@ impl Sections {
     }
 
     /// Makes the directories of the sections, and writes averages of nothing.
-    pub(super) fn prepare(&self, plan: &Plan) -> Result<(), JobError> {
+    pub(super) fn prepare(&self, plan: &Plan, rows: &Rows) -> Result<(), JobError> {
         self.prepare_directories()?;
         for section in &self.0 {
             if let Some(file) = section.metadata_file() {
-                atomic::write_json(&file, &section.metadata(plan, 0.0))?;
+                atomic::write_json(&file, &section.metadata(plan, rows, 0.0))?;
             }
         }
         Ok(())
@@ -213,22 +255,32 @@ impl Section {
     fn set(&mut self, plan: &Plan, index: TrialIndex, result: &TrialResult) {
         self.stale = true;
         let usage = result.usage.unwrap_or_default();
-        let stats = Stats {
-            reward: result.reward.unwrap_or_default(),
-            is_error: result.error.is_some(),
-            tokens: usage.input_tokens.zip(usage.output_tokens).map(|(a, b)| (a as f64, b as f64)),
-            cost: result.model_cost,
-            metrics: result.rewards.iter().map(|(name, value)| (self.number(name), *value)).collect(),
+        let tokens = usage.input_tokens.zip(usage.output_tokens).map(|(a, b)| (a as f64, b as f64));
+        let first_metric = self.metrics.len();
+        for (name, value) in &result.rewards {
+            let number = self.number(name);
+            self.metrics.push((number, *value));
+        }
+        let kept = Kept {
+            tokens: tokens.unwrap_or(Kept::NOTHING.tokens),
+            first_metric: u32::try_from(first_metric).expect("memory is full before"),
+            metrics: result.rewards.len() as u32,
         };
-        let slot = &mut self.stats[(index.0 - self.trials.start) as usize];
-        let replaced = slot.is_some();
-        let stats = slot.insert(stats);
+        let slot = &mut self.kept[(index.0 - self.trials.start) as usize];
+        let replaced = !std::mem::replace(slot, kept).is_nothing();
         if replaced {
             self.has_old_rows = true;
             // From now on all are added up anew, because this one cannot be taken away again.
             self.running_is_wrong = true;
         } else {
-            self.running.add(example(plan, index), stats);
+            let stats = Stats {
+                reward: result.reward.unwrap_or_default(),
+                is_error: result.error.is_some(),
+                tokens,
+                cost: result.model_cost,
+                metrics: &self.metrics[first_metric..],
+            };
+            self.running.add(example(plan, index), &stats);
         }
     }
 
@@ -241,36 +293,42 @@ impl Section {
     }
 
     /// Adds up in the order of the plan, so that the same rows give the same bits however often the job was resumed.
-    fn in_order(&self, plan: &Plan) -> Aggregate {
+    fn in_order(&self, plan: &Plan, rows: &Rows) -> Aggregate {
         let mut all = Aggregate::new(self.rollouts_per_example(), self.rollouts.pass_threshold);
-        for (index, stats) in self.trials().zip(&self.stats) {
-            if let Some(stats) = stats {
-                all.add(example(plan, index), stats);
-            }
+        for (index, kept) in self.trials().zip(&self.kept).filter(|(_, kept)| !kept.is_nothing()) {
+            let Some(row) = rows.get(plan, index) else { continue };
+            let stats = Stats {
+                reward: row.reward.unwrap_or_default(),
+                is_error: row.error.is_some(),
+                tokens: kept.tokens(),
+                cost: row.model_cost,
+                metrics: &self.metrics[kept.first_metric as usize..][..kept.metrics as usize],
+            };
+            all.add(example(plan, index), &stats);
         }
         all
     }
 
     fn rollouts_per_example(&self) -> u32 {
-        (self.stats.len() / self.tasks.len()) as u32
+        (self.kept.len() / self.tasks.len()) as u32
     }
 
     /// What the rollouts came to so far, quickly.
-    pub(super) fn so_far(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
+    pub(super) fn so_far(&self, plan: &Plan, rows: &Rows, seconds: f64) -> GenerateMetadata {
         match self.running_is_wrong {
-            true => self.metadata(plan, seconds),
+            true => self.metadata(plan, rows, seconds),
             false => self.tell(plan, &self.running, seconds),
         }
     }
 
     /// What the rollouts came to, to the last bit.
-    pub(super) fn metadata(&self, plan: &Plan, seconds: f64) -> GenerateMetadata {
-        self.tell(plan, &self.in_order(plan), seconds)
+    pub(super) fn metadata(&self, plan: &Plan, rows: &Rows, seconds: f64) -> GenerateMetadata {
+        self.tell(plan, &self.in_order(plan, rows), seconds)
     }
 
     fn tell(&self, plan: &Plan, aggregate: &Aggregate, seconds: f64) -> GenerateMetadata {
         let Rollouts { env_args, state_columns, shuffled, pass_threshold, .. } = &*self.rollouts;
-        let dataset = plan.tasks[self.tasks.start].dataset.as_str();
+        let dataset = plan.tasks[self.tasks.start].dataset().as_str();
         let mut metadata = GenerateMetadata {
             env_id: self.rollouts.env_id.as_deref().unwrap_or(dataset).to_owned(),
             env_args: redacted(plan, env_args),
@@ -298,10 +356,12 @@ impl Section {
 
 /// The tools of all rollouts of these tasks; none where they differ from one to the other.
 fn common_tools(rollouts: &Rollouts, tasks: &[PlanTask]) -> Option<Vec<ToolDef>> {
-    let own = |task: &'_ PlanTask| match &task.work {
-        Work::Example { examples, inputs, .. } => examples.tools(inputs).map(str::to_owned),
-        Work::Container { .. } => None,
-    };
+    fn own(task: &PlanTask) -> Option<&str> {
+        match &task.work {
+            Work::Example { set, inputs } => set.examples.tools(inputs),
+            Work::Container(_) => None,
+        }
+    }
     let mut all = tasks.iter().map(own);
     let first = all.next().flatten();
     if all.any(|other| other != first) {
@@ -309,7 +369,7 @@ fn common_tools(rollouts: &Rollouts, tasks: &[PlanTask]) -> Option<Vec<ToolDef>>
     }
     let tools = match first {
         None => rollouts.interaction.tool_defs(),
-        Some(defs) => serde_json::from_str(&defs).unwrap_or_default(),
+        Some(defs) => serde_json::from_str(defs).unwrap_or_default(),
     };
     (!tools.is_empty()).then_some(tools)
 }

@@ -33,7 +33,7 @@ impl Job {
         let result = tokio::task::spawn_blocking(move || {
             let seconds = history.seconds;
             if let (Some(collector), Some(section)) = (&mut collector, sections.iter().next()) {
-                collector.end(section.metadata(&plan, seconds), false);
+                collector.end(section.metadata(&plan, &rows, seconds), false);
             }
             let started_at = history.first_start.unwrap_or(ended_at);
             let times = Times { started_at, ended_at, total_duration_sec: seconds };

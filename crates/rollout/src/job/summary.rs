@@ -1,47 +1,80 @@
 //! What the trials of a job come to, and the result.json that says it.
 
-use std::collections::HashSet;
-
 use indexmap::IndexMap;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 
-use super::{Plan, PlanTask};
+use super::Plan;
 use rollout_core::{
     headline::Headline,
     name::{AgentName, DatasetName, TrialIndex},
     provenance::Provenance,
-    result::{EarlyStop, ErrorType, JobMetric, JobResult, Totals, TrialResult, TrialSummary},
+    result::{EarlyStop, ErrorType, JobMetric, JobResult, Standing, Totals, TrialResult, TrialSummary},
 };
-use rollout_record::stats::report::{Report, ReportTask, ReportTrial, StatisticsFile};
+use rollout_record::stats::report::{Report, ReportData, ReportTask, StatisticsFile};
 
 /// What is kept of each trial while the job runs: a few numbers, however large its record is.
 #[derive(Debug)]
-pub(super) struct Rows(Vec<Option<TrialSummary>>);
+pub(super) struct Rows(Vec<Row>);
+
+/// What is kept of a trial. Its threshold is the plan's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    reward: f64,
+    environment_cost: f64,
+    model_cost: f64,
+    seconds: f64,
+    /// None while there is no result.
+    standing: Option<Standing>,
+    error: Option<ErrorType>,
+    has_reward: bool,
+    has_model_cost: bool,
+    is_restarted: bool,
+}
 
 impl Rows {
     pub(super) fn new(trials: u64) -> Self {
-        Self(vec![None; trials as usize])
+        Self(vec![Row::default(); trials as usize])
     }
 
-    pub(super) fn get(&self, index: TrialIndex) -> Option<TrialSummary> {
-        self.0.get(index.0 as usize).copied().flatten()
+    pub(super) fn get(&self, plan: &Plan, index: TrialIndex) -> Option<TrialSummary> {
+        let row = self.0.get(index.0 as usize)?;
+        Some(TrialSummary {
+            standing: row.standing?,
+            reward: row.has_reward.then_some(row.reward),
+            pass_threshold: plan.parts(index).1.pass_threshold(),
+            error: row.error,
+            environment_cost: row.environment_cost,
+            model_cost: row.has_model_cost.then_some(row.model_cost),
+            seconds: row.seconds,
+            is_restarted: row.is_restarted,
+        })
     }
 
     /// Keeps what matters of a result. False: the plan has no such trial.
     pub(super) fn set(&mut self, index: TrialIndex, result: &TrialResult) -> bool {
-        let Some(slot) = self.0.get_mut(index.0 as usize) else { return false };
-        *slot = Some(result.into());
+        let Some(row) = self.0.get_mut(index.0 as usize) else { return false };
+        let summary = TrialSummary::from(result);
+        *row = Row {
+            reward: summary.reward.unwrap_or_default(),
+            environment_cost: summary.environment_cost,
+            model_cost: summary.model_cost.unwrap_or_default(),
+            seconds: summary.seconds,
+            standing: Some(summary.standing),
+            error: summary.error,
+            has_reward: summary.reward.is_some(),
+            has_model_cost: summary.model_cost.is_some(),
+            is_restarted: summary.is_restarted,
+        };
         true
     }
 }
 
-/// The totals of each agent over the trials that are not to be run.
+/// The totals of each agent over the trials that are not to be run. Those that are come in their order.
 pub(super) fn earlier(plan: &Plan, rows: &Rows, todo: &[TrialIndex]) -> IndexMap<AgentName, Totals> {
-    let todo: HashSet<_> = todo.iter().collect();
     let mut agents = IndexMap::new();
-    for index in plan.indexes().filter(|index| !todo.contains(index)) {
-        if let Some(row) = rows.get(index) {
+    for index in plan.indexes().filter(|index| todo.binary_search(index).is_err()) {
+        if let Some(row) = rows.get(plan, index) {
             let agent = &plan.parts(index).0.name;
             agents.entry(agent.clone()).or_insert_with(Totals::default).add(row);
         }
@@ -58,34 +91,51 @@ pub(super) struct Times {
 }
 
 /// The trials of a job as statistics take them.
-pub(super) fn report(plan: &Plan, rows: &Rows) -> Report {
-    let task = |task: &PlanTask| {
+pub(super) fn report<'a>(plan: &'a Plan, rows: &'a Rows) -> Report<PlanReport<'a>> {
+    Report::of(PlanReport { plan, rows })
+}
+
+/// The trials of a plan with what is kept of them.
+#[derive(Debug)]
+pub(super) struct PlanReport<'a> {
+    plan: &'a Plan,
+    rows: &'a Rows,
+}
+
+impl ReportData for PlanReport<'_> {
+    fn agents(&self) -> impl Iterator<Item = &str> {
+        self.plan.agents().map(AgentName::as_str)
+    }
+
+    fn tasks(&self) -> usize {
+        self.plan.tasks().len()
+    }
+
+    fn task(&self, number: u32) -> ReportTask<'_> {
+        let task = &self.plan.tasks()[number as usize];
         let (category, difficulty) = task.labels();
-        let clean = |text: Option<&str>| text.map(|text| plan.redactor().text(text).into_owned());
         ReportTask {
-            dataset: task.dataset.to_string(),
-            name: task.name.to_string(),
-            category: clean(category),
-            difficulty: clean(difficulty),
+            dataset: task.dataset().as_str().into(),
+            name: task.name().into(),
+            category: category.map(|text| self.plan.redactor().text(text)),
+            difficulty: difficulty.map(|text| self.plan.redactor().text(text)),
         }
-    };
-    let trial = |index| {
-        let (agent, task, _) = plan.place(index);
-        let outcome = rows.get(index).unwrap_or(TrialSummary::SKIPPED);
-        ReportTrial { agent: agent as u32, task: task as u32, outcome }
-    };
-    Report::new(
-        plan.agents().map(ToString::to_string).collect(),
-        plan.tasks().iter().map(task).collect(),
-        plan.indexes().map(trial),
-    )
+    }
+
+    fn trials(&self, agent: usize) -> impl Iterator<Item = (u32, TrialSummary)> {
+        let first = agent as u64 * self.plan.per_agent();
+        (first..first + self.plan.per_agent()).map(TrialIndex).map(|index| {
+            let outcome = self.rows.get(self.plan, index).unwrap_or(TrialSummary::SKIPPED);
+            (self.plan.place(index).1 as u32, outcome)
+        })
+    }
 }
 
 /// Adds up the rows of a job.
 pub(super) fn aggregate(
     plan: &Plan,
     rows: &Rows,
-    report: &Report,
+    report: &Report<PlanReport<'_>>,
     job_name: &str,
     (cancelled, stopped): (bool, Option<EarlyStop>),
     times: Times,
@@ -95,10 +145,10 @@ pub(super) fn aggregate(
     let mut groups: IndexMap<(AgentName, DatasetName), Totals> = IndexMap::new();
     for index in plan.indexes() {
         let (agent, task, _) = plan.parts(index);
-        let row = rows.get(index).unwrap_or(TrialSummary::SKIPPED);
+        let row = rows.get(plan, index).unwrap_or(TrialSummary::SKIPPED);
         totals.add(row);
         agents.entry(agent.name.clone()).or_default().add(row);
-        groups.entry((agent.name.clone(), task.dataset.clone())).or_default().add(row);
+        groups.entry((agent.name.clone(), task.dataset().clone())).or_default().add(row);
     }
     let groups = groups.into_iter().map(|((agent, dataset), totals)| (agent, dataset, totals)).collect();
     JobResult {
@@ -140,7 +190,7 @@ pub(super) struct ResultFile<'a> {
     ended_at: Timestamp,
     agents: IndexMap<&'a AgentName, AgentFile>,
     provenance: Option<&'a Provenance>,
-    statistics: StatisticsFile<'a>,
+    statistics: StatisticsFile<'a, PlanReport<'a>>,
     results: ResultRows<'a>,
 }
 
@@ -171,7 +221,7 @@ impl<'a> ResultFile<'a> {
     pub(super) fn new(
         plan: &'a Plan,
         rows: &'a Rows,
-        report: &'a Report,
+        report: &'a Report<PlanReport<'a>>,
         result: &'a JobResult,
         provenance: Option<&'a Provenance>,
     ) -> Self {
@@ -193,6 +243,11 @@ impl<'a> ResultFile<'a> {
             };
             (name, file)
         });
+        // Not collected: room would be made for as many datasets as there are tasks.
+        let mut pass_thresholds = IndexMap::new();
+        for task in plan.tasks() {
+            pass_thresholds.insert(task.dataset(), task.pass_threshold());
+        }
         Self {
             job_name: &result.job_name,
             cancelled: result.cancelled,
@@ -203,14 +258,7 @@ impl<'a> ResultFile<'a> {
             skipped_trials: totals.skipped_trials,
             pass_rate: totals.pass_rate(),
             mean_reward: totals.mean_reward(),
-            headline: JobHeadline {
-                headline: totals.headline(),
-                pass_thresholds: plan
-                    .tasks()
-                    .iter()
-                    .map(|task| (&task.dataset, task.pass_threshold))
-                    .collect(),
-            },
+            headline: JobHeadline { headline: totals.headline(), pass_thresholds },
             total_cost: totals.total_cost,
             environment_cost: totals.environment_cost,
             model_cost: totals.model_cost,
@@ -249,10 +297,10 @@ impl Serialize for ResultRows<'_> {
         let mut sequence = serializer.serialize_seq(Some(self.plan.len() as usize))?;
         for index in self.plan.indexes() {
             let (agent, task, attempt) = self.plan.parts(index);
-            let row = self.rows.get(index);
+            let row = self.rows.get(self.plan, index);
             sequence.serialize_element(&ResultRow {
-                task_name: task.name.as_str(),
-                dataset_name: task.dataset.as_str(),
+                task_name: task.name(),
+                dataset_name: task.dataset().as_str(),
                 agent_name: agent.name.as_str(),
                 attempt,
                 task_git_commit_id: task.container().and_then(|task| task.git_commit_id.as_deref()),
@@ -262,5 +310,15 @@ impl Serialize for ResultRows<'_> {
             })?;
         }
         sequence.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_million_trials_takes_forty_megabytes() {
+        assert!(size_of::<Row>() <= 40);
     }
 }

@@ -23,7 +23,7 @@ pub use self::endpoint::unreachable_models;
 use self::script::{Parsed, ScriptText};
 use crate::{
     config::{AgentKind, JobConfig},
-    job::{Plan, Work},
+    job::Plan,
     task::Task,
 };
 use rollout_core::name::AgentName;
@@ -191,7 +191,7 @@ enum Owner {
 
 fn task_name(plan: &Plan, number: usize) -> String {
     let task = &plan.tasks()[number];
-    format!("task {}/{}", task.dataset, task.name)
+    format!("task {}/{}", task.dataset(), task.name())
 }
 
 /// What cannot succeed, by the numbers of the plan.
@@ -211,7 +211,7 @@ impl Broken {
     fn every_trial(&self, plan: &Plan, is_oracle: &[bool]) -> bool {
         (0..is_oracle.len()).all(|agent| {
             plan.tasks().iter().enumerate().all(|(number, task)| {
-                let invalid = matches!(&task.work, Work::Container { task: Err(_), .. });
+                let invalid = task.problem().is_some();
                 invalid
                     || self.agents.contains(&agent)
                     || self.tasks.contains(&number)

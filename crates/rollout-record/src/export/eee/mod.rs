@@ -118,8 +118,8 @@ pub fn write(export: &Export<'_>, options: &EeeOptions) -> Result<Exported, Expo
         groups.get_mut(&group).map(Group::end).transpose()?;
     }
     let tasks = job.header().tasks.iter().map(|task| ReportTask {
-        dataset: task.dataset.clone(),
-        name: task.name.clone(),
+        dataset: task.dataset.clone().into(),
+        name: task.name.clone().into(),
         category: None,
         difficulty: None,
     });

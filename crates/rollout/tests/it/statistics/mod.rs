@@ -230,7 +230,7 @@ fn the_figures_of_a_job_agree_under_both_conventions() {
         let trials = trials(&mut random);
         let task = |number: u32| ReportTask {
             dataset: "set".into(),
-            name: number.to_string(),
+            name: number.to_string().into(),
             category: None,
             difficulty: None,
         };
