@@ -1,7 +1,8 @@
 //! What a large plan costs: many questions of a benchmark, and many rollouts of an interaction, run and then resumed.
 //!
 //! `cargo bench -p rollout-cli --bench plan` prints one table for 100,000 of each, with `-- --full` also for 1,000,000
-//! questions. The scripted model is a process of its own.
+//! questions, and fails if one of them takes more memory than it may, or if a resume with nothing to do writes something.
+//! The scripted model is a process of its own.
 #![expect(clippy::print_stdout, reason = "a table is what this program is for")]
 
 #[path = "support/process.rs"]
@@ -11,27 +12,38 @@ use std::{
     fs::{self, File},
     io::{BufWriter, Read as _, Write as _},
     path::Path,
-    process::Command,
+    process::{Command, ExitCode},
 };
 
 use process::{Server, Usage};
 use rollout_testkit::{ModelReply, ModelServer, Script};
 use serde_json::json;
 
-fn main() {
+/// The most megabytes that 100,000 questions or rollouts may take.
+const MOST: f64 = 150.0;
+/// The most megabytes that 1,000,000 questions may take.
+const MOST_OF_A_MILLION: f64 = 500.0;
+
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "serve") {
-        return serve();
+        serve();
+        return ExitCode::SUCCESS;
     }
-    println!("{:>22} {:>8} {:>9} {:>9} {:>9}", "", "s", "CPU s", "peak MB", "written");
-    measure("questions", 100_000);
-    measure("rollouts", 100_000);
+    println!(
+        "{:>22} {:>8} {:>12} {:>9} {:>9} {:>9}",
+        "", "s", "CPU ms each", "peak MB", "at most", "written"
+    );
+    let mut is_fine = measure("questions", 100_000, MOST);
+    is_fine &= measure("rollouts", 100_000, MOST);
     if arguments.iter().any(|argument| argument == "--full") {
-        measure("questions", 1_000_000);
+        is_fine &= measure("questions", 1_000_000, MOST_OF_A_MILLION);
     }
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn measure(kind: &str, count: u32) {
+/// Runs and resumes a plan. Returns whether both took no more memory than they may, and the resume wrote nothing.
+fn measure(kind: &str, count: u32, most: f64) -> bool {
     let dir = tempfile::tempdir().expect("make a directory");
     let mut model =
         Server::start(Command::new(std::env::current_exe().expect("know this program")).arg("serve"));
@@ -45,19 +57,42 @@ fn measure(kind: &str, count: u32) {
             ["run", "job.yaml"]
         }
     };
-    run(dir.path(), &format!("{count} {kind}"), &first);
-    run(dir.path(), "resumed", &["resume", "results"]);
+    let started = run(dir.path(), &first, count);
+    started.print(&format!("{count} {kind}"), most);
+    let resumed = run(dir.path(), &["resume", "results"], count);
+    resumed.print("resumed", most);
     model.stop();
+    started.megabytes <= most && resumed.megabytes <= most && !resumed.has_written
 }
 
-fn run(dir: &Path, name: &str, arguments: &[&str]) {
+/// What a command took.
+struct Measured {
+    seconds: f64,
+    /// For each question or rollout, in milliseconds.
+    cpu: f64,
+    megabytes: f64,
+    has_written: bool,
+}
+
+impl Measured {
+    fn print(&self, name: &str, most: f64) {
+        let Self { seconds, cpu, megabytes, has_written } = self;
+        let written = if *has_written { "yes" } else { "nothing" };
+        println!("{name:>22} {seconds:>8.1} {cpu:>12.3} {megabytes:>9.1} {most:>9} {written:>9}");
+    }
+}
+
+fn run(dir: &Path, arguments: &[&str], count: u32) -> Measured {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollout"));
     command.args(arguments).args(["--output", "json"]).current_dir(dir);
     let before = journal(dir);
     let (seconds, usage) = Usage::of_run(&mut command);
-    let written = if journal(dir) == before { "nothing" } else { "yes" };
-    let cpu = usage.cpu.as_secs_f64();
-    println!("{name:>22} {seconds:>8.1} {cpu:>9.1} {:>9.1} {written:>9}", usage.megabytes());
+    Measured {
+        seconds,
+        cpu: usage.cpu.as_secs_f64() * 1e3 / f64::from(count),
+        megabytes: usage.megabytes(),
+        has_written: journal(dir) != before,
+    }
 }
 
 fn journal(dir: &Path) -> u64 {
