@@ -271,7 +271,7 @@ pub(crate) enum Answer {
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The job file, with one model and one interaction
+    /// The job file, with one model and one dataset
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
 

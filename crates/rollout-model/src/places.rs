@@ -103,6 +103,14 @@ impl Places {
 }
 
 impl Share {
+    /// Waits for a place, where places are shared at all.
+    pub async fn place_in(share: Option<&Self>) -> Option<Place> {
+        match share {
+            Some(share) => Some(share.place().await),
+            None => None,
+        }
+    }
+
     /// Waits for a place. Dropping the future gives up the wait.
     pub async fn place(&self) -> Place {
         let (waiter, granted) = oneshot::channel();

@@ -347,7 +347,6 @@ impl Rollouts {
         if let Some(independent) = options.independent_scoring {
             self.independent_scoring = independent;
         }
-        self.share = options.share;
         self.check()?;
         let model = options.model;
         let config = JobConfig {
@@ -372,14 +371,12 @@ impl Rollouts {
         let agent = AgentName::new(flat(&model.name))
             .unwrap_or_else(|_| AgentName::new("model").expect("a word is a name"));
         let name = model.name.clone();
-        let mut plan =
-            Plan::of_examples(unwritten(config), Vec::new(), agent, model, examples).map_err(|error| {
-                match error {
-                    PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
-                        GenerateError::NoExamples
-                    }
-                    PlanError::TooMany { .. } => GenerateError::TooMany(error),
+        let mut plan = Plan::of_examples(LoadedJob::unwritten(config), Vec::new(), agent, model, examples)
+            .map_err(|error| match error {
+                PlanError::Empty { .. } | PlanError::NoMatch { .. } | PlanError::DuplicateTask { .. } => {
+                    GenerateError::NoExamples
                 }
+                PlanError::TooMany { .. } => GenerateError::TooMany(error),
             })?;
         let num_examples = plan.tasks().len();
         let per_example = if total > num_examples { total / num_examples } else { attempts.get() as usize };
@@ -397,6 +394,7 @@ impl Rollouts {
             None => Job::unrecorded(plan),
             Some(directory) => Job::in_directory(plan, directory).await?,
         };
+        job.share = options.share;
         if let Some(on_start) = options.on_start {
             on_start(all, job.remaining());
         }
@@ -464,18 +462,6 @@ impl Collector for Gather {
         outputs.sort_by_key(|output| (output.example_id, output.attempt));
         let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
         *gathered = Some(GenerateOutputs { outputs, metadata, cancelled, pushed: None });
-    }
-}
-
-/// A job that was never in a file.
-fn unwritten(config: JobConfig) -> LoadedJob {
-    LoadedJob {
-        config,
-        path: PathBuf::new(),
-        record: serde_json::Value::Null,
-        warnings: Vec::new(),
-        hash: String::new(),
-        secrets: Vec::new(),
     }
 }
 

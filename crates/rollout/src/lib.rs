@@ -49,6 +49,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod agent;
+mod attempts;
 pub mod benchmark;
 pub mod build;
 pub mod config;

@@ -215,6 +215,7 @@ pub use rollout_record::{
 };
 
 pub use crate::{
+    attempts::{TaskAttempts, TaskOutputs, TaskRollouts},
     build,
     generate::{Examples, GenerateError, GenerateOutputs, RunOptions},
     rollouts::{RolloutError, Rollouts, Unusable},

@@ -8,8 +8,7 @@ use tokio_util::sync::CancellationToken;
 use rollout_core::advantage::AdvantageEstimator;
 use rollout_model::output::ResultForm;
 use rollout_model::{
-    Error, ErrorKind, Halt, Interaction, Limits, Model, Place, RolloutInput, Rubric, RubricError, Share,
-    State,
+    Error, ErrorKind, Halt, Interaction, Limits, Model, RolloutInput, Rubric, RubricError, State,
     output::{self, ColumnError},
 };
 use rollout_record::stats::PassK;
@@ -55,8 +54,6 @@ pub struct Rollouts {
     pub(crate) shuffled: Option<Option<u64>>,
     /// What is kept of them, if they are answers to the questions of a benchmark.
     pub(crate) results: Option<ResultForm>,
-    /// Where rollouts take their places, if other runs take some too.
-    pub(crate) share: Option<Share>,
 }
 
 impl fmt::Debug for Rollouts {
@@ -116,7 +113,6 @@ impl Rollouts {
             independent_scoring: false,
             shuffled: None,
             results: None,
-            share: None,
         }
     }
 
@@ -216,14 +212,6 @@ impl Rollouts {
     pub(crate) fn scores(&self, state: &State) -> bool {
         self.results
             .is_none_or(|form| form.metric.is_some() && state.error.is_none() && state.input.answer.is_some())
-    }
-
-    /// Waits for a place, where they are shared with other runs.
-    pub(crate) async fn place(&self) -> Option<Place> {
-        match &self.share {
-            Some(share) => Some(share.place().await),
-            None => None,
-        }
     }
 }
 

@@ -61,12 +61,23 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
         limit: args.limit,
     };
     let loaded = load::job(&args.job, &parsed)?;
+    planned(loaded, overrides, &selection, args.strict).await
+}
+
+/// Plans a part of a job, starts what it needs, and looks at everything that its trials will use. Warnings are shown;
+/// with `strict`, problems of tasks are errors.
+pub(crate) async fn planned(
+    loaded: LoadedJob,
+    overrides: Vec<String>,
+    selection: &Selection,
+    strict: bool,
+) -> Result<(Plan, Arc<dyn Provider>), Failure> {
     let mut warnings: Vec<String> = loaded.warnings.iter().map(|warning| warning.render(true)).collect();
     let surroundings = surroundings(&loaded, None).await?;
     let datasets = load::datasets(&loaded, &Resolved::default(), surroundings.as_ref()).await?;
     let of_tasks = TaskWarnings::of(&datasets);
     let models = load::models(&loaded)?;
-    let plan = Plan::new(loaded, overrides, datasets, &selection, &load::variable)
+    let plan = Plan::new(loaded, overrides, datasets, selection, &load::variable)
         .map_err(hinted(PlanError::hint))?
         .with_models(models);
     let of_tasks = of_tasks.within(&plan);
@@ -79,7 +90,7 @@ async fn plan(args: &Run) -> Result<(Plan, Arc<dyn Provider>), Failure> {
         let failure = Failure::from("no trial can succeed, so nothing was started");
         return Err(failure.details(details.join("\n")));
     }
-    if args.strict {
+    if strict {
         let mut problems = of_tasks.unsupported();
         problems.extend(load::invalid(&plan));
         problems.extend(findings(&found.findings, true));

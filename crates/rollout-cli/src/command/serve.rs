@@ -1,8 +1,10 @@
 //! `rollout serve`: rollouts of a model for a training loop, over HTTP.
 
+mod policy;
 mod problem;
 mod request;
 mod service;
+mod source;
 mod stream;
 
 use std::{
@@ -13,20 +15,22 @@ use std::{
     time::Duration,
 };
 
+use globset::Glob;
 use rollout::{
-    config::{AgentKind, DatasetConfig, DatasetSource, InteractionConfig, JobConfig, ModelConfig},
-    model::build,
+    config::{AgentConfig, AgentKind, DatasetConfig, DatasetSource, JobConfig, LoadedJob, ModelAgentConfig},
+    job::Selection,
+    model::{Limits, TaskRollouts, build},
 };
 use rollout_http::ConnectionLimits;
 use tokio::net::TcpListener;
 
-use self::service::Service;
+use self::{policy::Policy, request::Offer, service::Service, source::Source};
 use super::{guard::guard, load, run, warnings};
 use crate::{
     args::Serve,
     exit::{Exit, Failure},
     logging,
-    report::text::count,
+    report::text,
     signals,
 };
 
@@ -36,8 +40,8 @@ const GRACE: Duration = Duration::from_secs(60);
 /// Why a job cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
-    #[error("a service has one model and one interaction, and {} has {models} and {interactions}", path.display())]
-    NotOne { path: PathBuf, models: String, interactions: String },
+    #[error("a service has one model and one dataset, and {} has {models} and {datasets}", path.display())]
+    NotOne { path: PathBuf, models: String, datasets: String },
     #[error("cannot listen at {address}")]
     Listen { address: SocketAddr, source: io::Error },
 }
@@ -48,14 +52,25 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     let danger = "anybody could spend the model's budget";
     let guard = guard(args.host, args.token_file.as_deref(), danger)?;
     let loaded = load::job(&args.job, &[])?;
-    for warning in &loaded.warnings {
-        writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
-    }
-    let (dataset, interaction, model) = parts(&args.job, &loaded.config)?;
-    logging::start(loaded.config.log_level, &loaded.secrets, true);
-    let surroundings = run::surroundings(&loaded, None).await?;
-    let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
-    let service = Service::new(&loaded, interaction, model, examples, cancel.clone())?;
+    let config = loaded.config.clone();
+    let Parts { agent, model, dataset } = parts(&args.job, &config)?;
+    let secrets = loaded.secrets.clone();
+    logging::start(config.log_level, &secrets, true);
+    let (source, limits) = tokio::select! {
+        biased;
+        () = cancel.graceful.cancelled() => return Ok(Exit::Cancelled),
+        source = source(loaded, agent, dataset) => source?,
+    };
+    let offer = Offer {
+        source,
+        policy: Policy::new(&model.model)?,
+        per_example: config.n_attempts,
+        concurrency: config.n_concurrent_trials,
+        secrets,
+    };
+    let (count, noun) = (offer.source.len() as u64, offer.source.noun());
+    let limits = limits.unwrap_or(model.limits);
+    let service = Service::new(dataset.name.to_string(), limits, offer, cancel.clone());
 
     let address = SocketAddr::new(args.host, args.port);
     let listening = TcpListener::bind(address).await;
@@ -63,8 +78,8 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     super::print(&format!(
         "serving {} ({}) with {} at http://{}",
         dataset.name,
-        count(service.examples() as u64, "example"),
-        model.name,
+        text::count(count, noun),
+        model.model.name,
         listener.local_addr()?,
     ))?;
     if !args.host.is_loopback() {
@@ -91,30 +106,55 @@ pub(crate) async fn run(args: &Serve) -> Result<Exit, Failure> {
     }
 }
 
-/// The one interaction and the one model of a job.
-fn parts<'a>(
-    path: &Path,
-    config: &'a JobConfig,
-) -> Result<(&'a DatasetConfig, &'a InteractionConfig, &'a ModelConfig), Failure> {
+/// What of a job is served.
+struct Parts<'a> {
+    agent: &'a AgentConfig,
+    model: &'a ModelAgentConfig,
+    dataset: &'a DatasetConfig,
+}
+
+/// The one model and the one dataset of a job.
+fn parts<'a>(path: &Path, config: &'a JobConfig) -> Result<Parts<'a>, Failure> {
     let models = config.agents.iter().filter_map(|agent| match &agent.kind {
-        AgentKind::Model(agent) => Some(&agent.model),
+        AgentKind::Model(model) => Some((agent, model)),
         AgentKind::Oracle | AgentKind::Nop | AgentKind::Script { .. } => None,
     });
-    let interactions = config.datasets.iter().filter_map(|dataset| match &dataset.source {
-        DatasetSource::Interaction(interaction) => Some((dataset, &**interaction)),
-        DatasetSource::Path(_) | DatasetSource::Registry { .. } => None,
-    });
-    let (models, interactions): (Vec<_>, Vec<_>) = (models.collect(), interactions.collect());
-    match (&models[..], &interactions[..]) {
-        ([model], [(dataset, interaction)]) => Ok((dataset, interaction, model)),
-        _ => {
+    let models: Vec<_> = models.collect();
+    match (&models[..], &config.datasets[..]) {
+        ([(agent, model)], [dataset]) => Ok(Parts { agent, model, dataset }),
+        (_, datasets) => {
             let error = ServeError::NotOne {
                 path: path.to_owned(),
-                models: count(models.len() as u64, "model"),
-                interactions: count(interactions.len() as u64, "interaction"),
+                models: text::count(models.len() as u64, "model"),
+                datasets: text::count(datasets.len() as u64, "dataset"),
             };
             let hint = "write a job file with the pair that is trained; each pair has a service of its own";
             Err(Failure::from(error).hint(Some(hint)))
+        }
+    }
+}
+
+/// What rollouts are of, and when one has to end if the dataset says so.
+async fn source(
+    loaded: LoadedJob,
+    agent: &AgentConfig,
+    dataset: &DatasetConfig,
+) -> Result<(Source, Option<Limits>), Failure> {
+    match &dataset.source {
+        DatasetSource::Interaction(interaction) => {
+            for warning in &loaded.warnings {
+                writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
+            }
+            let surroundings = run::surroundings(&loaded.config, None).await?;
+            let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
+            let source = Source::of_interaction(interaction, examples, loaded.config.retry)?;
+            Ok((source, Some(interaction.limits)))
+        }
+        DatasetSource::Path(_) | DatasetSource::Registry { .. } => {
+            let only = Glob::new(&globset::escape(agent.name.as_str()))?.compile_matcher();
+            let selection = Selection { agents: vec![only], ..Selection::default() };
+            let (plan, provider) = run::planned(loaded, Vec::new(), &selection, false).await?;
+            Ok((Source::Tasks(Arc::new(TaskRollouts::new(plan, provider))), None))
         }
     }
 }

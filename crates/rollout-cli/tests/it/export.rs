@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use rollout_testkit::{Finished, ModelReply, ModelServer, TestJob, TestTask};
+use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, TestTask};
 use serde_json::{Value, json};
 
 /// A job with one model, one attempt at a time, and datasets of one example each.
@@ -157,7 +157,10 @@ fn a_rollout_that_was_run_again_gives_the_samples_of_its_last_run() {
 #[test]
 fn models_that_solve_tasks_in_containers_give_samples_too() {
     let server = ModelServer::turns([
-        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"})).tokens(&[1], &[(2, -0.5)]),
+        ModelReply::tool_call("bash", &json!({"command": "touch /app/done"}))
+            .tokens(&[1], &[(2, -0.5)])
+            .routed_experts(json!([[[3, 4]]]))
+            .field("weight_version", json!("step-7")),
         ModelReply::text("Done.").tokens(&[1, 2, 3], &[(4, -0.25)]),
     ]);
     let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
@@ -180,7 +183,33 @@ fn models_that_solve_tasks_in_containers_give_samples_too() {
         (&sample["example_id"], &sample["task"], &sample["reward"]),
         (&json!(1), &json!("task"), &json!(1.0))
     );
-    assert_eq!((&sample["trajectory_id"], &sample["advantage"]), (&json!("task__1"), &Value::Null));
+    let kept = fs::read_to_string(job.dir().join("policy/set/task__1/trajectory.json")).unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!((&sample["trajectory_id"], &sample["advantage"]), (&kept["trajectory_id"], &Value::Null));
+    assert_eq!(sample["stop_condition"], "no_tools_called");
+    assert_eq!(sample["routed_experts"], json!([[[3, 4]], [[0, 0]], [[0, 0]], [[0, 0]]]));
+    insta::assert_snapshot!(sample["turns"], @r#"[{"turn":0,"first_token":1,"tokens":1,"reward":1.0,"policy_version":"step-7"},{"turn":1,"first_token":3,"tokens":1,"reward":1.0,"policy_version":"scripted"}]"#);
+    job.rollout(&["export", "rl", "jobs/job", "-o", "compared", "--advantage", "group_mean"]).expect(0);
+    assert_eq!(samples(&job, "compared/policy/set/samples.jsonl")[0]["advantage"], 0.0);
+}
+
+#[test]
+fn a_model_that_runs_out_of_its_own_time_in_a_container_gives_no_samples() {
+    let hold = Hold::new();
+    let held = hold.clone();
+    let server = ModelServer::scripted(move |request| match request.turns() {
+        0 => ModelReply::tool_call("bash", &json!({"command": "true"})).tokens(&[1], &[(2, -0.5)]),
+        _ => ModelReply::text("Done.").held(&held),
+    });
+    let model = json!({"name": "scripted", "base_url": server.url(), "max_retries": 0, "token_ids": true});
+    let job = TestJob::new(env!("CARGO_BIN_EXE_rollout"))
+        .task(TestTask::new("task"))
+        .agent(json!({"name": "policy", "model": model, "limits": {"timeout_sec": 1}}));
+    job.run().expect(0);
+    insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
+    error: jobs/job gives no training samples: 1 rollout ended by timeout_reached
+    hint: `rollout resume --rerun error` runs failed ones again, `--include-errors` exports them as they are
+    ");
 }
 
 #[test]

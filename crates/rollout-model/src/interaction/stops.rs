@@ -69,10 +69,7 @@ impl Stop {
             callable: Callable::new(worker, function).timeout(timeout),
             parser,
         });
-        Self::later(name, move |state| {
-            let asked = Arc::clone(&asked);
-            Box::pin(async move { asked.is_met(state).await })
-        })
+        Self::later(name, async move |state| asked.is_met(state).await)
     }
 }
 

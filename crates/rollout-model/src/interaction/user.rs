@@ -171,11 +171,8 @@ impl MultiTurn {
     /// A conversation with a simulated user, for at most 50 turns.
     pub fn with_user(user: SimulatedUser) -> Self {
         let user = Arc::new(user);
-        Self::new(move |messages, state| {
-            let user = Arc::clone(&user);
-            Box::pin(async move { user.speak(messages, state).await })
-        })
-        .max_turns(Self::TURNS_WITH_USER)
+        Self::new(async move |messages, state| user.speak(messages, state).await)
+            .max_turns(Self::TURNS_WITH_USER)
     }
 }
 

@@ -1,7 +1,5 @@
 //! Samples from the trials of a job directory.
 
-use std::sync::Arc;
-
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -67,7 +65,10 @@ pub fn group_member(
     let row = said.and_then(|said| said.row.as_ref());
     let cause = match row {
         Some(row) => read::cut_short(row.error.as_ref(), row.stop_condition.as_deref()),
-        None => trial.result.error.as_ref().map(|error| error.kind.to_string()),
+        None => trial.result.error.as_ref().map(|error| error.kind.to_string()).or_else(|| {
+            let stop_condition = said.and_then(|said| said.stop_condition.as_deref());
+            read::cut_short(None, stop_condition)
+        }),
     };
     let reward = row.map(|row| row.reward).or(trial.result.reward)?;
     Some((GroupMember { reward, is_excluded: cause.is_some() }, cause))
@@ -79,14 +80,14 @@ fn of_container(
     said: &Conversation,
 ) -> Result<Vec<Sample>, TrialSampleError> {
     let reward = trial.result.reward.ok_or(TrialSampleError::NoReward)?;
-    let trajectory_id: Arc<str> = trial.name().into();
+    let trajectory_id = said.trajectory_id.clone().unwrap_or_else(|| trial.name().into());
     let rollout = SampledRollout {
         example_id,
         task: trial.id.task.as_str().into(),
         reward,
         advantage: None,
         error: trial.result.error.as_ref().map(|error| error.kind.as_str().into()),
-        stop_condition: None,
+        stop_condition: said.stop_condition.as_deref().map(Into::into),
     };
     let turns = said.turns.iter().map(|turn| SampleTurn {
         tokens: turn.tokens.as_ref().map(|tokens| SampleTokens {
@@ -94,11 +95,11 @@ fn of_container(
             completion_ids: &tokens.completion_ids,
             completion_mask: None,
             completion_logprobs: &tokens.completion_logprobs,
-            routed_experts: None,
+            routed_experts: tokens.routed_experts.as_ref(),
         }),
         reward: None,
         advantage: None,
-        policy_version: None,
+        policy_version: turn.policy_version.clone(),
         is_truncated: turn.finish_reason.as_deref() == Some("length"),
         trajectory_id: &trajectory_id,
     });

@@ -18,6 +18,8 @@ use rollout_core::{
 pub struct Conversation {
     /// The model's name on the server, if recorded.
     pub model: Option<String>,
+    /// The id of the conversation, if recorded.
+    pub trajectory_id: Option<Arc<str>>,
     /// When the conversation began, if recorded.
     pub started_at: Option<Timestamp>,
     /// The first messages.
@@ -51,6 +53,8 @@ pub struct Turn {
     pub usage: Option<TokenUsage>,
     /// Why the model stopped, if the server reported it.
     pub finish_reason: Option<String>,
+    /// The version of the policy, if the server reported it.
+    pub policy_version: Option<Arc<str>>,
     /// Tokens, if the server returned them.
     pub tokens: Option<ResponseTokens>,
     /// Duration of the response.
@@ -63,6 +67,8 @@ pub struct Turn {
 #[derive(Deserialize)]
 struct TrajectoryFile {
     model: String,
+    #[serde(default)]
+    trajectory_id: Option<Arc<str>>,
     started_at: Timestamp,
     stop_condition: Option<String>,
     is_truncated: bool,
@@ -98,6 +104,7 @@ impl From<TrajectoryFile> for Conversation {
         let mut completion = Messages::new();
         let mut turns = Vec::with_capacity(file.turns.len());
         for turn in file.turns {
+            let policy_version = turn.response.policy_version().map(Into::into);
             let Response { created, model, usage, message, finish_reason, tokens, .. } = turn.response;
             turns.push(Turn {
                 message: completion.len(),
@@ -105,6 +112,7 @@ impl From<TrajectoryFile> for Conversation {
                 created,
                 usage,
                 finish_reason: finish_reason.map(|reason| reason.as_str().to_owned()),
+                policy_version,
                 tokens,
                 model_sec: turn.model_sec,
                 tools_sec: turn.tools_sec,
@@ -114,6 +122,7 @@ impl From<TrajectoryFile> for Conversation {
         }
         Self {
             model: Some(file.model),
+            trajectory_id: file.trajectory_id,
             started_at: Some(file.started_at),
             prompt: file.prompt,
             completion,
@@ -131,6 +140,7 @@ impl From<RolloutOutput> for Conversation {
     fn from(mut row: RolloutOutput) -> Self {
         Self {
             model: None,
+            trajectory_id: None,
             started_at: None,
             prompt: row.prompt.take().unwrap_or_default(),
             completion: row.completion.take().unwrap_or_default(),

@@ -38,6 +38,20 @@ pub struct LoadedJob {
     pub secrets: Vec<String>,
 }
 
+impl LoadedJob {
+    /// A job that was never in a file.
+    pub(crate) fn unwritten(config: JobConfig) -> Self {
+        Self {
+            config,
+            path: PathBuf::new(),
+            record: serde_json::Value::Null,
+            warnings: Vec::new(),
+            hash: String::new(),
+            secrets: Vec::new(),
+        }
+    }
+}
+
 impl std::fmt::Debug for LoadedJob {
     /// Shows what the record shows, and no secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

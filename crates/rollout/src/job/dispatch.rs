@@ -36,6 +36,7 @@ use rollout_core::{
 };
 use rollout_env::Provider;
 use rollout_model as model;
+use rollout_model::Share;
 use rollout_record::{
     atomic,
     journal::{JournalEntry, JournalError},
@@ -70,6 +71,8 @@ impl Job {
             provider,
             name,
             store,
+            scratch,
+            share,
             mut sections,
             rows,
             earlier_rows,
@@ -117,6 +120,8 @@ impl Job {
             installs: Arc::default(),
             name: Arc::clone(&name),
             dir: dir.clone(),
+            scratch,
+            share,
             keep: Keep { rows: recorder.writes(), outputs: collector.is_some() },
             events: events.clone(),
             rows,
@@ -230,6 +235,8 @@ struct Dispatcher {
     installs: Arc<Installs>,
     name: Arc<str>,
     dir: Option<JobDir>,
+    scratch: Option<JobDir>,
+    share: Option<Share>,
     keep: Keep,
     events: UnboundedSender<Event>,
     rows: Rows,
@@ -338,8 +345,8 @@ impl Dispatcher {
         tracing::info!(trial = %id, "trial starts");
         let handle = match &task.work {
             Work::Container(work) => {
-                let dir =
-                    self.dir.as_ref().expect("only plans without containers are run without a directory");
+                let dir = self.dir.as_ref().or(self.scratch.as_ref());
+                let dir = dir.expect("only plans without containers are run without a directory");
                 let trial = Trial {
                     id: id.clone(),
                     job_name: Arc::clone(&self.name),
@@ -354,6 +361,8 @@ impl Dispatcher {
                     redactor: Arc::clone(plan.redactor()),
                     progress: Box::new(progress),
                     cancel: self.stop.clone(),
+                    share: self.share.clone(),
+                    keeps_state: self.keep.outputs,
                 };
                 self.running.spawn(async { End::Trial(trial::run(trial).await) })
             }
@@ -382,8 +391,9 @@ impl Dispatcher {
                 if left > 1 {
                     self.group = Some((Arc::clone(&group), left - 1));
                 }
-                let cancel = self.stop.clone();
-                self.running.spawn(async move { End::Rollout(group.run(index, progress, cancel).await) })
+                let (cancel, share) = (self.stop.clone(), self.share.clone());
+                self.running
+                    .spawn(async move { End::Rollout(group.run(index, progress, cancel, share).await) })
             }
         };
         self.indexes.insert(handle.id(), index);
@@ -420,7 +430,9 @@ impl Dispatcher {
         };
         let index = self.indexes.remove(&id);
         let finished = match (end, index) {
-            (Ok(End::Trial(TrialEnd::Finished(result))), Some(index)) => vec![Finished::new(index, *result)],
+            (Ok(End::Trial(TrialEnd::Finished { result, state })), Some(index)) => {
+                vec![Finished { state, ..Finished::new(index, *result) }]
+            }
             (Ok(End::Trial(TrialEnd::Cancelled)), Some(index)) => {
                 self.has_skipped = true;
                 self.tell(Event::TrialSkipped { index });
@@ -520,7 +532,7 @@ impl Dispatcher {
             Recorded::Warning(message) => return self.tell(Event::Warning { message }),
         };
         let mut outputs = Vec::new();
-        for Finished { index, result, output, is_rescored, .. } in trials {
+        for Finished { index, result, output, state, is_rescored, .. } in trials {
             self.rows.set(index, &result);
             self.sections.set(&self.plan, index, &result);
             if is_rescored {
@@ -536,6 +548,9 @@ impl Dispatcher {
                 self.told_scoring = true;
                 let message = format!("{note}. The notes of results tell of others");
                 self.tell(Event::Warning { message });
+            }
+            if let Some(collector) = &mut self.collector {
+                collector.ended(&result, state);
             }
             self.tell(Event::TrialFinished { index, result });
             outputs.extend(output);

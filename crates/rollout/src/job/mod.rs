@@ -48,9 +48,10 @@ use self::{
     earlier_rows::EarlierRows, journaled::Journaled, provenance::TaskHashes, sections::Sections,
     summary::Rows,
 };
-use rollout_core::{provenance::Provenance, row::RolloutOutput};
+use rollout_core::{provenance::Provenance, result::TrialResult, row::RolloutOutput};
 use rollout_env::Provider;
 use rollout_model as model;
+use rollout_model::{Share, State};
 use rollout_record::{
     atomic::{self, WriteError},
     journal::{self, Header, Journal, JournalError, PlannedTask},
@@ -69,6 +70,10 @@ pub struct Job {
     name: Arc<str>,
     /// Where results go; nothing is kept without.
     store: Option<Store>,
+    /// Where containers put their files if nothing is kept.
+    scratch: Option<JobDir>,
+    /// Where trials take their places, if other jobs take some too.
+    pub(crate) share: Option<Share>,
     sections: Sections,
     rows: Rows,
     /// Rows of groups that this run adds members to.
@@ -95,20 +100,32 @@ struct Store {
     task_hashes: TaskHashes,
 }
 
-/// Takes the rows of a job with one model and one dataset while it runs.
+/// Takes what comes out of a job with one model and one dataset while it runs.
 pub(crate) trait Collector: Send {
     /// Rollouts that are over and recorded, with what all of them come to so far. The job waits for it.
     fn group<'a>(
         &'a mut self,
         outputs: Vec<RolloutOutput>,
         metadata: &dyn Fn() -> GenerateMetadata,
-    ) -> model::BoxFuture<'a, ()>;
+    ) -> model::BoxFuture<'a, ()> {
+        let _ = (outputs, metadata);
+        Box::pin(std::future::ready(()))
+    }
 
     /// A rollout of an earlier run that was scored again, together with new members of its group.
-    fn rescored(&mut self, output: RolloutOutput);
+    fn rescored(&mut self, output: RolloutOutput) {
+        let _ = output;
+    }
 
     /// What they came to in the end.
-    fn end(&mut self, metadata: GenerateMetadata, cancelled: bool);
+    fn end(&mut self, metadata: GenerateMetadata, cancelled: bool) {
+        let _ = (metadata, cancelled);
+    }
+
+    /// A trial that is over, with the conversation if it was one of a model in a container.
+    fn ended(&mut self, result: &Arc<TrialResult>, state: Option<Box<State>>) {
+        let _ = (result, state);
+    }
 }
 
 /// What earlier runs of the same job leave to add up.
@@ -263,6 +280,8 @@ impl Job {
             provider,
             name: name.into(),
             store: Some(store),
+            scratch: None,
+            share: None,
             sections,
             rows,
             earlier_rows: Arc::default(),
@@ -309,6 +328,8 @@ impl Job {
             provider: Arc::new(NoProvider),
             name: "unrecorded".into(),
             store: None,
+            scratch: None,
+            share: None,
             sections: Sections::new(&plan, None),
             rows: Rows::new(plan.len()),
             earlier_rows: Arc::default(),
@@ -322,6 +343,17 @@ impl Job {
             provenance: None,
             plan,
         }
+    }
+
+    /// A job with containers of which nothing is kept. What they leave is in a directory that the caller removes.
+    pub(crate) fn in_scratch(
+        plan: Plan,
+        provider: Arc<dyn Provider>,
+        directory: PathBuf,
+        share: Option<Share>,
+    ) -> Self {
+        let name = plan.config().name.as_ref().map_or("unrecorded", |name| name.as_str()).into();
+        Self { provider, name, scratch: Some(JobDir::new(directory)), share, ..Self::unrecorded(plan) }
     }
 
     /// Rows of earlier runs.

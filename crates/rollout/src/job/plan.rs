@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     io,
+    num::NonZeroU32,
     sync::Arc,
 };
 
@@ -224,6 +225,34 @@ impl Plan {
             dataset_sizes: BTreeMap::new(),
             redactor,
         })
+    }
+
+    /// A plan of one task of this one, which a model attempts in the place of the first agent. The further secrets must
+    /// not be written either.
+    pub(crate) fn of_task(
+        &self,
+        task: usize,
+        attempts: NonZeroU32,
+        model: Arc<Model>,
+        secrets: &[String],
+    ) -> Self {
+        let config = JobConfig { n_attempts: attempts, ..JobConfig::clone(&self.config) };
+        let secrets = self.loaded.secrets.iter().chain(secrets).cloned().collect();
+        let loaded = LoadedJob { secrets, ..LoadedJob::unwritten(config.clone()) };
+        let tasks = vec![PlanTask { attempts: attempts.get(), ..self.tasks[task].clone() }];
+        let agent = PlanAgent { model: Some(model), ..self.agents[0].clone() };
+        Self {
+            redactor: Arc::new(redactor(&loaded, &tasks)),
+            loaded,
+            overrides: Vec::new(),
+            config: Arc::new(config),
+            agents: vec![agent],
+            offsets: offsets(&tasks),
+            tasks,
+            pins: Pins::new(),
+            selection: None,
+            dataset_sizes: BTreeMap::new(),
+        }
     }
 
     /// Says how the questions of a benchmark were chosen among all of them.

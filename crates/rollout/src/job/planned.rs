@@ -50,7 +50,7 @@ impl PlanDataset {
 }
 
 /// A task of a plan. There may be a million of them: what many share, they share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct PlanTask {
     /// How often each agent attempts it.
     pub attempts: u32,
@@ -59,7 +59,7 @@ pub struct PlanTask {
 }
 
 /// What a task of a plan is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Work {
     /// A task in a container.
     Container(Box<ContainerWork>),
@@ -73,7 +73,7 @@ pub enum Work {
 }
 
 /// A task in a container.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ContainerWork {
     /// Its dataset.
     pub dataset: DatasetName,

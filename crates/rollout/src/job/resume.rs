@@ -387,6 +387,8 @@ impl Resumable {
                 provider,
                 name: name.into(),
                 store: Some(Store { dir, journal, task_hashes }),
+                scratch: None,
+                share: None,
                 sections,
                 rows,
                 earlier_rows,

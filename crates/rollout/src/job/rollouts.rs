@@ -29,7 +29,8 @@ use rollout_core::{
 };
 use rollout_model::output::question_row;
 use rollout_model::{
-    Error, ErrorKind, Halt, Model, State, output::state_to_output, output_to_state, replace_scores, rollout,
+    Error, ErrorKind, Halt, Model, Share, State, output::state_to_output, output_to_state, replace_scores,
+    rollout,
 };
 
 /// How the note on a function of a rubric ends that gave no score.
@@ -52,6 +53,8 @@ pub(super) struct Finished {
     /// Its line in the file of its section.
     pub(super) row: Option<Vec<u8>>,
     pub(super) output: Option<RolloutOutput>,
+    /// The conversation of a model in a container, if the caller gets it.
+    pub(super) state: Option<Box<State>>,
     /// Whether an earlier run finished it, and only its scores are new.
     pub(super) is_rescored: bool,
 }
@@ -59,7 +62,7 @@ pub(super) struct Finished {
 impl Finished {
     /// A trial that leaves nothing but its result.
     pub(super) fn new(index: TrialIndex, result: TrialResult) -> Self {
-        Self { index, result: Arc::new(result), row: None, output: None, is_rescored: false }
+        Self { index, result: Arc::new(result), row: None, output: None, state: None, is_rescored: false }
     }
 }
 
@@ -162,12 +165,13 @@ impl Group {
         index: TrialIndex,
         progress: impl Fn(Progress) + Send + Sync,
         cancel: CancellationToken,
+        share: Option<Share>,
     ) -> RolloutEnd {
         // Kept until the group is scored.
         let place = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Halt::Cancelled),
-            place = self.rollouts.place() => Ok(place),
+            place = Share::place_in(share.as_ref()) => Ok(place),
         };
         let generated = match &place {
             // A panic must not keep the others of the group from being scored.
@@ -371,7 +375,7 @@ impl Group {
         (result.tries, result.agent_starts) = (tries, tries);
         let row = self.keep.rows.then(|| self.line(&output));
         let output = self.keep.outputs.then_some(output);
-        Some(Finished { index, result: Arc::new(result), row, output, is_rescored: true })
+        Some(Finished { row, output, is_rescored: true, ..Finished::new(index, result) })
     }
 
     fn finish(&self, index: TrialIndex, tries: u32, state: &State) -> Finished {
@@ -407,7 +411,7 @@ impl Group {
             None => self.line(&output),
         });
         let output = self.keep.outputs.then_some(output);
-        Finished { index, result: Arc::new(result), row, output, is_rescored: false }
+        Finished { row, output, ..Finished::new(index, result) }
     }
 
     /// A row as its line in a file, without secrets.

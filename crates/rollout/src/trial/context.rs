@@ -11,7 +11,7 @@ use crate::{
 };
 use rollout_core::{event::Phase, name::TrialId, redact::Redactor, result::TrialError, text::seconds};
 use rollout_env::{EnvironmentSpec, Origin, PreparedImage, Provider};
-use rollout_model::Model;
+use rollout_model::{Model, Share};
 use rollout_record::layout::TrialDir;
 
 /// Everything one trial needs. What it shares with other trials is all here.
@@ -42,6 +42,10 @@ pub struct Trial {
     pub progress: Box<dyn Fn(Progress) + Send + Sync>,
     /// Cuts the trial off.
     pub cancel: CancellationToken,
+    /// Where it takes a place first, if other jobs take some too.
+    pub share: Option<Share>,
+    /// Whether the end of the trial has the conversation of a model too.
+    pub keeps_state: bool,
 }
 
 /// What the agent's processes must not reach: the tests, and what they write.

@@ -29,6 +29,8 @@ const MAX_INSTRUCTION_BYTES: u64 = 1 << 20;
 /// What came of a conversation.
 pub(super) struct Conversed {
     pub(super) usage: Option<AgentUsage>,
+    /// The conversation itself, if there was one.
+    pub(super) state: Option<Box<State>>,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -42,7 +44,7 @@ pub(super) async fn converse(
 ) -> Result<Conversed, model::Error> {
     let (model, instruction) = match subject(context).await {
         Ok(subject) => subject,
-        Err(failure) => return Ok(Conversed { usage: None, result: Err(failure) }),
+        Err(failure) => return Ok(Conversed { usage: None, state: None, result: Err(failure) }),
     };
     let time = context.timeouts.execute;
     let conversation = Conversation {
@@ -56,20 +58,20 @@ pub(super) async fn converse(
     };
     let state = conversation.lead().await?;
     let usage = trajectory::used(&state.usage);
-    if state.timed_out
-        // What the last call started would go on behind the back of the tests.
-        && let Err(failure) = required(Phase::Execute, environment.kill_all()).await
-    {
-        return Ok(Conversed { usage, result: Err(failure) });
-    }
-    let result = match failure(&state, config.limits.timeout, time, turns.has_executed()) {
-        Some(failure) => Err(failure),
-        None => {
-            notes.extend(cut_short(&state));
-            Ok(())
-        }
+    // What the last call started would go on behind the back of the tests.
+    let stopped = match state.timed_out {
+        true => required(Phase::Execute, environment.kill_all()).await,
+        false => Ok(()),
     };
-    Ok(Conversed { usage, result })
+    let result =
+        stopped.and_then(|()| match failure(&state, config.limits.timeout, time, turns.has_executed()) {
+            Some(failure) => Err(failure),
+            None => {
+                notes.extend(cut_short(&state));
+                Ok(())
+            }
+        });
+    Ok(Conversed { usage, state: Some(Box::new(state)), result })
 }
 
 /// Who converses, and about what.

@@ -6,7 +6,7 @@ use super::{
     calls::{bounded, required},
     clock::PhaseSpan,
     context::TrialContext,
-    converse::{converse, save_trajectory},
+    converse::{Conversed, converse, save_trajectory},
     failure::Failure,
     script,
 };
@@ -17,6 +17,7 @@ use crate::{
 use rollout_core::{event::Phase, result::AgentUsage};
 use rollout_env::{CopyMode, Environment, FileRead};
 use rollout_model as model;
+use rollout_model::State;
 
 /// The largest usage.json that is read.
 const MAX_USAGE_BYTES: u64 = 64 << 10;
@@ -26,6 +27,8 @@ pub(super) struct Executed {
     pub(super) span: PhaseSpan,
     /// What the agent used, as far as it is known.
     pub(super) usage: Option<AgentUsage>,
+    /// The conversation, if the agent is a model and the trial keeps it.
+    pub(super) state: Option<Box<State>>,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -43,8 +46,9 @@ pub(super) async fn execute(
         let conversed = converse(context, environment, config, turns, notes).await;
         let span = PhaseSpan::since(began);
         notes.extend(save_trajectory(context, turns).await.err());
-        let conversed = conversed?;
-        return Ok(Executed { span, usage: conversed.usage, result: conversed.result });
+        let Conversed { usage, state, result } = conversed?;
+        let state = state.filter(|_| context.trial.keeps_state);
+        return Ok(Executed { span, usage, state, result });
     }
     let result = run_script(context, environment).await;
     let span = PhaseSpan::since(began);
@@ -52,7 +56,7 @@ pub(super) async fn execute(
         notes.push(note);
         None
     });
-    Ok(Executed { span, usage, result })
+    Ok(Executed { span, usage, state: None, result })
 }
 
 /// Runs the script of an agent that has one.

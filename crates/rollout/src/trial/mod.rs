@@ -55,12 +55,18 @@ use crate::{
 use rollout_core::result::{ErrorType, TrialResult};
 use rollout_env::blocking::blocking;
 use rollout_model as model;
+use rollout_model::{Share, State};
 
 /// How a trial came to its end.
 #[derive(Debug)]
 pub enum TrialEnd {
     /// With a result.
-    Finished(Box<TrialResult>),
+    Finished {
+        /// The result.
+        result: Box<TrialResult>,
+        /// The conversation of a model, if there was one and the trial keeps it.
+        state: Option<Box<State>>,
+    },
     /// By a cancel. It has no result, and its environment is gone.
     Cancelled,
     /// As by a cancel, because the server of the model refuses the key: no other trial of it can do better.
@@ -69,6 +75,18 @@ pub enum TrialEnd {
 
 /// Runs a trial to its end.
 pub async fn run(trial: Trial) -> TrialEnd {
+    let place = tokio::select! {
+        biased;
+        () = trial.cancel.cancelled() => return TrialEnd::Cancelled,
+        place = Share::place_in(trial.share.as_ref()) => place,
+    };
+    let end = run_in_place(trial).await;
+    // Not before its environment is gone.
+    drop(place);
+    end
+}
+
+async fn run_in_place(trial: Trial) -> TrialEnd {
     let clock = Clock::start();
     let dir = trial.dir.clone();
     if let Err(error) = blocking(move || dir.make()).await {
@@ -81,7 +99,7 @@ pub async fn run(trial: Trial) -> TrialEnd {
     };
     let (mut number, mut agent_starts) = (1, 0);
     loop {
-        let record = match run_once(&context).await {
+        let mut record = match run_once(&context).await {
             TryEnd::Finished(record) => record,
             TryEnd::Cancelled => return cancelled(&trial).await,
             TryEnd::Unauthorized(error) => {
@@ -91,9 +109,11 @@ pub async fn run(trial: Trial) -> TrialEnd {
         };
         agent_starts += u32::from(record.execution.is_some());
         let delay = next_try(&trial.config.retry, number, record.failure.as_ref());
+        let state = record.state.take();
         let result = record.into_result(&trial, clock);
         let (Some(delay), Some(error)) = (delay, &result.error) else {
-            return TrialEnd::Finished(Box::new(TrialResult { tries: number, agent_starts, ..result }));
+            let result = Box::new(TrialResult { tries: number, agent_starts, ..result });
+            return TrialEnd::Finished { result, state };
         };
         (trial.progress)(Progress::Retry { failed_try: number, error: error.clone(), delay });
         let (dir, error) = (trial.dir.clone(), error.clone());
@@ -127,7 +147,7 @@ fn attemptable(trial: &Trial) -> Result<&Task, Failure> {
 /// Ends a trial of which nothing could be tried.
 fn without_try(trial: &Trial, clock: Clock, failure: Failure) -> TrialEnd {
     let record = TryRecord { failure: Some(failure), ..TryRecord::default() };
-    TrialEnd::Finished(Box::new(record.into_result(trial, clock)))
+    TrialEnd::Finished { result: Box::new(record.into_result(trial, clock)), state: None }
 }
 
 /// Ends a trial without a result. One that it had from an earlier run stays.

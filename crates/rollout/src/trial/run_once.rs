@@ -129,6 +129,7 @@ async fn execute_and_verify(
     let executed = execute(context, environment, turns, &mut record.notes).await?;
     record.execution = Some(executed.span);
     record.usage = executed.usage;
+    record.state = executed.state;
     record.failure = executed.result.err();
     if !is_verified(&context.trial.config.verifier, record.failure.as_ref()) {
         return Ok(());

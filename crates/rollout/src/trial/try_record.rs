@@ -9,6 +9,7 @@ use super::{
     reward::Reward,
 };
 use rollout_core::result::{AgentUsage, EnvironmentRecord, TrialError, TrialResult};
+use rollout_model::State;
 
 /// What is known of a try so far. Only `run_once` fills it in.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct TryRecord {
     pub(super) execution: Option<PhaseSpan>,
     pub(super) verification: Option<PhaseSpan>,
     pub(super) usage: Option<AgentUsage>,
+    /// The conversation of a model, where the trial keeps it.
+    pub(super) state: Option<Box<State>>,
     pub(super) survivors: Vec<String>,
     pub(super) tampering: Vec<String>,
     pub(super) reward: Option<Reward>,

@@ -1,45 +1,48 @@
 //! What a client may ask for.
 
-use std::{collections::HashMap, fmt::Display, num::NonZeroU32, sync::Arc};
+use std::num::NonZeroU32;
 
-use rollout::model::{
-    Model, RolloutInput, SamplingArgs,
-    dataset::{ExamplesError, Format, Row},
+use rollout::{model::Advantage, record::redact::Redactor};
+use serde_json::Value;
+
+use super::{
+    policy::{AskedModel, Policy},
+    source::{self, GroupOptions, Source, Subject},
 };
-use serde_json::{Map, Value};
 
 /// Rollouts of one example are held in memory until they are scored together.
 const MAX_PER_EXAMPLE: u32 = 1024;
 
-/// How many problems are told.
-const TOLD: usize = 20;
+/// How many problems are reported.
+const REPORTED: usize = 20;
 
-/// What a request to the model's server holds anyway, and no client may replace.
-const TAKEN: [&str; 5] = ["model", "messages", "tools", "stream", "n"];
-
-const KEYS: [&str; 6] = ["inputs", "example_ids", "rollouts_per_example", "model", "sampling", "return"];
+/// The keys beside those of the source.
+const KEYS: [&str; 7] =
+    ["rollouts_per_example", "model", "base_url", "api_key", "sampling", "advantage", "return"];
 
 /// What a service has to give.
 #[derive(Debug)]
 pub(super) struct Offer {
-    /// Makes inputs of the rows that clients bring.
-    pub(super) format: Format,
-    /// The examples of the job.
-    pub(super) examples: HashMap<u64, RolloutInput>,
-    pub(super) model: Arc<Model>,
-    /// Whether the model's server is asked for tokens.
-    pub(super) token_ids: bool,
+    pub(super) source: Source,
+    pub(super) policy: Policy,
     /// Rollouts of each example, where a client does not say.
     pub(super) per_example: NonZeroU32,
+    /// How many rollouts run at the same time.
+    pub(super) concurrency: NonZeroU32,
+    /// What must not be shown.
+    pub(super) secrets: Vec<String>,
 }
 
 /// What a client asks for.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) inputs: Vec<RolloutInput>,
-    pub(super) per_example: u32,
-    pub(super) model: Arc<Model>,
+    pub(super) subjects: Vec<Subject>,
+    pub(super) options: GroupOptions,
     pub(super) form: Form,
+    /// Takes the secrets of the job and the key of the request out of what is sent.
+    pub(super) redactor: Redactor,
+    /// Whether the request says where the model is, or what its key is.
+    pub(super) names_endpoint: bool,
 }
 
 /// What comes back of a rollout.
@@ -53,9 +56,9 @@ pub(super) enum Form {
 
 impl Form {
     /// The fields of the state that rows need for it.
-    pub(super) fn columns(self) -> &'static [&'static str] {
+    fn columns(self) -> &'static [&'static str] {
         match self {
-            Self::Samples => &["advantage", "training_samples"],
+            Self::Samples => &["advantage", "trajectory_id", "training_samples"],
             Self::Rollouts => &["advantage", "trajectory_id", "trajectory"],
         }
     }
@@ -65,7 +68,7 @@ impl Form {
 pub(super) type Problems = Vec<String>;
 
 impl Offer {
-    /// Reads a request. All of its problems are told at once.
+    /// Reads a request. All of its problems are reported at once.
     pub(super) fn read(&self, body: &[u8]) -> Result<Asked, Problems> {
         let mut asked = match serde_json::from_slice(body) {
             Ok(Value::Object(asked)) => asked,
@@ -73,173 +76,88 @@ impl Offer {
             Err(error) => return Err(vec![format!("the body is not JSON: {error}")]),
         };
         let mut problems = Problems::new();
-        let unknown = asked.keys().filter(|key| !KEYS.contains(&key.as_str()));
-        problems.extend(
-            unknown.map(|key| format!("{key:?} is unknown; there are {}", KEYS.map(quoted).join(", "))),
-        );
+        let known = || source::KEYS.into_iter().chain(KEYS);
+        let unknown = asked.keys().filter(|key| !known().any(|known| known == key.as_str()));
+        problems.extend(unknown.map(|key| {
+            let known: Vec<_> = known().map(|key| format!("`{key}`")).collect();
+            format!("{key:?} is unknown; there are {}", known.join(", "))
+        }));
         let mut take = |key: &str| asked.remove(key).filter(|value| !value.is_null());
 
-        let inputs = match (take("inputs"), take("example_ids")) {
-            (Some(rows), None) => self.inputs(rows, &mut problems),
-            (None, Some(ids)) => self.chosen(&ids, &mut problems),
-            (None, None) => {
-                problems.push("`inputs` or `example_ids` is missing".to_owned());
-                Vec::new()
-            }
-            (Some(_), Some(_)) => {
-                problems.push("`inputs` and `example_ids` exclude each other".to_owned());
-                Vec::new()
-            }
-        };
-        let per_example = match take("rollouts_per_example") {
-            None => self.per_example.get(),
-            Some(value) => match value.as_u64().and_then(|number| u32::try_from(number).ok()) {
-                Some(number @ 1..=MAX_PER_EXAMPLE) => number,
-                _ => {
-                    let range = format!("a whole number from 1 to {MAX_PER_EXAMPLE}");
-                    problems.push(format!("`rollouts_per_example` is not {range}"));
-                    1
-                }
+        let subjects = self.source.read(&mut take, &mut problems);
+        let rollouts = per_example(take("rollouts_per_example"), self.per_example, &mut problems);
+        let AskedModel { model, key, is_named } = self.policy.read(&mut take, &mut problems);
+        let advantage = self.advantage(take("advantage"), &mut problems);
+        let form = self.form(take("return"), &mut problems);
+        if !problems.is_empty() {
+            return Err(shortened(problems));
+        }
+        let secrets = self.secrets.iter().chain(&key).map(String::as_str);
+        Ok(Asked {
+            subjects,
+            form,
+            redactor: Redactor::new(secrets),
+            names_endpoint: is_named,
+            options: GroupOptions {
+                rollouts,
+                model,
+                advantage,
+                columns: form.columns(),
+                key,
+                concurrency: self.concurrency,
             },
-        };
-        let name = match take("model") {
-            None => None,
-            Some(Value::String(name)) if !name.trim().is_empty() => Some(name),
-            Some(_) => {
-                problems.push("`model` is not the server's name for a model".to_owned());
-                None
-            }
-        };
-        let sampling = match take("sampling") {
-            None => Map::new(),
-            Some(Value::Object(sampling)) => {
-                let nested = sampling.get("extra_body").and_then(Value::as_object);
-                let holds = |key: &&str| {
-                    sampling.contains_key(*key) || nested.is_some_and(|body| body.contains_key(*key))
-                };
-                let taken = TAKEN.into_iter().filter(holds);
-                problems.extend(taken.map(|key| format!("`sampling` cannot hold `{key}`")));
-                sampling
-            }
-            Some(_) => {
-                problems.push("`sampling` is not an object".to_owned());
-                Map::new()
-            }
-        };
-        let form = match take("return").as_ref().map(Value::as_str) {
+        })
+    }
+
+    fn advantage(&self, asked: Option<Value>, problems: &mut Problems) -> Option<Advantage> {
+        let asked = asked?;
+        let named = Advantage::ALL.into_iter().find(|advantage| asked == advantage.as_str());
+        if named.is_none() {
+            let names: Vec<_> =
+                Advantage::ALL.iter().map(|advantage| format!("{:?}", advantage.as_str())).collect();
+            problems.push(format!("`advantage` is none of {}", names.join(", ")));
+        } else if !self.source.is_grouped() {
+            let what = "`advantage` needs groups, and the interaction has `independent_scoring: true`";
+            problems.push(what.to_owned());
+        }
+        named
+    }
+
+    fn form(&self, asked: Option<Value>, problems: &mut Problems) -> Form {
+        match asked.as_ref().map(Value::as_str) {
             None | Some(Some("rollouts")) => Form::Rollouts,
-            Some(Some("samples")) if self.token_ids => Form::Samples,
             Some(Some("samples")) => {
-                let what = "`return: samples` needs tokens; set `token_ids: true` for the model of the job";
-                problems.push(what.to_owned());
+                if !self.policy.gives_tokens() {
+                    let what =
+                        "`return: samples` needs tokens; set `token_ids: true` for the model of the job";
+                    problems.push(what.to_owned());
+                }
                 Form::Samples
             }
             Some(_) => {
                 problems.push("`return` is neither \"samples\" nor \"rollouts\"".to_owned());
                 Form::Rollouts
             }
-        };
-        if problems.is_empty() {
-            Ok(Asked { inputs, per_example, model: self.model(name, sampling), form })
-        } else {
-            Err(shortened(problems))
         }
-    }
-
-    /// The model under another name, or sampled in another way.
-    fn model(&self, name: Option<String>, sampling: SamplingArgs) -> Arc<Model> {
-        if name.is_none() && sampling.is_empty() {
-            return Arc::clone(&self.model);
-        }
-        let mut model = Model::clone(&self.model);
-        model.sampling.extend(sampling);
-        model.name = name.unwrap_or(model.name);
-        Arc::new(model)
-    }
-
-    fn inputs(&self, rows: Value, problems: &mut Problems) -> Vec<RolloutInput> {
-        let Value::Array(values) = rows else {
-            problems.push("`inputs` is not a list".to_owned());
-            return Vec::new();
-        };
-        let mut rows: Vec<Row> = Vec::with_capacity(values.len());
-        let mut objects = true;
-        for (place, value) in values.into_iter().enumerate() {
-            match value {
-                Value::Object(row) => rows.push(row),
-                _ => {
-                    objects = false;
-                    problems.push(at(place, "not an object"));
-                }
-            }
-        }
-        if !objects {
-            return Vec::new();
-        }
-        match self.format.inputs(rows) {
-            Ok(inputs) => inputs,
-            Err(ExamplesError::Rows(bad)) => {
-                problems.extend(bad.iter().map(|problem| at(problem.row - 1, &problem.message)));
-                Vec::new()
-            }
-            Err(ExamplesError::Empty) => {
-                problems.push("`inputs` is empty".to_owned());
-                Vec::new()
-            }
-            Err(error @ (ExamplesError::Io { .. } | ExamplesError::Store(_))) => {
-                problems.push(error.to_string());
-                Vec::new()
-            }
-        }
-    }
-
-    fn chosen(&self, ids: &Value, problems: &mut Problems) -> Vec<RolloutInput> {
-        let Some(ids) = ids.as_array() else {
-            problems.push("`example_ids` is not a list".to_owned());
-            return Vec::new();
-        };
-        if ids.is_empty() {
-            problems.push("`example_ids` is empty".to_owned());
-        }
-        let mut chosen = HashMap::with_capacity(ids.len());
-        let mut inputs = Vec::with_capacity(ids.len());
-        for (place, id) in ids.iter().enumerate() {
-            let Some(input) = id.as_u64().and_then(|id| self.examples.get(&id)) else {
-                problems.push(format!("example_ids[{place}]: the job has no example {}", brief(id)));
-                continue;
-            };
-            match chosen.insert(input.example_id, place) {
-                None => inputs.push(input.clone()),
-                Some(first) => {
-                    let same = format!("example {id} is example_ids[{first}] too");
-                    problems.push(format!("example_ids[{place}]: {same}; ask for more rollouts per example"));
-                }
-            }
-        }
-        inputs
     }
 }
 
-fn at(place: usize, problem: impl Display) -> String {
-    format!("inputs[{place}]: {problem}")
-}
-
-fn quoted(key: &str) -> String {
-    format!("`{key}`")
-}
-
-/// A value that may be long.
-fn brief(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(40) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
+fn per_example(asked: Option<Value>, default: NonZeroU32, problems: &mut Problems) -> NonZeroU32 {
+    let Some(asked) = asked else { return default };
+    let number = asked.as_u64().and_then(|number| u32::try_from(number).ok());
+    match number.filter(|number| *number <= MAX_PER_EXAMPLE).and_then(NonZeroU32::new) {
+        Some(number) => number,
+        None => {
+            let range = format!("a whole number from 1 to {MAX_PER_EXAMPLE}");
+            problems.push(format!("`rollouts_per_example` is not {range}"));
+            default
+        }
     }
 }
 
 fn shortened(mut problems: Problems) -> Problems {
-    let more = problems.len().saturating_sub(TOLD);
-    problems.truncate(TOLD);
+    let more = problems.len().saturating_sub(REPORTED);
+    problems.truncate(REPORTED);
     if more > 0 {
         problems.push(format!("and {more} more"));
     }
@@ -248,29 +166,58 @@ fn shortened(mut problems: Problems) -> Problems {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
     use rollout::{
-        config::{AgentKind, load_job_text},
-        model::build,
+        config::{AgentKind, RetryConfig, load_job_text},
+        model::{RolloutInput, Rollouts, Rubric, SingleTurn, dataset::Format},
     };
-    use serde_json::json;
+    use serde_json::{Map, json};
 
-    use super::*;
+    use super::{super::source::ExampleSource, *};
 
     fn offer(token_ids: bool) -> Offer {
-        let text = "
-agents: [{name: a, model: {name: policy, base_url: 'http://127.0.0.1:1/v1', sampling: {temperature: 1.0, top_p: 0.9}}}]
-datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}], rubric: [{match: exact}]}}]";
-        let job = load_job_text("job.yaml".as_ref(), text, &[], &|_| None).unwrap().config;
+        let text = format!(
+            "
+agents:
+  - name: a
+    model:
+      name: policy
+      base_url: http://127.0.0.1:1/v1
+      api_key: sk-of-the-job
+      token_ids: {token_ids}
+      sampling: {{temperature: 1.0, top_p: 0.9}}
+datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2'}}], rubric: [{{match: exact}}]}}}}]"
+        );
+        let job = load_job_text("job.yaml".as_ref(), &text, &[], &|_| None).unwrap().config;
         let AgentKind::Model(agent) = &job.agents[0].kind else { unreachable!() };
         let example = |id| (id, RolloutInput { example_id: id, ..RolloutInput::default() });
         Offer {
-            format: Format { system_prompt: Some("Be brief.".to_owned()), ..Format::default() },
-            examples: [example(0), example(5)].into(),
-            model: Arc::new(build::model(&agent.model).unwrap()),
-            token_ids,
+            source: Source::Examples(Arc::new(ExampleSource {
+                rollouts: Rollouts::new(SingleTurn, Rubric::new()),
+                format: Format { system_prompt: Some("Be brief.".to_owned()), ..Format::default() },
+                examples: [example(0), example(5)].into(),
+                retry: RetryConfig::default(),
+                state_columns: Vec::new(),
+                is_grouped: true,
+            })),
+            policy: Policy::new(&agent.model).unwrap(),
             per_example: NonZeroU32::new(3).unwrap(),
+            concurrency: NonZeroU32::new(4).unwrap(),
+            secrets: vec!["sk-of-the-job".to_owned()],
         }
+    }
+
+    /// The examples that a request is for.
+    fn inputs(asked: &Asked) -> Vec<&RolloutInput> {
+        let subjects = asked.subjects.iter();
+        subjects
+            .map(|subject| match subject {
+                Subject::Example(_, input) => &**input,
+                Subject::Task(..) => unreachable!("the job has an interaction"),
+            })
+            .collect()
     }
 
     fn read(body: &Value) -> Result<Asked, Problems> {
@@ -281,20 +228,71 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
     fn what_is_not_said_is_as_in_the_job() {
         let offer = offer(false);
         let asked = offer.read(br#"{"example_ids": [5], "model": null, "sampling": {}}"#).unwrap();
-        assert_eq!((asked.inputs[0].example_id, asked.per_example, asked.form), (5, 3, Form::Rollouts));
-        assert!(Arc::ptr_eq(&asked.model, &offer.model));
+        let rollouts = asked.options.rollouts.get();
+        assert_eq!((inputs(&asked)[0].example_id, rollouts, asked.form), (5, 3, Form::Rollouts));
+        assert!(Arc::ptr_eq(&asked.options.model, offer.policy.model()));
+        assert_eq!((asked.options.advantage, asked.names_endpoint), (None, false));
     }
 
     #[test]
     fn name_and_sampling_of_the_model_can_be_replaced() {
         let asked =
             read(&json!({"example_ids": [0], "model": "step-2", "sampling": {"top_p": 0.5, "seed": 1}}));
-        let model = asked.unwrap().model;
+        let model = asked.unwrap().options.model;
         assert_eq!(model.name, "step-2");
         assert_eq!(
             Value::Object(model.sampling.clone()),
             json!({"temperature": 1.0, "top_p": 0.5, "seed": 1})
         );
+    }
+
+    #[test]
+    fn an_endpoint_of_the_request_gets_neither_key_nor_headers_of_the_job() {
+        let ask = |more: Value| {
+            let mut body = json!({"example_ids": [0]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            read(&body).unwrap()
+        };
+        let elsewhere = ask(json!({"base_url": "http://10.0.0.7:8000/v1", "api_key": "sk-of-the-trainer"}));
+        assert_eq!(elsewhere.options.model.client.base_url(), "http://10.0.0.7:8000/v1");
+        assert_eq!(elsewhere.options.model.name, "policy");
+        assert!(elsewhere.names_endpoint);
+        assert_eq!(elsewhere.redactor.text("sk-of-the-job, sk-of-the-trainer"), "[redacted], [redacted]");
+        assert!(!format!("{:?}", elsewhere.options.model).contains("sk-of-the"));
+        let own = ask(json!({"api_key": "sk-of-the-trainer"}));
+        assert_eq!(own.options.model.client.base_url(), "http://127.0.0.1:1/v1");
+    }
+
+    #[test]
+    fn an_endpoint_that_cannot_be_is_refused_without_its_key() {
+        for url in [
+            "",
+            "10.0.0.7:8000",
+            "ftp://host/v1",
+            "http://",
+            "http:///v1",
+            "http://user:word@host/v1",
+            "http://a b",
+        ] {
+            let problems = read(&json!({"example_ids": [0], "base_url": url})).unwrap_err();
+            assert_eq!(problems.len(), 1, "{url}");
+            assert!(problems[0].starts_with("`base_url` is not the http or https URL"), "{problems:?}");
+        }
+        let body =
+            json!({"example_ids": [0], "base_url": 7, "api_key": "sk-two\nlines", "advantage": "mean"});
+        insta::assert_snapshot!(read(&body).unwrap_err().join("\n"), @r#"
+        `base_url` is not the http or https URL of a model's server, such as http://127.0.0.1:8000/v1; a key is sent as `api_key`
+        `api_key` is not a text of visible ASCII characters
+        `advantage` is none of "group_mean", "leave_one_out", "normalised"
+        "#);
+    }
+
+    #[test]
+    fn advantages_have_three_names() {
+        for advantage in Advantage::ALL {
+            let asked = read(&json!({"example_ids": [0], "advantage": advantage.as_str()})).unwrap();
+            assert_eq!(asked.options.advantage, Some(advantage));
+        }
     }
 
     #[test]
@@ -313,7 +311,7 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
         let asked =
             read(&json!({"inputs": [{"question": "?", "example_id": 7, "level": 2}], "return": "samples"}));
         let asked = asked.unwrap();
-        let [input] = &asked.inputs[..] else { panic!("{asked:?}") };
+        let [input] = inputs(&asked)[..] else { panic!("{asked:?}") };
         assert_eq!((input.example_id, input.prompt.len(), asked.form), (7, 2, Form::Samples));
         assert_eq!(input.prompt[0].text(), "Be brief.");
         assert_eq!(input.extra["level"], 2);
@@ -368,16 +366,17 @@ datasets: [{name: sums, interaction: {dataset: [{question: 1 + 1?, answer: '2'}]
 
     proptest! {
         #[test]
-        fn any_request_is_read_or_told_what_is_wrong(
-            values in prop::collection::vec((proptest::sample::select(&KEYS), any_json()), 0..6),
+        fn any_request_is_read_or_its_problems_are_reported(
+            values in prop::collection::vec((proptest::sample::select([&source::KEYS[..], &KEYS].concat()), any_json()), 0..6),
         ) {
             let body: Map<String, Value> = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             match read(&Value::Object(body)) {
                 Ok(asked) => {
-                    prop_assert!(!asked.inputs.is_empty() && (1..=MAX_PER_EXAMPLE).contains(&asked.per_example));
-                    prop_assert!(asked.inputs.iter().all(|input| !input.prompt.is_empty() || input.example_id % 5 == 0));
+                    let inputs = inputs(&asked);
+                    prop_assert!(!inputs.is_empty() && asked.options.rollouts.get() <= MAX_PER_EXAMPLE);
+                    prop_assert!(inputs.iter().all(|input| !input.prompt.is_empty() || input.example_id % 5 == 0));
                 }
-                Err(problems) => prop_assert!(!problems.is_empty() && problems.len() <= TOLD + 1),
+                Err(problems) => prop_assert!(!problems.is_empty() && problems.len() <= REPORTED + 1),
             }
         }
 

@@ -16,9 +16,8 @@ use axum::{
     routing::{get, post},
 };
 use rollout::{
-    config::{InteractionConfig, LoadedJob, ModelConfig, RetryConfig},
-    job::{Cancel, ExampleSet},
-    model::{Limits, Places, Rollouts, build, dataset::Format},
+    job::Cancel,
+    model::{Limits, Places},
     record::redact::Redactor,
 };
 use rollout_http::{AccessGuard, BodyError, read_json_body};
@@ -26,8 +25,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::{problem::Problem, request::Offer, stream};
-use crate::exit::Failure;
+use super::{problem::Problem, request::Offer, source::Ids, stream};
 
 /// Requests that are served at a time. Each holds some groups in memory.
 const MAX_REQUESTS: u32 = 64;
@@ -37,13 +35,8 @@ const MAX_BODY: usize = 16 << 20;
 
 /// Everything that requests share.
 pub(super) struct Service {
-    pub(super) rollouts: Arc<Rollouts>,
     pub(super) offer: Offer,
-    pub(super) retry: RetryConfig,
-    pub(super) state_columns: Vec<String>,
-    pub(super) redactor: Redactor,
     pub(super) places: Places,
-    pub(super) concurrency: NonZeroU32,
     pub(super) cancel: Cancel,
     /// Groups that are scored and that no client has taken.
     pub(super) unread: Arc<AtomicUsize>,
@@ -53,48 +46,17 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(
-        loaded: &LoadedJob,
-        interaction: &InteractionConfig,
-        model: &ModelConfig,
-        examples: ExampleSet,
-        cancel: Cancel,
-    ) -> Result<Self, Failure> {
-        let format = Format {
-            system_prompt: interaction.system_prompt.clone(),
-            few_shot: interaction.few_shot.clone(),
-            task: Some(examples.name.to_string()),
-        };
-        let concurrency = loaded.config.n_concurrent_trials;
-        Ok(Self {
-            rollouts: examples.rollouts,
-            offer: Offer {
-                format,
-                examples: examples
-                    .examples
-                    .inputs()
-                    .map(|input| input.map(|input| (input.example_id, input)))
-                    .collect::<std::io::Result<_>>()?,
-                model: Arc::new(build::model(model)?),
-                token_ids: model.token_ids,
-                per_example: loaded.config.n_attempts,
-            },
-            retry: loaded.config.retry.clone(),
-            state_columns: interaction.state_columns.clone(),
-            redactor: Redactor::new(loaded.secrets.iter().map(String::as_str)),
-            places: Places::new(concurrency),
-            concurrency,
+    /// A service of one dataset, with the limits of each rollout.
+    pub(super) fn new(env_id: String, limits: Limits, offer: Offer, cancel: Cancel) -> Self {
+        Self {
+            places: Places::new(offer.concurrency),
+            offer,
             cancel,
             unread: Arc::default(),
             seats: Arc::new(Semaphore::new(MAX_REQUESTS as usize)),
-            env_id: examples.name.to_string(),
-            limits: interaction.limits,
-        })
-    }
-
-    /// How many examples the job has.
-    pub(super) fn examples(&self) -> usize {
-        self.offer.examples.len()
+            env_id,
+            limits,
+        }
     }
 
     /// Waits until no request has anything under way.
@@ -109,9 +71,10 @@ pub(super) fn router(service: Arc<Service>, guard: AccessGuard) -> Router {
     let router = Router::new()
         .route("/health", get(health))
         .route("/v1/info", get(info))
+        .route("/v1/examples", get(examples))
         .route("/v1/rollouts", post(rollouts))
         .fallback(async || {
-            let routes = "there are GET /health, GET /v1/info and POST /v1/rollouts";
+            let routes = "there are GET /health, GET /v1/info, GET /v1/examples and POST /v1/rollouts";
             Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path").hint(routes)
         })
         .method_not_allowed_fallback(async || {
@@ -160,14 +123,16 @@ struct InFlight {
 
 async fn info(State(service): State<Arc<Service>>) -> Response {
     let Limits { max_turns, max_completion_tokens, max_total_tokens, max_cost, timeout } = service.limits;
+    let model = service.offer.policy.model();
+    let redactor = Redactor::new(service.offer.secrets.iter().map(String::as_str));
     Json(Info {
         env_id: &service.env_id,
-        model: &service.offer.model.name,
-        sampling: service.redactor.json(Value::Object(service.offer.model.sampling.clone())),
-        token_ids: service.offer.token_ids,
-        examples: service.examples(),
+        model: &model.name,
+        sampling: redactor.json(Value::Object(model.sampling.clone())),
+        token_ids: service.offer.policy.gives_tokens(),
+        examples: service.offer.source.len(),
         rollouts_per_example: service.offer.per_example,
-        n_concurrent_trials: service.concurrency,
+        n_concurrent_trials: service.offer.concurrency,
         limits: LimitsInfo {
             max_turns,
             max_completion_tokens,
@@ -187,6 +152,11 @@ async fn info(State(service): State<Arc<Service>>) -> Response {
     .into_response()
 }
 
+async fn examples(State(service): State<Arc<Service>>) -> Response {
+    let ids: Ids<'_> = service.offer.source.ids();
+    Json(ids).into_response()
+}
+
 async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Problem> {
     if service.cancel.graceful.is_cancelled() {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the service is stopping"));
@@ -200,7 +170,8 @@ async fn rollouts(State(service): State<Arc<Service>>, request: Request) -> Resu
     let body = read_json_body(request, MAX_BODY).await.map_err(unread)?;
     let asked = service.offer.read(&body).map_err(|problems| {
         let problem = Problem::new(StatusCode::BAD_REQUEST, problems.join("\n"));
-        problem.hint("docs/training.md describes the request")
+        problem
+            .hint("GET /v1/examples lists what may be asked for, and docs/training.md describes the request")
     })?;
     drop(body);
     let lines = stream::start(service, asked, seat);
@@ -211,7 +182,7 @@ fn unread(error: BodyError) -> Problem {
     let problem = Problem::new(error.status(), error.to_string());
     match error {
         BodyError::NotJson => problem.hint("send `Content-Type: application/json`"),
-        BodyError::TooLarge(_) => problem.hint("ask for fewer inputs at a time, or for `example_ids`"),
+        BodyError::TooLarge(_) => problem.hint("ask for fewer inputs at a time, or by id"),
         BodyError::Late | BodyError::Broken(_) => problem,
     }
 }

@@ -15,7 +15,8 @@ use axum::body::{Body, Bytes};
 use futures_util::stream;
 use rollout::{
     job::{Cancel, JobError},
-    model::{Examples, GenerateError, RolloutInput, RolloutOutput, Rollouts, RunOptions, Share},
+    model::{GenerateError, RolloutOutput, Share},
+    record::redact::Redactor,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -28,6 +29,7 @@ use super::{
     problem::Told,
     request::{Asked, Form},
     service::Service,
+    source::{GroupOptions, Subject},
 };
 use crate::exit::chain;
 
@@ -72,20 +74,21 @@ impl Drop for Unread {
 
 async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, cancel: Cancel) {
     let started = Instant::now();
-    let Asked { inputs, per_example, model, form } = asked;
-    let group = Group { service, per_example, model, form, cancel: cancel.clone() };
+    let Asked { subjects, options, form, redactor, names_endpoint } = asked;
+    let how = Arc::new(How { options, form, redactor, names_endpoint });
+    let group = Group { service, how, cancel: cancel.clone() };
     let share = group.service.places.share();
-    let mut inputs = inputs.into_iter();
+    let mut subjects = subjects.into_iter();
     let mut running = JoinSet::new();
     let mut summary = Summary::default();
     let mut failure = None;
     loop {
         // A group has at least one rollout that runs, so these are enough to take every place.
-        while running.len() < group.service.concurrency.get() as usize
+        while running.len() < group.service.offer.concurrency.get() as usize
             && !cancel.graceful.is_cancelled()
-            && let Some(input) = inputs.next()
+            && let Some(subject) = subjects.next()
         {
-            running.spawn(group.clone().run(input, share.clone()));
+            running.spawn(group.clone().run(subject, share.clone()));
         }
         let Some(ended) = running.join_next().await else { break };
         match ended {
@@ -108,7 +111,7 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
                 }
             }
             Ok(Err(error)) => {
-                failure.get_or_insert(told(&error));
+                failure.get_or_insert(group.told(&error));
                 cancel.graceful.cancel();
             }
             Err(_) => {
@@ -118,7 +121,7 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
             }
         }
     }
-    summary.cancelled |= inputs.next().is_some();
+    summary.cancelled |= subjects.next().is_some();
     let bytes = match &failure {
         Some(error) => encoded(&Last::Error { error }),
         None => encoded(&summary.last(started)),
@@ -134,45 +137,33 @@ const READING_GRACE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 struct Group {
     service: Arc<Service>,
-    per_example: u32,
-    model: Arc<rollout::model::Model>,
-    form: Form,
+    how: Arc<How>,
     cancel: Cancel,
 }
 
+/// How the groups of a request are made, and what is sent of them.
+struct How {
+    options: GroupOptions,
+    form: Form,
+    redactor: Redactor,
+    names_endpoint: bool,
+}
+
 impl Group {
-    /// Runs and scores the rollouts of one example. There is no line if all of them were cancelled.
-    async fn run(
-        self,
-        input: RolloutInput,
-        share: Share,
-    ) -> Result<(Tally, bool, Option<Line>), GenerateError> {
-        let Self { service, per_example, model, form, cancel } = &self;
-        let own = service.state_columns.iter().map(String::as_str);
-        let columns = form
-            .columns()
-            .iter()
-            .copied()
-            .filter(|column| !service.state_columns.iter().any(|own| own == column));
-        let options = RunOptions::new(Arc::clone(model))
-            .share(share)
-            .max_concurrent(service.concurrency.get())
-            .state_columns(own.chain(columns))
-            .retry(service.retry.clone())
-            .cancel(cancel.clone());
-        let group = Rollouts::clone(&service.rollouts).dataset(vec![input]);
-        let ended = group.evaluate(Examples::all().rollouts(*per_example), options).await?;
-        let tally = Tally::of(&ended.outputs);
-        if ended.outputs.is_empty() {
-            return Ok((tally, ended.cancelled, None));
+    /// Runs and scores the rollouts of one example or task. There is no line if all of them were cancelled.
+    async fn run(self, subject: Subject, share: Share) -> Result<(Tally, bool, Option<Line>), GenerateError> {
+        let (outputs, cancelled) = subject.run(&self.how.options, share, self.cancel.clone()).await?;
+        let tally = Tally::of(&outputs);
+        if outputs.is_empty() {
+            return Ok((tally, cancelled, None));
         }
-        let bytes = self.redacted(encoded(&GroupLine::new(&ended.outputs, *form)));
-        Ok((tally, ended.cancelled, Some(Line { bytes, _unread: Some(Unread::new(&service.unread)) })))
+        let bytes = self.redacted(encoded(&GroupLine::new(&outputs, self.how.form)));
+        Ok((tally, cancelled, Some(Line { bytes, _unread: Some(Unread::new(&self.service.unread)) })))
     }
 
-    /// A line without the secrets of the job, which a server may have repeated.
+    /// A line without the secrets of the job and the request, which a server may have repeated.
     fn redacted(&self, line: Vec<u8>) -> Bytes {
-        let redactor = &self.service.redactor;
+        let redactor = &self.how.redactor;
         match std::str::from_utf8(&line) {
             Ok(text) if !redactor.is_empty() => match redactor.text(text) {
                 std::borrow::Cow::Borrowed(_) => line.into(),
@@ -181,16 +172,20 @@ impl Group {
             _ => line.into(),
         }
     }
-}
 
-/// An error that ends a request, with what to do about it.
-fn told(error: &GenerateError) -> Told {
-    match error {
-        GenerateError::Job(JobError::Unauthorized { source, .. }) => Told {
-            message: format!("no rollout can be done: {}", chain(source)),
-            hint: Some("set the right api_key in the job file, and start the service again".to_owned()),
-        },
-        other => Told { message: chain(other), hint: other.hint() },
+    /// An error that ends a request, with what to do about it.
+    fn told(&self, error: &GenerateError) -> Told {
+        match error {
+            GenerateError::Job(JobError::Unauthorized { source, .. }) => {
+                let hint = match self.how.names_endpoint {
+                    true => "send the right `api_key` for this `base_url`",
+                    false => "set the right api_key in the job file, and start the service again",
+                };
+                let message = format!("no rollout can be done: {}", chain(source));
+                Told { message, hint: Some(hint.to_owned()) }
+            }
+            other => Told { message: chain(other), hint: other.hint() },
+        }
     }
 }
 
@@ -200,11 +195,13 @@ fn encoded(line: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The rollouts of one example. The lists are in the same order.
+/// The rollouts of one example or task. The lists are in the same order.
 #[derive(Serialize)]
 struct GroupLine<'a> {
     r#type: &'static str,
     example_id: u64,
+    task: &'a str,
+    trajectory_ids: Vec<&'a Value>,
     rewards: Vec<f64>,
     advantages: Vec<&'a Value>,
     metrics: Vec<Value>,
@@ -226,6 +223,8 @@ impl<'a> GroupLine<'a> {
         Self {
             r#type: "group",
             example_id: outputs.first().map_or(0, |output| output.example_id),
+            task: outputs.first().map_or("", |output| output.task.as_str()),
+            trajectory_ids: column("trajectory_id").collect(),
             rewards: outputs.iter().map(|output| output.reward).collect(),
             advantages: column("advantage").collect(),
             metrics: outputs.iter().map(|output| serde_json::json!(output.metrics)).collect(),
