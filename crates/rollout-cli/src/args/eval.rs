@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, path::PathBuf};
 use clap::Args;
 use rollout::model::metric::Metric;
 
-use super::Output;
+use super::{Answer, Output};
 
 /// Arguments of `eval`.
 #[derive(Debug, Args)]
@@ -96,7 +96,7 @@ pub(crate) struct Ask {
     #[arg(long)]
     pub show_trajectory: bool,
 
-    /// Output format; json is one JSON object
+    /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "human", hide_default_value = true)]
-    pub output: Output,
+    pub output: Answer,
 }

@@ -13,7 +13,8 @@ Examples:
   rollout flakes jobs/nightly            Check the existing oracle and nop trials of a job
 
 Exit status:
-  0    every oracle trial passed and every nop trial failed; a job with only one of these agents gets a note
+  0    every oracle trial passed and no nop trial passed;
+       a note is printed if a job has only one of these agents
   1    a task is flaky or gives nop a reward of 1, or trials have no result
   2    the tasks could not be run
   130  cancelled";

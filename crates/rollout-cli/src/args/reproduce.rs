@@ -11,7 +11,7 @@ Examples:
   rollout reproduce jobs/nightly/oracle/tasks/sort__1
                                          Run one trial again, and report what differs
   rollout reproduce jobs/sums/gpt/sums/17__2
-                                         The same for a model rollout, which has no directory of its own
+                                         Run one model rollout again
 
 Exit status:
   0    the reward and the error are the same

@@ -11,7 +11,7 @@ use rollout::{
 
 use super::load;
 use crate::{
-    args::{Ask, Output},
+    args::{Answer, Ask},
     exit::{Exit, Failure},
     report::text::{BAD, BOLD, DIM, GOOD, first_line, fit, paint},
     signals,
@@ -68,8 +68,8 @@ pub(crate) async fn run(args: Ask) -> Result<Exit, Failure> {
         },
     };
     match args.output {
-        Output::Json => super::print(&redactor.json(serde_json::to_value(&result)?).to_string())?,
-        Output::Human => show(&result, args.show_trajectory, &redactor)?,
+        Answer::Json => super::print(&redactor.json(serde_json::to_value(&result)?).to_string())?,
+        Answer::Human => show(&result, args.show_trajectory, &redactor)?,
     }
     Ok(if result.success { Exit::Success } else { Exit::Unmet })
 }
