@@ -28,7 +28,25 @@ async fn rows_have_the_name_of_the_kind_and_whether_it_is_the_models_fault() {
     let dir = tempfile::tempdir().unwrap();
     kinds().evaluate(Examples::all().rollouts(3), options(dir.path())).await.unwrap();
     let rows = lines(&dir.path().join("outputs.jsonl"));
-    insta::assert_json_snapshot!(rows.iter().map(|row| &row["error"]).collect::<Vec<_>>(), @r#""#);
+    insta::assert_json_snapshot!(rows.iter().map(|row| &row["error"]).collect::<Vec<_>>(), @r#"
+    [
+      null,
+      {
+        "error": "CheatedError",
+        "message": "it read the answer",
+        "error_chain_repr": "CheatedError(\"it read the answer\")",
+        "error_chain_str": "CheatedError",
+        "is_infrastructure": false
+      },
+      {
+        "error": "JammedError",
+        "message": "the printer is jammed",
+        "error_chain_repr": "JammedError(\"the printer is jammed\")",
+        "error_chain_str": "JammedError",
+        "is_infrastructure": true
+      }
+    ]
+    "#);
     assert_eq!(rows[2]["stop_condition"], "has_error");
 }
 
@@ -50,21 +68,20 @@ async fn the_models_fault_counts_and_a_fault_of_the_infrastructure_is_excluded_b
 }
 
 #[tokio::test]
-async fn kinds_are_known_again_when_a_group_gets_more_members() {
+async fn kinds_are_known_again_when_the_rest_of_a_group_is_run() {
     let dir = tempfile::tempdir().unwrap();
-    kinds().evaluate(Examples::all().rollouts(3), options(dir.path())).await.unwrap();
-    // The scripts begin anew: the next rollout is right.
     kinds().evaluate(Examples::all().rollouts(4), options(dir.path())).await.unwrap();
-    let mut rows = lines(&dir.path().join("outputs.jsonl"));
-    rows.sort_by_key(|row| row["attempt"].as_u64());
-    let advantages: Vec<_> = rows.iter().map(|row| row["advantage"].as_f64()).collect();
-    let third = 1.0 / 3.0;
-    for (found, expected) in advantages.iter().zip([Some(third), Some(-2.0 * third), None, Some(third)]) {
-        assert!(found.is_some() == expected.is_some(), "{advantages:?}");
-        assert!((found.unwrap_or(0.0) - expected.unwrap_or(0.0)).abs() < 1e-9, "{advantages:?}");
-    }
-    assert_eq!(
-        (&rows[1]["error"]["error"], &rows[2]["error"]["error"]),
-        (&json!("CheatedError"), &json!("JammedError"))
-    );
+    // The last row is lost. The script begins anew, so the rollout that is run again is right.
+    let path = dir.path().join("outputs.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.split_inclusive('\n').take(3).collect::<String>()).unwrap();
+    let results = kinds().evaluate(Examples::all().rollouts(4), options(dir.path())).await.unwrap();
+    let rows = &results.outputs;
+    let advantages: Vec<_> = rows
+        .iter()
+        .map(|row| row.columns["advantage"].as_f64().map(|number| (number * 3.0).round()))
+        .collect();
+    assert_eq!(advantages, [Some(1.0), Some(-2.0), None, Some(1.0)]);
+    let errors: Vec<_> = rows.iter().flat_map(|row| &row.error).map(|error| error.error.as_str()).collect();
+    assert_eq!(errors, ["CheatedError", "JammedError"]);
 }
