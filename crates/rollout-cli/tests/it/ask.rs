@@ -20,10 +20,10 @@ fn the_answer_alone_is_on_standard_output() {
     let request = &server.requests()[0];
     assert_eq!(request.model(), "gpt-4.1-2025-04-14");
     let [system, _] = request.messages() else { panic!("{request:?}") };
-    // Nothing that the model is told is hidden.
+    // Nothing that the model reads is hidden.
     let shown = job.rollout(&["ask", "What is 2+2?", "--show-trajectory"]).expect(0).stderr();
-    let told = system["content"].as_str().unwrap();
-    assert!(shown.starts_with(&format!("system\n{told}\n\nuser\n")), "{shown}");
+    let prompt = system["content"].as_str().unwrap();
+    assert!(shown.starts_with(&format!("system\n{prompt}\n\nuser\n")), "{shown}");
 
     let finished = job
         .rollout(&["ask", "What is 2+2?", "--model", "m", "--system", "Be brief.", "--show-trajectory"])
