@@ -1,40 +1,40 @@
-//! Who a command runs as, by the user files of a container or sandbox, which can hold anything.
+//! Finds the user of a command in the user files of a container or sandbox, which are not trusted.
 
 use rustix::process::{Gid, Uid};
 
 use crate::files::EnvironmentFiles;
 
-/// The longest passwd or group file that is read: an agent may have put anything there.
+/// The most bytes of a passwd or group file that are read, because an agent may have replaced it.
 const MAX_DATABASE: u64 = 1 << 20;
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The user.
+    /// The user id.
     pub uid: Uid,
-    /// Its group.
+    /// The primary group.
     pub gid: Gid,
-    /// All of its groups.
+    /// All groups.
     pub groups: Vec<Gid>,
-    /// Its home directory.
+    /// The home directory.
     pub home: String,
 }
 
 impl Identity {
-    /// Whether it is the super-user.
+    /// Whether the user is root.
     pub fn is_root(&self) -> bool {
         self.uid.is_root() && self.gid.is_root()
     }
 
-    /// Finds `name|uid[:group|gid]` in an environment's own files; no user is root. None when there is no such user
-    /// or group.
+    /// Finds `name|uid[:group|gid]` in an environment's own files; without a user, root. `None` if the user or
+    /// group is unknown.
     pub fn resolve(files: EnvironmentFiles, user: Option<&str>) -> Option<Self> {
         let read = |path| files.read_text(path, MAX_DATABASE);
         Self::find(user.unwrap_or("0"), &read(c"/etc/passwd"), &read(c"/etc/group"))
     }
 
-    /// Finds `name|uid[:group|gid]` in the texts of /etc/passwd and /etc/group. None when there is no such user or
-    /// group.
+    /// Finds `name|uid[:group|gid]` in the texts of /etc/passwd and /etc/group. `None` if the user or group is
+    /// unknown.
     fn find(user: &str, passwd: &str, group: &str) -> Option<Self> {
         let (user, wanted_group) = match user.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -57,7 +57,7 @@ impl Identity {
         if let (Some(fields), None) = (&entry, wanted_group) {
             groups.extend(memberships(fields[0], group).filter(|member| *member != gid));
         }
-        // The all-ones id means "leave unchanged" to the kernel, which would keep the command root.
+        // To the kernel, the all-ones id means "leave unchanged", which would keep the command running as root.
         if uid == u32::MAX || groups.contains(&u32::MAX) {
             return None;
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_brings_its_groups_and_home() {
+    fn a_name_has_its_groups_and_home() {
         assert_eq!(ids("app"), Some((1000, 1001, vec![1001, 7], "/home/app".into())));
         assert_eq!(ids("1000"), ids("app"));
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_that_would_keep_root_is_refused() {
+    fn the_id_that_would_keep_root_is_rejected() {
         assert_eq!(ids("4294967295"), None);
         assert_eq!(ids("1000:4294967295"), None);
     }

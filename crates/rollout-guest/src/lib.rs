@@ -1,4 +1,4 @@
-//! The first process of a container: the protocol it speaks with the host, and what it shares with the first
+//! The first process of a container: its protocol with the host, and the code that it shares with the first
 //! process of a sandbox.
 //!
 //! The host uses [`GuestRequest`] and [`GuestReply`]. The two first processes share the other modules.

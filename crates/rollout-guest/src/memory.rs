@@ -1,15 +1,15 @@
-//! The kernel's count of processes that a memory limit has killed.
+//! The kernel's count of processes killed because of a memory limit.
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
-/// How many processes the limit of a cgroup has killed, by its file that counts them.
+/// Reads the number of processes that the limit of a cgroup has killed from its event file.
 pub fn oom_kills(file: &File) -> Option<u64> {
     let mut text = [0; 1024];
     let length = file.read_at(&mut text, 0).ok()?;
     parse(std::str::from_utf8(&text[..length]).ok()?)
 }
 
-/// Both versions of cgroups have a line of this name.
+/// Both cgroup versions have a line of this name.
 fn parse(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|count| count.trim().parse().ok())
 }

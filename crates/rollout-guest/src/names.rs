@@ -1,15 +1,15 @@
-//! Names and links that cannot lead out of the directory they are in.
+//! Checks for names and links that cannot leave their directory.
 
-/// Whether this can be the name of something in a directory, and of nothing elsewhere.
+/// Whether this is a plain name of a directory entry, not a path.
 pub fn is_name(name: &[u8]) -> bool {
     const LONGEST: usize = 255;
     let special = name.is_empty() || name == b"." || name == b"..";
     !special && name.len() <= LONGEST && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
-/// Whether a link at this depth of a tree cannot lead out of the tree, whatever other such links it passes.
+/// Whether a link at this depth of a tree stays inside the tree, also if it passes through other such links.
 ///
-/// `..` counts only at the start: after a name that may itself be a link, it could climb from anywhere.
+/// `..` is accepted only at the start: after a name that may itself be a link, it could lead anywhere.
 pub fn stays_inside(link: &[u8], depth: usize) -> bool {
     if link.is_empty() || link.starts_with(b"/") || link.contains(&0) {
         return false;
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_elsewhere_are_no_names() {
+    fn paths_are_not_names() {
         for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b", &[b'x'; 256]] {
             assert!(!is_name(name), "{name:?}");
         }
@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_may_lead_out_are_told_from_those_that_cannot() {
+    fn links_that_may_leave_the_tree_are_detected() {
         for (link, depth, inside) in [
             ("file", 0, true),
             ("../file", 1, true),

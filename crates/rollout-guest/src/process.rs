@@ -1,4 +1,4 @@
-//! The processes of an environment, as its /proc shows them: finding and killing them.
+//! Finds and kills the processes of an environment through its /proc.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,57 +10,57 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How many fields of a stat line lie between the parent and the number of threads,
+/// The number of fields of a stat line between the parent and the number of threads.
 const THREADS_AFTER_PARENT: usize = 15;
-/// and between that and the time of the start.
+/// The number of fields between the number of threads and the start time.
 const START_AFTER_THREADS: usize = 1;
 
-/// How long killed processes get to end before the next look.
+/// How long killed processes get to end before the next check.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Enough for whoever shows a command line to find the secrets in it before it is cut.
+/// Long enough that secrets in a command line can be found and masked before it is shortened.
 const MAX_COMMAND_LINE: usize = 4096;
 
-/// A process as /proc shows it.
+/// A process in /proc.
 #[derive(Debug)]
 pub struct ProcessEntry {
-    /// Its number.
+    /// Its pid.
     pub pid: i32,
-    /// That of its parent.
+    /// The pid of its parent.
     pub parent: i32,
-    /// When it started, in ticks since the machine did.
+    /// Its start time, in ticks since the boot of the machine.
     pub started: u64,
-    /// Whether all of it has ended, and only its parent's look at it is missing.
+    /// Whether all its threads have ended and its parent has not reaped it yet.
     pub dead: bool,
-    /// Whether a signal holds it.
+    /// Whether it is stopped by a signal.
     pub stopped: bool,
 }
 
 impl ProcessEntry {
-    /// Looks at one; none if there is none of this number.
+    /// Finds a process by its pid; `None` if there is none.
     pub fn find(pid: i32) -> Option<Self> {
         parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Whether the first process is its parent, also because its own has ended.
+    /// Whether its parent is the first process, also because its original parent has ended.
     pub fn is_orphan(&self) -> bool {
         self.parent == 1
     }
 }
 
-/// All processes that /proc shows.
+/// All processes in /proc.
 fn all() -> Vec<ProcessEntry> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter_map(ProcessEntry::find).collect()
 }
 
-/// All living processes but the first.
+/// All living processes except the first.
 pub fn living() -> Vec<ProcessEntry> {
     all().into_iter().filter(|process| process.pid != 1 && !process.dead).collect()
 }
 
-/// The living processes that are roots or descend from one, but the first.
+/// The living processes that are roots or descendants of a root, except the first process.
 pub fn living_below(is_root: impl Fn(&ProcessEntry) -> bool) -> Vec<i32> {
     let entries = all();
     let mut children: HashMap<i32, Vec<&ProcessEntry>> = HashMap::new();
@@ -82,9 +82,9 @@ pub fn living_below(is_root: impl Fn(&ProcessEntry) -> bool) -> Vec<i32> {
     living
 }
 
-/// Kills all that `find` finds, until it finds nothing; `false` when they outran it, and it is to go on no more.
+/// Kills all processes that `find` returns until it returns none; `false` if `goes_on` returns `false` before.
 ///
-/// All are stopped before any is killed, so that none can start another that is not seen.
+/// All are stopped before any is killed, so that none can start another unnoticed.
 pub fn kill_all(find: impl Fn() -> Vec<i32>, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut stopped = HashSet::new();
     while goes_on() {
@@ -106,12 +106,12 @@ pub fn kill_all(find: impl Fn() -> Vec<i32>, mut goes_on: impl FnMut() -> bool) 
 /// Signals processes.
 pub fn signal(pids: &[i32], signal: Signal) {
     for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-        // One that ended meanwhile needs no signal.
+        // A process that has ended ignores the signal.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// The first bytes of a process's command line, or its short name; empty when it is gone.
+/// The first bytes of a process's command line, or its short name; empty if the process is gone.
 pub fn command_line(pid: i32) -> String {
     let mut text = [0; MAX_COMMAND_LINE];
     let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|mut file| file.read(&mut text));
@@ -121,13 +121,13 @@ pub fn command_line(pid: i32) -> String {
     }
 }
 
-/// A process's short name; empty when it is gone.
+/// A process's short name; empty if the process is gone.
 pub fn name(pid: i32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// Reads a stat line; the name at its start may hold anything, parentheses included.
+/// Parses a stat line. The name at its start may contain anything, also parentheses.
 ///
 /// A process whose first thread has ended shows that thread's state, while its other threads may still run.
 fn parse(pid: i32, stat: &[u8]) -> Option<ProcessEntry> {

@@ -1,21 +1,22 @@
-//! What the first process of a container and the host say to each other.
+//! The protocol between the first process of a container and the host.
 //!
 //! Both sides send frames: a length of four bytes, little-endian, and that many bytes of a message. The guest
-//! starts with [`GuestReply::Hello`]; the host numbers its requests, and replies bear the number of what they
-//! answer. Files travel as a walk over a tree, see [`Item`], in both directions.
+//! starts with [`GuestReply::Hello`]. The host numbers its requests, and each reply has the number of its
+//! request. Files are sent as a walk over a tree, see [`Item`], in both directions.
 
 use crate::wire::{Malformed, Reader, Writer};
 
-/// The version of everything here. Both sides come from one build, so any difference is an error.
+/// The version of the protocol. Both sides come from one build, so any difference is an error.
 pub const VERSION: u32 = 2;
 
-/// The longest frame to a guest: a command's arguments and variables fit, which the kernel bounds too.
+/// The longest frame to a guest. It has room for a command's arguments and variables, which the kernel limits
+/// too.
 pub const MAX_REQUEST: usize = 4 << 20;
 
 /// The longest frame from a guest.
 pub const MAX_REPLY: usize = 128 << 10;
 
-/// How deep a tree may be nested: each level holds descriptors.
+/// The deepest nesting of a tree: each level keeps descriptors open.
 pub const MAX_DEPTH: usize = 200;
 
 const HELLO: &[u8] = b"rollout-guest";
@@ -23,75 +24,75 @@ const HELLO: &[u8] = b"rollout-guest";
 /// One step of a walk over a tree of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// Steps into a directory.
+    /// Enters a directory.
     Enter {
-        /// Its name in the directory around it.
+        /// Its name in its parent directory.
         name: Vec<u8>,
         /// Its permissions.
         mode: u32,
     },
-    /// Steps back out.
+    /// Leaves the current directory.
     Leave,
     /// A regular file, whose content follows.
     File {
-        /// Its name in the directory around it.
+        /// Its name in its parent directory.
         name: Vec<u8>,
         /// Its permissions.
         mode: u32,
-        /// Seconds of its modification time,
+        /// The seconds of its modification time.
         seconds: i64,
-        /// and nanoseconds.
+        /// The nanoseconds of its modification time.
         nanoseconds: u32,
     },
     /// The next bytes of the last file.
     Data(Vec<u8>),
     /// A symbolic link.
     Link {
-        /// Its name in the directory around it.
+        /// Its name in its parent directory.
         name: Vec<u8>,
-        /// Where it leads.
+        /// Its target.
         target: Vec<u8>,
     },
 }
 
-/// How much may be copied out of an environment.
+/// The limits of a copy out of an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CopyLimits {
-    /// Bytes in all.
+    /// Bytes in total.
     pub bytes: u64,
-    /// Files, directories and links in all.
+    /// Files, directories and links in total.
     pub entries: u64,
     /// Bytes of one file.
     pub file_bytes: u64,
 }
 
-/// What the host asks for.
+/// A request of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestRequest {
     /// Runs a command. Answered by [`GuestReply::Exited`], with [`GuestReply::Output`] before and after.
     Exec {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// Variables beside the guest's own.
+        /// Variables in addition to the guest's own.
         env: Vec<(String, String)>,
-        /// Who runs it, as `name|uid[:group|gid]`.
+        /// The user, as `name|uid[:group|gid]`.
         user: Option<String>,
-        /// Ends it and everything it started, after this many milliseconds.
+        /// Kills it and all its descendants after this many milliseconds.
         deadline: Option<u64>,
     },
-    /// Takes a request back: a command is killed with all it started, a transfer stops.
+    /// Cancels a request: a command is killed with all its descendants, a transfer stops.
     Cancel,
     /// Starts a copy into the container. [`GuestRequest::Item`]s follow, then [`GuestRequest::PutEnd`].
     Put {
-        /// Where to: the directory that the items go into, or the one file that they are.
+        /// The directory that receives the items, or the path of the single file.
         target: String,
-        /// Whether the one item is a file that becomes the target.
+        /// Whether the only item is a file that is written to the target.
         file: bool,
-        /// Whether what is there is removed first.
+        /// Whether an existing target is removed first.
         replace: bool,
     },
-    /// A step of the walk that the last [`GuestRequest::Put`] of this number started.
+    /// A step of the walk of the last [`GuestRequest::Put`] with this number.
     Item(Item),
     /// Ends a copy. Answered by [`GuestReply::Done`].
     PutEnd,
@@ -100,45 +101,45 @@ pub enum GuestRequest {
     Get {
         /// The directory or file.
         source: String,
-        /// A directory in there that is copied before the rest, with limits of its own.
+        /// A subdirectory that is copied before the rest, with its own limits.
         first: Option<String>,
-        /// What is copied at most.
+        /// The limits of the copy.
         limits: CopyLimits,
     },
     /// Reads a regular file. Answered by [`GuestReply::Found`] and, if that is a file, its data and [`GuestReply::Done`].
     Read {
         /// The file.
         path: String,
-        /// What it may hold.
+        /// The largest accepted size.
         max_bytes: u64,
     },
-    /// Makes directories. Answered by [`GuestReply::Done`].
+    /// Creates directories. Answered by [`GuestReply::Done`].
     MakeDirs {
         /// The directories.
         paths: Vec<String>,
-        /// Whether what is there goes first.
+        /// Whether existing content is removed first.
         empty: bool,
     },
-    /// Makes a link, unless a file or directory is there. Answered by [`GuestReply::Done`].
+    /// Creates a link, unless a file or directory exists there. Answered by [`GuestReply::Done`].
     Link {
-        /// Where it leads.
+        /// Its target.
         target: String,
-        /// The link itself.
+        /// The path of the link.
         link: String,
     },
-    /// Asks for all processes. Answered by [`GuestReply::Process`] for each, then [`GuestReply::Done`].
+    /// Lists all processes. Answered by [`GuestReply::Process`] for each, then [`GuestReply::Done`].
     Survivors,
-    /// Ends all processes but the guest. Answered by [`GuestReply::Done`].
+    /// Kills all processes except the guest. Answered by [`GuestReply::Done`].
     KillAll,
-    /// Keeps the guest running when its streams end. Answered by [`GuestReply::Done`].
+    /// Keeps the guest running when its streams close. Answered by [`GuestReply::Done`].
     Stay,
-    /// Stops all processes but the guest until [`GuestRequest::Watch`]. Answered by [`GuestReply::Done`].
+    /// Stops all processes except the guest until [`GuestRequest::Watch`]. Answered by [`GuestReply::Done`].
     Hold,
-    /// Watches files from now on, and lets the processes go on. Answered by [`GuestReply::Done`].
+    /// Watches files from now on, and continues the processes. Answered by [`GuestReply::Done`].
     Watch {
-        /// A directory; the files that are in it now are watched.
+        /// A directory; the files that it contains now are watched.
         tree: String,
-        /// Files, which may not be there yet.
+        /// Files, which may not exist yet.
         files: Vec<String>,
     },
     /// Ends a watch. Answered by [`GuestReply::Changed`] for each kind of change of each file, then
@@ -146,22 +147,22 @@ pub enum GuestRequest {
     Changes,
 }
 
-/// What was done to a file that is watched.
+/// The kind of a change to a watched file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileChangeKind {
-    /// It was made.
+    /// The file was created.
     Created,
-    /// It was open for writing, and was closed.
+    /// The file was open for writing and was closed.
     Written,
-    /// The same, seen by the file itself and not by its name.
+    /// The same, reported for the file itself and not for its name.
     WrittenByAnyName,
-    /// Another file took its place.
+    /// The file was replaced by another.
     Replaced,
-    /// It was removed or moved away.
+    /// The file was removed or moved away.
     Removed,
-    /// It has more than one name.
+    /// The file has more than one name.
     Linked,
-    /// There were more changes than could be followed.
+    /// There were more changes than could be recorded.
     Missed,
 }
 
@@ -189,30 +190,30 @@ pub enum Stream {
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It exited with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// This signal killed it.
+    /// The command was killed by this signal.
     Signal(i32),
-    /// Its deadline passed.
+    /// The deadline passed.
     TimedOut,
 }
 
-/// What is where a file was to be read.
+/// What was found at the path of a file to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FileLookup<T> {
     /// A regular file.
     File(T),
-    /// Nothing.
+    /// The path does not exist.
     Missing,
-    /// Something else.
+    /// Something other than a regular file.
     NotRegular,
-    /// A regular file of so many bytes, which are too many.
+    /// A regular file that is too large, with its size in bytes.
     TooLarge(u64),
 }
 
 impl<T> FileLookup<T> {
-    /// The same of a file that is given in another way.
+    /// Converts the file and keeps the other variants.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> FileLookup<U> {
         match self {
             Self::File(file) => FileLookup::File(change(file)),
@@ -223,57 +224,57 @@ impl<T> FileLookup<T> {
     }
 }
 
-/// What the guest answers.
+/// A reply of the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestReply {
-    /// Says that the guest runs, before anything is asked.
+    /// The guest runs. Sent before any request.
     Hello {
         /// Its [`VERSION`].
         version: u32,
     },
-    /// Bytes that a command, or what it left running, has written.
+    /// Bytes written by a command or by a process that it left running.
     Output {
-        /// Where to.
+        /// The stream.
         stream: Stream,
-        /// The bytes; none at the stream's end.
+        /// The bytes; empty at the end of the stream.
         bytes: Vec<u8>,
     },
-    /// A command has ended. All that it wrote itself was sent before.
+    /// A command has ended. All its own output was sent before.
     Exited {
-        /// How.
+        /// How it ended.
         ending: Ending,
-        /// Whether the memory limit killed something meanwhile.
+        /// Whether the memory limit killed a process meanwhile.
         oom_killed: bool,
     },
-    /// A step of the walk that a [`GuestRequest::Get`] asked for, or data that a [`GuestRequest::Read`] did.
+    /// A step of the walk of a [`GuestRequest::Get`], or data for a [`GuestRequest::Read`].
     Item(Item),
-    /// Something that was not copied.
+    /// An entry that was not copied.
     Skipped {
-        /// Its path below what was to be copied.
+        /// Its path below the copied directory.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// What a [`GuestRequest::Read`] found; of a file, the content follows.
+    /// The result of a [`GuestRequest::Read`]; the content of a file follows.
     Found(FileLookup<()>),
     /// The command line of a process.
     Process(String),
-    /// What was done to a file that is watched.
+    /// A change to a watched file.
     Changed {
         /// The file.
         path: String,
-        /// What was done to it,
+        /// The kind of change.
         kind: FileChangeKind,
-        /// and how often.
+        /// How often it happened.
         count: u32,
     },
-    /// The request is carried out.
+    /// The request succeeded.
     Done,
-    /// The request cannot be carried out, for this reason.
+    /// The request failed for this reason.
     Failed(String),
 }
 
-/// Makes the frame of a numbered request.
+/// Encodes the frame of a numbered request.
 pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
     let mut to = Writer::new(id);
     match request {
@@ -336,7 +337,7 @@ pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
     to.frame()
 }
 
-/// Reads a numbered request from a frame's content.
+/// Decodes a numbered request from a frame's content.
 pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
     let mut from = Reader::new(frame);
     let id = from.int()?;
@@ -371,7 +372,7 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
     Ok((id, request))
 }
 
-/// Makes the frame of a reply to the request of a number.
+/// Encodes the frame of a reply to the request with this number.
 pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
     let mut to = Writer::new(id);
     match reply {
@@ -435,7 +436,7 @@ pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
     to.frame()
 }
 
-/// Reads a numbered reply from a frame's content.
+/// Decodes a numbered reply from a frame's content.
 pub fn decode_reply(frame: &[u8]) -> Result<(u32, GuestReply), Malformed> {
     let mut from = Reader::new(frame);
     let id = from.int()?;

@@ -1,4 +1,4 @@
-//! Removing trees that others filled: any depth, any modes, links never followed.
+//! Removes untrusted trees: any depth, any modes, links never followed.
 
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -18,12 +18,13 @@ use rustix::{
     io::Errno,
 };
 
-/// How many directories are held open at once; what lies deeper is first moved up.
+/// The number of directories that are open at once; deeper ones are first moved up.
 const MAX_OPEN: usize = 64;
-/// How often a directory that does not get empty is tried again, since somebody may still be filling it.
+/// How often a directory that does not become empty is retried, because another process may still be filling
+/// it.
 const MAX_RETRIES: u32 = 200;
 
-/// Removes a file or tree; one that is already gone is removed. The error names what could not be.
+/// Removes a file or tree. A missing path is not an error. An error names the path that could not be removed.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let mut removal = Removal::default();
@@ -33,15 +34,15 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Removes the file or tree `name` of the directory `parent`; one that is already gone is removed.
+/// Removes the file or tree `name` of the directory `parent`. A missing entry is not an error.
 pub(crate) fn remove_at(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     Removal::default().remove(parent, name)
 }
 
-/// Unlinks an entry, also one that was made immutable, where that is permitted.
+/// Unlinks an entry, also an immutable one if that is permitted.
 fn unlink(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> rustix::io::Result<()> {
     match unlinkat(parent, name, flags) {
-        // The directory around it may be the one that must not change.
+        // The parent directory may be the immutable one.
         Err(Errno::PERM) if make_mutable(parent, name) | make_mutable(parent, c".") => {
             unlinkat(parent, name, flags)
         }
@@ -49,11 +50,12 @@ fn unlink(parent: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> rustix::io::Re
     }
 }
 
-/// Takes the attributes away that keep a file or directory as it is; `false` when it has none, or that is refused.
+/// Clears the attributes that make a file or directory immutable; `false` if it has none or this is not
+/// permitted.
 fn make_mutable(parent: BorrowedFd<'_>, name: &CStr) -> bool {
     let kind =
         statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileType::from_raw_mode(stat.st_mode));
-    // To open anything else could do more than that.
+    // Opening anything else could have side effects.
     if !matches!(kind, Ok(FileType::RegularFile | FileType::Directory)) {
         return false;
     }
@@ -77,7 +79,7 @@ struct Removal {
     moved: u64,
     moved_before: u64,
     retries: u32,
-    /// What could not be removed.
+    /// The path that could not be removed.
     failed: Option<PathBuf>,
 }
 
@@ -88,7 +90,7 @@ impl Removal {
             Err(Errno::ISDIR | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
-        // A mount point is told apart before anything in it is gone.
+        // A mount point is detected before its content is removed.
         match unlink(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::ACCESS | Errno::PERM) => {}
@@ -137,7 +139,8 @@ impl Removal {
         }
     }
 
-    /// A directory that got entries moved into it is never given up; one that others fill is, at some time.
+    /// A directory into which entries were moved is always retried; one that other processes fill is retried a
+    /// limited number of times.
     fn may_retry(&mut self) -> bool {
         if self.levels.is_empty() && self.moved > self.moved_before {
             self.moved_before = self.moved;
@@ -164,7 +167,7 @@ impl Removal {
     }
 }
 
-/// Opens a directory for removal; `None` when there is none any more.
+/// Opens a directory for removal; `None` if it no longer exists.
 fn open_level(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Level>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match openat(parent, name, flags, Mode::empty()) {
@@ -176,13 +179,13 @@ fn open_level(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Level>> 
         other => other?,
     };
     if !rustix::process::geteuid().is_root() {
-        // A refusal shows when the entries are removed.
+        // If this fails, removing the entries reports the error.
         let _ = fchmod(&fd, Mode::RWXU);
     }
     Ok(Some(Level { name: name.to_owned(), entries: Dir::read_from(&fd)?, fd }))
 }
 
-/// Opens up a directory of the caller's own that its owner had closed to everybody.
+/// Makes a directory accessible to its owner, the caller.
 fn make_accessible(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -197,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_tree_is_removed() {
+    fn removing_a_missing_tree_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         remove_tree(&dir.path().join("nothing")).unwrap();
     }
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn immutable_files_and_directories_are_removed_or_named() {
+    fn immutable_files_and_directories_are_removed_or_reported() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("sub")).unwrap();
@@ -226,7 +229,7 @@ mod tests {
             let wanted = if on { flags | IFlags::IMMUTABLE } else { flags - IFlags::IMMUTABLE };
             ioctl_setflags(&file, wanted)
         };
-        // Only root may, and not on every file system.
+        // Only root can do this, and not on every file system.
         if set("sub/file", true).and_then(|()| set("sub", true)).is_err() {
             return;
         }
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_removed_is_named() {
+    fn a_path_that_cannot_be_removed_is_reported() {
         let error = remove_tree(Path::new("/proc/self/fdinfo")).unwrap_err();
         assert!(error.to_string().starts_with("/proc/self/fdinfo"), "{error}");
     }

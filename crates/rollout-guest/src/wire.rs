@@ -1,11 +1,11 @@
-//! Frames, and the bytes of the messages in them.
+//! Encodes and decodes frames and their messages.
 
 use std::io::{self, Read};
 
 /// The most bytes of a file or stream in one frame.
 pub const MAX_DATA: usize = 64 << 10;
 
-/// Bytes that are no message.
+/// The error for bytes that are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -49,7 +49,7 @@ impl Writer {
         self.0.extend(number.to_le_bytes());
     }
 
-    /// A length of four bytes, and the bytes. More than fit make a frame that no reader takes.
+    /// Writes a length of four bytes, then the bytes. A frame that becomes too long is rejected by the reader.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.int(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         self.0.extend(bytes);
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.slice()?).map(str::to_owned).map_err(|_| Malformed)
     }
 
-    /// A list grows as it is read, so a false count costs nothing.
+    /// The list grows while it is read, so a wrong count allocates nothing.
     pub(crate) fn list<T>(
         &mut self,
         each: impl Fn(&mut Self) -> Result<T, Malformed>,

@@ -14,36 +14,36 @@ use rustix::{
 use super::{EnvironmentFiles, FileResult, PARENT_MODE, components, os, shown};
 use crate::protocol::MAX_DEPTH;
 
-/// A copy under way.
+/// A copy in progress.
 pub struct CopyInto {
     files: EnvironmentFiles,
     target: String,
-    /// The name that the one file gets, when it is no tree that is copied.
+    /// The name of the target if a single file is copied.
     file_name: Option<CString>,
-    /// The directories that the copy is in, from the top; there is always one.
+    /// The open directories from the top to the current one; never empty.
     levels: Vec<OwnedFd>,
     path: Vec<CString>,
 }
 
 /// A file that is being written.
 pub struct CopiedFile {
-    /// Takes the content.
+    /// Receives the content.
     pub file: File,
-    /// Its path, for people to read.
+    /// Its path for messages.
     pub shown: String,
     mode: Mode,
     times: Timestamps,
 }
 
 impl CopyInto {
-    /// Starts to copy into the directory `target`, or one file that becomes it; with `replace`, what is there is
-    /// removed first.
+    /// Starts to copy into the directory `target`, or to the file `target` if `file` is set. With `replace`, an
+    /// existing target is removed first.
     pub fn start(files: EnvironmentFiles, target: &str, file: bool, replace: bool) -> FileResult<Self> {
         let copy = |level, file_name| {
             let (target, levels) = (target.to_owned(), vec![level]);
             Ok(Self { files, target, file_name, levels, path: Vec::new() })
         };
-        // The root itself is a target, too.
+        // The target may be the root itself.
         if !file && components(target)?.is_empty() {
             return copy(files.open_dir(CWD, c"/", target)?, None);
         }
@@ -58,7 +58,7 @@ impl CopyInto {
         }
     }
 
-    /// Whether it is one file that is copied, whose name does not matter.
+    /// Whether a single file is copied, whose name is ignored.
     pub fn is_file(&self) -> bool {
         self.file_name.is_some()
     }
@@ -67,12 +67,12 @@ impl CopyInto {
         self.levels[self.levels.len() - 1].as_fd()
     }
 
-    /// The path of an entry of the current directory, for people to read.
+    /// The path of an entry of the current directory, for messages.
     pub fn shown(&self, name: &CStr) -> String {
         shown(&self.path, name)
     }
 
-    /// Steps into a directory, which is made if there is none.
+    /// Enters a directory, which is created if missing.
     pub fn enter(&mut self, name: &CStr, mode: u32) -> FileResult<()> {
         let shown = self.shown(name);
         if self.path.len() >= MAX_DEPTH {
@@ -85,7 +85,7 @@ impl CopyInto {
         Ok(())
     }
 
-    /// Steps back out; `false` at the top, where that cannot be.
+    /// Leaves the current directory; `false` at the top.
     pub fn leave(&mut self) -> bool {
         let inside = self.path.pop().is_some();
         if inside {
@@ -94,7 +94,7 @@ impl CopyInto {
         inside
     }
 
-    /// Makes a file, in the place of another file or link.
+    /// Creates a file and replaces an existing file or link.
     pub fn file(&mut self, name: &CStr, mode: u32, times: Timestamps) -> FileResult<CopiedFile> {
         let (name, shown) = match &self.file_name {
             Some(name) => (name.as_c_str(), self.target.clone()),
@@ -113,14 +113,14 @@ impl CopyInto {
         Ok(CopiedFile { file, shown, mode: Mode::from_raw_mode(mode & 0o7777), times })
     }
 
-    /// Makes a link, in the place of another file or link.
+    /// Creates a link and replaces an existing file or link.
     pub fn link(&mut self, name: &CStr, target: &[u8]) -> FileResult<()> {
         let shown = self.shown(name);
         self.clear(name, &shown)?;
         symlinkat(target, self.level(), name).map_err(os("linking", &shown))
     }
 
-    /// Makes room for a new entry where a file or link is; directories stay.
+    /// Removes an existing file or link of this name; directories are kept.
     fn clear(&self, name: &CStr, shown: &str) -> FileResult<()> {
         match unlinkat(self.level(), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -130,7 +130,7 @@ impl CopyInto {
 }
 
 impl CopiedFile {
-    /// Gives the file, whose content is written, its mode and time.
+    /// Sets the mode and time of the written file.
     pub fn finish(self) -> FileResult<()> {
         fchmod(&self.file, self.mode).map_err(os("setting the mode of", &self.shown))?;
         futimens(&self.file, &self.times).map_err(os("setting the time of", &self.shown))

@@ -1,4 +1,4 @@
-//! A copy out of an environment: a walk over a tree that may be hostile and still changing.
+//! Copies a tree out of an environment. The tree may be hostile and change during the walk.
 
 use std::{
     ffi::{CStr, CString},
@@ -19,22 +19,22 @@ use crate::{
     protocol::{CopyLimits, Item, MAX_DEPTH},
 };
 
-/// How many skipped entries are named one by one.
+/// The number of skipped entries that are reported individually.
 const MAX_NAMED: u64 = 1000;
 
-/// Where a copy goes.
+/// The receiver of a copy.
 pub trait CopySink {
-    /// Whether nobody wants the copy any more.
+    /// Whether the copy was cancelled.
     fn is_cancelled(&self) -> bool;
 
-    /// Takes the next step of the walk.
+    /// Receives the next step of the walk.
     fn step(&mut self, item: Item);
 
-    /// Hears of an entry that was left out, or of the part of one.
+    /// Receives the path of an entry that was skipped, or of which a part was skipped.
     fn skipped(&mut self, path: String, reason: String);
 }
 
-/// Why an entry is left out.
+/// Why an entry is skipped.
 struct Skipped(String);
 
 impl From<&str> for Skipped {
@@ -43,8 +43,8 @@ impl From<&str> for Skipped {
     }
 }
 
-/// Copies what `source` holds or, of a file, the file itself. The directory `first` in there is copied before the rest,
-/// with limits of its own, so that nothing beside it can use them up.
+/// Copies the content of `source`, or `source` itself if it is a file. The subdirectory `first` is copied
+/// before the rest, with its own limits, so that other files cannot use them up.
 pub fn copy_out(
     files: EnvironmentFiles,
     source: &str,
@@ -91,7 +91,7 @@ struct Walk<'a, S> {
 }
 
 impl<S: CopySink> Walk<'_, S> {
-    /// Copies a directory, up to the one around it, but for one entry that was copied before.
+    /// Copies a directory, except for one entry that was copied before.
     fn tree(&mut self, top: Dir, but: Option<&CStr>) {
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
@@ -100,7 +100,7 @@ impl<S: CopySink> Walk<'_, S> {
             }
             let entry = match level.read() {
                 Some(Ok(entry)) => entry,
-                // The directory vanished under the reader: what it still held is lost to the copy.
+                // The directory was removed during the walk; its remaining entries are not copied.
                 Some(Err(_)) | None => {
                     levels.pop();
                     if self.path.pop().is_some() {
@@ -156,7 +156,7 @@ impl<S: CopySink> Walk<'_, S> {
         }
     }
 
-    /// Counts what was left out without being named.
+    /// Reports the number of skipped entries that were not reported individually.
     fn end(&mut self) {
         let unnamed = self.skipped.saturating_sub(MAX_NAMED);
         if unnamed > 0 {
@@ -173,7 +173,7 @@ impl<S: CopySink> Walk<'_, S> {
             return Err("it changed while it was copied".into());
         };
         if self.files.check(&fd, "").is_err() {
-            return Err("it belongs to the kernel".into());
+            return Err("it is in a kernel file system".into());
         }
         let entries = Dir::new(fd).map_err(|_| "it cannot be read")?;
         self.sink.step(Item::Enter { name: name.to_bytes().to_vec(), mode: stat.st_mode & 0o777 });
@@ -182,7 +182,7 @@ impl<S: CopySink> Walk<'_, S> {
 
     fn file(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Skipped> {
         let opened = open_regular(parent, name).map_err(|_| "it cannot be opened")?;
-        let (mut file, stat) = opened.ok_or("it is no regular file")?;
+        let (mut file, stat) = opened.ok_or("it is not a regular file")?;
         let size = size(&stat);
         let kept = size.min(self.limits.file_bytes);
         let most = self.limits.bytes;
@@ -197,10 +197,10 @@ impl<S: CopySink> Walk<'_, S> {
             nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
         });
         if kept == size {
-            // A file that grows meanwhile is copied as long as it was.
+            // A file that grows meanwhile is copied up to its initial size.
             return self.content(file.take(size));
         }
-        // How a log starts and how it ends says most of what it says.
+        // The start and the end of a log are its most useful parts.
         let mark = format!("\n[{} bytes were left out here]\n", size - kept);
         let end = kept / 2;
         let start = (kept - end).saturating_sub(mark.len() as u64);
@@ -208,7 +208,7 @@ impl<S: CopySink> Walk<'_, S> {
         self.sink.step(Item::Data(mark.into_bytes()));
         file.seek(SeekFrom::Start(size - end)).map_err(|_| "the rest of it cannot be read")?;
         self.content(file.take(end))?;
-        Err(Skipped(format!("it has {size} bytes; {kept} are kept, of its start and its end")))
+        Err(Skipped(format!("it has {size} bytes; only {kept} bytes of its start and end are kept")))
     }
 
     fn content(&mut self, mut content: impl Read) -> Result<(), Skipped> {
@@ -231,7 +231,7 @@ impl<S: CopySink> Walk<'_, S> {
     }
 }
 
-/// The kind of an entry, which not every file system tells when it lists them; `None` when it is gone.
+/// The kind of an entry, which some file systems do not list; `None` if the entry was removed.
 fn kind(parent: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Option<FileType> {
     if listed != FileType::Unknown {
         return Some(listed);

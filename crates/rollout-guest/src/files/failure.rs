@@ -1,16 +1,16 @@
-//! Why a step on an environment's files failed.
+//! Errors of operations on an environment's files.
 
 use std::{fmt, io};
 
 use rustix::io::Errno;
 
-/// Why a step failed, and at which path.
+/// Why an operation failed, and at which path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FileFailure {
-    /// The path as it was asked for, or relative to what is copied.
+    /// The path as requested, or relative to the copied directory.
     pub path: String,
-    /// What happened there.
+    /// The cause.
     pub cause: FileCause,
 }
 
@@ -20,14 +20,14 @@ pub struct FileFailure {
 pub enum FileCause {
     /// A system call failed.
     Os {
-        /// What was being done.
+        /// The step that failed.
         step: String,
-        /// What the kernel says.
+        /// The error number.
         errno: i32,
     },
-    /// The path leads into /proc, /sys or another file system that is no part of the environment's files.
+    /// The path is in /proc, /sys or another file system that is not part of the environment's files.
     Forbidden,
-    /// A FIFO, socket or device, which is not copied in.
+    /// A FIFO, socket or device, which cannot be copied in.
     Special,
 }
 
@@ -37,7 +37,7 @@ impl FileFailure {
         Self { path: path.to_owned(), cause }
     }
 
-    /// What the kernel said, if it was its answer.
+    /// The error number, if a system call failed.
     pub(crate) fn errno(&self) -> Option<Errno> {
         match self.cause {
             FileCause::Os { errno, .. } => Some(Errno::from_raw_os_error(errno)),
@@ -46,7 +46,7 @@ impl FileFailure {
     }
 }
 
-/// Makes a failed system call on `path` a [`FileFailure`].
+/// Converts a failed system call on `path` to a [`FileFailure`].
 pub fn os<E: Into<io::Error>>(step: &'static str, path: &str) -> impl FnOnce(E) -> FileFailure {
     move |error| {
         let errno = error.into().raw_os_error().unwrap_or(Errno::IO.raw_os_error());
@@ -61,12 +61,11 @@ impl fmt::Display for FileFailure {
             FileCause::Os { step, errno } => {
                 write!(f, "{step} {path} in the environment failed: {}", io::Error::from_raw_os_error(*errno))
             }
-            FileCause::Forbidden => write!(
-                f,
-                "{path} leads into a file system of the kernel, whose files are no part of the environment"
-            ),
+            FileCause::Forbidden => {
+                write!(f, "{path} is in a kernel file system, which is not part of the environment")
+            }
             FileCause::Special => {
-                write!(f, "{path} is no file, directory or link, and cannot be copied into an environment")
+                write!(f, "{path} is not a file, directory or link, and cannot be copied into an environment")
             }
         }
     }

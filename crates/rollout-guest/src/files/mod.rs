@@ -1,8 +1,9 @@
-//! The files of an environment, as its first process sees them.
+//! Operations on the files of an environment, run by its first process.
 //!
-//! They are an agent's: any path may lead over links, and any name may be a FIFO, a device or a link planted in the
-//! place of something else. Paths are resolved by the kernel with the environment's root, so no link leads to the
-//! host; links of /proc that lead to open descriptors are refused, because one of those may be the host's.
+//! An agent controls these files: any path may contain links, and any name may be a FIFO, a device or a link
+//! that replaced something else. The kernel resolves paths relative to the environment's root, so no link
+//! reaches the host. Links of /proc to open descriptors are rejected, because such a descriptor may belong to
+//! the host.
 
 mod copy_in;
 mod copy_out;
@@ -30,17 +31,17 @@ pub use self::{
 };
 use crate::{protocol::FileLookup, remove::remove_at, wire::MAX_DATA};
 
-/// What a step on the files returns.
+/// The result of a file operation.
 pub type FileResult<T> = Result<T, FileFailure>;
 
-/// The mode of directories that are made on the way to another.
+/// The mode of directories that are created as parents.
 const PARENT_MODE: Mode = Mode::from_bits_retain(0o755);
 
-/// Opens a directory itself, and nothing that a link in its place leads to.
+/// Opens a directory without following a link.
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// File systems whose files are the kernel's: they are no part of an environment, and act when written.
+/// Kernel file systems: they are not part of an environment, and writing to their files has effects.
 const KERNELS: [i64; 10] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -54,21 +55,22 @@ const KERNELS: [i64; 10] = [
     0x1980_0202, // mqueue
 ];
 
-/// Whose files they are, which decides how far they are known.
+/// The owner of the files, which determines what can be assumed about them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvironmentFiles {
-    /// A sandbox's: made by its engine, on a kernel that resolves paths without the links of /proc.
+    /// Files of a sandbox: created by its engine, on a kernel that can resolve paths without the links of
+    /// /proc.
     Sandbox,
-    /// A container's: made by any engine, with any mounts, on any kernel.
+    /// Files of a container: created by any engine, with any mounts, on any kernel.
     Container,
 }
 
 impl EnvironmentFiles {
-    /// Opens what a path leads to, over links but those of /proc.
+    /// Opens a path; follows links except those of /proc.
     fn open(self, base: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
         match openat2(base, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
-            // Kernels and sandboxes that do not know the call. A container's first process holds nothing of the host
-            // that such a link could lead to.
+            // Some kernels and sandboxes lack this call. A container's first process has no descriptor of the
+            // host that such a link could reach.
             Err(Errno::NOSYS | Errno::PERM) if self == Self::Container => {
                 openat(base, path, flags, Mode::empty())
             }
@@ -76,7 +78,7 @@ impl EnvironmentFiles {
         }
     }
 
-    /// Opens a directory by a path that may lead over links.
+    /// Opens a directory; follows links in the path.
     pub fn open_dir(self, base: BorrowedFd<'_>, path: &CStr, shown: &str) -> FileResult<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = self.open(base, path, flags).map_err(os("opening", shown))?;
@@ -84,7 +86,7 @@ impl EnvironmentFiles {
         Ok(fd)
     }
 
-    /// Refuses file systems that are no part of the environment.
+    /// Rejects file systems that are not part of the environment.
     fn check(self, fd: &OwnedFd, shown: &str) -> FileResult<()> {
         let system = match fstatfs(fd) {
             Err(_) if self == Self::Container => return Ok(()),
@@ -93,7 +95,7 @@ impl EnvironmentFiles {
         if KERNELS.contains(&system) { Err(FileFailure::new(shown, FileCause::Forbidden)) } else { Ok(()) }
     }
 
-    /// Opens a directory, making it if there is none; a link to a directory is followed.
+    /// Opens a directory, which is created if missing; a link to a directory is followed.
     fn directory(
         self,
         parent: BorrowedFd<'_>,
@@ -104,7 +106,7 @@ impl EnvironmentFiles {
         match mkdirat(parent, name, Mode::RWXU) {
             Ok(()) => open_made(parent, name, mode, shown),
             Err(Errno::EXIST) => self.open_dir(parent, name, shown),
-            // A read-only directory may still have what is wanted.
+            // The entry may exist in a read-only directory.
             Err(error @ (Errno::ROFS | Errno::ACCESS)) => {
                 self.open_dir(parent, name, shown).map_err(|_| os(making, shown)(error))
             }
@@ -112,18 +114,18 @@ impl EnvironmentFiles {
         }
     }
 
-    /// The directory of a path, made if missing, and the last component, which is not followed.
+    /// The parent directory of a path, created if missing, and the last component, which is not followed.
     fn place(self, path: &str) -> FileResult<(OwnedFd, CString)> {
         let mut names = components(path)?;
         let last = names.pop().ok_or_else(|| os("changing", path)(Errno::BUSY))?;
         let mut dir = self.open_dir(CWD, c"/", "/")?;
         for name in &names {
-            dir = self.directory(dir.as_fd(), name, PARENT_MODE, ("making the parents of", path))?;
+            dir = self.directory(dir.as_fd(), name, PARENT_MODE, ("creating the parents of", path))?;
         }
         Ok((dir, last))
     }
 
-    /// The directory and last component of a path, without making anything; `None` when there is no such directory.
+    /// The parent directory and last component of a path; `None` if the directory is missing. Creates nothing.
     pub fn locate(self, path: &str) -> FileResult<Option<(OwnedFd, CString)>> {
         let mut names = components(path)?;
         let last = names.pop().ok_or_else(|| os("using", path)(Errno::BUSY))?;
@@ -140,8 +142,8 @@ impl EnvironmentFiles {
         Ok(Some((dir, last)))
     }
 
-    /// Removes what is at a name. A mount point cannot go, nor can a directory with one in it, so what they hold does;
-    /// `true` when it is still there.
+    /// Removes the entry of a name. A mount point, or a directory that contains one, cannot be removed, so only
+    /// its content is removed; returns `true` if the entry is still there.
     fn vacate(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
         match remove_at(parent, name) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
@@ -157,7 +159,7 @@ impl EnvironmentFiles {
         Ok(true)
     }
 
-    /// Makes a directory and its parents; with `empty`, whatever was there, a link included, is gone.
+    /// Creates a directory and its parents; with `empty`, an existing directory, file or link is removed first.
     pub fn make_dir(self, path: &str, mode: u32, empty: bool) -> FileResult<()> {
         if components(path)?.is_empty() && !empty {
             return Ok(());
@@ -175,7 +177,7 @@ impl EnvironmentFiles {
         open_made(parent.as_fd(), &name, mode, path).map(drop)
     }
 
-    /// Makes a link, replacing another link; a real file or directory is left alone.
+    /// Creates a link and replaces an existing link; an existing file or directory is left unchanged.
     pub fn symlink(self, target: &str, link: &str) -> FileResult<()> {
         let (parent, name) = self.place(link)?;
         match readlinkat(&parent, &name, Vec::new()) {
@@ -186,7 +188,7 @@ impl EnvironmentFiles {
         symlinkat(target, &parent, &name).map_err(os("linking", link))
     }
 
-    /// Removes a file or tree; one that is not there is removed.
+    /// Removes a file or tree. A missing path is not an error.
     pub fn remove(self, path: &str) -> FileResult<()> {
         match self.locate(path)? {
             Some((parent, name)) => remove_at(parent.as_fd(), &name).map_err(os("removing", path)),
@@ -194,7 +196,7 @@ impl EnvironmentFiles {
         }
     }
 
-    /// Opens a regular file of at most so many bytes; a link as the last component is not followed.
+    /// Opens a regular file of at most `max_bytes` bytes; a link as the last component is not followed.
     pub fn find(self, path: &str, max_bytes: u64) -> FileResult<FileLookup<File>> {
         let Some((dir, name)) = self.locate(path)? else { return Ok(FileLookup::Missing) };
         match statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -210,28 +212,29 @@ impl EnvironmentFiles {
         })
     }
 
-    /// The start of a text that anything may have been put in the place of; empty when it is no regular file.
+    /// Reads the start of a text file that hostile processes may have replaced; empty if it is not a regular
+    /// file.
     pub(crate) fn read_text(self, path: &CStr, max_bytes: u64) -> String {
         let mut text = Vec::new();
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if let Ok(fd) = self.open(CWD, path, flags)
             && fstat(&fd).is_ok_and(|stat| is_regular(&stat))
         {
-            // What could be read before an error is good enough.
+            // The bytes read before an error are used.
             let _ = File::from(fd).take(max_bytes).read_to_end(&mut text);
         }
         String::from_utf8_lossy(&text).into_owned()
     }
 }
 
-/// Opens a directory that was just made, and gives it its mode.
+/// Opens a directory that was just created, and sets its mode.
 fn open_made(parent: BorrowedFd<'_>, name: &CStr, mode: Mode, shown: &str) -> FileResult<OwnedFd> {
     let dir = openat(parent, name, DIRECTORY, Mode::empty()).map_err(os("opening", shown))?;
     fchmod(&dir, mode).map_err(os("setting the mode of", shown))?;
     Ok(dir)
 }
 
-/// The components of a path from the root, with `.` and `..` taken out by the text alone.
+/// The components of a path from the root, with `.` and `..` resolved textually.
 fn components(path: &str) -> FileResult<Vec<CString>> {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -246,7 +249,7 @@ fn components(path: &str) -> FileResult<Vec<CString>> {
     Ok(names)
 }
 
-/// Opens a regular file for reading, never waiting for a FIFO's writer; `None` when it is something else.
+/// Opens a regular file for reading without blocking on a FIFO; `None` for any other kind.
 pub fn open_regular(dir: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<Option<(File, Stat)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match openat(dir, name, flags, Mode::empty()) {
@@ -281,7 +284,7 @@ pub fn chunk(file: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether an entry is the directory itself, or the one around it.
+/// Whether an entry is `.` or `..`.
 pub fn is_dots(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
@@ -292,7 +295,7 @@ pub fn times(seconds: i64, nanoseconds: u32) -> Timestamps {
     Timestamps { last_access: modified, last_modification: modified }
 }
 
-/// A path below the copied directory for people to read.
+/// A path below the copied directory, for messages.
 pub fn shown(parents: &[CString], name: &CStr) -> String {
     const LONGEST: usize = 1024;
     let mut text = String::new();

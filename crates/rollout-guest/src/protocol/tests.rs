@@ -1,4 +1,4 @@
-//! The protocol's promises.
+//! Properties of the protocol.
 
 use std::io;
 
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_that_was_cut_is_refused(request in request(), cut in 1_usize..8) {
+    fn a_truncated_message_is_rejected(request in request(), cut in 1_usize..8) {
         let frame = encode_request(7, &request);
         let end = frame.len().saturating_sub(cut).max(4);
         prop_assert_eq!(decode_request(&frame[4..end]), Err(Malformed));
@@ -119,20 +119,20 @@ proptest! {
 }
 
 #[test]
-fn a_longer_frame_than_allowed_is_refused_before_it_is_read() {
+fn a_frame_that_is_too_long_is_rejected_before_it_is_read() {
     let mut frame = (MAX_REPLY as u32 + 1).to_le_bytes().to_vec();
     frame.extend(vec![0; MAX_REPLY + 1]);
     assert_eq!(read_frame(&frame[..], MAX_REPLY).unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
 
 #[test]
-fn the_end_of_the_stream_is_told_from_a_cut_frame() {
+fn the_end_of_the_stream_is_distinguished_from_a_truncated_frame() {
     assert!(read_frame(&b""[..], MAX_REPLY).unwrap().is_none());
     assert!(read_frame(&b"\x01\x00"[..], MAX_REPLY).is_err());
 }
 
 #[test]
-fn a_list_with_a_false_count_is_refused() {
+fn a_list_with_a_wrong_count_is_rejected() {
     let mut content = 7_u32.to_le_bytes().to_vec();
     content.push(1);
     content.extend(u32::MAX.to_le_bytes());

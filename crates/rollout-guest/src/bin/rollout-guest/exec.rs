@@ -1,4 +1,4 @@
-//! Runs one command: starts it as its user, and brings its output to the host.
+//! Runs one command: starts it as its user, and sends its output to the host.
 
 use std::{
     collections::BTreeMap,
@@ -35,24 +35,24 @@ use crate::{
     users,
 };
 
-/// The most that a pipe can hold when its command ends: what an ordinary user may set.
+/// The most bytes that a pipe can hold when its command ends: the limit for an ordinary user.
 const MAX_PIPE_BYTES: usize = 1 << 20;
 
-/// What all commands share.
+/// The state shared by all commands.
 pub(crate) struct Executor {
     pub(crate) out: Out,
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) oom_kills: OomKills,
-    /// The image's directory for commands.
+    /// The working directory of the image.
     pub(crate) directory: PathBuf,
-    /// The image's variables.
+    /// The environment variables of the image.
     pub(crate) environment: BTreeMap<OsString, OsString>,
-    /// Opened before anything could take its place.
+    /// Opened before any process could replace it.
     pub(crate) null: File,
 }
 
-/// A command as the host asks for it.
-pub(crate) struct Order {
+/// A command as requested by the host.
+pub(crate) struct CommandSpec {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) user: Option<String>,
@@ -60,8 +60,8 @@ pub(crate) struct Order {
 }
 
 impl Executor {
-    /// Runs a command to its end, and goes on to bring the output of what it leaves behind.
-    pub(crate) fn run(&self, order: &Order, running: &Arc<Running>, ended: impl FnOnce()) {
+    /// Runs a command to its end, then keeps forwarding the output of the processes that it left behind.
+    pub(crate) fn run(&self, order: &CommandSpec, running: &Arc<Running>, ended: impl FnOnce()) {
         let oom_kills = self.oom_kills.count();
         let streams = match self.start(order, running) {
             Ok(streams) => streams,
@@ -86,7 +86,7 @@ impl Executor {
         }
     }
 
-    fn start(&self, order: &Order, running: &Arc<Running>) -> Result<[OwnedFd; 2], String> {
+    fn start(&self, order: &CommandSpec, running: &Arc<Running>) -> Result<[OwnedFd; 2], String> {
         let failed = |step: &str, error: io::Error| format!("cannot start the command: {step}: {error}");
         let user = order.user.as_deref();
         let identity = users::resolve(user).ok_or_else(|| {
@@ -95,13 +95,13 @@ impl Executor {
         })?;
         let pipe = || -> io::Result<(OwnedFd, OwnedFd)> {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-            // Lets a command of another user open its own streams again by way of /dev/stdout.
+            // Lets a command of another user reopen its own streams through /dev/stdout.
             fchown(&writer, Some(identity.uid), None)?;
             rustix::io::ioctl_fionbio(&reader, true)?;
             Ok((reader, writer))
         };
-        let (stdout, stdout_end) = pipe().map_err(|error| failed("making a pipe", error))?;
-        let (stderr, stderr_end) = pipe().map_err(|error| failed("making a pipe", error))?;
+        let (stdout, stdout_end) = pipe().map_err(|error| failed("creating a pipe", error))?;
+        let (stderr, stderr_end) = pipe().map_err(|error| failed("creating a pipe", error))?;
         let null = self.null.try_clone().map_err(|error| failed("passing the standard streams", error))?;
         let (program, arguments) = order.argv.split_first().ok_or("the command is empty")?;
         let environment = self.environment_of(order, &identity);
@@ -112,8 +112,7 @@ impl Executor {
             chdir(&self.directory).map_err(|error| {
                 let directory = self.directory.display();
                 format!(
-                    "cannot start in the image's working directory {directory}: {error}; make it in the Dockerfile, \
-                     and do not remove it later"
+                    "cannot start in the image's working directory {directory}: {error}; create it in the Dockerfile, and do not remove it later"
                 )
             })?;
             let spawned = users::assume(&identity, || command.spawn());
@@ -123,14 +122,15 @@ impl Executor {
                 .map_err(|error| failed("changing the user", error))?
                 .map_err(|error| explain(program, &environment, &self.directory, &error))?;
             let pid = child.id().cast_signed();
-            // When memory runs out the commands go first. A command that has ended needs it no more.
+            // When memory runs out, commands are killed first. A command that has already ended does not need
+            // it.
             let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE);
             Ok(pid)
         })?;
         Ok([stdout, stderr])
     }
 
-    fn environment_of(&self, order: &Order, identity: &Identity) -> BTreeMap<OsString, OsString> {
+    fn environment_of(&self, order: &CommandSpec, identity: &Identity) -> BTreeMap<OsString, OsString> {
         let mut environment = self.environment.clone();
         environment.entry("PATH".into()).or_insert_with(|| DEFAULT_PATH.into());
         environment.entry("HOME".into()).or_insert_with(|| identity.home.clone().into());
@@ -139,7 +139,7 @@ impl Executor {
     }
 }
 
-/// Says why a program does not start, and what to do.
+/// Explains why a program does not start, and what to do.
 fn explain(
     program: &str,
     environment: &BTreeMap<OsString, OsString>,
@@ -154,7 +154,7 @@ fn explain(
     };
     match Errno::from_io_error(error) {
         Some(Errno::NOENT) if found() => format!(
-            "{program} cannot be executed: its interpreter is not in the environment; install it in the Dockerfile"
+            "{program} cannot be executed: its interpreter is missing in the environment; install it in the Dockerfile"
         ),
         Some(Errno::NOENT | Errno::NOTDIR) if program == "bash" => {
             "the environment has no bash, which runs the scripts; install it in the Dockerfile".to_owned()
@@ -166,14 +166,13 @@ fn explain(
             format!("{program} cannot be executed: {error}; check its mode and its format")
         }
         Some(Errno::AGAIN | Errno::NOMEM) => format!(
-            "{program} cannot be started: the environment has no room for another process ({error}); what runs in \
-             it has used up a limit"
+            "{program} cannot be started: the environment cannot create another process ({error}); its processes have reached a limit"
         ),
         _ => format!("{program} cannot be started: {error}"),
     }
 }
 
-/// Brings a command's output to the host.
+/// Sends a command's output to the host.
 struct Pump<'a> {
     id: u32,
     out: &'a Out,
@@ -185,13 +184,13 @@ impl Pump<'_> {
         self.streams.iter().any(Option::is_some)
     }
 
-    /// Waits for output, or for news of the command, and sends the output that is there.
+    /// Waits for output or for a change of the command, and sends the available output.
     fn wait(&mut self, running: Option<&Running>) {
         let flags = PollFlags::IN;
         let open = self.streams.iter().flatten().map(AsFd::as_fd);
         let changes = running.map(Running::changes);
         let mut fds: Vec<_> = open.chain(changes).map(|fd| PollFd::from_borrowed_fd(fd, flags)).collect();
-        // An interrupted wait is as good as one without news.
+        // An interrupted wait needs no handling: the caller checks again.
         let _ = poll(&mut fds, None);
         for index in 0..self.streams.len() {
             self.step(index);
@@ -211,7 +210,7 @@ impl Pump<'_> {
         }
     }
 
-    /// Sends what one read of a stream gives; 0 when there is nothing now, or no more at all.
+    /// Sends the result of one read of a stream; returns 0 if no data is available, or at its end.
     fn step(&mut self, index: usize) -> usize {
         let Some(fd) = &self.streams[index] else { return 0 };
         let stream = [Stream::Stdout, Stream::Stderr][index];

@@ -1,4 +1,4 @@
-//! Reaps what ends, and kills what must end.
+//! Reaps ended processes, and kills processes on request.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,19 +15,20 @@ use rustix::{
 
 use crate::{out::Out, processes};
 
-/// Without children there is nothing to wait for, but a terminal's process may leave one here.
+/// How long to wait without children. A process of a terminal may still leave an orphan here.
 const IDLE: Duration = Duration::from_secs(1);
-/// A program is started in far less time, unless somebody holds it up.
+/// A start takes far less time, unless another process stops it.
 const START_PATIENCE: Duration = Duration::from_millis(100);
-/// After this long the start has failed.
+/// A start that takes longer has failed.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// Whoever stops the new process may do so all the time: it gets on a little between two looks.
+/// The pause between two checks of a slow start. A hostile process may keep stopping the new one, which
+/// advances a little between two checks.
 const START_PAUSE: Duration = Duration::from_millis(1);
 
-/// Whoever brings work wakes its thread.
+/// The thread is woken when there is work.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// A command that was asked for.
+/// A command that was requested.
 pub(crate) struct Running {
     pub(crate) id: u32,
     wake: OwnedFd,
@@ -66,7 +67,7 @@ impl Running {
         self.wake.as_fd()
     }
 
-    /// How it ended, once it has; a command that is killed ends when all it started has.
+    /// How it ended, once it has. A killed command has ended when all its descendants have.
     pub(crate) fn ending(&self) -> Option<Ending> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         let state = self.lock();
@@ -86,31 +87,32 @@ impl Running {
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
-        // The counter cannot overflow, being read at every turn.
+        // The counter cannot overflow, because it is read every time.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
-/// The commands that run, by pid. Held while one is started, so that its end is not missed.
+/// The running commands by pid. Locked during a start, so that the end of a command is not missed.
 type Commands = HashMap<i32, Arc<Running>>;
 
-/// What the killing thread has to do.
+/// The work of the killing thread.
 #[derive(Default)]
 struct Work {
     deadlines: Vec<(Instant, Arc<Running>)>,
     cancelled: Vec<Arc<Running>>,
     /// Requests to kill everything.
     everything: Vec<u32>,
-    /// Since when a start is under way.
+    /// When the current start began.
     starting: Option<Instant>,
 }
 
-/// The threads that reap and kill, as seen by those that ask them to.
+/// The interface to the threads that reap and kill.
 ///
 /// Locks are taken in the order of the fields, and before that of a command's state.
 pub(crate) struct Reaper {
     commands: Mutex<Commands>,
-    /// The pids of the commands; never held for long, whereas a start may be held up by whoever stops it.
+    /// The pids of the commands. Locked only briefly, whereas a start may be delayed by a process that stops
+    /// it.
     pids: Mutex<HashSet<i32>>,
     work: Mutex<Work>,
     more_work: Condvar,
@@ -135,7 +137,7 @@ impl Reaper {
         Ok(reaper)
     }
 
-    /// Starts a command's process by `spawn`, and sees to its end from then on.
+    /// Starts a command's process with `spawn`, and handles its end from then on.
     pub(crate) fn launch(
         &self,
         running: &Arc<Running>,
@@ -147,7 +149,7 @@ impl Reaper {
         let spawned = spawn();
         self.starting(false);
         let pid = spawned?;
-        // It is not reaped yet, so this is about no other process.
+        // The process is not reaped yet, so its pid is not reused.
         let started = ProcessEntry::find(pid).map_or(u64::MAX, |process| process.started);
         commands.insert(pid, Arc::clone(running));
         lock(&self.pids).insert(pid);
@@ -170,7 +172,7 @@ impl Reaper {
         self.more_work.notify_all();
     }
 
-    /// Kills a command and all that it started.
+    /// Kills a command and all its descendants.
     pub(crate) fn cancel(&self, running: &Arc<Running>) {
         let mut work = lock(&self.work);
         let mut state = running.lock();
@@ -178,14 +180,14 @@ impl Reaper {
             return;
         }
         state.kill = Some(Kill::Cancelled);
-        // One that has not been started is killed when it is.
+        // A command that has not started yet is killed when it starts.
         if state.main.is_some() {
             work.cancelled.push(Arc::clone(running));
             self.more_work.notify_all();
         }
     }
 
-    /// Kills every process but this one, and answers the request then.
+    /// Kills every other process, then answers the request.
     pub(crate) fn kill_everything(&self, id: u32) {
         lock(&self.work).everything.push(id);
         self.more_work.notify_all();
@@ -193,7 +195,7 @@ impl Reaper {
 
     fn reap(&self) {
         loop {
-            // Only looks: a child that failed to become its program is for the starting thread to reap.
+            // Only peeks: a child that failed to execute its program is reaped by the starting thread.
             let seen = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             let mut commands = lock(&self.commands);
             if seen.is_err() && commands.is_empty() {
@@ -245,7 +247,7 @@ impl Reaper {
     fn kill_tree(&self, running: &Running, why: Kill) {
         let main = {
             let mut state = running.lock();
-            // A command that has ended leaves its survivors alone.
+            // After a command has ended, its survivors are not killed.
             if state.status.is_some() && state.kill.is_none() {
                 return;
             }

@@ -1,8 +1,8 @@
-//! The first process of a container: carries out what the host asks for over its standard streams.
+//! The first process of a container: serves the host's requests over its standard streams.
 //!
-//! When they end, so does this process, and the kernel ends everything else in the container with it, however
-//! the host died. Whatever is in the container may be hostile, so nothing in it is trusted or waited for.
-//! Everything that is needed when processes have used up the container's limit runs in threads that were
+//! When the streams close, this process exits, and the kernel kills everything else in the container, however
+//! the host died. Processes in the container may be hostile, so nothing in it is trusted or waited for.
+//! Everything that must work when processes have used up the container's limits runs in threads that are
 //! started at the beginning.
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Counts the processes that the container's memory limit has killed.
+//! Counts the processes killed because of the container's memory limit.
 
 use std::fs::{self, File};
 
 use rollout_guest::memory::oom_kills;
 
-/// The kernel's count, by a file that was opened before anything could take its place.
+/// The kernel's counter, in a file that was opened before any process could replace it.
 pub(crate) struct OomKills(Option<File>);
 
 impl OomKills {
@@ -17,7 +17,7 @@ impl OomKills {
             });
             lines.find(|(names, _)| names.split(',').any(|name| name == controller)).map(|(_, path)| path)
         };
-        // The container's own cgroup is at the root of the mount, unless the host's hierarchy is shown.
+        // The container's own cgroup is at the root of the mount, unless the host's hierarchy is visible.
         let unified = path_of("").map(|path| format!("/sys/fs/cgroup{path}/memory.events"));
         let memory = path_of("memory").map(|path| format!("/sys/fs/cgroup/memory{path}/memory.oom_control"));
         let roots = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
@@ -25,7 +25,7 @@ impl OomKills {
         Self(candidates.filter_map(|path| File::open(path).ok()).find(|file| oom_kills(file).is_some()))
     }
 
-    /// How many there were since the container was made.
+    /// The number of kills since the container was created.
     pub(crate) fn count(&self) -> u64 {
         self.0.as_ref().and_then(oom_kills).unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! The way back to the host, which all threads share.
+//! The connection back to the host, shared by all threads.
 
 use std::{
     fs::File,
@@ -11,11 +11,11 @@ use std::{
 
 use rollout_guest::{GuestReply, encode_reply};
 
-/// Sends replies, each whole. A host that does not read makes the sender wait.
+/// Sends whole replies. Blocks while the host does not read.
 #[derive(Clone)]
 pub(crate) struct Out {
     stream: Arc<Mutex<File>>,
-    /// Nobody reads any more, and that is no reason to end.
+    /// Whether the guest keeps running after the host has closed the stream.
     alone: Arc<AtomicBool>,
 }
 
@@ -32,7 +32,7 @@ impl Out {
         }
     }
 
-    /// Sends how a request went.
+    /// Sends the result of a request.
     pub(crate) fn answer(&self, id: u32, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.send(id, &GuestReply::Done),
@@ -40,7 +40,7 @@ impl Out {
         }
     }
 
-    /// From now on the end of the streams ends nothing.
+    /// Keeps the guest running when the streams close.
     pub(crate) fn stay(&self) {
         self.alone.store(true, Ordering::SeqCst);
     }
@@ -50,7 +50,7 @@ impl Out {
     }
 }
 
-/// Cuts a text that names paths, which may be as long as an agent likes.
+/// Shortens a text, because the paths in it may be of any length.
 fn shorten(mut text: String) -> String {
     const LONGEST: usize = 8 << 10;
     if text.len() > LONGEST {

@@ -1,4 +1,4 @@
-//! Which of the container's processes belong to a command, and killing them.
+//! Finds the processes that belong to a command, and kills them.
 
 use std::{
     collections::HashSet,
@@ -12,24 +12,24 @@ use rustix::{
     process::{Pid, Signal, kill_process_group},
 };
 
-/// How long a set of processes may go on starting others before the hunt is given up.
+/// How long to keep killing processes that keep forking before giving up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long processes get to stop before the work goes on without those that do not.
+/// How long to wait for processes to stop before continuing without them.
 const HOLD_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long processes get to end or stop before the next look.
+/// How long processes get to end or stop before the next check.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Signals every process but this one; `false` when there is none.
+/// Signals every other process; `false` if there is none.
 ///
-/// The kernel does it in one step, during which no process can start another. A walk over /proc has no end against
-/// one that goes on starting others.
+/// The kernel does this in one step, during which no process can fork. A walk over /proc may never finish
+/// against a process that keeps forking.
 fn signal_everything(signal: Signal) -> bool {
     kill_process_group(Pid::INIT, signal) != Err(Errno::SRCH)
 }
 
-/// Kills every process but this one; `false` when some do not end.
+/// Kills every other process; `false` if some do not end.
 pub(crate) fn kill_everything() -> bool {
     let end = Instant::now() + PATIENCE;
     while signal_everything(Signal::KILL) {
@@ -44,7 +44,7 @@ pub(crate) fn kill_everything() -> bool {
     true
 }
 
-/// The processes that are there. One that keeps starting another and ending is held for a moment to be seen.
+/// The running processes. All are stopped for a moment, so that one that keeps forking and exiting is found.
 pub(crate) fn survivors() -> Vec<ProcessEntry> {
     let found = process::living();
     if !found.is_empty() || !signal_everything(Signal::STOP) {
@@ -55,15 +55,15 @@ pub(crate) fn survivors() -> Vec<ProcessEntry> {
     found
 }
 
-/// Processes that do nothing until they are let go on.
+/// Processes that are stopped until they are released.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// Those that somebody else had stopped before.
+    /// Processes that were stopped before.
     stopped: Vec<i32>,
 }
 
 impl Held {
-    /// Stops every process but this one.
+    /// Stops every other process.
     pub(crate) fn hold() -> Self {
         let running = |process: &ProcessEntry| !process.stopped;
         let stopped = process::living().into_iter().filter(|process| !running(process));
@@ -78,24 +78,25 @@ impl Held {
         held
     }
 
-    /// Lets them go on.
+    /// Continues them.
     pub(crate) fn release(self) {
         signal_everything(Signal::CONT);
         process::signal(&self.stopped, Signal::STOP);
     }
 }
 
-/// The living processes that a command started: its descendants, and orphans from its time on that are no
-/// command and no descendants of one.
+/// The living processes of a command: its descendants, and orphans that started after it and are neither
+/// commands nor descendants of one.
 pub(crate) fn tree(main: i32, started: u64, commands: &HashSet<i32>) -> Vec<i32> {
     process::living_below(|process| {
-        // Times are told in hundredths of a second; within one, the older of two has the lower pid.
+        // Start times have a resolution of a hundredth of a second; at equal times, the older process has the
+        // lower pid.
         let orphan = process.is_orphan() && (process.started, process.pid) >= (started, main);
         process.pid == main || (orphan && !commands.contains(&process.pid))
     })
 }
 
-/// Kills all that `find` finds, until it finds nothing; `false` when they outran it.
+/// Kills all processes that `find` returns until it returns none; `false` if they fork too fast.
 pub(crate) fn kill(find: impl Fn() -> Vec<i32>) -> bool {
     let end = Instant::now() + PATIENCE;
     if process::kill_all(&find, || Instant::now() < end) {
@@ -105,7 +106,7 @@ pub(crate) fn kill(find: impl Fn() -> Vec<i32>) -> bool {
     find().is_empty()
 }
 
-/// Signals a command that was stopped before it became its program, for which somebody waits.
+/// Signals commands that were stopped before they executed their program, because a thread waits for the start.
 pub(crate) fn signal_stopped_orphans(commands: &HashSet<i32>, with: Signal) {
     let held_up =
         |process: &ProcessEntry| process.stopped && process.is_orphan() && !commands.contains(&process.pid);

@@ -1,4 +1,4 @@
-//! Reads the host's requests and has them carried out.
+//! Reads the host's requests and runs them.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use rustix::{
 };
 
 use crate::{
-    exec::{Executor, Order},
+    exec::{CommandSpec, Executor},
     files::{self, Put},
     kill::{Reaper, Running},
     memory::OomKills,
@@ -32,10 +32,11 @@ use crate::{
     watch::Watcher,
 };
 
-/// Serves the host to the end, in another thread than the first.
+/// Serves the host to the end, in a second thread.
 ///
-/// Whoever starts a thread blocks signals meanwhile, and a first process whose first thread does is not safe
-/// from those of its own container: so the first thread does nothing but wait.
+/// Starting a thread blocks signals for a moment, and the first process of a container is protected from
+/// signals of its own container only while its first thread does not block them. So the first thread only
+/// waits.
 pub(crate) fn serve() {
     let (go, gone) = channel();
     let started = Server::start().and_then(|mut server| {
@@ -47,50 +48,50 @@ pub(crate) fn serve() {
     });
     match started {
         Ok(server) => {
-            // Only now are the signals of this thread free again, and nothing else runs in the container yet.
+            // The signals of this thread are unblocked again, and nothing else runs in the container yet.
             let _ = go.send(());
-            // A panic has ended the process.
+            // A panic aborts the process.
             drop(server.join());
         }
         Err(error) => eprintln!("the guest cannot start: {error}"),
     }
 }
 
-/// How many requests about files are worked on at a time.
+/// The number of file requests that run at a time.
 const WORKERS: usize = 3;
 
-/// A request that is worked on beside others, and whether it was taken back.
+/// A request that runs concurrently with others, and whether it was cancelled.
 type Job = (u32, GuestRequest, Arc<AtomicBool>);
 
-/// What those who work on requests share.
-struct Workshop {
+/// The state shared by the workers.
+struct ServerState {
     out: Out,
     watcher: Watcher,
-    /// The processes that are held.
+    /// The processes that are stopped.
     held: Mutex<Option<Held>>,
 }
 
 struct Server {
     executor: Arc<Executor>,
     jobs: Sender<Job>,
-    /// The jobs that can still be taken back.
+    /// The jobs that can still be cancelled.
     cancels: HashMap<u32, Weak<AtomicBool>>,
-    /// The copies into the container that are under way.
+    /// The copies into the container that are in progress.
     puts: HashMap<u32, Put>,
-    /// The commands that can still be taken back.
+    /// The commands that can still be cancelled.
     running: Arc<Mutex<HashMap<u32, Arc<Running>>>>,
 }
 
 impl Server {
     fn start() -> io::Result<Self> {
-        // It kills whatever else there is when it is told to.
+        // It kills every other process on request, so it must not run outside of a container.
         if !getpid().is_init() {
             return Err(io::Error::other("it is not the first process of a container"));
         }
-        // Without the right to change its groups it goes on without that protection.
-        let _ = users::stand_apart();
-        // Keeps the super-user of the container, who may lack the right to inspect others, from its memory and
-        // its streams.
+        // Without the privilege to change its groups, it continues without that protection.
+        let _ = users::set_saved_group();
+        // Prevents the container's root, which may lack the privilege to inspect others, from reading the
+        // memory and streams of this process.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         umask(Mode::from_raw_mode(0o022));
         setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
@@ -108,10 +109,10 @@ impl Server {
         let (jobs, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
         let watcher = Watcher::start()?;
-        let shop = Arc::new(Workshop { out: executor.out.clone(), watcher, held: Mutex::default() });
+        let state = Arc::new(ServerState { out: executor.out.clone(), watcher, held: Mutex::default() });
         for _ in 0..WORKERS {
-            let (queue, shop) = (Arc::clone(&queue), Arc::clone(&shop));
-            std::thread::Builder::new().name("files".to_owned()).spawn(move || shop.work(&queue))?;
+            let (queue, state) = (Arc::clone(&queue), Arc::clone(&state));
+            std::thread::Builder::new().name("files".to_owned()).spawn(move || state.work(&queue))?;
         }
         Ok(Self { executor, jobs, cancels: HashMap::new(), puts: HashMap::new(), running: Arc::default() })
     }
@@ -124,7 +125,7 @@ impl Server {
         while let Ok(Some(frame)) = read_frame(&mut stdin, MAX_REQUEST) {
             match decode_request(&frame) {
                 Ok((id, request)) => self.handle(id, request),
-                // Nothing after it can be understood either.
+                // The following bytes cannot be decoded either.
                 Err(_) => break,
             }
         }
@@ -137,11 +138,10 @@ impl Server {
         let out = &self.executor.out;
         match request {
             GuestRequest::Exec { argv, env, user, deadline } => {
-                let order = Order { argv, env, user, deadline: deadline.map(Duration::from_millis) };
+                let order = CommandSpec { argv, env, user, deadline: deadline.map(Duration::from_millis) };
                 if let Err(error) = self.exec(id, order) {
                     let reason = format!(
-                        "cannot start the command: the environment has no room for another thread: {error}; what \
-                         runs in it has used up a limit"
+                        "cannot start the command: the environment cannot create another thread: {error}; its processes have reached a limit"
                     );
                     out.answer(id, Err(reason));
                 }
@@ -156,12 +156,12 @@ impl Server {
                     self.executor.reaper.cancel(&running);
                 }
             }
-            // Copies in are carried out here: nothing else keeps the host from sending too much.
+            // Copies into the container run in this thread, which limits how fast the host can send.
             GuestRequest::Put { target, file, replace } => match Put::start(&target, file, replace) {
                 Ok(put) => drop(self.puts.insert(id, put)),
                 Err(reason) => out.answer(id, Err(reason)),
             },
-            // What follows after a failure is let go.
+            // Steps after a failure are ignored.
             GuestRequest::Item(item) => {
                 if let Some(Err(reason)) = self.puts.get_mut(&id).map(|put| put.step(item)) {
                     self.puts.remove(&id);
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    fn exec(&self, id: u32, order: Order) -> io::Result<()> {
+    fn exec(&self, id: u32, order: CommandSpec) -> io::Result<()> {
         let running = Arc::new(Running::new(id)?);
         lock(&self.running).insert(id, Arc::clone(&running));
         let table = Arc::clone(&self.running);
@@ -210,7 +210,7 @@ impl Server {
     }
 }
 
-impl Workshop {
+impl ServerState {
     fn work(&self, queue: &Mutex<Receiver<Job>>) {
         loop {
             let Ok((id, request, cancelled)) = lock(queue).recv() else { return };
@@ -240,7 +240,7 @@ impl Workshop {
                 Ok(())
             }
             GuestRequest::Watch { tree, files } => {
-                // After a failure they stay held: nobody would see what they do.
+                // After a failure they stay stopped, because their changes would not be recorded.
                 self.watcher.watch(&tree, &files)?;
                 if let Some(held) = lock(&self.held).take() {
                     held.release();
@@ -274,8 +274,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Engines set HOME for the first process, which is the super-user's, where the image says nothing of it. The
-/// commands of another user need another.
+/// Engines set HOME for the first process, which runs as root, if the image does not. Commands of another user
+/// need another value.
 fn is_engines_home((name, value): &(OsString, OsString)) -> bool {
     name == "HOME" && users::resolve(None).is_some_and(|root| *value == *root.home)
 }

@@ -1,4 +1,4 @@
-//! Who a command runs as, by the container's own /etc/passwd and /etc/group.
+//! Finds the user of a command in the container's own /etc/passwd and /etc/group.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use rustix::{
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 
-/// A group that is nobody's. As the saved group of this process it tells it from every other one of the
-/// super-user, to whom the kernel would otherwise let those without further rights set its limits.
+/// An unused group. As the saved group of this process, it distinguishes it from other processes of root:
+/// otherwise the kernel would let unprivileged ones change its limits.
 const APART: u32 = 65_531;
 
-/// Sets this process apart from others of the super-user, before it has any other thread.
-pub(crate) fn stand_apart() -> io::Result<()> {
+/// Sets a saved group that no other process of root has. Must be called before any other thread exists.
+pub(crate) fn set_saved_group() -> io::Result<()> {
     Ok(set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::from_raw(APART))?)
 }
 
-/// Does something as this user, in the calling thread alone.
+/// Runs `work` as this user, only in the calling thread.
 ///
-/// The saved ids stay the guest's, which lets the thread return, and keeps other processes of the user from
-/// changing its limits meanwhile. The kernel drops them from a program that the thread starts.
+/// The saved ids stay those of the guest. So the thread can switch back, and other processes of the user cannot
+/// change its limits meanwhile. The kernel drops the saved ids when the thread executes a program.
 pub(crate) fn assume<T>(identity: &Identity, work: impl FnOnce() -> T) -> io::Result<T> {
     if identity.is_root() {
         return Ok(work());
@@ -32,7 +32,7 @@ pub(crate) fn assume<T>(identity: &Identity, work: impl FnOnce() -> T) -> io::Re
         .and_then(|()| set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::from_raw(APART)))
         .and_then(|()| set_thread_groups(&before));
     if restored.is_err() {
-        // Threads of mixed identities would answer for each other.
+        // Threads with mixed identities would act for each other.
         std::process::abort();
     }
     done
@@ -44,7 +44,7 @@ fn change(identity: &Identity) -> io::Result<()> {
     Ok(set_thread_res_uid(identity.uid, identity.uid, Uid::ROOT)?)
 }
 
-/// Finds `name|uid[:group|gid]`; no user is root. `None` when there is no such user or group.
+/// Finds `name|uid[:group|gid]`; without a user, root. `None` if the user or group is unknown.
 pub(crate) fn resolve(user: Option<&str>) -> Option<Identity> {
     Identity::resolve(EnvironmentFiles::Container, user.filter(|user| !user.is_empty()))
 }

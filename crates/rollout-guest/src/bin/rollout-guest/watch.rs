@@ -1,8 +1,8 @@
-//! Watches files: tells afterwards what was done to them, whoever did it.
+//! Watches files and reports afterwards how they were changed, by any process.
 //!
-//! The kernel reports each time that a file which was open for writing is closed, also by the end of its process, and
-//! each time that a name in a directory changes. So a file that was written and restored is seen too, and so is one
-//! that was written through a mapping, once everything that could hold it has ended.
+//! The kernel reports each time that a file opened for writing is closed, also by the end of its process, and
+//! each time that a name in a directory changes. So it also reports a file that was written and restored, and a
+//! file that was written through a mapping, once all processes that could have mapped it have ended.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -22,32 +22,33 @@ use rustix::{
     fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags},
 };
 
-/// What is reported of the names in a directory,
+/// The events on the names in a directory.
 const NAMES: WatchFlags = WatchFlags::MOVE.union(WatchFlags::DELETE).union(WatchFlags::ONLYDIR);
-/// of the names and files in one where files are expected,
+/// The events on the names and files in a directory in which files are expected.
 const NEW_FILES: WatchFlags = NAMES.union(WatchFlags::CREATE).union(WatchFlags::CLOSE_WRITE);
-/// of a file that nobody has to write,
+/// The events on a file that no process should write.
 const CONTENT: WatchFlags = WRITERS.union(WatchFlags::MODIFY);
-/// and of one that somebody has.
+/// The events on a file that a process is expected to write.
 const WRITERS: WatchFlags = WatchFlags::CLOSE_WRITE.union(WatchFlags::DONT_FOLLOW);
 
-/// How often what was done to which file.
+/// The number of changes of each kind to each file.
 pub(crate) type Changes = BTreeMap<(String, FileChangeKind), u32>;
 
 /// The watch of a container.
 pub(crate) struct Watcher(Option<Arc<Watch>>);
 
 struct Watch {
-    /// Made before anything else ran in the container: a user has few of them, and its processes could take them all.
+    /// Created before anything else ran in the container: a user has few inotify instances, and the user's
+    /// processes could take them all.
     inotify: OwnedFd,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What is watched, by the kernel's numbers.
+    /// The watched items, by watch descriptor.
     watched: HashMap<i32, Watched>,
-    /// The paths that matter.
+    /// The watched paths.
     paths: HashSet<PathBuf>,
     changes: Changes,
 }
@@ -55,12 +56,12 @@ struct State {
 enum Watched {
     Directory(PathBuf),
     File(PathBuf),
-    /// A file that appeared where one was expected.
+    /// A file that appeared at an expected path.
     Expected(PathBuf),
 }
 
 impl Watcher {
-    /// Gets ready to watch. Where the kernel has no watches left, it goes on without.
+    /// Prepares for watching. If the kernel has no watches left, the guest runs without them.
     pub(crate) fn start() -> io::Result<Self> {
         let Ok(inotify) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
             return Ok(Self(None));
@@ -85,7 +86,7 @@ impl Watcher {
         watched.map_err(|(path, error)| format!("cannot watch {}: {error}", path.display()))
     }
 
-    /// What was done to the files since, after which nothing is watched.
+    /// Returns the changes to the files and ends the watch.
     pub(crate) fn changes(&self) -> Changes {
         let Some(watch) = &self.0 else { return Changes::new() };
         let mut state = watch.lock();
@@ -114,7 +115,7 @@ impl Watch {
         for path in files.iter().map(Path::new).chain([tree]) {
             state.paths.insert(path.to_owned());
             for directory in path.ancestors().skip(1) {
-                // What a link leads to could be moved out of sight.
+                // The target of a link could be moved elsewhere.
                 if !is_directory(directory) {
                     let error = io::Error::other("it is not a directory");
                     return Err((directory.to_owned(), error));
@@ -150,17 +151,17 @@ impl Watch {
 
     fn forget(&self, state: &mut State) {
         for (number, _) in state.watched.drain() {
-            // The watch of a file that is gone has ended.
+            // The watch of a removed file has already ended.
             let _ = inotify::remove_watch(&self.inotify, number);
         }
         state.paths.clear();
     }
 
-    /// Takes what the kernel reports for as long as this process runs, so that its queue does not overflow.
+    /// Reads the kernel's events as long as this process runs, so that the event queue does not overflow.
     fn follow(&self) {
         loop {
             let mut fds = [PollFd::from_borrowed_fd(self.inotify.as_fd(), PollFlags::IN)];
-            // An interrupted wait is as good as one without news.
+            // An interrupted wait needs no handling: the loop waits again.
             let _ = poll(&mut fds, None);
             self.drain(&mut self.lock());
         }
@@ -205,13 +206,13 @@ impl Watch {
             let made = events.contains(ReadFlags::CREATE);
             state.count(path, if made { FileChangeKind::Created } else { FileChangeKind::Replaced });
             match fs::symlink_metadata(path) {
-                // It can be written by its other name, which no directory that is watched has.
+                // The file can be written through its other name, which is in no watched directory.
                 Ok(found) if found.is_file() && found.nlink() > 1 => {
                     state.count(path, FileChangeKind::Linked)
                 }
                 _ => {}
             }
-            // It may be gone again.
+            // The file may already be removed.
             let _ = self.add(state, Watched::Expected(path.to_owned()), WRITERS);
         }
         if events.contains(ReadFlags::CLOSE_WRITE) {

@@ -103,7 +103,7 @@ async fn what_is_missing_is_named_with_what_to_do() {
     1 no bash: the environment has no bash, which runs the scripts; install it in the Dockerfile
     2 no program: no-such-program: no such program in the environment; install it in the Dockerfile
     3 not executable: [dir]/plain cannot be executed: Permission denied (os error 13); check its mode and its format
-    4 no interpreter: [dir]/script cannot be executed: its interpreter is not in the environment; install it in the Dockerfile
+    4 no interpreter: [dir]/script cannot be executed: its interpreter is missing in the environment; install it in the Dockerfile
     5 a zero byte: echo cannot be started: nul byte found in provided data
     6 too long: echo cannot be started: Argument list too long (os error 7)
     7 nothing: the command is empty
@@ -123,7 +123,7 @@ async fn an_unknown_user_and_a_removed_directory_are_named() {
     let Err(EnvironmentError::Command(reason)) = container.try_exec(&["true"], &[], None).await else {
         panic!("the directory is gone")
     };
-    insta::assert_snapshot!(reason.replace(&path, "[dir]"), @"cannot start in the image's working directory [dir]: No such file or directory (os error 2); make it in the Dockerfile, and do not remove it later");
+    insta::assert_snapshot!(reason.replace(&path, "[dir]"), @"cannot start in the image's working directory [dir]: No such file or directory (os error 2); create it in the Dockerfile, and do not remove it later");
 }
 
 #[tokio::test]

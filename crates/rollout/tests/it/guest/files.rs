@@ -167,7 +167,7 @@ async fn a_file_that_is_too_large_and_one_that_grows_are_bounded() {
         container.guest.copy_from(copy_out(&container.inside("logs"), &container.path("out"))).await.unwrap();
     assert_eq!(
         report.skipped,
-        ["large: it has 314572800 bytes; 268435456 are kept, of its start and its end"]
+        ["large: it has 314572800 bytes; only 268435456 bytes of its start and end are kept"]
     );
     assert!(container.path("out/grows").exists());
     container.guest.kill_all().await.unwrap();
@@ -267,11 +267,11 @@ async fn what_cannot_be_done_names_the_path_and_the_cause() {
     ));
     insta::assert_snapshot!(reasons, @"
     replacing [dir]/ro/script in the environment failed: Read-only file system (os error 30)
-    making the parents of [dir]/ro/sub/script in the environment failed: Read-only file system (os error 30)
+    creating the parents of [dir]/ro/sub/script in the environment failed: Read-only file system (os error 30)
     emptying [dir]/ro/sub in the environment failed: Read-only file system (os error 30)
     opening [dir]/file/script in the environment failed: Not a directory (os error 20)
     writing [dir]/full/script in the environment failed: No space left on device (os error 28)
-    /proc/sys/kernel/hostname leads into a file system of the kernel, whose files are no part of the environment
+    /proc/sys/kernel/hostname is in a kernel file system, which is not part of the environment
     changing / in the environment failed: Device or resource busy (os error 16)
     opening [dir]/none in the environment failed: No such file or directory (os error 2)
     ");

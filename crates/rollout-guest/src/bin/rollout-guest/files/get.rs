@@ -10,7 +10,8 @@ use rollout_guest::{
 use super::{FILES, Result};
 use crate::out::Out;
 
-/// Sends what `source` holds or, of a file, the file itself; the directory `first` in there before the rest.
+/// Sends the content of `source`, or `source` itself if it is a file. The subdirectory `first` is sent before
+/// the rest.
 pub(crate) fn get(
     out: &Out,
     id: u32,

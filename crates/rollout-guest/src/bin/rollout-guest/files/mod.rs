@@ -1,4 +1,4 @@
-//! File operations, as the host asks for them.
+//! File operations requested by the host.
 
 mod get;
 mod put;
@@ -15,23 +15,23 @@ use crate::out::Out;
 
 const FILES: EnvironmentFiles = EnvironmentFiles::Container;
 
-/// Scripts of any user write into the directories that are asked for.
+/// Scripts of any user write into the created directories.
 const SHARED_DIR_MODE: u32 = 0o777;
 
-/// What went wrong, for people.
+/// A result whose error is a readable message.
 type Result<T> = std::result::Result<T, String>;
 
-/// Makes directories; with `empty`, whatever was there, a link included, is gone.
+/// Creates directories; with `empty`, an existing directory, file or link is removed first.
 pub(crate) fn make_dirs(paths: &[String], empty: bool) -> Result<()> {
     Ok(paths.iter().try_for_each(|path| FILES.make_dir(path, SHARED_DIR_MODE, empty))?)
 }
 
-/// Makes a link, replacing another link; a real file or directory is left alone.
+/// Creates a link and replaces an existing link; an existing file or directory is left unchanged.
 pub(crate) fn link(target: &str, link: &str) -> Result<()> {
     Ok(FILES.symlink(target, link)?)
 }
 
-/// Sends a file's content, of at most one byte more than allowed, which shows that there is more.
+/// Sends the content of a file, up to one byte more than allowed, which shows that the file is too large.
 pub(crate) fn read(out: &Out, id: u32, path: &str, max_bytes: u64) -> Result<()> {
     let mut file = None;
     let found = FILES.find(path, max_bytes)?.map(|found| file = Some(found));

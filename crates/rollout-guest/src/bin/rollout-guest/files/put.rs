@@ -1,4 +1,4 @@
-//! A copy into the container, step by step as the host sends it.
+//! A copy into the container, which the host sends step by step.
 
 use std::{ffi::CString, io::Write as _};
 
@@ -10,7 +10,7 @@ use rollout_guest::{
 
 use super::{FILES, Result};
 
-/// A copy under way.
+/// A copy in progress.
 pub(crate) struct Put {
     copy: CopyInto,
     /// The file that is being written.
@@ -52,12 +52,12 @@ impl Put {
 }
 
 fn misplaced() -> String {
-    "the host sent the steps of a copy in a wrong order".to_owned()
+    "the host sent the steps of a copy in the wrong order".to_owned()
 }
 
 fn entry_name(name: Vec<u8>) -> Result<CString> {
     if !is_name(&name) {
-        return Err(format!("{:?} is no name for a file", String::from_utf8_lossy(&name)));
+        return Err(format!("{:?} is not a valid file name", String::from_utf8_lossy(&name)));
     }
     CString::new(name).map_err(|error| error.to_string())
 }
