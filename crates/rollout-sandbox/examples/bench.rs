@@ -1,8 +1,8 @@
 //! Measures the engine: `cargo run --release -p rollout-sandbox --example bench [cycles] [concurrency]`.
 //!
-//! One cycle is what a short trial asks of an environment: create, two commands of bash, three small
-//! copies in, one copy out, destroy. Printed are the times of each, cycles per second, and processor
-//! time per cycle of this process and everything it started.
+//! One cycle is the work of a short trial: create, two commands of bash, three small copies in, one copy
+//! out, destroy. Prints the time of each step, cycles per second, and the CPU time per cycle of this process
+//! and its children.
 
 use std::{
     fs::{self, File},
@@ -88,7 +88,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// The times of single steps with nothing else running.
+/// Measures single steps on an otherwise idle engine.
 async fn single(engine: &SandboxEngine, image: &Image) -> Result<()> {
     let (mut creates, mut execs, mut destroys) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..100 {
@@ -183,7 +183,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Processor time of this process, the zygote and every sandbox that has ended.
+/// The CPU time of this process, the zygote and every sandbox that has ended.
 fn cpu_time() -> Result<Duration> {
     let mut ticks = 0;
     for process in fs::read_dir("/proc")? {

@@ -1,4 +1,4 @@
-//! The engine's side of the wire: sending requests and reading answers without blocking a thread.
+//! The engine's side of the protocol: sends requests and reads answers without blocking a thread.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::wire;
 
-/// A socket on which requests go out whole, whoever stops waiting for them.
+/// A socket that always sends whole requests, even when the caller stops waiting.
 #[derive(Clone)]
 pub(crate) struct RequestSocket {
     socket: Arc<UnixStream>,
@@ -24,7 +24,7 @@ pub(crate) struct RequestSocket {
 }
 
 impl RequestSocket {
-    /// Makes a socket, and the end that goes to whoever serves the requests.
+    /// Creates a socket pair. The second end goes to the process that serves the requests.
     pub(crate) fn pair() -> io::Result<(RequestSocket, OwnedFd)> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
         Ok((RequestSocket::new(ours)?, theirs.into()))
@@ -50,7 +50,7 @@ impl RequestSocket {
         if sent == frame.len() {
             return Ok(());
         }
-        // A half-sent frame would spoil every later one, so the rest goes out even if the caller is dropped.
+        // A half-sent frame would corrupt every later one, so the rest is sent even if the caller is dropped.
         let socket = self.socket.clone();
         let rest = tokio::spawn(async move {
             let _turn = turn;
@@ -64,28 +64,28 @@ impl RequestSocket {
         rest.await.map_err(io::Error::other)?
     }
 
-    /// Ends the connection for every holder of the socket.
+    /// Closes the connection for every holder of the socket.
     pub(crate) fn shutdown(&self) {
-        // An end that is already gone needs no closing.
+        // The socket may be closed already, which is fine.
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 }
 
-/// The read end of a pipe on which answers come.
+/// The read end of a pipe that carries answers.
 pub(crate) struct AnswerPipe {
     receiver: Receiver,
     buffer: Vec<u8>,
 }
 
 impl AnswerPipe {
-    /// Makes a pipe and returns the end that goes with the request, too.
+    /// Creates a pipe. The returned descriptor is the write end, which is sent with the request.
     pub(crate) fn new() -> io::Result<(AnswerPipe, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&read, true)?;
         Ok((AnswerPipe { receiver: Receiver::from_owned_fd(read)?, buffer: Vec::new() }, write))
     }
 
-    /// Reads the next frame; `None` when nobody is left to write one. Loses nothing when dropped.
+    /// Reads the next frame; `None` when all write ends are closed. Cancel-safe.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             if let Some((header, rest)) = self.buffer.split_first_chunk::<4>() {
@@ -102,12 +102,12 @@ impl AnswerPipe {
         }
     }
 
-    /// Reads the next frame, which must come.
+    /// Reads the next frame; the end of the stream is an error.
     pub(crate) async fn expect<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         self.next().await?.ok_or_else(gone)
     }
 
-    /// Reads that many raw bytes, which must come.
+    /// Reads exactly `length` raw bytes; the end of the stream is an error.
     pub(crate) async fn bytes(&mut self, length: u64) -> io::Result<Vec<u8>> {
         let length = usize::try_from(length).map_err(io::Error::other)?;
         while self.buffer.len() < length {
@@ -119,7 +119,7 @@ impl AnswerPipe {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Waits until nobody is left to write, ignoring what still comes.
+    /// Waits until all write ends are closed and ignores what still arrives.
     pub(crate) async fn closed(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
@@ -130,7 +130,8 @@ impl AnswerPipe {
     }
 }
 
-/// The other end is gone. Not a broken pipe: to a program that means that its own output is not read any more.
+/// The error for a closed connection. It is not `BrokenPipe`, which to a program means that its own output was
+/// closed.
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the sandbox is gone")
 }

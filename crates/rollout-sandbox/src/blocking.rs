@@ -1,15 +1,15 @@
-//! Work that may wait, on threads that are made for it.
+//! Blocking work, run on threads reserved for it.
 
 use std::{io, panic::resume_unwind};
 
 use tokio::task::spawn_blocking;
 
-/// Does file work; a panic in it goes on in the caller.
+/// Runs blocking file work; a panic in it continues in the caller.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     spawn_blocking(work).await.unwrap_or_else(|error| resume_unwind(error.into_panic()))
 }
 
-/// Does file work; a panic in it, or the runtime's end, is an error.
+/// Runs blocking file work; a panic in it, or the end of the runtime, is an error.
 pub(crate) async fn blocking_io<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

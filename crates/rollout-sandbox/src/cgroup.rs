@@ -1,4 +1,4 @@
-//! Limits by cgroups: joining, counting out-of-memory kills, removing.
+//! Cgroups of a sandbox: creating and joining them, counting out-of-memory kills, removing them.
 
 use std::{
     fs::{self, File},
@@ -9,7 +9,7 @@ use std::{
 
 use crate::wire::{CgroupSpec, SetupFailure};
 
-/// The open files by which a sandbox's processes join its cgroups and its supervisor watches them.
+/// The open files that a sandbox's processes use to join its cgroups, and its supervisor to watch them.
 #[derive(Default)]
 pub(crate) struct Membership {
     join: Vec<File>,
@@ -17,12 +17,12 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Makes the cgroups and opens what is needed of them.
+    /// Creates the cgroups and opens their files.
     pub(crate) fn create(specs: &[CgroupSpec]) -> Result<Membership, SetupFailure> {
         let mut membership = Membership::default();
         for spec in specs {
             let failure = |error: io::Error| {
-                SetupFailure::new(format!("making the cgroup {}", spec.dir.display()), error)
+                SetupFailure::new(format!("creating the cgroup {}", spec.dir.display()), error)
             };
             fs::create_dir_all(&spec.dir).map_err(failure)?;
             for (file, value) in &spec.writes {
@@ -45,7 +45,7 @@ impl Membership {
         self.join.iter().try_for_each(|mut file| file.write_all(b"0"))
     }
 
-    /// How many processes were killed because the memory limit was reached.
+    /// The number of processes killed because the memory limit was reached.
     pub(crate) fn oom_kills(&self) -> u64 {
         self.oom.as_ref().and_then(rollout_guest::memory::oom_kills).unwrap_or(0)
     }
@@ -58,7 +58,7 @@ impl Membership {
 /// Removes cgroups whose processes have all ended.
 pub(crate) fn remove(dirs: &[PathBuf]) {
     for dir in dirs {
-        // A process that has just been reaped can keep its cgroup busy for a moment longer.
+        // A process that was just reaped can keep its cgroup busy for a moment.
         for _ in 0..100 {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

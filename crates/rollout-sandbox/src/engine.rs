@@ -1,4 +1,4 @@
-//! The engine: makes sandboxes.
+//! The engine, which creates sandboxes.
 
 use std::{
     fs, io,
@@ -24,34 +24,34 @@ use crate::{
     wire::{Create, CreateAnswer},
 };
 
-/// Makes sandboxes. Clones share one zygote, which ends with the last of them and their sandboxes.
+/// Creates sandboxes. Clones share one zygote, which ends with the last clone and the last sandbox.
 #[derive(Clone)]
 pub struct SandboxEngine {
     pub(crate) core: Arc<EngineCore>,
 }
 
 impl SandboxEngine {
-    /// Starts the zygote and finds out what this machine allows.
+    /// Starts the zygote and checks what this machine supports.
     pub async fn start(options: EngineOptions) -> Result<SandboxEngine, SandboxEngineError> {
         Ok(SandboxEngine { core: Arc::new(EngineCore::start(options).await?) })
     }
 
-    /// What the engine can do on this machine.
+    /// What the engine supports on this machine.
     pub fn support(&self) -> &Support {
         &self.core.support
     }
 
-    /// Waits until the files of destroyed sandboxes are gone: they are removed in the background.
+    /// Waits until the files of destroyed sandboxes are removed, which happens in the background.
     pub async fn settle(&self) {
         self.core.settle().await;
     }
 
-    /// Where images, layers and running sandboxes lie.
+    /// The directory with images, layers and running sandboxes.
     pub fn state_dir(&self) -> &Path {
         self.core.state_dir()
     }
 
-    /// The host as an image: its programs and its /etc without secrets. Prepared once and kept.
+    /// The host as an image: its programs and its /etc without secrets. Prepared once and stored.
     pub async fn host_image(&self) -> Result<Image, ImageError> {
         let image = self.core.host_image.get_or_try_init(|| {
             let (images, core) = (self.state_dir().join(store::IMAGES), self.core.clone());
@@ -60,13 +60,13 @@ impl SandboxEngine {
         image.await.cloned()
     }
 
-    /// Makes a sandbox; its supervisor runs when this returns.
+    /// Creates a sandbox. Its supervisor runs when this returns.
     pub async fn create(&self, spec: SandboxSpec) -> Result<RunningSandbox, CreateError> {
         let dir = self.core.run_dir.join(self.core.next_id());
         self.create_in(dir, spec, None).await
     }
 
-    /// Makes a sandbox on the files of one that was preserved; they stay when it ends.
+    /// Creates a sandbox from the files of a preserved one, which are kept when it ends.
     pub async fn reopen(&self, dir: &Path) -> Result<RunningSandbox, CreateError> {
         let owned = dir.to_owned();
         let opened = blocking_io(move || reopen(&owned)).await;
@@ -83,7 +83,7 @@ impl SandboxEngine {
     ) -> Result<RunningSandbox, CreateError> {
         check_resources(spec.limits)?;
         let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A reopened sandbox's cgroups are this engine's, not those of the engine that made its files.
+        // The cgroups of a reopened sandbox belong to this engine, not to the one that created its files.
         let cgroup = if preserved.is_some() { self.core.next_id() } else { id.clone() };
         let (cgroups, enforced) = self.core.controllers.plan(&cgroup, spec.limits);
         let create = Create {
@@ -96,17 +96,17 @@ impl SandboxEngine {
             cgroups,
         };
         let setup = |step: &'static str| move |source| CreateError::Setup { step: step.to_owned(), source };
-        let (lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("making a pipe"))?;
-        let (control, theirs) = RequestSocket::pair().map_err(setup("making a socket"))?;
+        let (lifetime, lifetime_end) = AnswerPipe::new().map_err(setup("creating a pipe"))?;
+        let (control, theirs) = RequestSocket::pair().map_err(setup("creating a socket"))?;
         let mut fds = vec![lifetime_end, theirs];
         let mut nested = None;
         if !spec.private_dirs.is_empty() {
-            let (control, theirs) = RequestSocket::pair().map_err(setup("making a socket"))?;
+            let (control, theirs) = RequestSocket::pair().map_err(setup("creating a socket"))?;
             nested = Some(control);
             fds.push(theirs);
         }
         let connections = Connections { lifetime, control, nested };
-        // From here on, whoever fails or stops waiting drops the sandbox, which cleans up after itself.
+        // From here on, the sandbox cleans up after itself when it is dropped, on an error or a cancellation.
         let mut sandbox =
             RunningSandbox::new(self.core.clone(), (id, dir), spec, enforced, connections, preserved);
         let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -127,12 +127,12 @@ fn reopen(dir: &Path) -> io::Result<(PathBuf, SandboxSpec, fs::File)> {
     let lock = fs::File::open(dir.join(SPEC_FILE))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     let spec = serde_json::from_reader(&lock)?;
-    // An overlay that was mounted without syncing marks its work directory, and refuses to be mounted again.
+    // An overlay that was mounted without syncing marks its work directory, which cannot be mounted again.
     remove_tree(&dir.join("work"))?;
     Ok((dir, spec, lock))
 }
 
-/// Makes a host name of any text.
+/// Derives a valid host name from any text.
 fn hostname(name: &str) -> String {
     let clean: String = name
         .chars()

@@ -1,4 +1,4 @@
-//! What an engine and its sandboxes share: the zygote, and this engine's part of the state directory.
+//! The state shared by an engine and its sandboxes: the zygote and the engine's part of the state directory.
 
 use std::{
     fs, io,
@@ -28,15 +28,15 @@ use crate::{
     wire::{Create, Hello, HelloAnswer, Probe, SetupFailure},
 };
 
-/// How many sandboxes' files may be in removal at once.
+/// The number of sandboxes whose files may be removed at once.
 const MAX_REMOVALS: usize = 16;
 
-/// What an engine needs to start.
+/// The options of an engine.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
     /// An executable that calls [`helper_main`](crate::helper_main) when its first argument is [`HELPER_ARG`].
     pub helper: PathBuf,
-    /// The directory for images, layers and running sandboxes; made when it is missing.
+    /// The directory for images, layers and running sandboxes; created if missing.
     pub state_dir: PathBuf,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct EngineCore {
     options: EngineOptions,
     pub(crate) run_dir: PathBuf,
     id: String,
-    /// Says that this engine is alive, to whoever sweeps the state directory.
+    /// Marks this engine as alive for sweeps of the state directory.
     lock: OwnedFd,
     zygote: Arc<Mutex<RequestSocket>>,
     pub(crate) support: Support,
@@ -57,7 +57,7 @@ pub(crate) struct EngineCore {
 }
 
 impl EngineCore {
-    /// Starts the zygote and finds out what this machine allows.
+    /// Starts the zygote and checks what this machine supports.
     pub(crate) async fn start(options: EngineOptions) -> Result<EngineCore, SandboxEngineError> {
         let (options, id, lock, controllers) = prepare(options).await?;
         let run_dir = options.state_dir.join("run").join(&id);
@@ -83,13 +83,13 @@ impl EngineCore {
         &self.options.state_dir
     }
 
-    /// Says that this engine uses something of the store from now on, before it looks whether it is there.
+    /// Records that this engine uses an entry of the store. Called before checking whether the entry exists.
     pub(crate) async fn lease(self: &Arc<Self>, kind: &'static str, name: &str) -> io::Result<()> {
         let (core, name) = (self.clone(), name.to_owned());
         blocking_io(move || core.leases.take(kind, &name)).await
     }
 
-    /// Sends a request to the zygote, or if it was killed to a new one.
+    /// Sends a request to the zygote, which is restarted if it was killed.
     pub(crate) async fn ask_zygote(
         self: &Arc<Self>,
         create: &Create,
@@ -104,8 +104,8 @@ impl EngineCore {
         sent.map_err(|source| CreateError::Setup { step: "reaching the sandbox helper".into(), source })
     }
 
-    /// Replaces the zygote, even if the caller stops waiting: one that is started and not kept would take
-    /// the engine for dead and remove its directory.
+    /// Replaces the zygote, even if the caller stops waiting: a zygote that is started but not stored would
+    /// think that the engine is dead and remove its directory.
     async fn restart(
         self: &Arc<Self>,
         mut zygote: OwnedMutexGuard<RequestSocket>,
@@ -122,10 +122,10 @@ impl EngineCore {
         restart.await.map_err(failed)?
     }
 
-    /// Takes a sandbox's directory out of sight and removes it in the background.
+    /// Renames a sandbox's directory and removes it in the background.
     ///
-    /// A disk can take longer to free files than a sandbox takes to live, so only so many removals may
-    /// be behind before the next has to wait.
+    /// Freeing files on a disk can take longer than the whole life of a sandbox, so the number of pending
+    /// removals is limited.
     pub(crate) async fn discard(&self, dir: PathBuf) -> io::Result<()> {
         let permit = self.removals.clone().acquire_owned().await.map_err(io::Error::other)?;
         let (renamed, out_of_sight) = oneshot::channel();
@@ -136,9 +136,9 @@ impl EngineCore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                 other => other,
             };
-            // Whoever stopped waiting does not mind.
+            // The caller may have stopped waiting.
             let _ = renamed.send(result);
-            // The zygote or a sweep tries again when this engine is gone.
+            // The zygote or a sweep tries again after this engine has ended.
             if let Err(error) = remove_tree(&trash) {
                 tracing::warn!("cannot remove an environment: {error}");
             }
@@ -148,11 +148,11 @@ impl EngineCore {
 
     /// Waits until the files of all discarded sandboxes are gone.
     pub(crate) async fn settle(&self) {
-        // All permits are free when no removal is under way. The semaphore is never closed.
+        // All permits are free when no removal is running. The semaphore is never closed.
         let _ = self.removals.acquire_many(MAX_REMOVALS as u32).await;
     }
 
-    /// A name for a sandbox or its cgroups that no other has.
+    /// A unique name for a sandbox or its cgroups.
     pub(crate) fn next_id(&self) -> String {
         format!("{}-{}", self.id, self.counter.fetch_add(1, Ordering::Relaxed))
     }
@@ -166,13 +166,13 @@ async fn prepare(
     let work = move || {
         fs::create_dir_all(&options.state_dir)?;
         let state_dir = options.state_dir.canonicalize()?;
-        // What a dead engine left and cannot be removed is no reason not to start.
+        // Leftovers of a dead engine that cannot be removed must not prevent the start.
         let left = match sweep::sweep(&state_dir) {
             Ok(report) => report.failed,
             Err(error) => vec![format!("{}: {error}", state_dir.display())],
         };
         for left in left {
-            tracing::warn!("cannot remove what an earlier run left: {left}");
+            tracing::warn!("cannot remove the files of an earlier run: {left}");
         }
         let id = unique_id();
         let lock = sweep::claim(&state_dir.join("run").join(&id))?;
@@ -197,7 +197,7 @@ async fn start_zygote(
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(fail)?;
     let child = tokio::process::Command::new(&options.helper)
         .arg(HELPER_ARG)
-        // What the environment holds must not be readable from inside any sandbox.
+        // The engine's environment variables must not be readable inside a sandbox.
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -205,7 +205,7 @@ async fn start_zygote(
         .process_group(0)
         .spawn()
         .map_err(fail)?;
-    // It ends by itself when the socket closes; tokio reaps it.
+    // It ends when the socket closes; tokio reaps it.
     drop(child);
     let socket = RequestSocket::new(ours).map_err(fail)?;
     let (mut answers, answer) = AnswerPipe::new().map_err(fail)?;

@@ -1,4 +1,4 @@
-//! Why an engine cannot start, and why it cannot make a sandbox.
+//! Errors of starting an engine and of creating a sandbox.
 
 use std::{io, path::PathBuf};
 
@@ -10,7 +10,7 @@ pub enum SandboxEngineError {
     StateDir {
         /// The directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
@@ -19,56 +19,56 @@ pub enum SandboxEngineError {
     Helper {
         /// The helper's executable.
         helper: PathBuf,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The machine does not allow what sandboxes need.
+    /// The machine does not permit sandboxes.
     #[error("this machine does not allow sandboxes: {step} failed; {advice}")]
     NotAllowed {
-        /// What was tried.
+        /// The step that failed.
         step: String,
         /// What to change.
         advice: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Why a sandbox could not be made.
+/// Why a sandbox could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The machine has less than was asked for.
+    /// The machine has fewer resources than requested.
     #[error(
         "the environment asks for {asked} {what}, but this machine has {available}; lower the limit or override it"
     )]
     Resources {
-        /// What there is too little of.
+        /// The resource.
         what: &'static str,
-        /// How much was asked for.
+        /// The requested amount.
         asked: String,
-        /// How much there is.
+        /// The available amount.
         available: String,
     },
     /// A step of the setup failed.
     #[error("cannot set up the sandbox: {step}")]
     Setup {
-        /// What was being done.
+        /// The step.
         step: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The zygote could not be started again.
+    /// The zygote could not be restarted.
     #[error(transparent)]
     Engine(#[from] SandboxEngineError),
-    /// The directory holds no preserved sandbox, or one that is open already.
+    /// The directory contains no preserved sandbox, or the sandbox is already open.
     #[error("cannot open the preserved environment in {dir}")]
     Reopen {
         /// The directory.
         dir: PathBuf,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },

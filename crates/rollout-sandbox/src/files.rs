@@ -1,4 +1,4 @@
-//! Files of a sandbox, from the engine's side: copying in and out, reading, making, removing.
+//! File operations on a sandbox, from the engine's side: copying in and out, reading, creating, removing.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ use crate::{
 /// How files are copied into a sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CopyIn {
-    /// Whether whatever is at the target is removed first.
+    /// Whether an existing target is removed first.
     pub replace: bool,
 }
 
@@ -35,39 +35,39 @@ pub struct CopyIn {
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// A file or directory of the host cannot be used.
-    #[error("cannot use {path} of the host")]
+    #[error("cannot use {path} on the host")]
     Host {
         /// The path on the host.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
     /// A step inside the sandbox failed.
     #[error("{step} {path} in the environment failed")]
     Inside {
-        /// What was being done.
+        /// The step.
         step: String,
-        /// The path, as asked for or relative to the copied directory.
+        /// The path, as requested or relative to the copied directory.
         path: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The path leads into a file system of the kernel.
-    #[error("{path} leads into a file system of the kernel, whose files are no part of the environment")]
+    /// The path is in a kernel file system.
+    #[error("{path} is in a kernel file system, which is not part of the environment")]
     Forbidden {
-        /// The path as it was asked for.
+        /// The path as requested.
         path: String,
     },
-    /// A FIFO, socket or device was to be copied in.
-    #[error("{path} is no file, directory or link, and cannot be copied into an environment")]
+    /// A FIFO, socket or device cannot be copied in.
+    #[error("{path} is not a file, directory or link, and cannot be copied into an environment")]
     Special {
         /// The path, relative to the copied directory.
         path: String,
     },
-    /// The process that did the work was killed from inside; the sandbox itself lives.
-    #[error("a process of the environment killed the one that worked on its files")]
+    /// The worker process was killed from inside. The sandbox still runs.
+    #[error("a process in the environment killed the worker of a file operation")]
     Interrupted,
     /// The sandbox has ended.
     #[error("the sandbox stopped while its files were being used")]
@@ -87,7 +87,7 @@ impl From<FileFailure> for CopyError {
     }
 }
 
-/// A file that exists in memory alone, read from its start.
+/// An in-memory file with this content, positioned at its start.
 fn memory_file(content: &[u8], mode: u32) -> io::Result<OwnedFd> {
     let mut file = fs::File::from(rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(content)?;
@@ -97,9 +97,9 @@ fn memory_file(content: &[u8], mode: u32) -> io::Result<OwnedFd> {
 }
 
 impl RunningSandbox {
-    /// Copies a file to `target`, or what a directory holds into `target`; missing parents are made.
+    /// Copies a file to `target`, or the content of a directory into `target`. Missing parents are created.
     ///
-    /// A link as `source` is refused; links inside a directory are copied as links. Files belong to root
+    /// A link as `source` is rejected; links inside a directory are copied as links. Files belong to root
     /// inside and keep their modes.
     pub async fn copy_in(&self, source: &Path, target: &str, options: CopyIn) -> Result<(), CopyError> {
         let opened = open_host(source).await?;
@@ -107,7 +107,8 @@ impl RunningSandbox {
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }
 
-    /// Writes a file with this content and mode, in the place of whatever was there; missing parents are made.
+    /// Writes a file with this content and mode, and replaces whatever exists at the path. Missing parents are
+    /// created.
     pub async fn write_file(&self, path: &str, content: &[u8], mode: u32) -> Result<(), CopyError> {
         let opened =
             memory_file(content, mode).map_err(|source| CopyError::Host { path: "memory".into(), source })?;
@@ -115,12 +116,12 @@ impl RunningSandbox {
         self.file_request(request, Some(opened)).await.map(|((), _)| ())
     }
 
-    /// Sends what the directory `source` holds, or the one file that it is, as the replies of a guest to `stream`, the
-    /// write end of a pipe that the caller reads meanwhile. The directory `first` in there comes before the rest, with
-    /// limits of its own.
+    /// Sends the content of the directory `source`, or the file `source`, to `stream` in the guest's reply
+    /// format. `stream` is the write end of a pipe that the caller reads meanwhile. The subdirectory `first` is
+    /// sent before the rest, with its own limits.
     ///
-    /// Links that lead out of the copied directory, FIFOs, sockets and devices, and what exceeds the limits are
-    /// left out and reported. Nothing of it is to be trusted: the files are those of the commands inside.
+    /// Links that leave the copied directory, FIFOs, sockets, devices, and everything beyond the limits are
+    /// skipped and reported. The content is not trusted, because commands inside wrote it.
     pub async fn copy_out(
         &self,
         source: &str,
@@ -144,17 +145,17 @@ impl RunningSandbox {
         }
     }
 
-    /// Makes a directory and its parents. With `empty`, whatever was there, a link included, is removed first.
+    /// Creates a directory and its parents. With `empty`, an existing directory, file or link is removed first.
     pub async fn make_dir(&self, path: &str, mode: u32, empty: bool) -> Result<(), CopyError> {
         self.change(FileRequest::MakeDir { path: path.to_owned(), mode, empty }).await
     }
 
-    /// Makes a link, replacing another link; a real file or directory at `link` is left alone.
+    /// Creates a link and replaces an existing link. An existing file or directory at `link` is left unchanged.
     pub async fn symlink(&self, target: &str, link: &str) -> Result<(), CopyError> {
         self.change(FileRequest::Symlink { target: target.to_owned(), link: link.to_owned() }).await
     }
 
-    /// Removes a file or tree; one that is not there is removed.
+    /// Removes a file or tree. A missing path is not an error.
     pub async fn remove(&self, path: &str) -> Result<(), CopyError> {
         self.change(FileRequest::Remove { path: path.to_owned() }).await
     }
@@ -179,7 +180,8 @@ impl RunningSandbox {
         }
     }
 
-    /// Tells a lost worker, which commands may kill, from a lost sandbox, whose supervisor answers no more.
+    /// Distinguishes a lost worker, which commands may kill, from a lost sandbox, whose supervisor no longer
+    /// answers.
     async fn unanswered(&self, error: io::Error) -> CopyError {
         match call::<u64>(self.control(), &Request::OomKills).await {
             Ok(_) => CopyError::Interrupted,

@@ -1,7 +1,7 @@
-//! The host as an image: a skeleton root with the host's /etc minus its secrets, and its programs.
+//! The host as an image: a skeleton root with the host's /etc without its secrets, and the host's programs.
 //!
-//! What a sandbox sees of the host is listed here and nowhere else: the directories of programs, and
-//! those entries of /etc that everybody may read and that are not named below.
+//! Everything that a sandbox sees of the host is listed here: the directories of programs, and the
+//! world-readable entries of /etc that are not excluded below.
 
 use std::{
     fmt::Write as _,
@@ -22,10 +22,10 @@ use crate::{
     private::{private_dir, unique_id},
 };
 
-/// The host's directories of programs; those that are links are links in the skeleton, too.
+/// The host's directories of programs. Those that are links are also links in the skeleton.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// Entries of /etc that are secret, about this one machine, or made anew, at any depth below it.
+/// Entries of /etc, at any depth, that are secret, specific to this machine, or generated.
 const LEFT_OUT: [&str; 32] = [
     "shadow",
     "shadow-",
@@ -90,11 +90,11 @@ const DIRECTORIES: [(&str, u32); 25] = [
     ("var/local", 0o755),
 ];
 
-/// No file of /etc that a program needs is larger.
+/// The largest file of /etc that is copied; programs need no larger one.
 const MAX_FILE: u64 = 8 << 20;
 
-/// Prepares the host as an image below `images`, or finds it prepared. `lease` hears its name before anything of it
-/// is looked at. Blocks.
+/// Prepares the host as an image below `images`, or finds the prepared one. `lease` is called with its name
+/// before any of its files is accessed. Blocks.
 pub(crate) fn prepare(
     images: &Path,
     lease: impl FnOnce(&str) -> io::Result<()>,
@@ -107,17 +107,17 @@ pub(crate) fn prepare(
         move |source| ImageError { step, path, source }
     };
     lease(&name).map_err(fail("taking"))?;
-    private_dir(images).map_err(fail("making the parent of"))?;
+    private_dir(images).map_err(fail("creating the parent of"))?;
     if !skeleton.is_dir() {
         let building = images.join(format!("host-{key}.{}", unique_id()));
         if let Err(error) = build(&building) {
-            // The failure to build says more than one to clean up.
+            // The build error is more useful than an error of the cleanup.
             let _ = remove_tree(&building);
             return Err(error);
         }
         match fs::rename(&building, &skeleton) {
             Ok(()) => {}
-            // Another engine was faster, and made the same.
+            // Another engine prepared the same image first.
             Err(_) if skeleton.is_dir() => remove_tree(&building).map_err(fail("cleaning up after"))?,
             Err(source) => return Err(fail("naming")(source)),
         }
@@ -130,12 +130,12 @@ fn real_directories() -> Vec<String> {
     PROGRAMS.into_iter().filter(|name| real(name)).map(str::to_owned).collect()
 }
 
-/// Walks /etc in a stable order, calling `visit` with each entry that the skeleton has.
+/// Walks /etc in a stable order and calls `visit` with each entry of the skeleton.
 fn walk_etc<E>(mut visit: impl FnMut(&Path, &fs::Metadata) -> Result<(), E>) -> Result<(), E> {
     let etc = Path::new("/etc");
     let mut pending = vec![etc.to_owned()];
     while let Some(dir) = pending.pop() {
-        // A directory that vanished or closed meanwhile has nothing for everybody.
+        // The directory was removed or made unreadable meanwhile.
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
@@ -164,7 +164,7 @@ fn walk_etc<E>(mut visit: impl FnMut(&Path, &fs::Metadata) -> Result<(), E>) -> 
     Ok(())
 }
 
-/// A hash of everything the skeleton is made of.
+/// A hash of all inputs of the skeleton.
 fn key() -> io::Result<String> {
     let mut hash = Sha256::new();
     hash.update(b"host image 1\0");
@@ -247,7 +247,7 @@ fn build(root: &Path) -> Result<(), ImageError> {
     symlink("/run", &run).map_err(at("making", &run))
 }
 
-/// Adds those lines to a user database whose names it does not have.
+/// Adds the lines to a user database whose names it lacks.
 fn complete(path: &Path, wanted: &[&str]) -> io::Result<()> {
     let mut text = fs::read_to_string(path).unwrap_or_default();
     for line in wanted {
@@ -271,7 +271,7 @@ fn write_file(path: &Path, content: &str) -> io::Result<()> {
 
 fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(mode).create(path)?;
-    // The process's umask does not count here.
+    // Ignores the umask of the process.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_may_prepare_it_at_once() {
+    fn concurrent_preparations_succeed() {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Images: what a sandbox's root is stacked from, and the settings its commands start with.
+//! Images: the layers of a sandbox's root, and the default settings of its commands.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::PartMount;
 
-/// The part of an image that holds everything no other part does.
+/// The part of an image for all files outside the other parts.
 const ROOT: &str = "root";
 
 /// A root file system made of read-only layers, with its configuration.
 ///
-/// Most images have one part, mounted at the root. The host as an image has one more for each of its
-/// own directories of programs, because overlayfs does not look below a mount it stacks.
+/// Most images have one part, mounted at the root. The host image has one more part for each of the host's
+/// program directories, because overlayfs does not include mounts below a lower directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Image {
     parts: Vec<Part>,
@@ -29,14 +29,14 @@ pub struct Image {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Part {
     name: String,
-    /// Where it is mounted, relative to the root; empty for the root itself.
+    /// Its mount point, relative to the root; empty for the root itself.
     target: String,
     /// Uppermost first.
     lower: Vec<PathBuf>,
 }
 
 impl Image {
-    /// Stacks layers, the lowest first, into an image. `identity` names the content.
+    /// Stacks layers into an image, the lowest first. `identity` identifies the content.
     pub fn from_layers(layers: &[Layer], config: ImageConfig, identity: impl Into<String>) -> Image {
         let lower = layers.iter().rev().map(|layer| layer.part(ROOT)).collect();
         let root = Part { name: ROOT.into(), target: String::new(), lower };
@@ -55,7 +55,7 @@ impl Image {
         Image { parts, config: ImageConfig::default(), identity }
     }
 
-    /// The image with one more layer on top; `identity` names the new content.
+    /// The image with one more layer on top; `identity` identifies the new content.
     #[must_use]
     pub fn with_layer(&self, layer: &Layer, identity: impl Into<String>) -> Image {
         let mut image = self.clone();
@@ -76,25 +76,25 @@ impl Image {
         self
     }
 
-    /// The image under another identity, as for another configuration.
+    /// The image with another identity, for example for another configuration.
     #[must_use]
     pub(crate) fn named(mut self, identity: impl Into<String>) -> Image {
         self.identity = identity.into();
         self
     }
 
-    /// The settings that commands start with.
+    /// The default settings of commands.
     pub fn config(&self) -> &ImageConfig {
         &self.config
     }
 
-    /// A name for the image's content: two images of the same identity hold the same files, and give commands the
-    /// same settings.
+    /// Identifies the image's content: two images with the same identity have the same files and the same
+    /// configuration.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The directories that it is stacked from.
+    /// The directories of all its layers.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().flat_map(|part| &part.lower).map(PathBuf::as_path)
     }
@@ -109,14 +109,14 @@ impl Image {
     }
 }
 
-/// A directory with the files that one step added to an image, one subdirectory for each part.
+/// A directory with the files that one step added to an image, with one subdirectory per part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     dir: PathBuf,
 }
 
 impl Layer {
-    /// Opens a layer that lies in `dir`, which must exist.
+    /// Opens a layer in `dir`, which must exist.
     pub fn open(dir: impl Into<PathBuf>) -> io::Result<Layer> {
         let dir = dir.into();
         if std::fs::metadata(&dir)?.is_dir() {
@@ -131,18 +131,18 @@ impl Layer {
     }
 }
 
-/// The settings that an image gives to commands; the caller of exec applies them.
+/// The default settings of an image for commands; the caller of exec applies them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageConfig {
     /// The environment variables.
     pub env: Vec<(String, String)>,
     /// The directory commands start in.
     pub workdir: String,
-    /// The user commands run as; root when there is none.
+    /// The user that runs commands; root if absent.
     pub user: Option<String>,
     /// The shell that runs commands given as one string.
     pub shell: Vec<String>,
-    /// Labels, which mean nothing to the engine.
+    /// Labels, which the engine ignores.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -158,7 +158,7 @@ impl Default for ImageConfig {
     }
 }
 
-/// Why an image could not be made.
+/// Why an image could not be prepared.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot prepare the host as an image: {step} {path}")]
 pub struct ImageError {

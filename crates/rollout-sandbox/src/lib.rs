@@ -1,8 +1,8 @@
 //! An embedded container engine: namespaces, overlayfs and cgroups without a daemon.
 //!
-//! A [`SandboxEngine`] starts one small helper process, the zygote, which makes every [`RunningSandbox`] with a
-//! single clone. A sandbox's first process is its supervisor: it starts commands, copies files and
-//! kills on request, and ends, with everything inside, when the engine does.
+//! A [`SandboxEngine`] starts one small helper process, the zygote, which creates every [`RunningSandbox`] with
+//! a single clone. A sandbox's first process is its supervisor: it starts commands, copies files and kills on
+//! request, and ends with everything inside when the engine ends.
 
 mod answer;
 mod blocking;

@@ -1,4 +1,4 @@
-//! The limits of a sandbox, and the cgroups by which this machine can enforce them.
+//! The limits of a sandbox, and the cgroups that enforce them on this machine.
 
 use std::{
     fs, io,
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::CgroupSpec;
 
-/// The directory below which all sandboxes' cgroups lie.
+/// The parent of all sandboxes' cgroups.
 const PARENT: &str = "rollout";
-/// The period over which processor time is measured out, in microseconds.
+/// The period of the CPU quota, in microseconds.
 const CPU_PERIOD: u64 = 100_000;
 
-/// How much of the machine a sandbox may use; what is `None` is not limited.
+/// The resource limits of a sandbox; `None` means unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxLimits {
     /// Processor time, in thousandths of one processor.
@@ -25,14 +25,14 @@ pub struct SandboxLimits {
     pub pids: Option<u64>,
 }
 
-/// Which of a sandbox's limits really hold. A limit that was not asked for is not enforced either.
+/// Which limits of a sandbox are enforced. A limit that was not requested is not enforced either.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enforced {
-    /// The processor limit holds.
+    /// The CPU limit is enforced.
     pub cpus: bool,
-    /// The memory limit holds.
+    /// The memory limit is enforced.
     pub memory: bool,
-    /// The limit on processes holds.
+    /// The process limit is enforced.
     pub pids: bool,
 }
 
@@ -42,29 +42,29 @@ pub struct Enforced {
 pub enum LimitBacking {
     /// The unified cgroup hierarchy.
     CgroupV2,
-    /// A cgroup hierarchy of the controller's own.
+    /// A separate cgroup hierarchy for the controller.
     CgroupV1,
-    /// Nothing: the limit is not enforced.
+    /// The limit is not enforced.
     None,
 }
 
-/// Where the cgroups of one controller are made.
+/// Where the cgroups of one controller are created.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum CgroupParent {
     V1(PathBuf),
     V2(PathBuf),
 }
 
-/// Where this machine lets sandboxes be limited.
+/// The cgroup controllers that this machine lets sandboxes use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Controllers {
-    cpu: Option<Place>,
-    memory: Option<Place>,
-    pids: Option<Place>,
+    cpu: Option<CgroupParent>,
+    memory: Option<CgroupParent>,
+    pids: Option<CgroupParent>,
 }
 
 impl Controllers {
-    /// Finds the cgroup hierarchies and makes the parents of all sandboxes' cgroups. Blocks.
+    /// Finds the cgroup hierarchies and creates the parents of all sandboxes' cgroups. Blocks.
     pub(crate) fn detect() -> Controllers {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Controllers::detect_in(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
@@ -78,23 +78,23 @@ impl Controllers {
             if let Some((parent, controllers)) = &unified
                 && controllers.iter().any(|name| name == controller)
             {
-                return Some(Place::V2(parent.clone()));
+                return Some(CgroupParent::V2(parent.clone()));
             }
             let of_controller =
                 |mount: &&Mount| mount.kind == "cgroup" && mount.options.contains(&controller);
             let parent = Path::new(mounts.iter().find(of_controller)?.point).join(PARENT);
             make_parent(&parent).ok()?;
-            Some(Place::V1(parent))
+            Some(CgroupParent::V1(parent))
         };
         Controllers { cpu: place("cpu"), memory: place("memory"), pids: place("pids") }
     }
 
-    /// The directories in which sandboxes' cgroups are made.
+    /// The directories in which sandboxes' cgroups are created.
     pub(crate) fn parents(&self) -> Vec<PathBuf> {
         let mut parents: Vec<PathBuf> = [&self.cpu, &self.memory, &self.pids]
             .into_iter()
             .flatten()
-            .map(|(Place::V1(parent) | Place::V2(parent))| parent.clone())
+            .map(|(CgroupParent::V1(parent) | CgroupParent::V2(parent))| parent.clone())
             .collect();
         parents.sort();
         parents.dedup();
@@ -104,20 +104,20 @@ impl Controllers {
     /// What enforces the limits on processors, memory and processes.
     pub(crate) fn backing(&self) -> [LimitBacking; 3] {
         [&self.cpu, &self.memory, &self.pids].map(|place| match place {
-            Some(Place::V1(_)) => LimitBacking::CgroupV1,
-            Some(Place::V2(_)) => LimitBacking::CgroupV2,
+            Some(CgroupParent::V1(_)) => LimitBacking::CgroupV1,
+            Some(CgroupParent::V2(_)) => LimitBacking::CgroupV2,
             None => LimitBacking::None,
         })
     }
 
-    /// The cgroups to make for a sandbox's limits, and which limits then hold.
+    /// The cgroups to create for a sandbox's limits, and which limits they enforce.
     pub(crate) fn plan(&self, id: &str, limits: SandboxLimits) -> (Vec<CgroupSpec>, Enforced) {
         let mut plan = Plan { id, specs: Vec::new() };
         let cpus = plan.add(&self.cpu, limits.cpus_millis, |place, millis| {
             let quota = (millis * CPU_PERIOD / 1000).max(1000);
             match place {
-                Place::V2(_) => vec![("cpu.max".into(), format!("{quota} {CPU_PERIOD}"))],
-                Place::V1(_) => vec![
+                CgroupParent::V2(_) => vec![("cpu.max".into(), format!("{quota} {CPU_PERIOD}"))],
+                CgroupParent::V1(_) => vec![
                     ("cpu.cfs_period_us".into(), CPU_PERIOD.to_string()),
                     ("cpu.cfs_quota_us".into(), quota.to_string()),
                 ],
@@ -125,14 +125,14 @@ impl Controllers {
         });
         let memory = plan.add(&self.memory, limits.memory_bytes, |place, bytes| {
             let (limit, swap, swap_limit) = match place {
-                Place::V2(parent) => ("memory.max", parent.join("memory.swap.max"), "0".to_owned()),
-                Place::V1(parent) => {
+                CgroupParent::V2(parent) => ("memory.max", parent.join("memory.swap.max"), "0".to_owned()),
+                CgroupParent::V1(parent) => {
                     let swap = parent.join("memory.memsw.limit_in_bytes");
                     ("memory.limit_in_bytes", swap, bytes.to_string())
                 }
             };
             let mut writes = vec![(limit.to_owned(), bytes.to_string())];
-            // Not every kernel accounts for swap.
+            // Some kernels do not account for swap.
             if let (true, Some(name)) = (swap.exists(), swap.file_name().and_then(|name| name.to_str())) {
                 writes.push((name.to_owned(), swap_limit));
             }
@@ -149,18 +149,18 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Adds one limit; `false` when it was not asked for or cannot be enforced.
+    /// Adds one limit; `false` if it was not requested or cannot be enforced.
     fn add(
         &mut self,
-        place: &Option<Place>,
+        place: &Option<CgroupParent>,
         limit: Option<u64>,
-        writes: impl FnOnce(&Place, u64) -> Vec<(String, String)>,
+        writes: impl FnOnce(&CgroupParent, u64) -> Vec<(String, String)>,
     ) -> bool {
         let (Some(place), Some(limit)) = (place, limit) else { return false };
         let writes = writes(place, limit);
-        let (Place::V1(parent) | Place::V2(parent)) = place;
+        let (CgroupParent::V1(parent) | CgroupParent::V2(parent)) = place;
         let dir = parent.join(self.id);
-        let unified = matches!(place, Place::V2(_));
+        let unified = matches!(place, CgroupParent::V2(_));
         let is_memory = writes.iter().any(|(file, _)| file.starts_with("memory."));
         let oom = is_memory.then(|| if unified { "memory.events" } else { "memory.oom_control" }.to_owned());
         match self.specs.iter_mut().find(|spec| spec.dir == dir) {
@@ -169,7 +169,7 @@ impl Plan<'_> {
                 spec.oom = spec.oom.take().or(oom);
             }
             None => {
-                // A thread that moves itself by the tasks file takes no lock that all processes share.
+                // Joining through the tasks file takes no lock that is shared by all processes.
                 let join = if unified { "cgroup.procs" } else { "tasks" }.to_owned();
                 self.specs.push(CgroupSpec { dir, writes, join, oom });
             }
@@ -178,7 +178,7 @@ impl Plan<'_> {
     }
 }
 
-/// One line of mountinfo, as far as cgroups need it.
+/// The fields of a mountinfo line that cgroups need.
 struct Mount<'a> {
     point: &'a str,
     kind: &'a str,
@@ -195,18 +195,18 @@ impl Mount<'_> {
     }
 }
 
-/// Makes the parent of a controller's cgroups and proves that more can be made in it.
+/// Creates the parent of a controller's cgroups and checks that it can have children.
 fn make_parent(parent: &Path) -> io::Result<()> {
     fs::create_dir_all(parent)?;
     Ok(rustix::fs::access(parent, rustix::fs::Access::WRITE_OK)?)
 }
 
-/// The nearest place of the unified hierarchy where controllers can be handed on to sandboxes' cgroups.
+/// The nearest cgroup of the unified hierarchy that can delegate controllers to sandboxes' cgroups.
 fn unified_parent(mount: &Mount<'_>, own: &str) -> Option<(PathBuf, Vec<String>)> {
     let root = Path::new(mount.point);
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     let own = root.join(own.trim_start_matches('/'));
-    // A cgroup with processes in it, like our own, cannot hand on controllers; only the root can.
+    // A cgroup that contains processes, such as our own, cannot delegate controllers; only the root can.
     let ancestors = own.ancestors().skip(usize::from(own != root)).take_while(|dir| dir.starts_with(root));
     ancestors.filter_map(|dir| hand_on(dir).ok()).find(|(_, controllers)| !controllers.is_empty())
 }

@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
-/// Makes a directory that keeps other users of the machine from what lies below, programs with a set-user-id
-/// bit among it; one that is there already is closed to them.
+/// Creates a directory that other users of the machine cannot enter, because it may contain set-user-ID
+/// programs. The permissions of an existing directory are tightened.
 pub(crate) fn private_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     if fs::metadata(dir)?.permissions().mode() & 0o077 != 0 {
@@ -16,7 +16,7 @@ pub(crate) fn private_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A name that no other engine or process chooses.
+/// A unique name across engines and processes.
 pub(crate) fn unique_id() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     format!("{:016x}", RandomState::new().build_hasher().finish())

@@ -13,24 +13,24 @@ use crate::{
 /// A command to run inside a sandbox.
 #[derive(Debug)]
 pub struct SandboxCommand {
-    /// The program and its arguments; a program without a slash is looked up along PATH.
+    /// The program and its arguments; a program without a slash is looked up in PATH.
     pub argv: Vec<String>,
-    /// The whole environment. Nothing is inherited from the host; HOME is added when it is missing.
+    /// The whole environment. Nothing is inherited from the host; HOME is added if missing.
     pub env: Vec<(String, String)>,
     /// The directory to start in.
     pub cwd: String,
-    /// `name|uid[:group|gid]`, as the sandbox's own /etc/passwd and /etc/group know them; root when there is none.
+    /// `name|uid[:group|gid]`, looked up in the sandbox's own /etc/passwd and /etc/group; root if absent.
     pub user: Option<String>,
     /// The standard input.
     pub stdin: Stdio,
-    /// The standard output. A pipe is best: a command can reopen a file and overwrite it.
+    /// The standard output. Prefer a pipe: a command can reopen a file and overwrite it.
     pub stdout: OwnedFd,
     /// The standard error.
     pub stderr: OwnedFd,
-    /// Whether the standard input is a terminal that becomes the command's own.
+    /// Whether stdin is a terminal that becomes the command's controlling terminal.
     pub tty: bool,
-    /// Whether it is kept away from the sandbox's private directories and from all processes that are not nested.
-    /// Means nothing in a sandbox without private directories.
+    /// Whether the command cannot reach the sandbox's private directories and the processes that are not
+    /// nested. Ignored in a sandbox without private directories.
     pub nested: bool,
 }
 
@@ -46,9 +46,9 @@ pub enum Stdio {
 /// A terminal for an interactive command: pass `command_end` as all three of its streams, with `tty`.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The end at which a person, or what stands for one, types and reads.
+    /// The user's end, for typing and reading.
     pub person_end: OwnedFd,
-    /// The end that the command gets.
+    /// The command's end.
     pub command_end: OwnedFd,
 }
 
@@ -67,18 +67,18 @@ impl Terminal {
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandExit {
-    /// Its code or signal.
+    /// Its exit code or signal.
     pub status: ExitStatus,
-    /// Whether any process of the sandbox was killed for its memory limit while the command ran.
+    /// Whether any process of the sandbox was killed because of the memory limit while the command ran.
     pub oom_killed: bool,
 }
 
-/// A command's exit code, or the signal that ended it.
+/// A command's exit code, or the signal that killed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitStatus {
-    /// It exited with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// The command was killed by this signal.
     Signal(i32),
 }
 
@@ -93,58 +93,58 @@ impl From<RawStatus> for ExitStatus {
 pub struct Survivor {
     /// Its pid inside the sandbox.
     pub pid: i32,
-    /// The first 4096 bytes of its command line, or just its name when very many run; bytes that are not
-    /// UTF-8 are replaced.
+    /// The first 4096 bytes of its command line, or only its name if very many processes run. Bytes that are
+    /// not UTF-8 are replaced.
     pub command: String,
 }
 
 /// Why a command could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// No such program.
+    /// The program was not found.
     #[error("{program}: no such program in the environment")]
     NotFound {
-        /// The program as it was asked for.
+        /// The program as requested.
         program: String,
     },
-    /// There is such a file, but it cannot be executed.
+    /// The file exists, but cannot be executed.
     #[error("{program} cannot be executed")]
     NotExecutable {
-        /// The program as it was asked for.
+        /// The program as requested.
         program: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The directory to start in is not there or not usable.
+    /// The working directory is missing or not usable.
     #[error("cannot start in the directory {directory}")]
     BadDirectory {
-        /// The directory as it was asked for.
+        /// The directory as requested.
         directory: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The environment knows no such user or group.
+    /// The user or group is unknown in the environment.
     #[error("the environment has no user {user}")]
     UnknownUser {
-        /// The user as it was asked for.
+        /// The user as requested.
         user: String,
     },
-    /// Only root exists in sandboxes that an ordinary user makes.
+    /// Without root, a sandbox has only the user root.
     #[error(
-        "cannot run as {user}: started without root, an environment has no user but root; run as root to use others"
+        "cannot run as {user}: without root privileges, an environment has only the user root; run rollout as root to use other users"
     )]
     UserNotMapped {
-        /// The user as it was asked for.
+        /// The user as requested.
         user: String,
     },
-    /// A step before the program could be started failed.
+    /// A step before the start of the program failed.
     #[error("cannot start the command: {step}")]
     Setup {
-        /// What was being done.
+        /// The step.
         step: String,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
@@ -171,7 +171,7 @@ impl ExecError {
 /// A command that was started. Dropping it leaves the command running.
 pub struct SandboxProcess {
     id: u64,
-    /// The command's supervisor, and for a nested one that of the whole sandbox.
+    /// The command's supervisor, and for a nested command also that of the whole sandbox.
     control: RequestSocket,
     outer: Option<RequestSocket>,
     answers: AnswerPipe,
@@ -200,14 +200,14 @@ impl SandboxProcess {
             tty: command.tty,
         };
         let request = Request::Exec(request);
-        let unheld = Unheld(Some((control.clone(), id)));
+        let unheld = Unclaimed(Some((control.clone(), id)));
         {
             use std::os::fd::AsFd;
             let mut fds = vec![answer.as_fd(), command.stdout.as_fd(), command.stderr.as_fd()];
             fds.extend(stdin.as_ref().map(AsFd::as_fd));
             control.send(&request, &fds).await.map_err(ExecError::Gone)?;
         }
-        // Only the command may hold these now: its readers wait for their end.
+        // Only the command may hold these now: readers wait for their end of file.
         drop((answer, stdin, command.stdout, command.stderr));
         let answer = answers.expect().await;
         unheld.release();
@@ -230,10 +230,10 @@ impl SandboxProcess {
         }
     }
 
-    /// Waits until the command's main process ends. Processes that it left behind do not count.
+    /// Waits until the command's main process ends. Processes that it left behind are not waited for.
     ///
-    /// Cancel-safe: a wait that is dropped can be begun again. When the sandbox ends first, the answer
-    /// is [`ExecError::Gone`].
+    /// Cancel-safe: a dropped wait can be repeated. If the sandbox ends first, the result is
+    /// [`ExecError::Gone`].
     pub async fn wait(&mut self) -> Result<CommandExit, ExecError> {
         loop {
             if let Some(exit) = self.exit {
@@ -249,8 +249,8 @@ impl SandboxProcess {
         }
     }
 
-    /// Tells a command that was killed from one that died with its sandbox, of which the kernel kills everything when
-    /// a supervisor ends. A supervisor's socket closes before that.
+    /// Distinguishes a command that was killed from one that ended with its sandbox: the kernel kills
+    /// everything when a supervisor ends. The supervisor's socket closes before that.
     async fn check_alive(&self, exit: CommandExit) -> io::Result<()> {
         if exit.status == ExitStatus::Signal(libc::SIGKILL) {
             for supervisor in [Some(&self.control), self.outer.as_ref()].into_iter().flatten() {
@@ -260,27 +260,26 @@ impl SandboxProcess {
         Ok(())
     }
 
-    /// Kills the command and every process it started, however deep, detached or re-parented.
+    /// Kills the command and all its descendants, also detached and re-parented ones.
     pub async fn kill_tree(&self) -> Result<(), ExecError> {
         let Done = call(&self.control, &Request::KillTree(self.id)).await.map_err(ExecError::Gone)?;
         Ok(())
     }
 }
 
-/// A command that may have started and that nobody could wait for or kill: it is killed when whoever asked for it
-/// goes away.
-struct Unheld(Option<(RequestSocket, u64)>);
+/// A command that may have started, but has no handle yet: it is killed when the caller stops waiting.
+struct Unclaimed(Option<(RequestSocket, u64)>);
 
-impl Unheld {
+impl Unclaimed {
     fn release(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unheld {
+impl Drop for Unclaimed {
     fn drop(&mut self) {
         let Some((control, id)) = self.0.take() else { return };
-        // Without a runtime everything ends with the engine.
+        // Without a runtime, everything ends with the engine.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 let _: io::Result<Done> = call(&control, &Request::KillTree(id)).await;
@@ -289,7 +288,7 @@ impl Drop for Unheld {
     }
 }
 
-/// Sends a request that brings nothing along and reads its one answer.
+/// Sends a request without descriptors and reads its only answer.
 pub(crate) async fn call<T: serde::de::DeserializeOwned>(
     control: &RequestSocket,
     request: &Request,

@@ -21,10 +21,10 @@ use crate::{
     wire::{CreateAnswer, Done, Request, WireSurvivor},
 };
 
-/// Why a sandbox could not be taken down completely.
+/// Why a sandbox could not be removed completely.
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
-    /// Nobody could tell when its first process ended.
+    /// Waiting for the end of its first process failed.
     #[error("cannot tell whether the sandbox has ended")]
     Lifetime(#[source] io::Error),
     /// Its files could not be removed.
@@ -32,19 +32,19 @@ pub enum DestroyError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Why a sandbox's changes could not be kept, as a layer or preserved.
+/// Why a sandbox's changes could not be stored as a layer or preserved.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// The sandbox did not stop.
     #[error("cannot stop the sandbox")]
     Stop(#[source] DestroyError),
-    /// The changes are in memory and end with the sandbox.
+    /// The changes are in memory and are lost with the sandbox.
     #[error(
         "the sandbox's changes are only in memory, because {state_dir} cannot hold an overlay; \
          use a state directory on a disk file system"
@@ -56,15 +56,15 @@ pub enum KeepError {
     /// The changes could not be moved.
     #[error("cannot move the sandbox's files to {path}")]
     Move {
-        /// Where they were to go.
+        /// The target directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
 }
 
-/// A running sandbox. Dropping it ends everything inside and removes its files in the background.
+/// A running sandbox. Dropping it kills everything inside and removes its files in the background.
 pub struct RunningSandbox {
     pub(crate) core: Arc<EngineCore>,
     id: String,
@@ -75,13 +75,13 @@ pub struct RunningSandbox {
     /// The supervisor of the nested commands, in a sandbox with private directories.
     nested: Option<RequestSocket>,
     commands: AtomicU64,
-    /// `None` once the sandbox was stopped.
+    /// `None` after the sandbox was stopped.
     lifetime: Option<AnswerPipe>,
     /// The lock on a preserved directory, which outlives the sandbox.
     pub(crate) preserved: Option<fs::File>,
 }
 
-/// What joins an engine to a sandbox.
+/// The connections between an engine and a sandbox.
 pub(crate) struct Connections {
     pub(crate) lifetime: AnswerPipe,
     pub(crate) control: RequestSocket,
@@ -113,7 +113,7 @@ impl RunningSandbox {
         }
     }
 
-    /// Waits for the supervisor's first word.
+    /// Waits for the supervisor's first message.
     pub(crate) async fn started(&mut self) -> io::Result<CreateAnswer> {
         match &mut self.lifetime {
             Some(lifetime) => lifetime.expect().await,
@@ -121,22 +121,22 @@ impl RunningSandbox {
         }
     }
 
-    /// A name that no other sandbox has.
+    /// The unique name of the sandbox.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The host's directory that holds what was changed inside.
+    /// The host directory with the changes made inside.
     pub fn root_dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the sandbox was made from.
+    /// The spec that the sandbox was created from.
     pub fn spec(&self) -> &SandboxSpec {
         &self.spec
     }
 
-    /// Which limits really hold.
+    /// Which limits are enforced.
     pub fn enforced(&self) -> &Enforced {
         &self.enforced
     }
@@ -152,34 +152,34 @@ impl RunningSandbox {
         SandboxProcess::start((&self.control, nested), id, command).await
     }
 
-    /// What answers for the commands that are not trusted: the nested ones, or all where none are nested.
+    /// The supervisor of untrusted commands: the nested one, or the only one.
     fn untrusted(&self) -> &RequestSocket {
         self.nested.as_ref().unwrap_or(&self.control)
     }
 
-    /// The processes that run inside, besides the engine's own. In a sandbox with private directories, only nested
-    /// ones.
+    /// The processes that run inside, without the engine's own. In a sandbox with private directories, only
+    /// nested ones.
     pub async fn survivors(&self) -> Result<Vec<Survivor>, ExecError> {
         let found: Vec<WireSurvivor> =
             call(self.untrusted(), &Request::Survivors).await.map_err(ExecError::Gone)?;
         Ok(found.into_iter().map(|found| Survivor { pid: found.pid, command: found.command }).collect())
     }
 
-    /// Kills everything inside or, in a sandbox with private directories, everything nested. The sandbox itself stays
+    /// Kills everything inside or, in a sandbox with private directories, everything nested. The sandbox stays
     /// usable.
     pub async fn kill_all(&self) -> Result<(), ExecError> {
         let Done = call(self.untrusted(), &Request::KillAll).await.map_err(ExecError::Gone)?;
         Ok(())
     }
 
-    /// How many processes were killed because the memory limit was reached.
+    /// The number of processes killed because the memory limit was reached.
     pub async fn oom_kills(&self) -> u64 {
         call(&self.control, &Request::OomKills).await.unwrap_or(0)
     }
 
-    /// Ends everything inside, waits until it is gone, and removes the sandbox's files (but not preserved ones).
+    /// Kills everything inside, waits for its end, and removes the sandbox's files (except preserved ones).
     ///
-    /// The directory is gone when this returns; freeing what it held goes on in the background.
+    /// The directory is gone when this returns; its content is freed in the background.
     pub async fn destroy(mut self) -> Result<(), DestroyError> {
         self.stop().await?;
         if self.preserved.is_some() {
@@ -189,7 +189,8 @@ impl RunningSandbox {
         removed.map_err(|source| DestroyError::Directory { path: self.dir.clone(), source })
     }
 
-    /// Stops the sandbox and makes its changes a layer in `layer_dir`, which must be on the state directory's disk.
+    /// Stops the sandbox and stores its changes as a layer in `layer_dir`, which must be on the same file
+    /// system as the state directory.
     pub async fn commit(mut self, layer_dir: &Path) -> Result<Layer, KeepError> {
         self.stop_to_keep().await?;
         let (upper, to) = (self.dir.join("upper"), layer_dir.to_owned());
@@ -206,8 +207,8 @@ impl RunningSandbox {
         Ok(layer)
     }
 
-    /// Stops the sandbox and keeps its files where no sweep removes them; returns the directory, for
-    /// [`SandboxEngine::reopen`](crate::SandboxEngine::reopen).
+    /// Stops the sandbox and moves its files to a directory that sweeps do not remove. Returns the directory,
+    /// for [`SandboxEngine::reopen`](crate::SandboxEngine::reopen).
     pub async fn preserve(mut self) -> Result<PathBuf, KeepError> {
         self.stop_to_keep().await?;
         let kept = self.core.state_dir().join("preserved").join(&self.id);
@@ -228,7 +229,7 @@ impl RunningSandbox {
         self.stop().await.map_err(KeepError::Stop)
     }
 
-    /// Ends everything inside and waits until it is gone.
+    /// Kills everything inside and waits for its end.
     async fn stop(&mut self) -> Result<(), DestroyError> {
         self.control.shutdown();
         if let Some(lifetime) = &mut self.lifetime {
@@ -246,11 +247,11 @@ impl Drop for RunningSandbox {
         if self.preserved.is_some() {
             return;
         }
-        // Without a runtime the files go when the engine does.
+        // Without a runtime, the files are removed with the engine.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (core, dir) = (self.core.clone(), std::mem::take(&mut self.dir));
             runtime.spawn(async move {
-                // What cannot be removed now is removed with the engine's directory.
+                // Files that cannot be removed now are removed with the engine's directory.
                 let _ = lifetime.closed().await;
                 let _ = core.discard(dir).await;
             });

@@ -1,4 +1,4 @@
-//! A page shared between the supervisor and the shepherd of one command.
+//! A memory page shared by the supervisor and the shepherd of one command.
 
 use std::{
     io,
@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
-/// What a shepherd has done so far, readable by the supervisor after the shepherd was killed.
+/// The progress of a shepherd. The supervisor can read it after the shepherd was killed.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -15,13 +15,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Notes the pid of the command's main process.
+    /// Records the pid of the command's main process.
     pub(crate) fn started(&self, pid: i32) {
         self.main.store(pid, Ordering::SeqCst);
     }
 
-    /// Notes that the command's end (or failure to start) was told to the engine.
-    pub(crate) fn told(&self) {
+    /// Records that the command's end (or failure to start) was reported to the engine.
+    pub(crate) fn record_report(&self) {
         self.reported.store(true, Ordering::SeqCst);
     }
 
@@ -30,8 +30,8 @@ impl Progress {
         Some(self.main.load(Ordering::SeqCst)).filter(|pid| *pid > 0)
     }
 
-    /// Whether the command's end was told to the engine.
-    pub(crate) fn was_told(&self) -> bool {
+    /// Whether the command's end was reported to the engine.
+    pub(crate) fn was_reported(&self) -> bool {
         self.reported.load(Ordering::SeqCst)
     }
 }

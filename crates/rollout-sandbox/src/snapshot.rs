@@ -1,10 +1,10 @@
-//! Snapshots: a sandbox's files kept as an image, for later sandboxes to start from.
+//! Snapshots: the files of a sandbox stored as an image, from which later sandboxes can start.
 //!
-//! A snapshot is a layer, kept like those of builds, and beside it the image it was made on:
+//! A snapshot is a layer, stored like those of builds, next to a description of the image below it:
 //!
 //! ```text
 //! snapshots/<key>/<n>/<part>/    the changes, a directory for each part of the image
-//! snapshots/<key>/<n>/base.json  the image below, and marks by which its layers are known again
+//! snapshots/<key>/<n>/base.json  the image below, and marks that identify its layers
 //! ```
 
 use std::{
@@ -27,10 +27,10 @@ use crate::{
     },
 };
 
-/// Why there is no snapshot.
+/// Why a snapshot could not be created or found.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The changes could not be kept.
+    /// The changes could not be stored.
     #[error(transparent)]
     Keep(#[from] KeepError),
     /// The snapshot's files could not be written or read.
@@ -38,17 +38,17 @@ pub enum SnapshotError {
     Store {
         /// The snapshot's directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The snapshot was made, but the sandbox could not go on.
-    #[error("cannot go on after the snapshot")]
+    /// The snapshot was created, but the sandbox could not be restarted.
+    #[error("cannot restart the sandbox after the snapshot")]
     Restart(#[source] CreateError),
 }
 
 impl SandboxEngine {
-    /// Finds the image that [`RunningSandbox::snapshot`] kept under a key.
+    /// Finds the image that [`RunningSandbox::snapshot`] stored under a key.
     pub async fn snapshot(&self, key: &str) -> Result<Option<Image>, SnapshotError> {
         let fail = |source| SnapshotError::Store { path: self.state_dir().join(SNAPSHOTS).join(key), source };
         let slot = self.snapshot_slot(key).await.map_err(fail)?;
@@ -59,7 +59,7 @@ impl SandboxEngine {
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "the key has other than letters and digits",
+                "the key may contain only letters and digits",
             ));
         }
         self.core.lease(SNAPSHOTS, key).await?;
@@ -71,7 +71,7 @@ impl SandboxEngine {
         let (core, state_dir, key) = (self.core.clone(), self.state_dir().to_owned(), key.to_owned());
         blocking_io(move || {
             let Some(layer) = slot.finished() else { return Ok(None) };
-            // One that was made by another version, or on layers that are gone, is as good as none.
+            // A snapshot of another version, or on layers that no longer exist, is ignored.
             let Ok(base) = Base::read(&layer) else { return Ok(None) };
             core.leases.take_image(&state_dir, &base.image)?;
             if !base.is_there(&state_dir) {
@@ -84,10 +84,10 @@ impl SandboxEngine {
 }
 
 impl RunningSandbox {
-    /// Keeps the files as they are now as an image, for [`SandboxEngine::snapshot`] to find by the key.
+    /// Stores the current files as an image, which [`SandboxEngine::snapshot`] finds by the key.
     ///
-    /// Every process inside ends, and the sandbox goes on with nothing but its files. Where there is a
-    /// snapshot of the key already, nothing happens. After an error the sandbox may have ended.
+    /// Every process inside is killed, and the sandbox continues with only its files. If the key already has a
+    /// snapshot, nothing happens. After an error the sandbox may have ended.
     pub async fn snapshot(&mut self, key: &str) -> Result<(), SnapshotError> {
         let path = self.core.state_dir().join(SNAPSHOTS).join(key);
         let fail = |source| SnapshotError::Store { path: path.clone(), source };
@@ -103,7 +103,7 @@ impl RunningSandbox {
         let (image, state_dir) = (self.spec.image.clone(), engine.state_dir().to_owned());
         let begun = blocking_io(move || {
             let unfinished = lock.begin()?;
-            // Written first, so that a full disk does not cost the sandbox.
+            // Written first, so that a full disk does not lose the sandbox.
             let base = serde_json::to_vec(&Base::new(&state_dir, &image)?)?;
             fs::write(unfinished.scratch().join(BASE_FILE), base)?;
             Ok(unfinished)
@@ -119,13 +119,13 @@ impl RunningSandbox {
     }
 }
 
-/// Moves a stopped sandbox's changes into a slot, and makes its directory that of a new one.
+/// Moves the changes of a stopped sandbox into a slot, and resets its directory.
 fn keep(dir: &Path, unfinished: Unfinished) -> io::Result<Layer> {
     let layer = unfinished.layer();
     fs::rename(dir.join("upper"), &layer)?;
     fs::rename(unfinished.scratch().join(BASE_FILE), layer.join(BASE_FILE))?;
     let layer = Layer::open(unfinished.finish()?)?;
-    // An overlay does not take the work directory of another.
+    // An overlay cannot reuse the work directory of another.
     remove_tree(&dir.join("work"))?;
     Ok(layer)
 }

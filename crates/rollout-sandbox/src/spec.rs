@@ -1,34 +1,34 @@
-//! What a sandbox is made from, and how a preserved one says so.
+//! The specification of a sandbox, also stored with a preserved one.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{image::Image, limits::SandboxLimits};
 
-/// The file of a preserved sandbox that says how it was made.
+/// The file of a preserved sandbox that contains its specification.
 pub(crate) const SPEC_FILE: &str = "sandbox.json";
 
-/// A sandbox to make.
+/// The specification of a sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxSpec {
-    /// A name for people, and the host name inside.
+    /// A readable name, also the host name inside.
     pub name: String,
-    /// What the root is made of.
+    /// The image of the root file system.
     pub image: Image,
-    /// Which network the commands see.
+    /// The network of the commands.
     pub network: Network,
-    /// How much of the machine they may use.
+    /// The resource limits.
     pub limits: SandboxLimits,
-    /// Absolute paths of directories that [nested](crate::SandboxCommand::nested) commands cannot reach: what is there
-    /// for all others, and for file operations, is empty at first and is no part of snapshots and layers.
+    /// Absolute paths of directories that [nested](crate::SandboxCommand::nested) commands cannot reach. For
+    /// other commands and file operations they are empty at first. They are not part of snapshots and layers.
     #[serde(default)]
     pub private_dirs: Vec<String>,
 }
 
-/// Which network a sandbox's commands see.
+/// The network of a sandbox's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// A network of their own with nothing but loopback.
+    /// A separate network with only loopback.
     None,
     /// The host's network.
     Host,

@@ -1,4 +1,4 @@
-//! What the engine can do on this machine, and what to change where it cannot.
+//! What the engine supports on this machine, and how to fix what is missing.
 
 use std::path::Path;
 
@@ -10,22 +10,22 @@ use crate::{
     wire::Probe,
 };
 
-/// How sandboxes are made on this machine.
+/// How sandboxes are created on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// By the super-user.
+    /// By root.
     Root,
-    /// By an ordinary user, in a user namespace where that user is root.
+    /// By an ordinary user, in a user namespace in which that user is root.
     User,
 }
 
-/// What the engine can do on this machine.
+/// What the engine supports on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Support {
-    /// How sandboxes are made.
+    /// How sandboxes are created.
     pub mode: Mode,
-    /// Whether a sandbox's changes lie on the disk; if not they are in memory.
+    /// Whether a sandbox's changes are stored on disk; if not, they are in memory.
     pub changes_on_disk: bool,
     /// What enforces the limit on processors.
     pub cpus: LimitBacking,
@@ -33,11 +33,11 @@ pub struct Support {
     pub memory: LimitBacking,
     /// What enforces the limit on processes.
     pub pids: LimitBacking,
-    /// What cannot be done or enforced here, for people to read.
+    /// Readable notes on what is not supported or not enforced.
     pub notes: Vec<String>,
 }
 
-/// Which setting of the machine stands in the way of an ordinary user's sandboxes.
+/// Suggests how to allow sandboxes for an ordinary user, from the settings of the machine.
 pub(crate) fn advice(setting: impl Fn(&str) -> Option<String>) -> String {
     let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
@@ -59,7 +59,7 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
     let mut notes = Vec::new();
     if !probe.root {
         notes.push(
-            "without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it"
+            "without root privileges, environments have only the user root and cannot change the host's files in /usr"
                 .to_owned(),
         );
     }
@@ -79,14 +79,14 @@ pub(crate) fn support(probe: &Probe, controllers: &Controllers, state_dir: &Path
     let [cpus, memory, pids] = controllers.backing();
     for (backing, what) in [(cpus, "processors"), (memory, "memory"), (pids, "processes")] {
         if backing == LimitBacking::None {
-            notes.push(format!("limits on {what} are not enforced: no cgroup for them can be made here"));
+            notes.push(format!("limits on {what} are not enforced: cannot create cgroups for them"));
         }
     }
     let mode = if probe.root { Mode::Root } else { Mode::User };
     Support { mode, changes_on_disk: probe.upper_on_disk, cpus, memory, pids, notes }
 }
 
-/// Refuses limits that the machine can never reach, which would only hide that it is too small.
+/// Rejects limits above what the machine has: they would only hide that it is too small.
 pub(crate) fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> {
     let processors = std::thread::available_parallelism()
         .map_or(u64::MAX, |count| u64::try_from(count.get()).unwrap_or(u64::MAX).saturating_mul(1000));
@@ -115,17 +115,17 @@ pub(crate) fn check_resources(limits: SandboxLimits) -> Result<(), CreateError> 
 mod tests {
     use super::*;
 
-    fn advice_where(path: &str, value: &str) -> String {
+    fn advice_with(path: &str, value: &str) -> String {
         advice(|asked| (asked == path).then(|| value.to_owned()))
     }
 
     #[test]
     fn the_setting_that_forbids_sandboxes_is_named_with_its_remedy() {
-        let clone = advice_where("/proc/sys/kernel/unprivileged_userns_clone", "0");
+        let clone = advice_with("/proc/sys/kernel/unprivileged_userns_clone", "0");
         assert!(clone.contains("sysctl -w kernel.unprivileged_userns_clone=1"), "{clone}");
-        let count = advice_where("/proc/sys/user/max_user_namespaces", "0");
+        let count = advice_with("/proc/sys/user/max_user_namespaces", "0");
         assert!(count.contains("sysctl -w user.max_user_namespaces=10000"), "{count}");
-        let apparmor = advice_where("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1");
+        let apparmor = advice_with("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1");
         assert!(apparmor.contains("sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"), "{apparmor}");
     }
 
@@ -134,12 +134,12 @@ mod tests {
         let probe = Probe { root: false, upper_on_disk: false, hides_abstract_sockets: false };
         let support = support(&probe, &Controllers::default(), Path::new("/state"));
         insta::assert_snapshot!(support.notes.join("\n"), @"
-        without root, an environment has no user but root, and the host's own files in /usr cannot be changed in it
+        without root privileges, environments have only the user root and cannot change the host's files in /usr
         /state cannot hold an overlay, so what environments write is kept in memory; put the state directory on a disk file system
         on the host's network, environments can reach its abstract unix sockets; Linux 6.12 with Landlock hides them
-        limits on processors are not enforced: no cgroup for them can be made here
-        limits on memory are not enforced: no cgroup for them can be made here
-        limits on processes are not enforced: no cgroup for them can be made here
+        limits on processors are not enforced: cannot create cgroups for them
+        limits on memory are not enforced: cannot create cgroups for them
+        limits on processes are not enforced: cannot create cgroups for them
         ");
     }
 }

@@ -1,7 +1,7 @@
-//! Whose a run directory is, and removing those of engines that were killed.
+//! Owners of run directories, and removal of the directories of killed engines.
 //!
-//! A live engine, its zygote and its supervisors hold a lock on a file in their directory; whoever gets
-//! that lock knows that all of them are gone.
+//! A live engine, its zygote and its supervisors hold a lock on a file in their directory. A process that gets
+//! the lock knows that all of them have ended.
 
 use std::{
     fs, io,
@@ -16,23 +16,23 @@ use crate::{cgroup, limits::Controllers, private::private_dir};
 
 const LOCK: &str = "lock";
 
-/// The file in an engine's directory that names what it uses, see [`crate::store`].
+/// The file in an engine's directory that lists the entries of [`crate::store`] that it uses.
 pub(crate) const USES: &str = "uses";
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
     /// Dead engines whose directories and cgroups were removed.
     pub removed: u64,
     /// Engines that are alive, or whose sandboxes are still ending, and were left alone.
     pub live: u64,
-    /// What could not be removed: the path, and why.
+    /// What could not be removed: the path and the reason.
     pub failed: Vec<String>,
 }
 
-/// Removes the directories and cgroups of engines that are gone; leaves live and preserved ones alone.
+/// Removes the directories and cgroups of dead engines; keeps live and preserved ones.
 ///
-/// Blocks; what it removes may be large.
+/// Blocks; the directories may be large.
 pub fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
     let run = state_dir.join("run");
     if !run.is_dir() {
@@ -55,10 +55,10 @@ pub fn sweep(state_dir: &Path) -> io::Result<SweepReport> {
     Ok(report)
 }
 
-/// A dead engine's directory and, while it is being removed, its lock.
+/// A dead engine's directory and, during its removal, its lock.
 type Dead = (PathBuf, Option<fs::File>);
 
-/// Takes the locks of the engines that are gone, and counts the others.
+/// Takes the locks of dead engines, and counts the live ones.
 fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
     let _guard = guard(run, FlockOperation::LockExclusive)?;
     let (mut dead, mut live) = (Vec::new(), 0);
@@ -72,7 +72,7 @@ fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
                 dead.push((dir, Some(lock)))
             }
             Ok(_) => live += 1,
-            // Under the guard no directory is without its lock, unless its removal was interrupted.
+            // Under the guard, every directory has its lock, unless its removal was interrupted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => dead.push((dir, None)),
             Err(error) => return Err(error),
         }
@@ -80,7 +80,7 @@ fn find_dead(run: &Path) -> io::Result<(Vec<Dead>, u64)> {
     Ok((dead, live))
 }
 
-/// Makes an engine's directory and the lock that says it is alive.
+/// Creates an engine's directory and the lock that marks it as alive.
 pub(crate) fn claim(run_dir: &Path) -> io::Result<fs::File> {
     let run = run_dir.parent().ok_or(io::ErrorKind::InvalidInput)?;
     private_dir(run)?;
@@ -92,26 +92,26 @@ pub(crate) fn claim(run_dir: &Path) -> io::Result<fs::File> {
     Ok(lock)
 }
 
-/// Asks ext4 to put each sandbox's directory into another part of the disk.
+/// Asks ext4 to spread the sandboxes' directories over the disk.
 ///
-/// Without a journal it passes over every inode that was freed in the last minutes, one by one, and
-/// sandboxes that come and go in one part of the disk would soon make each new file cost milliseconds.
+/// Without a journal, ext4 skips every inode that was freed in the last minutes, one by one. If sandboxes came
+/// and went in one part of the disk, each new file would soon cost milliseconds.
 fn spread(run_dir: &Path) {
     let spread = fs::File::open(run_dir).and_then(|dir| {
         let flags = ioctl_getflags(&dir)?;
         Ok(ioctl_setflags(&dir, flags | IFlags::TOPDIR)?)
     });
-    // Other file systems know no such hint, and need none.
+    // Other file systems do not support this hint, and do not need it.
     let _ = spread;
 }
 
-/// Tells which engines are alive. The caller holds the guard.
+/// Lists the live engines. The caller holds the guard.
 pub(crate) fn live(run: &Path) -> io::Result<Vec<PathBuf>> {
     let mut live = Vec::new();
     for entry in fs::read_dir(run)? {
         let dir = entry?.path();
         match fs::File::open(dir.join(LOCK)) {
-            // The lock is freed again at once.
+            // The lock is released again at once.
             Ok(lock) if flock(&lock, FlockOperation::NonBlockingLockShared).is_err() => live.push(dir),
             _ => {}
         }
@@ -119,7 +119,7 @@ pub(crate) fn live(run: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(live)
 }
 
-/// Keeps others from looking at what is only half made: a directory, or what an engine is about to use.
+/// Locks the run directory, so that others do not see a half-made directory or a half-recorded use.
 pub(crate) fn guard(run: &Path, how: FlockOperation) -> io::Result<fs::File> {
     let guard = fs::File::create(run.join("guard"))?;
     flock(&guard, how)?;

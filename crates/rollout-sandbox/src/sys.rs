@@ -1,4 +1,4 @@
-//! The few system calls that no safe wrapper covers: process creation and the supervisor's raw fds.
+//! System calls without a safe wrapper: process creation and the supervisor's raw descriptors.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ pub(crate) enum Fork {
     Child,
 }
 
-/// Forks the calling process into new namespaces (`CLONE_NEW*` bits, or none for a plain fork).
+/// Forks the calling process into new namespaces (`CLONE_NEW*` bits, or 0 for a plain fork).
 ///
-/// Only the single-threaded helper process may call this: a fork of a threaded process could
-/// inherit a lock that no thread is left to release.
+/// Only the single-threaded helper process may call this: a fork of a threaded process could inherit a lock
+/// that no thread can release.
 pub(crate) fn fork_into(namespaces: i32) -> io::Result<Fork> {
     let flags = namespaces | libc::SIGCHLD;
     // SAFETY: without CLONE_VM the child has its own copy of the address space and, with a null
@@ -27,12 +27,12 @@ pub(crate) fn fork_into(namespaces: i32) -> io::Result<Fork> {
     }
 }
 
-/// Forks the calling process; see [`fork_into`] for who may.
+/// Forks the calling process, with the same restriction as [`fork_into`].
 pub(crate) fn fork() -> io::Result<Fork> {
     fork_into(0)
 }
 
-/// Ends the calling process at once, without running destructors that belong to its parent's copy.
+/// Exits the calling process at once, without running destructors copied from its parent.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }
@@ -107,13 +107,13 @@ pub(crate) fn reset_signals() {
     }
 }
 
-/// Sends a signal to one process, or with -1 to every process the caller may reach but itself.
+/// Sends a signal to one process, or with -1 to every process the caller may signal except itself.
 pub(crate) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill has no memory preconditions.
     if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A child's end as the kernel encodes it.
+/// A child's wait status as the kernel encodes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct RawStatus(pub(crate) i32);
 
@@ -131,7 +131,7 @@ impl RawStatus {
     }
 }
 
-/// Reaps one ended child: any with -1, `None` when there are children but none has ended.
+/// Reaps one ended child, or any with -1; `None` if there are children but none has ended.
 pub(crate) fn reap(pid: i32, wait: bool) -> io::Result<Option<(i32, RawStatus)>> {
     loop {
         let mut status = 0;
@@ -150,7 +150,7 @@ pub(crate) fn reap(pid: i32, wait: bool) -> io::Result<Option<(i32, RawStatus)>>
     }
 }
 
-/// Waits until any child has ended, and leaves it to be reaped.
+/// Waits until any child has ended, without reaping it.
 pub(crate) fn wait_for_any() -> io::Result<(i32, RawStatus)> {
     loop {
         // SAFETY: info is plain data that the call fills when it succeeds, with the fields of a child's end.
@@ -180,7 +180,7 @@ pub(crate) fn is_child(pid: i32) -> bool {
     }
 }
 
-/// Whether the child `pid` was stopped since this was last asked.
+/// Whether the child `pid` was stopped since the last call.
 pub(crate) fn was_stopped(pid: i32) -> bool {
     let Ok(id) = libc::id_t::try_from(pid) else { return false };
     // SAFETY: info is plain data, zeroed, that the call may fill with the fields of a child's change.
@@ -190,7 +190,7 @@ pub(crate) fn was_stopped(pid: i32) -> bool {
     }
 }
 
-/// A child that must not stay stopped, though commands may stop it.
+/// A child that must keep running, although commands may stop it.
 #[derive(Clone, Copy)]
 pub(crate) struct Kept {
     pub(crate) pid: i32,
@@ -198,29 +198,29 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nobody stops a process this often who does not want to keep it from running.
+    /// More stops than this are treated as an attempt to keep the child from running.
     const MAX_STOPS: u32 = 100;
 
     pub(crate) fn new(pid: i32) -> Kept {
         Kept { pid, stops: 0 }
     }
 
-    /// Continues the child if it was stopped; kills it when that happens time and again, because one that is
-    /// stopped as fast as it is continued never gets anywhere.
+    /// Continues the child if it was stopped. Kills it after too many stops, because a child that is stopped as
+    /// fast as it is continued makes no progress.
     pub(crate) fn keep_running(&mut self) {
         if was_stopped(self.pid) {
             self.stops += 1;
-            // A child that ended meanwhile needs no signal; until it is reaped no other has its pid.
+            // A child that has ended ignores the signal; its pid is not reused before it is reaped.
             let _ = kill(self.pid, if self.stops > Kept::MAX_STOPS { libc::SIGKILL } else { libc::SIGCONT });
         }
     }
 }
 
-/// Keeps devices and set-user-ID programs in a mount from working.
+/// Disables devices and set-user-ID programs in a mount.
 ///
-/// Nothing inside can make a device or gain privileges, so a kernel that does not know the call is no harm.
+/// Processes inside cannot create devices or gain privileges anyway, so a kernel without this call is no risk.
 pub(crate) fn forbid_devices(mount: &OwnedFd) {
-    /// What the call changes, as the kernel lays it out.
+    /// The argument of the call, in the kernel's layout.
     #[repr(C)]
     struct Attributes {
         set: u64,
@@ -266,7 +266,7 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     Ok(())
 }
 
-/// The Landlock interface that can keep processes from sockets without a file, by its number.
+/// The Landlock ABI version that can restrict abstract sockets.
 const LANDLOCK_WITH_SCOPES: libc::c_long = 6;
 
 /// Whether [`hide_outer_abstract_sockets`] works on this kernel.
@@ -277,7 +277,7 @@ pub(crate) fn can_hide_abstract_sockets() -> bool {
     unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) >= LANDLOCK_WITH_SCOPES }
 }
 
-/// Keeps the calling process and all it will start from abstract sockets that others made.
+/// Prevents the calling process and its descendants from connecting to abstract sockets of other processes.
 ///
 /// Such sockets belong to the network namespace, so on the host's network they would be reachable.
 pub(crate) fn hide_outer_abstract_sockets() -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! The messages between engine, zygote and supervisors, and their framing.
 //!
-//! A frame is a length and a JSON value. Requests travel over unix sockets with descriptors attached
-//! to the first byte; every request brings the write end of a pipe on which its answer comes back, so
-//! that nobody has to match answers to requests.
+//! A frame is a length and a JSON value. Requests are sent over unix sockets, with descriptors attached to the
+//! first byte. Every request includes the write end of a pipe for its answer, so answers need not be matched to
+//! requests.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -20,16 +20,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::sys::RawStatus;
 
-/// The longest frame anybody accepts; the largest honest one holds a command's environment.
+/// The longest accepted frame; the largest legitimate one contains a command's environment.
 const MAX_FRAME: usize = 16 << 20;
 const MAX_FDS: usize = 16;
 
-/// The zygote's first message: where this engine's sandboxes live. Brings the answer pipe and the
-/// engine's lock.
+/// The engine's first message to the zygote: where its sandboxes are. Includes the answer pipe and the engine's
+/// lock.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) run_dir: PathBuf,
-    /// Where the cgroups of this engine's sandboxes lie, for the removal after the engine's death.
+    /// The parents of this engine's cgroups, for the removal after the engine's death.
     pub(crate) cgroup_parents: Vec<PathBuf>,
     pub(crate) engine_id: String,
 }
@@ -41,7 +41,7 @@ pub(crate) enum HelloAnswer {
     Failed(SetupFailure),
 }
 
-/// What the zygote found this machine to allow.
+/// What the zygote found to be supported on this machine.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Probe {
     pub(crate) root: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Probe {
     pub(crate) hides_abstract_sockets: bool,
 }
 
-/// A step of setting up that did not work.
+/// A setup step that failed.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub(crate) struct SetupFailure {
     pub(crate) step: String,
@@ -66,8 +66,8 @@ impl SetupFailure {
     }
 }
 
-/// Asks the zygote for a sandbox. Brings the lifetime pipe, the supervisor's control socket and, if there are private
-/// directories, that of the nested supervisor.
+/// Asks the zygote for a sandbox. Includes the lifetime pipe, the supervisor's control socket and, if there are
+/// private directories, the control socket of the nested supervisor.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Create {
     pub(crate) dir: PathBuf,
@@ -84,13 +84,13 @@ pub(crate) struct Create {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PartMount {
     pub(crate) name: String,
-    /// Where it is mounted, relative to the root; empty for the root itself.
+    /// Its mount point, relative to the root; empty for the root itself.
     pub(crate) target: String,
     /// The lower directories, uppermost first.
     pub(crate) lower: Vec<PathBuf>,
 }
 
-/// One cgroup to make for a sandbox.
+/// One cgroup to create for a sandbox.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupSpec {
     pub(crate) dir: PathBuf,
@@ -102,20 +102,21 @@ pub(crate) struct CgroupSpec {
     pub(crate) oom: Option<String>,
 }
 
-/// The supervisor's (or on failure the zygote's) answer to [`Create`]; the pipe's end of file later
-/// says that the sandbox is gone.
+/// The answer of the supervisor (or, on failure, of the zygote) to [`Create`]. Later, the pipe's end of file
+/// means that the sandbox has ended.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum CreateAnswer {
     Ready,
     Failed(SetupFailure),
 }
 
-/// A request to a supervisor. Brings the answer pipe first, then what the variant says.
+/// A request to a supervisor. Includes the answer pipe, then the descriptors listed for the variant.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Brings stdout, stderr and, unless it is the sandbox's own /dev/null, stdin. Answered by [`ExecAnswer`]s.
+    /// Includes stdout, stderr and, unless it is the sandbox's own /dev/null, stdin. Answered by
+    /// [`ExecAnswer`]s.
     Exec(ExecRequest),
-    /// Kills everything the command of that id started. Answered by [`Done`].
+    /// Kills the processes of the command with that id. Answered by [`Done`].
     KillTree(u64),
     /// Kills everything but the supervisor. Answered by [`Done`].
     KillAll,
@@ -123,7 +124,7 @@ pub(crate) enum Request {
     Survivors,
     /// Answered by a number.
     OomKills,
-    /// Brings what the operation says. Answered by its own type.
+    /// Includes the descriptors of the operation. Answered by the operation's own type.
     Files(FileRequest),
 }
 
@@ -138,7 +139,7 @@ pub(crate) struct ExecRequest {
     pub(crate) tty: bool,
 }
 
-/// What becomes of a command.
+/// The progress of a command.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum ExecAnswer {
     Started,
@@ -163,19 +164,20 @@ pub(crate) struct WireSurvivor {
     pub(crate) command: String,
 }
 
-/// The answer to a request that only succeeds.
+/// The answer to a request that cannot fail.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Done;
 
 /// A file operation inside a sandbox.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FileRequest {
-    /// Brings the host's file or directory. Answered by `FileResult<()>`.
+    /// Includes the host's file or directory. Answered by `FileResult<()>`.
     CopyIn {
         target: String,
         replace: bool,
     },
-    /// Brings the write end of a pipe, on which the walk comes as replies of a guest. Answered by `FileResult<()>`.
+    /// Includes the write end of a pipe for the content, in the guest's reply format. Answered by
+    /// `FileResult<()>`.
     CopyOut {
         source: String,
         first: Option<String>,
@@ -186,7 +188,7 @@ pub(crate) enum FileRequest {
         path: String,
         max_bytes: u64,
     },
-    /// Answered by `FileResult<()>`, as the rest is.
+    /// Answered by `FileResult<()>`, like the following requests.
     MakeDir {
         path: String,
         mode: u32,
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_announces_too_much_is_refused_unread() {
+    fn a_frame_that_announces_too_much_is_rejected_unread() {
         let announced = u32::MAX.to_le_bytes();
         assert!(read_answer::<Done>(&announced[..]).is_err());
     }
@@ -309,7 +311,7 @@ mod tests {
         fn any_bytes_are_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let mut frame = u32::try_from(bytes.len()).unwrap().to_le_bytes().to_vec();
             frame.extend(bytes);
-            // Reaching the end without a panic is the property.
+            // The property is that this does not panic.
             let _ = read_answer::<ExecAnswer>(&frame[..]);
         }
 

@@ -1,4 +1,4 @@
-//! The helper process by itself, for programs that use the engine as a library.
+//! The helper process as a separate executable, for programs that use the engine as a library.
 
 fn main() {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == rollout_sandbox::HELPER_ARG) {

@@ -1,7 +1,7 @@
-//! The files that `COPY` and `ADD` may take: the build context without what `.dockerignore` leaves out.
+//! The files that `COPY` and `ADD` can use: the build context without the files excluded by `.dockerignore`.
 //!
-//! The context is not trusted. A source may go through symbolic links only as long as they stay inside; links found
-//! in a copied tree are copied as links and never followed. Sockets, pipes and devices are passed over.
+//! The context is not trusted. A source may pass through symbolic links only if they stay inside the context.
+//! Links in a copied tree are copied as links and never followed. Sockets, pipes and devices are skipped.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,41 +16,41 @@ use sha2::{Digest, Sha256};
 use super::pattern::{self, Ignore};
 use super::staging::Staging;
 
-/// Most of a `.dockerignore` that is read.
+/// The largest `.dockerignore` that is read.
 const MAX_IGNORE: u64 = 1 << 20;
 
-/// Why the files of a `COPY` or `ADD` could not be taken or put in place.
+/// Why the files of a `COPY` or `ADD` could not be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyFailure {
     /// The source, or a link on the way to it, leaves the build context.
     #[error("`{0}` leads out of the directory of the Dockerfile; put a copy of the file into that directory")]
     OutsideContext(String),
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no `{0}` beside the Dockerfile")]
     NotFound(String),
-    /// The file exists, but is not part of the context.
+    /// The file exists, but `.dockerignore` excludes it.
     #[error("`{0}` is excluded by .dockerignore")]
     Ignored(String),
     /// Neither a file nor a directory.
     #[error("`{0}` is neither a file nor a directory")]
     NotRegular(String),
-    /// More than one file for a target that is one file.
-    #[error("more than one file is copied, so that the target must be a directory: end it with a slash")]
+    /// Several files are copied, but the target is a single file.
+    #[error("more than one file is copied, so the target must be a directory: end it with a slash")]
     SeveralIntoFile,
     /// A file could not be read or written.
     #[error("cannot copy {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// The environment did not take the files.
-    #[error("the files could not be put into the environment")]
+    /// The environment rejected the files.
+    #[error("cannot copy the files into the environment")]
     Target(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A program of the environment that takes part in the copy failed.
-    #[error("the copy failed inside of the environment: {0}")]
+    /// A program of the environment that is needed for the copy failed.
+    #[error("the copy failed inside the environment: {0}")]
     Inside(String),
 }
 
@@ -61,24 +61,24 @@ impl CopyFailure {
     }
 }
 
-/// A build context, opened.
+/// An open build context.
 #[derive(Debug)]
 pub(crate) struct Context {
     root: PathBuf,
     ignore: Ignore,
 }
 
-/// A file or directory that a source names.
+/// A file or directory that a source selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selected {
-    /// Its name as the source gives it, which is the name that the copy gets.
+    /// Its name as written in the source, which is also the name of the copy.
     pub(crate) name: OsString,
-    /// Where it lies, with links resolved.
+    /// Its path, with links resolved.
     pub(crate) path: PathBuf,
     pub(crate) is_dir: bool,
 }
 
-/// What a part of a build context is.
+/// The kind of an entry of a build context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -89,19 +89,19 @@ pub enum FileKind {
     Link(PathBuf),
 }
 
-/// A part of a build context.
+/// An entry of a build context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextFile {
-    /// Relative to what was walked; empty for a single file.
+    /// Relative to the directory that was walked; empty for a single file.
     pub path: PathBuf,
-    /// What it is.
+    /// The kind of entry.
     pub kind: FileKind,
     /// Its permission bits.
     pub mode: u32,
 }
 
-/// Lists all that a build may see of a directory, sorted by path: what `.dockerignore` leaves out is not there,
-/// the Dockerfile always is.
+/// Lists all files of a directory that a build can see, sorted by path: without the files excluded by
+/// `.dockerignore`, and always with the Dockerfile.
 pub fn context_files(dir: &Path, dockerfile: &Path) -> Result<Vec<ContextFile>, CopyFailure> {
     let context = Context::open(dir, dockerfile).map_err(CopyFailure::io(dir))?;
     let mut files = context.walk(&context.root)?;
@@ -136,7 +136,7 @@ impl Context {
         Ok(Context { root, ignore })
     }
 
-    /// Finds what a source names; a pattern may name several files, sorted by name.
+    /// Finds the files that a source names. A pattern may match several files, which are sorted by name.
     pub(crate) fn select(&self, source: &str) -> Result<Vec<Selected>, CopyFailure> {
         let relative = self.relative(source)?;
         if !pattern::is_pattern(source) {
@@ -152,7 +152,7 @@ impl Context {
         if selected.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(selected) }
     }
 
-    /// Makes a source relative to the context, refusing those that climb out of it.
+    /// Makes a source relative to the context, and rejects a source outside of it.
     fn relative(&self, source: &str) -> Result<PathBuf, CopyFailure> {
         let mut relative = PathBuf::new();
         for component in Path::new(source).components() {
@@ -188,7 +188,7 @@ impl Context {
         Ok(Selected { name, is_dir: metadata.is_dir(), path })
     }
 
-    /// Lists a directory of the context, or a single file, in a fixed order and without what is ignored.
+    /// Lists a directory of the context, or a single file, in a fixed order and without ignored files.
     fn walk(&self, top: &Path) -> Result<Vec<ContextFile>, CopyFailure> {
         let mut entries = Vec::new();
         let mut wanted_parents = BTreeSet::new();
@@ -221,13 +221,13 @@ impl Context {
             }
             entries.push(ContextFile { path: relative, kind, mode: metadata.mode() & 0o7777 });
         }
-        // An exception may keep a file of an ignored directory, and then the directory comes along.
+        // An exception may keep a file of an ignored directory; then the directory is kept, too.
         entries.retain(|entry| !ignored_dirs.contains(&entry.path) || wanted_parents.contains(&entry.path));
         entries.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(entries)
     }
 
-    /// Feeds names, kinds, modes and contents of what was selected to a hash.
+    /// Adds the names, kinds, modes and contents of the selected files to a hash.
     pub(crate) fn hash(&self, selected: &Selected, hasher: &mut Sha256) -> Result<(), CopyFailure> {
         hash_field(hasher, selected.name.as_bytes());
         for entry in self.walk(&selected.path)? {
@@ -275,12 +275,12 @@ impl Context {
     }
 }
 
-/// Joins without the trailing slash that joining an empty path leaves.
+/// Joins two paths without the trailing slash that joining an empty path adds.
 fn join(base: &Path, relative: &Path) -> PathBuf {
     if relative.as_os_str().is_empty() { base.to_owned() } else { base.join(relative) }
 }
 
-/// Opens a file without following a final link and without waiting for the other end of a pipe.
+/// Opens a file without following a final link and without blocking on a pipe.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
@@ -294,7 +294,7 @@ fn copy_file(from: &Path, staging: &Staging, to: &Path, mode: u32) -> io::Result
     target.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Hashes a field with its length, so that neighbouring fields cannot run into each other.
+/// Hashes a field with its length, so that neighbouring fields cannot be confused.
 pub(crate) fn hash_field(hasher: &mut Sha256, field: &[u8]) {
     hasher.update((field.len() as u64).to_le_bytes());
     hasher.update(field);
@@ -337,7 +337,7 @@ mod tests {
         Ok(selected.iter().map(|s| s.name.to_string_lossy().into_owned()).collect())
     }
 
-    /// Stages a directory's content as a directory, or a file in it.
+    /// Stages the content of a directory, or a single file.
     fn stage(context: &Context, selected: &Selected, to: &Path, chmod: Option<u32>) {
         let mut staging = Staging::create(to).unwrap();
         let target = if selected.is_dir { Path::new("") } else { Path::new(&selected.name) };

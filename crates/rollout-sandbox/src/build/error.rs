@@ -1,4 +1,4 @@
-//! What can go wrong while an image is built.
+//! The errors of image builds.
 
 use std::fmt;
 use std::io;
@@ -14,13 +14,13 @@ use crate::sandbox::KeepError;
 /// Why an image could not be built from a Dockerfile.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageBuildError {
-    /// There is no Dockerfile where one is needed.
+    /// There is no Dockerfile, and no image is configured instead.
     #[error("there is no Dockerfile at {}; write one, or name an image with docker_image", path.display())]
     MissingDockerfile {
-        /// Where it was looked for.
+        /// The expected path of the Dockerfile.
         path: PathBuf,
     },
-    /// The Dockerfile cannot be understood.
+    /// The Dockerfile has a syntax error.
     #[error("{at}: {message}")]
     Syntax {
         /// The instruction.
@@ -28,35 +28,35 @@ pub enum ImageBuildError {
         /// What is wrong with it.
         message: String,
     },
-    /// The instruction is understood, but cannot be carried out here.
+    /// The instruction is valid, but not supported here.
     #[error("{at}: {what} is not supported; {instead}")]
     Unsupported {
         /// The instruction.
         at: Location,
-        /// What of it is not supported.
+        /// The unsupported part.
         what: String,
         /// What to write instead.
         instead: String,
     },
-    /// There is no image for a `FROM` or a `COPY --from`.
-    #[error("{at}: there is no image {reference}")]
+    /// The image of a `FROM` or a `COPY --from` cannot be found.
+    #[error("{at}: cannot find the image {reference}")]
     BaseImage {
         /// The instruction.
         at: Location,
         /// The image's reference.
         reference: String,
-        /// Why there is none.
+        /// The reason.
         #[source]
         source: BaseImageError,
     },
-    /// A command of `RUN` ended with an error.
+    /// A command of `RUN` failed.
     #[error("{at}: the command {}{}", Ending(exit), LastOutput(output))]
     RunFailed {
         /// The instruction.
         at: Location,
         /// How the command ended.
         exit: CommandExit,
-        /// The last lines that it printed.
+        /// The last lines of its output.
         output: String,
     },
     /// A command of `RUN` could not be started.
@@ -64,12 +64,12 @@ pub enum ImageBuildError {
     NotStarted {
         /// The instruction.
         at: Location,
-        /// Why not.
+        /// The reason.
         #[source]
         source: ExecError,
     },
-    /// The files or directories of an instruction could not be put in place.
-    #[error("{at}: the files could not be put in place")]
+    /// The files or directories of an instruction could not be copied or created.
+    #[error("{at}: cannot copy or create the files")]
     FilesFailed {
         /// The instruction.
         at: Location,
@@ -77,11 +77,11 @@ pub enum ImageBuildError {
         #[source]
         source: CopyFailure,
     },
-    /// The environment that the build runs in could not be made.
-    #[error("the environment of the build could not be made")]
+    /// The sandbox for the build could not be created.
+    #[error("cannot create the environment for the build")]
     Create(#[from] CreateError),
-    /// What was built could not be kept.
-    #[error("the built image could not be kept")]
+    /// The built image could not be stored.
+    #[error("cannot store the built image")]
     Keep(#[from] KeepError),
     /// A file of the build itself could not be read or written.
     #[error("cannot {doing} {}", path.display())]
@@ -90,7 +90,7 @@ pub enum ImageBuildError {
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
@@ -105,7 +105,7 @@ impl fmt::Display for Ending<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.status {
             ExitStatus::Code(code) => write!(f, "exited with code {code}")?,
-            ExitStatus::Signal(signal) => write!(f, "was ended by signal {signal}")?,
+            ExitStatus::Signal(signal) => write!(f, "was killed by signal {signal}")?,
         }
         if self.0.oom_killed { f.write_str(" after the memory limit was reached") } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Carries out the steps of a planned stage in a sandbox.
+//! Runs the steps of a planned stage in a sandbox.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
@@ -20,22 +20,22 @@ use crate::process::Stdio;
 use crate::sandbox::RunningSandbox;
 use rollout_guest::remove::remove_tree;
 
-/// Where a script of `RUN <<EOF` lies while it runs.
+/// The path of a `RUN <<EOF` script while it runs.
 const SCRIPT: &str = "/.rollout-script";
 
 /// A stage being built.
 pub(crate) struct Execution<'a> {
     pub(crate) sandbox: &'a RunningSandbox,
     pub(crate) context: &'a Arc<Context>,
-    /// An existing directory for files on the way into the sandbox.
+    /// An existing directory for files on their way into the sandbox.
     pub(crate) scratch: &'a Path,
     pub(crate) log: &'a mut Log,
-    /// Files can have other owners than root.
+    /// Whether files can have owners other than root.
     pub(crate) keep_owners: bool,
 }
 
 impl Execution<'_> {
-    /// Carries out one step; a `COPY --from` takes its files from `other`.
+    /// Runs one step; a `COPY --from` takes its files from `other`.
     pub(crate) async fn step(
         &mut self,
         step: &Step,
@@ -141,7 +141,7 @@ impl Execution<'_> {
         blocking(move || remove_tree(&staging).map_err(CopyFailure::io(&staging))).await
     }
 
-    /// Finds the files of a copy, with those apart that look like archives to unpack.
+    /// Finds the files of a copy. Files that look like archives to unpack are returned separately.
     async fn select(&self, copy: &Copy) -> Result<(Vec<Selected>, Vec<Archive>), CopyFailure> {
         let (context, sources, extract) = (self.context.clone(), copy.sources.clone(), copy.extract);
         blocking(move || {
@@ -159,7 +159,7 @@ impl Execution<'_> {
         .await
     }
 
-    /// Lays out on the host what is to be copied: a directory's content, or one file.
+    /// Creates the files to copy on the host: the content of a directory, or one file.
     async fn stage(
         &self,
         copy: &Copy,
@@ -187,13 +187,13 @@ impl Execution<'_> {
                 };
                 staged.file(to).and_then(write).map_err(CopyFailure::io(&staging.join(to)))?;
             }
-            // A copied directory's own mode must not become that of the target.
+            // The mode of a copied directory must not become the mode of the target.
             staged.finish(chmod.unwrap_or(0o755)).map_err(CopyFailure::io(&staging))
         })
         .await
     }
 
-    /// Unpacks an archive into the target; `false` if it turns out not to be one.
+    /// Unpacks an archive into the target; `false` if the file is not an archive.
     async fn extract(&self, archive: &Archive, copy: &Copy) -> Result<bool, CopyFailure> {
         let path = &archive.selected.path;
         let open = || open_regular(path).map(|file| Stdio::Fd(file.into())).map_err(CopyFailure::io(path));
@@ -217,10 +217,10 @@ impl Execution<'_> {
     }
 }
 
-/// The name that a single file has while it is staged.
+/// The name of a single file while it is staged.
 const ONE: &str = "file";
 
-/// A file that looks like an archive, and the flags by which `tar` reads it from its input.
+/// A file that looks like an archive, and the flags with which `tar` reads it from stdin.
 struct Archive {
     selected: Selected,
     flags: &'static str,

@@ -1,13 +1,13 @@
 //! Variable expansion and word splitting as Dockerfiles define them.
 //!
-//! Pure functions on text: what a name stands for comes from the caller. The rules are a subset of the shell's:
-//! `$NAME`, `${NAME}`, `${NAME:-word}`, `${NAME:+word}`, `${NAME:?word}` and the same without the colon, quotes,
-//! and an escape character that the `escape` directive chooses.
+//! Pure functions on text: the caller provides the values of variables. The rules are a subset of the shell's:
+//! `$NAME`, `${NAME}`, `${NAME:-word}`, `${NAME:+word}`, `${NAME:?word}` and the same without the colon,
+//! quotes, and the escape character of the `escape` directive.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Nesting of `${a:-${b:-…}}` beyond which the text is refused rather than followed.
+/// Deeper nesting of `${a:-${b:-…}}` is rejected.
 const MAX_NESTING: usize = 32;
 
 /// Why a word could not be expanded.
@@ -22,13 +22,13 @@ pub(crate) enum ExpandError {
     /// The text between `${` and `}` is not a variable.
     #[error("`${{{0}` does not start with a variable name")]
     BadName(String),
-    /// `${NAME/…}` and other forms that are not known here.
+    /// `${NAME/…}` and other unsupported forms.
     #[error("`${{{0}{1}…}}` is not supported; use `-`, `+` or `?`, with or without a colon before it")]
     BadModifier(String, char),
     /// `${NAME:?message}` on a variable that has no value.
     #[error("{name}: {message}")]
     Required { name: String, message: String },
-    /// Default values inside default values, too many times.
+    /// Too many levels of default values inside default values.
     #[error("variables are nested too deeply")]
     TooDeep,
     /// A word of a key-value list has no `=`.
@@ -188,7 +188,7 @@ impl<'a> Expander<'a> {
         Ok(())
     }
 
-    /// Splits the arguments of `ENV` and `LABEL` into pairs, not yet expanded.
+    /// Splits the arguments of `ENV` and `LABEL` into pairs, without expanding them.
     ///
     /// `key value with spaces` is the old form: one pair, whose value is the rest of the line.
     pub(crate) fn pairs(&self, arguments: &str) -> Result<Vec<(String, String)>, ExpandError> {
@@ -259,7 +259,7 @@ pub(crate) fn value_of(list: &[(String, String)], name: &str) -> Option<String> 
     list.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
 }
 
-/// Sets a variable of a list, which keeps its place if it is there.
+/// Sets a variable of a list. An existing variable keeps its position.
 pub(crate) fn set(list: &mut Vec<(String, String)>, name: String, value: String) {
     match list.iter_mut().find(|(key, _)| *key == name) {
         Some((_, old)) => *old = value,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_words_say_what_is_wrong() {
+    fn malformed_words_are_reported_with_the_reason() {
         for (text, expected) in [
             ("'a", "a ' quote is not closed"),
             ("\"a", "a \" quote is not closed"),
@@ -383,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_expands_or_is_refused_without_panic(text in "[-$A{}:+?\\\\'\" a0_=`#]{0,40}", tick: bool) {
+        fn any_text_expands_or_is_rejected_without_panic(text in "[-$A{}:+?\\\\'\" a0_=`#]{0,40}", tick: bool) {
             let expander = Expander::new(if tick { '`' } else { '\\' }, &lookup);
             let _ = (expander.word(&text), expander.body(&text), expander.pairs(&text));
         }
@@ -394,7 +394,7 @@ mod tests {
         }
 
         #[test]
-        fn an_escaped_text_comes_back_whole(text in any::<String>()) {
+        fn an_escaped_text_is_returned_unchanged(text in any::<String>()) {
             let escaped: String = text.chars().flat_map(|c| ['\\', c]).collect();
             prop_assert_eq!(word(&escaped), Ok(text));
         }

@@ -1,4 +1,4 @@
-//! The images that `FROM` names, and the host in their place.
+//! Resolves the images that `FROM` names, and maps references to the host.
 
 use std::future::Future;
 
@@ -6,25 +6,25 @@ use super::pattern;
 use crate::engine::SandboxEngine;
 use crate::image::{Image, ImageError};
 
-/// Finds the image that a reference stands for: the seam between builds and where images come from.
+/// Finds the image of a reference. This is the interface between builds and sources of images.
 pub trait BaseImages: Sync {
     /// Finds an image by its reference, such as `python:3.13-slim`.
     fn resolve(&self, reference: &str) -> impl Future<Output = Result<Image, BaseImageError>> + Send;
 }
 
-/// Why there is no image for a reference.
+/// Why an image could not be found for a reference.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseImageError {
-    /// Nothing says what the reference stands for.
+    /// No image is configured for the reference.
     #[error(
-        "nothing says what `{reference}` is here; to use this machine's own system in its place, write under \
+        "no image is configured for `{reference}`; to use this machine's own system as that image, write under \
          environment.provider_config: images: {{\"{reference}\": host}}; `type: docker` runs any image on a Docker engine"
     )]
     Unmapped {
         /// The reference.
         reference: String,
     },
-    /// The host could not be made an image.
+    /// The host could not be prepared as an image.
     #[error("this machine's own system cannot be used as an image")]
     Host(#[source] ImageError),
     /// Another source of images failed.
@@ -32,7 +32,7 @@ pub enum BaseImageError {
     Other(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// The host in the place of images, for the references that are mapped to it.
+/// Uses the host as the image for all references that are mapped to it.
 #[derive(Clone)]
 pub struct HostImages {
     engine: SandboxEngine,

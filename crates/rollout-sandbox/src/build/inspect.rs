@@ -1,4 +1,4 @@
-//! What can be known of a build before anything is built.
+//! Checks a build before anything is built.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub struct NamedImage {
     pub reference: String,
 }
 
-/// Reads a Dockerfile, looks for the files that it copies, and returns the images that it needs. Blocks.
+/// Reads a Dockerfile, checks that the files it copies exist, and returns the images that it needs. Blocks.
 pub fn inspect(context: &Path, dockerfile: &Path) -> Result<Vec<NamedImage>, ImageBuildError> {
     let (_, dockerfile, context) = read(context, dockerfile)?;
     let bases = stages::bases(&dockerfile)?;
@@ -34,7 +34,7 @@ pub fn inspect(context: &Path, dockerfile: &Path) -> Result<Vec<NamedImage>, Ima
             let Action::Copy(copy) = &step.action else { continue };
             match &copy.from {
                 Origin::Other(base) => needs(&step.at, base),
-                // A variable may be one of the image.
+                // The variable may be defined by the image.
                 Origin::Context if step.at.text.contains('$') => {}
                 Origin::Context => {
                     for source in &copy.sources {

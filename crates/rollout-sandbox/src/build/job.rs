@@ -1,4 +1,4 @@
-//! One command in a sandbox, run to its end while its output is read.
+//! Runs one command in a sandbox to its end while reading its output.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,18 +12,18 @@ use crate::image::ImageConfig;
 use crate::process::{CommandExit, ExecError, ExitStatus, SandboxCommand, SandboxProcess, Stdio};
 use crate::sandbox::RunningSandbox;
 
-/// A command and where its output goes besides the tail that is kept.
+/// A command, and where its output is written in addition to the tail kept in memory.
 pub(crate) struct Job {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
     pub(crate) user: Option<String>,
     pub(crate) stdin: Stdio,
-    /// Takes the standard output, which is then not read here.
+    /// Receives the standard output, which is then not read here.
     pub(crate) stdout: Option<OwnedFd>,
 }
 
-/// How a job ended, and the last of what it printed.
+/// How a job ended, and the last part of its output.
 pub(crate) struct Ended {
     pub(crate) exit: CommandExit,
     pub(crate) tail: Tail,
@@ -35,17 +35,17 @@ impl Ended {
     }
 }
 
-/// Why a job could not be run to its end.
+/// Why a job could not be completed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
     #[error("the command could not be started")]
     Exec(#[from] ExecError),
-    #[error("the output could not be passed on")]
+    #[error("cannot write the output")]
     Output(#[from] io::Error),
 }
 
 impl Job {
-    /// A shell script that root runs, with arguments `$1`, `$2` and so on.
+    /// A shell script that runs as root, with arguments `$1`, `$2` and so on.
     pub(crate) fn script(script: &str, arguments: &[&str]) -> Job {
         let mut argv: Vec<String> = ["/bin/sh", "-c", script, "sh"].map(str::to_owned).into();
         argv.extend(arguments.iter().map(|argument| (*argument).to_owned()));
@@ -53,9 +53,10 @@ impl Job {
         Job { argv, env, cwd: "/".to_owned(), user: None, stdin: Stdio::Null, stdout: None }
     }
 
-    /// Runs the job, passing its output to the log if there is one.
+    /// Runs the job and writes its output to the log, if there is one.
     ///
-    /// What the command leaves running is killed, as the end of a container would: a layer holds files only.
+    /// Processes that the command leaves running are killed, as at the end of a container: a layer stores only
+    /// files.
     pub(crate) async fn run(
         self,
         sandbox: &RunningSandbox,
@@ -93,7 +94,7 @@ impl Output<'_> {
     async fn follow(mut self, mut process: SandboxProcess) -> Result<Ended, JobError> {
         let mut buffer = vec![0; 64 << 10];
         let exit = loop {
-            // The end first: a process left in the background that prints without end must not hide it.
+            // Check for the end first: a background process that prints endlessly must not hide it.
             tokio::select! {
                 biased;
                 exit = process.wait() => break exit,

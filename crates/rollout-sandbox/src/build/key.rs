@@ -1,4 +1,4 @@
-//! The key of a stage: a hash of everything that decides what the stage's layer holds.
+//! The key of a stage: a hash of everything that determines the content of the stage's layer.
 
 use sha2::{Digest, Sha256};
 
@@ -6,10 +6,10 @@ use super::context::{Context, hash_field};
 use super::error::ImageBuildError;
 use super::plan::{Action, Origin, Plan};
 
-/// Changes when layers of the same inputs would come out differently.
+/// Changes whenever the same inputs would produce a different layer.
 const FORMAT: &str = "rollout layer 1";
 
-/// What a stage is built from, besides files of the context.
+/// The inputs of a stage other than files of the context.
 pub(crate) struct Inputs {
     pub(crate) dockerfile: String,
     pub(crate) stage: usize,
@@ -29,7 +29,7 @@ pub(crate) fn key(inputs: &Inputs, plan: &Plan, context: &Context) -> Result<Str
     for other in &inputs.others {
         hash_field(&mut hasher, other.as_bytes());
     }
-    // Variables of the base image can decide what an instruction means.
+    // Variables of the base image can change the meaning of an instruction.
     hash_field(&mut hasher, format!("{:?}", plan.config).as_bytes());
     for step in &plan.steps {
         let Action::Copy(copy) = &step.action else { continue };

@@ -6,12 +6,12 @@ use super::error::ImageBuildError;
 use super::expand::Expander;
 use super::parse::Location;
 
-/// Longest part of an instruction that is shown in messages.
+/// The longest part of an instruction shown in messages.
 const MAX_SHOWN: usize = 120;
 
-/// Replaces here-documents of `RUN` that the crate would take for instructions by white space.
+/// Replaces here-documents of `RUN` with white space where the parser crate would read them as instructions.
 ///
-/// Every byte keeps its place, so spans into the masked text are spans into the original.
+/// Every byte keeps its position, so spans into the masked text are spans into the original.
 pub(crate) fn mask_here_documents(text: &str) -> Result<Cow<'_, str>, ImageBuildError> {
     let escape = escape_directive(text);
     let mut masked = Cow::Borrowed(text);
@@ -98,7 +98,7 @@ pub(crate) fn markers(line: &str) -> Vec<Marker> {
         .collect()
 }
 
-/// A here-document's text and the position after its delimiter.
+/// The text of a here-document and the position after its delimiter.
 pub(crate) struct Body {
     pub(crate) start: usize,
     pub(crate) end: usize,
@@ -130,7 +130,7 @@ pub(crate) fn strip_tabs(text: &str) -> String {
     text.split_inclusive('\n').map(|line| line.trim_start_matches('\t')).collect()
 }
 
-/// Makes one line of a shell form: continuations are removed, and with them the comment and empty lines between.
+/// Joins the lines of a shell form: removes continuations, and the comments and empty lines between them.
 pub(crate) fn join_continuations(raw: &str, escape: char) -> String {
     let mut out = String::with_capacity(raw.len());
     for (number, line) in raw.lines().enumerate() {
@@ -150,7 +150,7 @@ pub(crate) fn line_number(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// The first line of an instruction, as it is shown in messages.
+/// The first line of an instruction, as shown in messages.
 pub(crate) fn first_line(text: &str, escape: char) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
     match line.strip_suffix(escape) {

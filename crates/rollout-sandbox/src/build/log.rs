@@ -1,4 +1,4 @@
-//! The log of a build: what commands print goes to a file as it comes, and only a short tail stays in memory.
+//! The log of a build: the output of commands is written to a file, and only a short tail is kept in memory.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,18 +6,18 @@ use std::path::Path;
 
 use tokio::io::AsyncWriteExt;
 
-/// Most bytes that one build writes to its log; a command that prints without end must not fill the disk.
+/// The most bytes that one build writes to its log, so that endless output cannot fill the disk.
 const MAX_LOG: u64 = 64 << 20;
-/// Most of a command's output that an error shows.
+/// The most output of a command that an error shows.
 const MAX_TAIL_BYTES: usize = 4 << 10;
 const MAX_TAIL_LINES: usize = 20;
 
-/// Where the lines and the output of a build go as they happen.
+/// The file that receives the lines and the output of a build while it runs.
 #[derive(Debug)]
 pub struct LogSink(File);
 
 impl LogSink {
-    /// Appends to a file, which is made if it is not there.
+    /// Appends to a file, which is created if it is missing.
     pub fn append(path: &Path) -> io::Result<LogSink> {
         OpenOptions::new().append(true).create(true).open(path).map(LogSink)
     }
@@ -34,7 +34,7 @@ impl Log {
         Log { file: tokio::fs::File::from_std(sink.0), left: MAX_LOG }
     }
 
-    /// Writes bytes, up to the log's limit; what is beyond is dropped and said once.
+    /// Writes bytes up to the log's limit. The rest is dropped, and one line reports that.
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.left == 0 {
             return Ok(());
@@ -45,7 +45,7 @@ impl Log {
         if self.left == 0 {
             self.file.write_all(b"\n[the log ends here: the build printed more than 64 MiB]\n").await?;
         }
-        // The file buffers; without this, somebody who follows the log sees each line one write late.
+        // The file buffers; without this, a reader who follows the log sees each line one write late.
         self.file.flush().await
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn output_beyond_the_limit_is_dropped_and_said_once() {
+    async fn output_beyond_the_limit_is_dropped_and_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let mut log = Log::new(LogSink::append(&path).unwrap());

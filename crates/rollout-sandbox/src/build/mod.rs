@@ -1,8 +1,8 @@
-//! Images from Dockerfiles, without a daemon.
+//! Builds images from Dockerfiles without a daemon.
 //!
-//! A Dockerfile is parsed (`parse`), then each stage that the last one needs is planned (`plan`): variables expanded,
-//! paths made absolute. The plan and the files that it copies give a key, and the layer of a key is
-//! built once (`store::slot`) by carrying out (`execute`) the plan in a sandbox.
+//! The Dockerfile is parsed (`parse`). Then each stage that the last one needs is planned (`plan`): variables
+//! are expanded and paths made absolute. The plan and the files that it copies determine a key. The layer of a
+//! key is built once (`store::slot`) by running (`execute`) the plan in a sandbox.
 
 mod context;
 mod error;
@@ -59,31 +59,31 @@ pub struct BuildRequest<'a> {
     pub context: &'a Path,
     /// The Dockerfile.
     pub dockerfile: &'a Path,
-    /// Builds anew even if the content was built before, and replaces what was kept.
+    /// Builds even if the same content was built before, and replaces the stored layer.
     pub no_cache: bool,
     /// The network of `RUN`.
     pub network: Network,
     /// How much of the machine a `RUN` may use.
     pub limits: SandboxLimits,
-    /// Where the steps and their output go as they happen.
+    /// Receives the steps and their output while the build runs.
     pub log: LogSink,
 }
 
-/// An image that was built, or was there already.
+/// An image that was built or found in the cache.
 #[derive(Debug, Clone)]
 pub struct Built {
     /// The image.
     pub image: Image,
-    /// Nothing had to be done.
+    /// The image was in the cache.
     pub cached: bool,
-    /// Names the content that the image was built from.
+    /// Identifies the content that the image was built from.
     pub key: String,
 }
 
 /// Builds the last stage of a Dockerfile, with the stages it needs.
 ///
-/// Builds of the same content, in this process or another that shares the engine's state directory, happen once.
-/// Dropping the future ends the build: everything it runs is killed, and nothing of it is kept.
+/// Concurrent builds of the same content run once, also across processes that share the engine's state
+/// directory. Dropping the future cancels the build: all its processes are killed, and nothing is stored.
 pub async fn build(
     engine: &SandboxEngine,
     request: BuildRequest<'_>,
@@ -112,7 +112,7 @@ pub async fn build(
     Ok(last.expect("a Dockerfile without a stage does not parse, and its last stage is needed"))
 }
 
-/// Reads the Dockerfile, which is as little trusted as the files beside it.
+/// Reads the Dockerfile, which is no more trusted than the files next to it.
 fn read_dockerfile(context: &Path, path: &Path) -> Result<String, ImageBuildError> {
     let refused = |what: &str| io_error("read", path)(io::Error::other(what.to_owned()));
     let resolved = path.canonicalize().map_err(|error| match error.kind() {
@@ -121,7 +121,7 @@ fn read_dockerfile(context: &Path, path: &Path) -> Result<String, ImageBuildErro
     })?;
     let root = context.canonicalize().map_err(io_error("open", context))?;
     if path.starts_with(context) && !resolved.starts_with(root) {
-        return Err(refused("it is a link that leads out of its directory"));
+        return Err(refused("it is a link to a file outside its directory"));
     }
     let mut bytes = Vec::new();
     open_regular(&resolved)
@@ -138,7 +138,7 @@ fn read_dockerfile(context: &Path, path: &Path) -> Result<String, ImageBuildErro
     })
 }
 
-/// Reads everything that a build starts from.
+/// Reads all inputs of a build.
 fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), ImageBuildError> {
     let text = read_dockerfile(root, path)?;
     let dockerfile = parse::parse(&text)?;
@@ -146,7 +146,8 @@ fn read(root: &Path, path: &Path) -> Result<(String, Dockerfile, Arc<Context>), 
     Ok((text, dockerfile, Arc::new(context)))
 }
 
-/// Names what a key's layer holds: a later build of the same key, without the cache, may hold something else.
+/// Identifies the content of a key's layer: a later build of the same key without the cache may produce
+/// another.
 fn identity(key: &str, layer: &Path) -> String {
     match layer.file_name().map(|generation| generation.to_string_lossy()) {
         Some(generation) if generation != "1" => format!("{key}-{generation}"),
@@ -159,7 +160,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Image
     move |source| ImageBuildError::Io { doing, path, source }
 }
 
-/// The stages that are built so far, and what building another needs.
+/// The stages built so far, and what is needed to build another.
 struct Builder<'a, I> {
     engine: &'a SandboxEngine,
     images: &'a I,
@@ -232,7 +233,7 @@ impl<I: BaseImages> Builder<'_, I> {
         blocking(move || key::key(&inputs, &plan, &context).map(|key| (key, plan))).await
     }
 
-    /// Finds the layer of a plan, or builds it. The second value tells whether it was there.
+    /// Finds the layer of a plan, or builds it. The second value is whether the layer existed.
     async fn layer(
         &mut self,
         slot: &Slot,
@@ -250,7 +251,7 @@ impl<I: BaseImages> Builder<'_, I> {
             return Err(KeepError::InMemory { state_dir }.into());
         }
         let lock = slot.lock().await.map_err(io_error("lock", slot.dir()))?;
-        // Whoever held the lock may have built it meanwhile.
+        // The previous holder of the lock may have built it.
         if !self.no_cache
             && let Some(layer) = slot.finished()
         {

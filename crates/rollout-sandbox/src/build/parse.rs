@@ -1,7 +1,8 @@
-//! From a Dockerfile's text to stages of instructions, each with the line it stands on.
+//! Parses the text of a Dockerfile into stages of instructions, each with its line number.
 //!
-//! The grammar is `parse-dockerfile`'s. Added here: here-documents anywhere in a `RUN` (the crate knows them only as
-//! its first word), and the shell form as one line, without continuations and comments. Nothing is expanded yet.
+//! The grammar is that of `parse-dockerfile`. This module adds here-documents anywhere in a `RUN` (the crate
+//! supports them only as the first word), and joins the shell form into one line without continuations and
+//! comments. Nothing is expanded yet.
 
 use std::fmt;
 
@@ -12,12 +13,12 @@ use super::lines::{
     collect_bodies, first_line, join_continuations, markers, mask_here_documents, shorten, strip_tabs, words,
 };
 
-/// Where an instruction stands: its line and how the line reads.
+/// The position of an instruction: its line number and text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Line of the Dockerfile, from 1.
+    /// The line of the Dockerfile, counted from 1.
     pub line: usize,
-    /// The instruction's first line, shortened if long.
+    /// The first line of the instruction, shortened if it is long.
     pub text: String,
 }
 
@@ -37,7 +38,7 @@ pub(crate) struct Dockerfile {
     pub(crate) stages: Vec<Stage>,
 }
 
-/// One `FROM` and what follows it.
+/// One `FROM` and the instructions that follow it.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) at: Location,
@@ -54,7 +55,7 @@ pub(crate) struct Instruction {
     pub(crate) kind: Kind,
 }
 
-/// What an instruction says, unexpanded.
+/// The kind of an instruction, unexpanded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Arg(String),
@@ -74,7 +75,7 @@ pub(crate) enum Kind {
         sources: Vec<Source>,
         target: String,
     },
-    /// Instructions that say how a container is started or described, which no environment here needs.
+    /// Instructions that configure or describe a running container, which environments do not need.
     NoEffect,
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn parse(text: &str) -> Result<Dockerfile, ImageBuildError> {
         let line = error.line();
         let shown = line.checked_sub(1).and_then(|n| text.lines().nth(n)).unwrap_or_default();
         let at = Location { line: line.max(1), text: shorten(shown.trim()) };
-        // The alternate form leaves out the position, which is in `at` already.
+        // The alternate form omits the position, which is already in `at`.
         ImageBuildError::Syntax { at, message: format!("{error:#}") }
     })?;
     let escape = parsed.parser_directives.escape.as_ref().map_or('\\', |directive| directive.value.value);
@@ -142,7 +143,7 @@ pub(crate) fn parse(text: &str) -> Result<Dockerfile, ImageBuildError> {
             (_, Some(stage)) => {
                 stage.instructions.push(Instruction { kind: source.kind(instruction), at });
             }
-            // The crate refuses every other instruction before the first FROM.
+            // The crate rejects every other instruction before the first FROM.
             (_, None) => {}
         }
     }
@@ -208,7 +209,7 @@ impl SourceText<'_> {
         if markers.is_empty() {
             return RunCommand::Shell(line);
         }
-        // Masking has refused open here-documents before.
+        // Unclosed here-documents were rejected by the masking.
         let bodies = collect_bodies(self.text, header.body, &markers).unwrap_or_default();
         if let ([marker], [body]) = (markers.as_slice(), bodies.as_slice())
             && words(&line).len() == 1
@@ -225,7 +226,7 @@ impl SourceText<'_> {
 struct Header {
     start: usize,
     end: usize,
-    /// Where the line after the instruction starts.
+    /// The start of the line after the instruction.
     body: usize,
 }
 
@@ -395,7 +396,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused_without_panic(text in "(FROM x\n|RUN |<<E|E\n|COPY a b|\\\\\n|#|\"|\\[|ENV a|=|-|\n|é){0,20}") {
+        fn any_text_parses_or_is_rejected_without_panic(text in "(FROM x\n|RUN |<<E|E\n|COPY a b|\\\\\n|#|\"|\\[|ENV a|=|-|\n|é){0,20}") {
             let _ = parse(&text);
         }
     }

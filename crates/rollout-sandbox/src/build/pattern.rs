@@ -1,12 +1,12 @@
 //! File patterns: the globs of `COPY` and `ADD`, and the rules of `.dockerignore`.
 //!
-//! Names are bytes, since file names need not be UTF-8. A `*`, a `?` and a class never match a slash; `**` as a
-//! whole path component matches any number of components.
+//! Names are bytes, because file names need not be UTF-8. A `*`, a `?` and a class never match a slash. `**` as
+//! a whole path component matches any number of components.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Tells whether a source holds a wildcard, so that it is matched instead of looked up.
+/// Returns whether a source contains a wildcard, so that it must be matched instead of looked up.
 pub(crate) fn is_pattern(source: &str) -> bool {
     source.bytes().any(|b| matches!(b, b'*' | b'?' | b'['))
 }
@@ -18,7 +18,7 @@ pub(crate) fn matches(pattern: &str, path: &Path) -> bool {
     path_matches(&pattern, &path)
 }
 
-/// Matches a text that is no path, so that a wildcard matches any byte.
+/// Matches text that is not a path, so a wildcard matches any byte.
 pub(crate) fn text_matches(pattern: &str, text: &str) -> bool {
     component_matches(pattern.as_bytes(), text.as_bytes())
 }
@@ -36,9 +36,10 @@ fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     wildcard_matches(pattern, name, |byte| *byte == b'*', |pattern, byte| one_matches(pattern, *byte))
 }
 
-/// Wildcard matching by remembering the last wildcard only: linear in memory, and never exponential in time.
+/// Matches wildcards by remembering only the last one: linear in memory, and never exponential in time.
 ///
-/// `one` matches the first of a text without a wildcard, and returns how much of the pattern that used.
+/// `one` matches the first element of the text without a wildcard and returns the length of the pattern it
+/// used.
 fn wildcard_matches<P, T>(
     pattern: &[P],
     text: &[T],
@@ -65,7 +66,7 @@ fn wildcard_matches<P, T>(
     pattern[p..].iter().all(is_wildcard)
 }
 
-/// Matches one byte, and returns how much of the pattern that used.
+/// Matches one byte and returns the length of the pattern it used.
 fn one_matches(pattern: &[u8], byte: u8) -> Option<usize> {
     match *pattern.first()? {
         b'?' => Some(1),
@@ -79,7 +80,7 @@ fn one_matches(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Matches a class after its `[`; `None` if it is never closed.
+/// Matches a class after its `[`; `None` if the class is not closed.
 fn class_matches(class: &[u8], byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(class.first(), Some(b'^' | b'!'));
     let mut at = usize::from(negated);
@@ -113,7 +114,7 @@ struct Rule {
 }
 
 impl Ignore {
-    /// Reads the rules, one a line; `#` starts a comment line and `!` an exception.
+    /// Parses the rules, one per line; `#` starts a comment line and `!` an exception.
     pub(crate) fn parse(text: &str) -> Ignore {
         let rules = text
             .trim_start_matches('\u{feff}')
@@ -132,7 +133,8 @@ impl Ignore {
         Ignore { rules }
     }
 
-    /// Tells whether a path relative to the context is left out: the last rule that matches it or a parent decides.
+    /// Returns whether a path relative to the context is excluded: the last rule that matches it or a parent
+    /// decides.
     pub(crate) fn ignores(&self, path: &Path) -> bool {
         let mut ignored = false;
         for rule in &self.rules {

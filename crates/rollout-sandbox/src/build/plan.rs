@@ -1,7 +1,7 @@
-//! From a parsed Dockerfile to what is to be done: every variable expanded, every path absolute.
+//! Plans the stages of a parsed Dockerfile: expands every variable and makes every path absolute.
 //!
-//! Nothing runs here. A `RUN` cannot change what a later instruction means, so that a whole stage can be planned
-//! once the configuration of its base image is known; the plan then decides what the cache key covers.
+//! Nothing runs here. A `RUN` cannot change the meaning of a later instruction, so a whole stage can be planned
+//! once the configuration of its base image is known. The plan determines the cache key.
 
 use super::error::ImageBuildError;
 use super::expand::{ExpandError, Expander, set, value_of};
@@ -9,27 +9,27 @@ use super::parse::{Dockerfile, Flag, Kind, Location, RunCommand, Source};
 use super::stages::{Base, copy_origin, global_args, platform_args};
 use crate::image::ImageConfig;
 
-/// A stage, ready to be carried out.
+/// A stage that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
-    /// The configuration that the stage ends with.
+    /// The configuration at the end of the stage.
     pub(crate) config: ImageConfig,
 }
 
-/// One instruction and what it does.
+/// One instruction and its effect.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) at: Location,
     pub(crate) action: Action,
 }
 
-/// What an instruction does to the file system.
+/// The effect of an instruction on the file system.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Nothing: the instruction is about the configuration, or about starting a container.
+    /// No effect: the instruction only changes the configuration, or how a container is started.
     Nothing,
-    /// Makes directories, which belong to `owner` where they are new.
+    /// Creates directories. New ones belong to `owner`.
     MakeDirs {
         paths: Vec<String>,
         owner: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Run {
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
     pub(crate) user: Option<String>,
-    /// Directories of cache and tmpfs mounts; they exist, but are ordinary ones here.
+    /// The directories of cache and tmpfs mounts, which are ordinary directories here.
     pub(crate) mounts: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Run {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Invocation {
     Argv(Vec<String>),
-    /// A text that starts with `#!`, to be executed as a file.
+    /// A text that starts with `#!`, executed as a file.
     Script(String),
 }
 
@@ -64,22 +64,22 @@ pub(crate) struct Copy {
     pub(crate) sources: Vec<String>,
     pub(crate) inline: Vec<Inline>,
     pub(crate) target: String,
-    /// The target is written as a directory.
+    /// Whether the target is written as a directory.
     pub(crate) into_dir: bool,
     pub(crate) chmod: Option<u32>,
     pub(crate) chown: Option<String>,
-    /// Archives are unpacked.
+    /// Whether archives are unpacked.
     pub(crate) extract: bool,
 }
 
-/// Where the sources of a copy lie.
+/// Where the sources of a copy are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Context,
     Other(Base),
 }
 
-/// A file whose text stands in the Dockerfile.
+/// A file whose content is in the Dockerfile.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inline {
     pub(crate) name: String,
@@ -107,7 +107,7 @@ pub(crate) fn plan(
     Ok(Plan { steps, config: planner.config })
 }
 
-/// The state that instructions of a stage build up.
+/// The state that the instructions of a stage build up.
 struct Planner<'a> {
     dockerfile: &'a Dockerfile,
     index: usize,
@@ -210,7 +210,7 @@ impl Planner<'_> {
         Ok(Run { command, env, cwd: self.config.workdir.clone(), user: self.config.user.clone(), mounts })
     }
 
-    /// Reads `--mount` and returns the directory that must exist for it.
+    /// Parses `--mount` and returns the directory that must exist for it.
     fn mount(&self, at: &Location, value: &str) -> Result<String, ImageBuildError> {
         let field = |names: &[&str]| {
             value
@@ -252,7 +252,7 @@ impl Planner<'_> {
                 "from" if !add => {}
                 "chown" => chown = Some(value),
                 "chmod" => chmod = Some(octal_mode(at, &value)?),
-                // Whether a copy can be moved to another base is a matter of Docker's cache, not of the result.
+                // `--link` only affects Docker's cache, not the result.
                 "link" => {}
                 _ => return Err(unknown_flag(at, keyword, flag)),
             }
@@ -279,7 +279,7 @@ impl Planner<'_> {
             }
         }
         if from != Origin::Context && !inline.is_empty() {
-            let message = "a here-document comes from the Dockerfile, not from --from".to_owned();
+            let message = "a here-document cannot be combined with --from".to_owned();
             return Err(ImageBuildError::Syntax { at: at.clone(), message });
         }
         let target = self.word(at, target)?;
@@ -328,7 +328,7 @@ impl Planner<'_> {
         Expander::new(self.dockerfile.escape, &|_| None).split(text)
     }
 
-    /// Expands pairs with the values from before the instruction, as `ENV a=1 b=$a` requires.
+    /// Expands pairs with the values from before the instruction, so that `ENV a=1 b=$a` uses the old `a`.
     fn pairs(&self, at: &Location, text: &str) -> Result<Vec<(String, String)>, ImageBuildError> {
         let lookup = |name: &str| self.lookup(name);
         let expander = Expander::new(self.dockerfile.escape, &lookup);
@@ -347,11 +347,10 @@ fn is_remote(source: &str) -> bool {
     ["http://", "https://", "git://", "ssh://", "git@"].iter().any(|scheme| source.starts_with(scheme))
 }
 
-/// Checks that the word that ends a here-document can be the name of its file, and of no file elsewhere.
+/// Checks that the delimiter of a here-document is a plain file name, not a path.
 fn file_name(at: &Location, name: &str) -> Result<String, ImageBuildError> {
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
-        let message =
-            format!("`{name}` ends a here-document, but cannot be the name of its file; use a plain word");
+        let message = format!("`{name}` cannot be the file name of a here-document; use a plain word");
         return Err(ImageBuildError::Syntax { at: at.clone(), message });
     }
     Ok(name.to_owned())
@@ -379,7 +378,7 @@ pub(crate) fn syntax(at: &Location, error: &ExpandError) -> ImageBuildError {
     ImageBuildError::Syntax { at: at.clone(), message: error.to_string() }
 }
 
-/// Resolves `.`, `..` and repeated slashes of an absolute path by its text alone.
+/// Resolves `.`, `..` and repeated slashes of an absolute path without reading the file system.
 pub(crate) fn normalise(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -416,7 +415,7 @@ mod tests {
         plan(&dockerfile, dockerfile.stages.len() - 1, &base())
     }
 
-    /// The actions of the last stage, one a line, as a person would say them.
+    /// The actions of the last stage, one per line, in readable form.
     fn actions(text: &str) -> String {
         let plan = match last_stage(text) {
             Ok(plan) => plan,
@@ -505,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said_with_the_line_and_what_to_do() {
+    fn unsupported_instructions_are_reported_with_their_line_and_advice() {
         let all = [
             "FROM x\nADD https://example.com/a /a\n",
             "FROM x\nRUN --mount=type=secret,id=s cat /run/secrets/s\n",
@@ -540,11 +539,11 @@ mod tests {
         Dockerfile line 2 `COPY --parents a b`: COPY --parents is not supported; remove the flag
         Dockerfile line 2 `COPY --chmod=u+x a b`: --chmod=u+x is not supported; write the mode as an octal number such as 755
         Dockerfile line 2 `COPY a b c`: with more than one source, the target must end with a slash
-        Dockerfile line 2 `COPY --from=y <<E /e`: a here-document comes from the Dockerfile, not from --from
-        Dockerfile line 2 `COPY <<"/tmp/victim" /t/`: `/tmp/victim` ends a here-document, but cannot be the name of its file; use a plain word
-        Dockerfile line 2 `COPY <<../../victim /t/`: `../../victim` ends a here-document, but cannot be the name of its file; use a plain word
-        Dockerfile line 2 `COPY <<".." /t/`: `..` ends a here-document, but cannot be the name of its file; use a plain word
-        Dockerfile line 2 `ADD <<a/b /t`: `a/b` ends a here-document, but cannot be the name of its file; use a plain word
+        Dockerfile line 2 `COPY --from=y <<E /e`: a here-document cannot be combined with --from
+        Dockerfile line 2 `COPY <<"/tmp/victim" /t/`: `/tmp/victim` cannot be the file name of a here-document; use a plain word
+        Dockerfile line 2 `COPY <<../../victim /t/`: `../../victim` cannot be the file name of a here-document; use a plain word
+        Dockerfile line 2 `COPY <<".." /t/`: `..` cannot be the file name of a here-document; use a plain word
+        Dockerfile line 2 `ADD <<a/b /t`: `a/b` cannot be the file name of a here-document; use a plain word
         Dockerfile line 2 `ENV A`: `A` is not of the form key=value
         Dockerfile line 2 `ENV A="b`: a " quote is not closed
         Dockerfile line 1 `FROM --platform=windows/mips x`: the platform windows/mips is not supported; this machine runs linux/ARCH

@@ -1,11 +1,11 @@
-//! Which stages there are, what each starts from, and which of them the last one needs.
+//! The stages of a Dockerfile, their bases, and which stages the last one needs.
 
 use super::error::ImageBuildError;
 use super::expand::{Expander, set, value_of};
 use super::parse::{Dockerfile, Flag, Kind, Stage};
 use super::plan::{syntax, unknown_flag};
 
-/// What a stage starts from.
+/// The base of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Base {
     /// An earlier stage.
@@ -14,7 +14,7 @@ pub(crate) enum Base {
     Image(String),
 }
 
-/// Finds what each stage starts from.
+/// Finds the base of each stage.
 pub(crate) fn bases(dockerfile: &Dockerfile) -> Result<Vec<Base>, ImageBuildError> {
     let globals = global_args(dockerfile)?;
     let lookup = |name: &str| value_of(&globals, name).or_else(|| value_of(&platform_args(), name));
@@ -87,7 +87,7 @@ pub(crate) fn global_args(dockerfile: &Dockerfile) -> Result<Vec<(String, String
     Ok(globals)
 }
 
-/// The arguments that every build has, if an `ARG` asks for them.
+/// The arguments that every build provides to an `ARG` that declares them.
 pub(crate) fn platform_args() -> Vec<(String, String)> {
     let mut args = Vec::new();
     for side in ["TARGET", "BUILD"] {
@@ -129,7 +129,7 @@ mod tests {
     use crate::build::parse::parse;
 
     #[test]
-    fn from_is_expanded_with_global_arguments_and_knows_earlier_stages() {
+    fn from_is_expanded_with_global_arguments_and_finds_earlier_stages() {
         let dockerfile = parse(
             "ARG TAG=1\nARG IMAGE=base:$TAG\nFROM $IMAGE AS Build\nFROM build\nFROM --platform=$BUILDPLATFORM ${TAG:-x}\n",
         )

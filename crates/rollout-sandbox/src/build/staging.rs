@@ -1,7 +1,8 @@
-//! The directory on the host in which the files of a `COPY` are laid out.
+//! The directory on the host in which the files of a `COPY` are collected.
 //!
-//! Names and links in it come from the task, so that every component of a path is opened from the directory above it
-//! and no link is followed: a link that one source brought must not lead the next one out of the directory.
+//! Names and links in it come from the task, which is not trusted. So every component of a path is opened
+//! relative to its parent directory, and links are not followed: a link from one source must not lead the next
+//! one out of the directory.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr};
@@ -20,18 +21,19 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(crate) struct Staging {
     top: OwnedFd,
-    /// Modes that directories get at the end: one may be without write permission, and later sources add to it.
+    /// The modes that directories get at the end. A directory may be read-only, and later sources still add to
+    /// it.
     modes: BTreeMap<PathBuf, u32>,
 }
 
 impl Staging {
-    /// Makes the directory, which must not exist.
+    /// Creates the directory, which must not exist.
     pub(crate) fn create(path: &Path) -> io::Result<Staging> {
         mkdirat(CWD, path, Mode::RWXU)?;
         Ok(Staging { top: open_dir(CWD, path.as_os_str())?, modes: BTreeMap::new() })
     }
 
-    /// Makes a directory with the given mode, or gives that mode to one that is there. A link gives way to it.
+    /// Creates a directory with the given mode, or sets the mode of an existing one. A link is replaced.
     pub(crate) fn dir(&mut self, path: &Path, mode: u32) -> io::Result<()> {
         if path.as_os_str().is_empty() {
             return Ok(());
@@ -42,7 +44,7 @@ impl Staging {
         }
         match mkdirat(&parent, name, Mode::RWXU) {
             Ok(()) => {}
-            // Whatever else is there is refused when it is opened.
+            // Anything else at this path is rejected when it is opened.
             Err(Errno::EXIST) => drop(open_dir(parent.as_fd(), name)?),
             Err(error) => return Err(error.into()),
         }
@@ -50,22 +52,22 @@ impl Staging {
         Ok(())
     }
 
-    /// Makes a link in place of a file or link that is there.
+    /// Creates a link and replaces an existing file or link.
     pub(crate) fn link(&self, path: &Path, target: &Path) -> io::Result<()> {
         let (parent, name) = self.vacated(path)?;
         Ok(symlinkat(CString::new(target.as_os_str().as_bytes())?, &parent, name)?)
     }
 
-    /// Makes an empty file that only its owner may use, in place of a file or link that is there.
+    /// Creates an empty file that only its owner may use, and replaces an existing file or link.
     pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
         let (parent, name) = self.vacated(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&parent, name, flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Gives the directories their modes, and the staging directory the given one.
+    /// Sets the modes of the directories, and the given mode of the staging directory.
     pub(crate) fn finish(self, mode: u32) -> io::Result<()> {
-        // Children before parents, which may be without permission to enter.
+        // Children before parents, because parents may be made inaccessible.
         for (path, mode) in self.modes.iter().rev() {
             let (parent, name) = self.parent(path)?;
             fchmod(open_dir(parent.as_fd(), name)?, Mode::from_raw_mode(*mode))?;
@@ -73,7 +75,7 @@ impl Staging {
         Ok(fchmod(&self.top, Mode::from_raw_mode(mode))?)
     }
 
-    /// Opens the directory that holds a path, and removes the file or link of that name.
+    /// Opens the parent directory of a path, and removes an existing file or link of that name.
     fn vacated<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let (parent, name) = self.parent(path)?;
         match unlinkat(&parent, name, AtFlags::empty()) {
@@ -82,7 +84,7 @@ impl Staging {
         }
     }
 
-    /// Opens the directory that holds a path, which must consist of names alone.
+    /// Opens the parent directory of a path, which must consist of plain names.
     fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let mut parent = self.top.try_clone()?;
         let mut components = path.components().peekable();
@@ -93,7 +95,7 @@ impl Staging {
             }
             parent = open_dir(parent.as_fd(), name)?;
         }
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "the path does not stay in the staging directory"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "the path leaves the staging directory"))
     }
 }
 
@@ -122,7 +124,7 @@ mod tests {
         staging: Staging,
     }
 
-    /// A staging directory beside a file and a directory that must stay as they are.
+    /// A staging directory next to a file and a directory that must stay unchanged.
     fn place() -> Place {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("outside")).unwrap();

@@ -1,7 +1,7 @@
-//! Files from one sandbox to another, and to their place and owner inside.
+//! Copies files from one sandbox to another, and moves them to their place and owner inside.
 //!
-//! The programs of the environment do the work (`tar`, `cp`, `chown`): they know its users, and whatever a hostile
-//! archive does to them stays inside.
+//! The work is done by programs of the environment (`tar`, `cp`, `chown`): they know its users, and any damage
+//! by a hostile archive stays inside.
 
 use std::io;
 
@@ -15,22 +15,22 @@ use super::plan::Copy;
 use crate::process::Stdio;
 use crate::sandbox::RunningSandbox;
 
-/// Where files lie in the sandbox before they get their owner and place.
+/// The directory for files in the sandbox before they get their owner and place.
 pub(crate) const LANDING: &str = "/.rollout-copy";
 
-/// Where the names that a pattern matched are listed.
+/// The file that lists the names matched by a pattern.
 const LIST: &str = "/.rollout-list";
 const MAX_LIST: u64 = 1 << 20;
 
-/// What becomes of the files in the landing directory.
+/// Where the files in the landing directory are moved.
 pub(crate) enum Placement<'a> {
-    /// All of them go into a directory.
+    /// All of them into a directory.
     Into(&'a str),
-    /// The one file of this name becomes this path.
+    /// The file of this name to this path.
     File { name: &'a str, path: &'a str },
 }
 
-/// Gives the files in the landing directory their owner and moves them to their place.
+/// Sets the owner of the files in the landing directory and moves them to their place.
 pub(crate) async fn place(
     sandbox: &RunningSandbox,
     placement: Placement<'_>,
@@ -53,7 +53,7 @@ pub(crate) async fn place(
     sandbox.remove(LANDING).await.map_err(|error| CopyFailure::Target(error.into()))
 }
 
-/// Carries out a `COPY --from`.
+/// Runs a `COPY --from`.
 pub(crate) async fn between(
     from: &RunningSandbox,
     to: &RunningSandbox,
@@ -107,7 +107,7 @@ async fn stream(
         let (dir, name) = source.rsplit_once('/').unwrap_or(("", source));
         (if dir.is_empty() { "/" } else { dir }, name)
     };
-    // A source that is a link stands for what it leads to; links inside of a directory stay links.
+    // A source that is a link is followed; links inside a directory stay links.
     let follow = if is_dir { "" } else { "-h" };
     let mut pack = Job::script(r#"exec tar -cf - $1 $2 -C "$3" -- "$4""#, &[follow, &mode, dir, name]);
     let owners = if keep_owners { "--same-owner" } else { "--no-same-owner" };
@@ -122,7 +122,7 @@ async fn stream(
 
 /// Finds the files that a pattern names in a sandbox.
 async fn expand(sandbox: &RunningSandbox, source: &str) -> Result<Vec<String>, CopyFailure> {
-    // Without field splitting, so that a name with spaces stays one.
+    // Without field splitting, so that a name with spaces stays one word.
     let list = r#"IFS=; for file in $1; do [ ! -e "$file" ] || printf '%s\0' "$file"; done > "$2""#;
     must_succeed(sandbox, Job::script(list, &[source, LIST])).await?;
     let found = match sandbox.read_file(LIST, MAX_LIST).await {
@@ -137,18 +137,18 @@ async fn expand(sandbox: &RunningSandbox, source: &str) -> Result<Vec<String>, C
     if found.is_empty() { Err(CopyFailure::NotFound(source.to_owned())) } else { Ok(found) }
 }
 
-/// Tells whether a path in a sandbox is a directory, or leads to one.
+/// Returns whether a path in a sandbox is a directory, or a link to one.
 pub(crate) async fn is_dir(sandbox: &RunningSandbox, path: &str) -> Result<bool, CopyFailure> {
     succeeds(sandbox, Job::script(r#"[ -d "$1" ]"#, &[path])).await
 }
 
-/// Runs a job whose failure is an answer.
+/// Runs a job and returns whether it succeeded.
 pub(crate) async fn succeeds(sandbox: &RunningSandbox, job: Job) -> Result<bool, CopyFailure> {
     let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
     Ok(ended.success())
 }
 
-/// Runs a job whose failure is an error.
+/// Runs a job; its failure is an error.
 pub(crate) async fn must_succeed(sandbox: &RunningSandbox, job: Job) -> Result<(), CopyFailure> {
     let ended = job.run(sandbox, None).await.map_err(|error| CopyFailure::Target(error.into()))?;
     if ended.success() { Ok(()) } else { Err(CopyFailure::Inside(ended.tail.text())) }

@@ -1,4 +1,4 @@
-//! Starting a command: the shepherd that keeps its descendants together, and the command's own process.
+//! Starts a command: the shepherd, which adopts the command's descendants, and the command's own process.
 
 use std::{
     convert::Infallible,
@@ -33,7 +33,7 @@ use crate::{
     wire::{self, ExecAnswer, ExecFailure, ExecRequest},
 };
 
-/// What a shepherd needs.
+/// The inputs of a shepherd.
 pub(super) struct Shepherd<'a> {
     pub(super) request: ExecRequest,
     pub(super) root: bool,
@@ -44,11 +44,11 @@ pub(super) struct Shepherd<'a> {
     pub(super) answer: BorrowedFd<'a>,
 }
 
-/// Runs as the shepherd: starts the command, tells its end, and stays while it has descendants.
+/// Runs as the shepherd: starts the command, reports its end, and stays while it has descendants.
 pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     let failed = |failure: ExecFailure| -> ! {
         tell(&shepherd, &ExecAnswer::Failed(failure));
-        shepherd.progress.told();
+        shepherd.progress.record_report();
         sys::exit_now(0)
     };
     let setup = |step: &str, error: io::Error| ExecFailure::Setup {
@@ -61,19 +61,20 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     keep_for_command.extend(shepherd.stdio.iter().map(AsRawFd::as_raw_fd));
     sys::close_all_except(&keep_for_command);
     if let Err(error) = set_child_subreaper(Some(rustix::process::getpid())) {
-        failed(setup("becoming a reaper", error.into()));
+        failed(setup("becoming a subreaper", error.into()));
     }
     let (errors, command_errors) = match pipe_with(PipeFlags::CLOEXEC) {
         Ok(pipe) => pipe,
-        Err(error) => failed(setup("making a pipe", error.into())),
+        Err(error) => failed(setup("creating a pipe", error.into())),
     };
     let main = match sys::fork() {
         Ok(Fork::Parent(pid)) => pid,
         Ok(Fork::Child) => {
-            // Noted by the command itself: it could kill its shepherd before that runs again.
+            // Recorded by the command itself, because it could kill its shepherd before the shepherd runs
+            // again.
             shepherd.progress.started(rustix::process::getpid().as_raw_pid());
             let failure = become_command(&shepherd, command_errors.as_raw_fd());
-            // The shepherd reads the reason; without it, the closed pipe would look like a start.
+            // The shepherd reads the reason; without it, the closed pipe would look like a successful start.
             let _ = wire::answer(File::from(command_errors), &failure);
             sys::exit_now(127)
         }
@@ -87,26 +88,27 @@ pub(super) fn shepherd(shepherd: Shepherd<'_>) -> ! {
     if errors.read(&mut first).unwrap_or(0) == 1 {
         let failure = wire::read_answer((&first[..]).chain(errors));
         let failure = failure.unwrap_or_else(|error| setup("starting the command", error));
-        // The child has nothing left to do but exit.
+        // The child only has to exit.
         let _ = sys::reap(main, true);
         failed(failure);
     }
     drop(errors);
     tell(&shepherd, &ExecAnswer::Started);
-    // Told before it is reaped: were the shepherd killed in between, the supervisor could still reap it.
+    // Reported before it is reaped: if the shepherd is killed in between, the supervisor can still reap it.
     while let Ok((pid, status)) = sys::wait_for_any() {
         if pid == main {
             let oom_killed = shepherd.membership.oom_kills() > shepherd.oom_kills_before;
             tell(&shepherd, &ExecAnswer::Exited { status, oom_killed });
-            shepherd.progress.told();
+            shepherd.progress.record_report();
         }
-        // It has ended, so this cannot wait.
+        // It has ended, so this does not block.
         let _ = sys::reap(pid, true);
     }
     sys::exit_now(0)
 }
 
-/// Waits until a new command has said why it failed, or become its program, and lets nobody stop it before.
+/// Waits until a new command has reported a failure or executed its program, and continues it if it is stopped
+/// meanwhile.
 ///
 /// Afterwards it may be stopped like any other process.
 fn keep_running_until_ready(main: i32, errors: &OwnedFd) {
@@ -119,7 +121,7 @@ fn keep_running_until_ready(main: i32, errors: &OwnedFd) {
 
 fn tell(shepherd: &Shepherd<'_>, answer: &ExecAnswer) {
     let Ok(frame) = wire::encode(answer) else { return };
-    // The frame is far shorter than a pipe's atomic write; nobody may be reading any more.
+    // The frame is far shorter than a pipe's atomic write. The reader may be gone.
     let _ = rustix::io::retry_on_intr(|| rustix::io::write(shepherd.answer, &frame));
 }
 
@@ -142,19 +144,20 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
     for (target, fd) in (0..).zip(&shepherd.stdio) {
         sys::dup_onto(fd, target).map_err(step("passing the standard streams"))?;
     }
-    setsid().map_err(|error| step("making a session")(error.into()))?;
+    setsid().map_err(|error| step("creating a session")(error.into()))?;
     if request.tty {
-        ioctl_tiocsctty(&shepherd.stdio[0]).map_err(|error| step("taking the terminal")(error.into()))?;
+        ioctl_tiocsctty(&shepherd.stdio[0])
+            .map_err(|error| step("setting the controlling terminal")(error.into()))?;
     }
     shepherd.membership.join().map_err(step("joining the cgroup"))?;
-    // From here on nothing is open that the command could misuse, so in a user namespace, where the
-    // process's own settings belong to nobody otherwise, it may become readable to its like.
+    // From here on no descriptor is open that the command could misuse, so the process may become dumpable. In
+    // a user namespace its files in /proc would otherwise belong to an unmapped user.
     sys::close_all_except(&[errors]);
     if !shepherd.root {
         set_dumpable_behavior(DumpableBehavior::Dumpable)
-            .map_err(|error| step("opening the process's settings")(error.into()))?;
+            .map_err(|error| step("making /proc/self accessible")(error.into()))?;
     }
-    // When memory runs out the commands go before the host's own processes.
+    // When memory runs out, commands are killed before the host's own processes.
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(step("setting the OOM score"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(|error| step("limiting core files")(error.into()))?;
@@ -176,18 +179,18 @@ fn try_become_command(shepherd: &Shepherd<'_>, errors: RawFd) -> Result<Infallib
     Err(ExecFailure::Program { errno })
 }
 
-/// Makes the calling process, which is the super-user's, this user's for good.
+/// Changes the calling process from root to this user, permanently.
 fn assume(identity: &Identity) -> io::Result<()> {
     set_thread_groups(&identity.groups)?;
     set_thread_res_gid(identity.gid, identity.gid, identity.gid)?;
     Ok(set_thread_res_uid(identity.uid, identity.uid, identity.uid)?)
 }
 
-/// Lets a command of another user reopen its own streams by way of /dev/stdout.
+/// Lets a command of another user reopen its own streams through /dev/stdout.
 fn give_pipes(identity: &Identity) {
     for fd in [stdin(), stdout(), stderr()] {
         if fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
-            // A refusal costs only the reopening.
+            // If this fails, only the reopening fails.
             let _ = fchown(fd, Some(identity.uid), None);
         }
     }
@@ -201,7 +204,7 @@ fn environment(given: &[(String, String)], identity: &Identity) -> Vec<(String, 
     environment
 }
 
-/// Executes a program, looking it up along PATH; returns the reason why that failed.
+/// Executes a program, which is looked up in PATH; returns the error number if that fails.
 fn execute(argv: &[String], environment: &[(String, String)]) -> i32 {
     let Some(program) = argv.first().filter(|program| !program.is_empty()) else { return libc::ENOENT };
     let arguments: Result<Vec<CString>, _> =

@@ -1,4 +1,4 @@
-//! The helper process: the zygote, the supervisors it becomes, and what they do inside a sandbox.
+//! The helper process: the zygote, the supervisors that it forks, and their work inside a sandbox.
 
 mod exec;
 mod files;
@@ -13,8 +13,8 @@ pub const HELPER_ARG: &str = "__sandbox";
 
 /// Runs the helper process; never returns.
 ///
-/// An executable that serves as [`EngineOptions::helper`](crate::EngineOptions) calls this first thing,
-/// before it starts any thread, when its first argument is [`HELPER_ARG`].
+/// An executable used as [`EngineOptions::helper`](crate::EngineOptions) must call this before it starts any
+/// thread, when its first argument is [`HELPER_ARG`].
 pub fn helper_main() -> ! {
     match zygote::run() {
         Ok(()) => crate::sys::exit_now(0),

@@ -27,22 +27,22 @@ use crate::{
     wire::{Create, PartMount, SetupFailure},
 };
 
-/// Devices of the host that every sandbox has, with their numbers.
+/// Devices of the host that every sandbox gets, with their numbers.
 const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 
-/// Files of /proc that tell about, or act on, the whole machine.
+/// Files of /proc that expose or control the whole machine.
 const MASKED_FILES: [&str; 7] =
     ["kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "sysrq-trigger"];
 const MASKED_DIRS: [&str; 2] = ["acpi", "scsi"];
 const READ_ONLY: [&str; 4] = ["bus", "fs", "irq", "sys"];
 
-/// The longest option string that the old mount call takes, with room for its terminator.
+/// The longest option string of the old mount call, with room for its terminator.
 const MAX_OPTIONS: usize = 4000;
 
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// Whether an overlay can have its upper directory on the disk; if not, whether it can on a tmpfs.
+/// Returns whether an overlay can have its upper directory on the disk; if not, checks that a tmpfs works.
 pub(super) fn probe_overlay(run_dir: &Path, mount_point: &Path, root: bool) -> Result<bool, SetupFailure> {
     let probe = run_dir.join("probe");
     let attempt = |base: &Path| {
@@ -50,23 +50,23 @@ pub(super) fn probe_overlay(run_dir: &Path, mount_point: &Path, root: bool) -> R
         backing_dirs(base, "root")?;
         let part = PartMount { name: "root".into(), target: String::new(), lower: vec![base.join("lower")] };
         overlay(&part, base, mount_point, root)?;
-        // A whiteout is what some file systems refuse only when it is needed.
+        // Some file systems reject whiteouts, and only when the first one is created.
         let marker = mount_point.join("marker");
         let made = fs::write(&marker, "").and_then(|()| fs::remove_file(&marker));
         unmount(mount_point, UnmountFlags::DETACH)?;
         made
     };
     let on_disk = attempt(&probe);
-    // What cannot be removed here goes with the whole run directory.
+    // Leftovers are removed with the whole run directory.
     let _ = rollout_guest::remove::remove_tree(&probe);
     if on_disk.is_ok() {
         return Ok(true);
     }
-    fs::create_dir_all(&probe).map_err(|error| SetupFailure::new("making a probe directory", error))?;
+    fs::create_dir_all(&probe).map_err(|error| SetupFailure::new("creating a probe directory", error))?;
     mount("tmpfs", &probe, "tmpfs", PLAIN, None)
         .map_err(|error| SetupFailure::new("mounting a tmpfs", error))?;
     let on_tmpfs = attempt(&probe);
-    // The mount goes with the zygote's namespace at the latest.
+    // The mount disappears with the zygote's namespace at the latest.
     let _ = unmount(&probe, UnmountFlags::DETACH);
     match on_tmpfs {
         Ok(()) => Ok(false),
@@ -79,17 +79,17 @@ pub(super) fn can_execute_from(dir: &Path) -> bool {
     statvfs(dir).is_ok_and(|system| !system.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// What the directories of a sandbox are made of.
+/// The inputs for mounting a root.
 pub(super) struct RootSetup<'a> {
     pub(super) create: &'a Create,
     pub(super) mount_point: &'a Path,
     pub(super) root: bool,
-    /// Whether the private directories lie beside the upper directory; if not, they are in memory.
+    /// Whether the private directories are next to the upper directory; if not, they are in memory.
     pub(super) private_on_disk: bool,
 }
 
-/// Mounts the whole root of a sandbox and makes it the process's root; returns its private directories, which are
-/// mounted nowhere yet.
+/// Mounts the whole root of a sandbox and makes it the root of the process. Returns the private directories,
+/// which are not mounted yet.
 pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, SetupFailure> {
     let RootSetup { create, mount_point, root, private_on_disk } = *setup;
     let needs_memory = !create.upper_on_disk || (!create.private_dirs.is_empty() && !private_on_disk);
@@ -102,7 +102,7 @@ pub(super) fn enter_root(setup: &RootSetup<'_>) -> Result<Vec<PrivateDir>, Setup
     }
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let private = open_private(&create.private_dirs, base(private_on_disk))
-        .map_err(step("making the private directories"))?;
+        .map_err(step("creating the private directories"))?;
     chdir(mount_point).map_err(|error| SetupFailure::new("entering the root", error))?;
     dev(root).map_err(step("mounting /dev"))?;
     proc().map_err(step("mounting /proc"))?;
@@ -121,7 +121,7 @@ pub(super) struct PrivateDir {
     path: PathBuf,
 }
 
-/// Makes the private directories, without a place in the root yet.
+/// Creates the private directories without mounting them.
 fn open_private(paths: &[String], base: &Path) -> io::Result<Vec<PrivateDir>> {
     let make = |dir: &Path, mode| fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
     let top = base.join("private");
@@ -138,8 +138,8 @@ fn open_private(paths: &[String], base: &Path) -> io::Result<Vec<PrivateDir>> {
     paths.iter().enumerate().map(open).collect()
 }
 
-/// Makes real directories of where the private ones will be mounted, in the place of whatever an image has there: a
-/// link could be led elsewhere later.
+/// Creates real directories as mount points of the private directories and replaces whatever the image has
+/// there: a link could be redirected later.
 pub(super) fn make_mount_points(private: &[PrivateDir]) -> io::Result<()> {
     for dir in private.iter().flat_map(PrivateDir::with_parents) {
         let make = || fs::DirBuilder::new().mode(0o755).create(&dir);
@@ -157,7 +157,7 @@ pub(super) fn make_mount_points(private: &[PrivateDir]) -> io::Result<()> {
 }
 
 impl PrivateDir {
-    /// The directories on the way to it from the root, and itself.
+    /// Its ancestors from the root, and itself.
     fn with_parents(&self) -> Vec<PathBuf> {
         let mut path = PathBuf::from("/");
         let names = self.path.components().filter(|name| matches!(name, Component::Normal(_)));
@@ -170,7 +170,7 @@ impl PrivateDir {
     }
 }
 
-/// Puts the private directories into the root of the calling process's mount namespace.
+/// Mounts the private directories in the mount namespace of the calling process.
 pub(super) fn mount_private(private: Vec<PrivateDir>) -> io::Result<()> {
     for PrivateDir { mount, path } in private {
         move_mount(&mount, "", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -178,18 +178,18 @@ pub(super) fn mount_private(private: Vec<PrivateDir>) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a nested supervisor, whose mount namespace is a copy, a view of its own.
+/// Sets up the mounts of a nested supervisor, whose mount namespace is a copy.
 pub(super) fn enter_nested(private: &[PrivateDir]) -> io::Result<()> {
-    // Whoever removes a directory takes along what others have mounted there, and whoever renames one leads their path
-    // elsewhere. The kernel refuses both only for mount points of one's own.
+    // Removing a directory also removes what other namespaces have mounted there, and renaming it moves their
+    // mounts. The kernel prevents both only for mount points of the own namespace.
     let mut held = BTreeSet::new();
     for dir in private.iter().flat_map(PrivateDir::with_parents) {
         if held.insert(dir.clone()) {
             mount_bind(&dir, &dir)?;
         }
     }
-    // A /proc of its own processes, with the covers of the other. /dev/shm is an empty directory to prepare it at. The
-    // other stays below: to take it away first would mean to wait until every processor has noticed.
+    // A /proc that shows only the nested processes, with the same masks. It is prepared at /dev/shm, an empty
+    // directory. The old /proc stays mounted below, because unmounting it first would wait for every processor.
     let fresh = "/dev/shm";
     mount("proc", fresh, "proc", PLAIN | MountFlags::NOEXEC, None)?;
     for name in READ_ONLY.iter().chain(&MASKED_FILES).chain(&MASKED_DIRS) {
@@ -198,17 +198,18 @@ pub(super) fn enter_nested(private: &[PrivateDir]) -> io::Result<()> {
     Ok(mount_move(fresh, "/proc")?)
 }
 
-/// Makes the upper and work directories of an overlay part, private to the engine's user but for the
-/// upper directory itself: its mode is that of the root or of /usr inside.
+/// Creates the upper and work directories of an overlay part. They are private to the engine's user, except for
+/// the upper directory: its mode is the mode of the root or of /usr inside.
 pub(super) fn backing_dirs(base: &Path, part: &str) -> io::Result<()> {
     let private = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     private(&base.join("upper"))?;
     private(&base.join("work").join(part))?;
-    // A reopened sandbox has it already.
+    // It exists already in a reopened sandbox.
     fs::DirBuilder::new().recursive(true).mode(0o755).create(base.join("upper").join(part))
 }
 
-/// Puts what cannot be on the disk on a tmpfs that only this sandbox's mount namespace holds.
+/// Creates the directories on a tmpfs in the sandbox's mount namespace, for file systems that cannot hold an
+/// overlay.
 fn tmpfs_backing(create: &Create, mount_point: &Path) -> Result<PathBuf, SetupFailure> {
     let scratch = mount_point.with_file_name("scratch");
     let made = fs::create_dir_all(&scratch).and_then(|()| {
@@ -247,7 +248,7 @@ fn overlay(part: &PartMount, base: &Path, target: &Path, root: bool) -> io::Resu
     Ok(mount("overlay", target, "overlay", PLAIN, options.as_c_str())?)
 }
 
-/// Mounts an overlay of more layers than the old mount call's one page of options can name.
+/// Mounts an overlay of more layers than fit into the option page of the old mount call.
 fn many_layers(part: &PartMount, upper: &Path, work: &Path, target: &Path, root: bool) -> io::Result<()> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for lower in &part.lower {
@@ -265,7 +266,7 @@ fn many_layers(part: &PartMount, upper: &Path, work: &Path, target: &Path, root:
     Ok(move_mount(&mounted, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Writes a path so that overlayfs does not take its commas (and in a list its colons) for separators.
+/// Escapes a path so that overlayfs does not read its commas (and in a list its colons) as separators.
 fn escape(path: &Path, in_list: bool, options: &mut Vec<u8>) {
     for byte in path.as_os_str().as_bytes() {
         if matches!(byte, b'\\' | b',') || (in_list && *byte == b':') {
@@ -282,7 +283,7 @@ fn missing_is_fine(result: rustix::io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Mounts /proc; needs /dev, where the file that covers others is made.
+/// Mounts /proc. Needs /dev, where the masking file is created.
 fn proc() -> io::Result<()> {
     mount("proc", "proc", "proc", PLAIN | MountFlags::NOEXEC, None)?;
     for name in READ_ONLY {
@@ -291,11 +292,11 @@ fn proc() -> io::Result<()> {
             .and_then(|()| remount_read_only(&path, PLAIN | MountFlags::NOEXEC));
         missing_is_fine(bound)?;
     }
-    // An empty file of the sandbox's own, without a name once it covers them all.
+    // An empty file that belongs to the sandbox and is unlinked once it masks all files.
     let mask = "dev/mask";
     fs::write(mask, "")?;
     rustix::fs::chmod(mask, Mode::from_raw_mode(0o444))?;
-    // The first is made read-only: what is bound from it is so, too.
+    // The first bind mount is made read-only, and so are those made from it.
     let mut cover: Option<String> = None;
     for name in MASKED_FILES {
         let path = format!("proc/{name}");
@@ -334,8 +335,8 @@ fn dev(root: bool) -> io::Result<()> {
         } else {
             fs::write(&path, "")?;
             mount_bind(format!("/dev/{name}"), &path)?;
-            // A device works as before, but its mode cannot be changed; in a user namespace the host's root
-            // owns it anyway, so a refusal costs nothing there.
+            // The device works as before, but its mode cannot be changed. In a user namespace it belongs to the
+            // host's root, so a failure is harmless.
             let _ = remount_read_only(&path, MountFlags::NOSUID | MountFlags::NOEXEC);
         }
     }
@@ -364,7 +365,8 @@ fn dev(root: bool) -> io::Result<()> {
 fn sysfs() -> io::Result<()> {
     let flags = PLAIN | MountFlags::NOEXEC | MountFlags::RDONLY;
     match mount("sysfs", "sys", "sysfs", flags, None) {
-        // A user namespace may only show a sysfs whose network namespace it owns; without, /sys stays empty.
+        // A user namespace may only mount a sysfs of a network namespace that it owns; otherwise /sys stays
+        // empty.
         Err(Errno::PERM) => return Ok(()),
         other => missing_is_fine(other)?,
     }

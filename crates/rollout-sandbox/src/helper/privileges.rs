@@ -1,4 +1,4 @@
-//! What a sandbox's processes may do: a container's capabilities, and no way to gain more.
+//! The privileges of a sandbox's processes: the capabilities of a container, and no way to gain more.
 
 use rustix::{
     io,
@@ -9,7 +9,7 @@ use rustix::{
     },
 };
 
-/// The capabilities containers usually have, without making device nodes.
+/// The usual capabilities of containers, without creating device nodes.
 const CONTAINER: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FSETID)
@@ -24,10 +24,10 @@ const CONTAINER: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// Sees to it that the calling process, and so everything it will start, can gain no more than a container's
-/// privileges, and can be looked into by nobody inside. It keeps those that it has for the rest of the setup.
+/// Limits the calling process, and everything it will start, to the privileges of a container, and prevents
+/// processes inside from reading its memory. It keeps its current privileges for the rest of the setup.
 ///
-/// On the host's network raw sockets would read the host's traffic, so there they are not allowed.
+/// On the host's network, raw sockets could read the host's traffic, so they are not allowed there.
 pub(super) fn limit(own_network: bool) -> io::Result<()> {
     let keep = kept(own_network);
     for number in 0..64 {
@@ -36,14 +36,14 @@ pub(super) fn limit(own_network: bool) -> io::Result<()> {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
-            // The kernel knows no capability of this number, nor any higher one.
+            // The kernel has no capability of this number or a higher one.
             Err(io::Errno::INVAL) => break,
             other => other?,
         }
     }
     clear_ambient_capability_set()?;
     set_no_new_privs(true)?;
-    // Nothing inside may look into the supervisor: not its memory, not its descriptors.
+    // Processes inside must not read the supervisor's memory or descriptors.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 

@@ -1,7 +1,8 @@
-//! The system call filters: everything is allowed but what reaches past the sandbox.
+//! The system call filters: everything is allowed except calls that reach beyond the sandbox.
 //!
-//! There are two, because a filter costs as much to install as it is long: one that the zygote installs once and all
-//! sandboxes inherit, and a short one of what only the setup of a sandbox may do.
+//! There are two filters, because the cost of installing one grows with its length: a long one that the zygote
+//! installs once and all sandboxes inherit, and a short one that blocks calls needed only for the setup of a
+//! sandbox.
 
 use std::{collections::BTreeMap, io};
 
@@ -10,7 +11,7 @@ use seccompiler::{
     apply_filter, sock_filter,
 };
 
-/// Calls that are refused once a sandbox is set up, whatever their arguments.
+/// Calls that are rejected once a sandbox is set up, whatever their arguments.
 const REFUSED_INSIDE: &[i64] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
@@ -25,7 +26,7 @@ const REFUSED_INSIDE: &[i64] = &[
     libc::SYS_umount2,
 ];
 
-/// Calls that nobody needs, not even to set a sandbox up.
+/// Calls that are never needed, not even to set up a sandbox.
 const REFUSED: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -64,7 +65,7 @@ const REFUSED_HERE: &[i64] = &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_useli
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
-/// Every flag of clone that makes a namespace.
+/// Every clone flag that creates a namespace.
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -73,17 +74,17 @@ const NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The bit that marks a call by its number of the x32 ABI.
+/// The bit that marks a call number of the x32 ABI.
 const X32: u32 = 0x4000_0000;
 
-// The few instructions of the classic BPF that the start of the filter needs.
+// The classic BPF instructions that the start of the filter uses.
 const LOAD_ABSOLUTE: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_GREATER_OR_EQUAL: u16 = 0x35;
 const RETURN: u16 = 0x06;
 const RETURN_ERRNO: u32 = 0x0005_0000;
 
-/// Where the lower half of a call's first argument lies in what a filter sees.
+/// The offset of the lower half of a call's first argument in the filter's input.
 const FIRST_ARGUMENT: u32 = 16;
 
 /// A compiled filter.
@@ -94,7 +95,7 @@ impl Filter {
     pub(super) fn for_all() -> io::Result<Filter> {
         let calls = REFUSED.iter().chain(REFUSED_HERE);
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> = calls.map(|call| (*call, Vec::new())).collect();
-        // Typing into the terminal that started the sandbox.
+        // Inserting input into the terminal that started the sandbox.
         let mut terminal = Vec::new();
         for request in [libc::TIOCSTI, libc::TIOCLINUX] {
             terminal.push(argument(1, SeccompCmpOp::Eq, request)?);
@@ -109,7 +110,7 @@ impl Filter {
     pub(super) fn for_inside() -> io::Result<Filter> {
         let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
             REFUSED_INSIDE.iter().map(|call| (*call, Vec::new())).collect();
-        // Each namespace flag by itself: a rule that tests them together would need all to be set.
+        // One rule per namespace flag: a rule that tests them together would match only if all are set.
         let mut namespaces = Vec::new();
         for bit in 0..32 {
             let flag = 1 << bit;
@@ -127,18 +128,20 @@ impl Filter {
     }
 }
 
-/// What has another answer than "not permitted", or is a range: one program is half the cost of two.
+/// Rules with an error other than "not permitted", or on a range of numbers. One program costs half as much as
+/// two.
 fn start() -> BpfProgram {
     let instruction = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let refuse = |errno: i32| instruction(RETURN, 0, 0, RETURN_ERRNO | errno.unsigned_abs());
     let number = |call: i64| u32::try_from(call).expect("call numbers are small");
     vec![
-        // The call's number is the first field of what a filter sees.
+        // The call number is the first field of the filter's input.
         instruction(LOAD_ABSOLUTE, 0, 0, 0),
-        // Nothing uses the x32 ABI, whose numbers would get around every rule.
+        // The x32 ABI is unused, and its numbers would bypass every rule.
         instruction(JUMP_IF_GREATER_OR_EQUAL, 0, 1, X32),
         refuse(libc::EPERM),
-        // The arguments of clone3 lie in memory that a filter cannot read; with ENOSYS the C library uses clone.
+        // The arguments of clone3 are in memory that a filter cannot read; after ENOSYS the C library uses
+        // clone.
         instruction(JUMP_IF_EQUAL, 0, 1, number(libc::SYS_clone3)),
         refuse(libc::ENOSYS),
         // Sockets to the machine's hypervisor belong to no network namespace.

@@ -1,11 +1,11 @@
-//! A sandbox's first process: sets the sandbox up, starts commands, reaps, kills.
+//! A sandbox's first process: sets up the sandbox, starts commands, reaps, kills.
 //!
-//! It ends when its control socket does, however the engine died, and the kernel then ends everything
-//! else inside.
+//! It ends when its control socket closes, however the engine died, and the kernel then kills everything else
+//! inside.
 //!
-//! Where there are private directories, there are two: a second one in PID and mount namespaces nested in those of the
-//! first. Its commands see neither the private directories nor the processes of the first; those of the first see all.
-//! The end of either is the end of both.
+//! A sandbox with private directories has two supervisors: the second runs in PID and mount namespaces nested
+//! in those of the first. Commands of the nested supervisor see neither the private directories nor the
+//! processes of the first; commands of the first see everything. When one supervisor ends, both end.
 
 use std::{
     fs::File,
@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// What the zygote hands to a new supervisor.
+/// The inputs that the zygote passes to a new supervisor.
 pub(super) struct Setup<'a> {
     pub(super) create: &'a Create,
     pub(super) root: bool,
@@ -47,13 +47,13 @@ pub(super) struct Setup<'a> {
     pub(super) membership: Membership,
     pub(super) lifetime: BorrowedFd<'a>,
     pub(super) control: BorrowedFd<'a>,
-    /// The control socket of the nested supervisor, where there is to be one.
+    /// The control socket of the nested supervisor, if there is one.
     pub(super) nested: Option<OwnedFd>,
     pub(super) lock: BorrowedFd<'a>,
 }
 
-/// Becomes the supervisor of a new sandbox, and where there are private directories also the nested one: each in a
-/// process of its own, the same from then on.
+/// Becomes the supervisor of a new sandbox, and with private directories also the nested one, in a separate
+/// process.
 pub(super) fn run(mut setup: Setup<'_>) -> ! {
     let mut keep = vec![setup.lifetime.as_raw_fd(), setup.control.as_raw_fd(), setup.lock.as_raw_fd()];
     keep.extend(setup.nested.as_ref().map(AsRawFd::as_raw_fd));
@@ -61,14 +61,14 @@ pub(super) fn run(mut setup: Setup<'_>) -> ! {
     sys::close_all_except(&keep);
     let prepared = prepare(&mut setup);
     let (answer, prepared) = match prepared {
-        // The nested one answers for both: what the other still has to do has no reason to fail, and if it does, the
-        // sandbox ends.
+        // The nested supervisor answers for both: the remaining work of the outer one is not expected to fail,
+        // and if it does, the sandbox ends.
         Ok(Prepared { nested: Nested::Outside(_), .. }) => (None, prepared.ok()),
         Ok(prepared) => (Some(CreateAnswer::Ready), Some(prepared)),
         Err(failure) => (Some(CreateAnswer::Failed(failure)), None),
     };
-    let told = answer.is_none_or(|answer| wire::answer(FdWriter(setup.lifetime), &answer).is_ok());
-    let Some(Prepared { signals, null, nested }) = prepared.filter(|_| told) else { sys::exit_now(1) };
+    let answered = answer.is_none_or(|answer| wire::answer(FdWriter(setup.lifetime), &answer).is_ok());
+    let Some(Prepared { signals, null, nested }) = prepared.filter(|_| answered) else { sys::exit_now(1) };
     let (control, nested_pid) = match &nested {
         Nested::None => (setup.control, None),
         Nested::Outside(pid) => (setup.control, Some(*pid)),
@@ -85,27 +85,27 @@ pub(super) fn run(mut setup: Setup<'_>) -> ! {
         lost: Vec::new(),
         workers: Vec::new(),
     };
-    // An error here means that the engine is gone or has lost its mind: either way the sandbox ends.
+    // An error means that the engine is gone or sends invalid requests: either way the sandbox ends.
     let code = i32::from(supervisor.serve().is_err());
     sys::exit_now(code)
 }
 
 /// A supervisor that is ready to serve.
 struct Prepared {
-    /// Tells of its children.
+    /// Becomes readable when a child ends or stops.
     signals: OwnedFd,
     /// The sandbox's own /dev/null.
     null: OwnedFd,
     nested: Nested,
 }
 
-/// Which of a sandbox's supervisors it is.
+/// The role of a supervisor.
 enum Nested {
-    /// The only one.
+    /// The only supervisor.
     None,
-    /// That of the whole sandbox, with the pid of the nested one.
+    /// The supervisor of the whole sandbox, with the pid of the nested one.
     Outside(i32),
-    /// The nested one, with its control socket.
+    /// The nested supervisor, with its control socket.
     Inside(OwnedFd),
 }
 
@@ -113,25 +113,26 @@ enum Nested {
 fn prepare(setup: &mut Setup<'_>) -> Result<Prepared, SetupFailure> {
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
     let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
-    sys::dup_onto(&null, 2).map_err(step("closing the standard error"))?;
+    sys::dup_onto(&null, 2).map_err(step("closing stderr"))?;
     drop(null);
     let signals = sys::child_signals().map_err(step("watching for children"))?;
-    // A session of its own keeps the terminal's signals away.
-    rustix::process::setsid().map_err(|error| SetupFailure::new("making a session", error))?;
+    // A separate session keeps the terminal's signals away.
+    rustix::process::setsid().map_err(|error| SetupFailure::new("creating a session", error))?;
     let private = mounts::enter_root(&mounts::RootSetup {
         create: setup.create,
         mount_point: setup.mount_point,
         root: setup.root,
         private_on_disk: setup.private_on_disk,
     })?;
-    // Opened before any command can put something else in its place.
+    // Opened before any command can replace it.
     let null = File::open("/dev/null").map_err(step("opening the sandbox's /dev/null"))?.into();
     rustix::system::sethostname(setup.create.hostname.as_bytes())
         .map_err(|error| SetupFailure::new("setting the host name", error))?;
     if setup.create.own_network {
         sys::loopback_up().map_err(step("starting the loopback interface"))?;
     }
-    // What both supervisors inherit comes before they part: the commands of both may meet at abstract sockets.
+    // Steps that both supervisors inherit come before the fork: the commands of both may share abstract
+    // sockets.
     let own_network = setup.create.own_network;
     privileges::limit(own_network).map_err(|error| SetupFailure::new("limiting privileges", error))?;
     if setup.hide_abstract_sockets {
@@ -143,7 +144,7 @@ fn prepare(setup: &mut Setup<'_>) -> Result<Prepared, SetupFailure> {
     Ok(prepared)
 }
 
-/// Starts the nested supervisor, if there is to be one; returns in both.
+/// Starts the nested supervisor, if there is one; returns in both processes.
 fn nest(
     setup: &mut Setup<'_>,
     private: Vec<PrivateDir>,
@@ -151,20 +152,20 @@ fn nest(
 ) -> Result<Prepared, SetupFailure> {
     let Some(control) = setup.nested.take() else { return Ok(prepared) };
     let step = |name: &'static str| move |error: io::Error| SetupFailure::new(name, error);
-    mounts::make_mount_points(&private).map_err(step("making the directories for private ones"))?;
+    mounts::make_mount_points(&private).map_err(step("creating mount points for private directories"))?;
     let forked = sys::fork_into(libc::CLONE_NEWNS | libc::CLONE_NEWPID);
-    let nested = match forked.map_err(step("making the nested namespaces"))? {
+    let nested = match forked.map_err(step("creating the nested namespaces"))? {
         Fork::Parent(pid) => {
             mounts::mount_private(private).map_err(step("mounting the private directories"))?;
             Nested::Outside(pid)
         }
         Fork::Child => {
-            mounts::enter_nested(&private).map_err(step("making the nested view"))?;
+            mounts::enter_nested(&private).map_err(step("creating the nested mounts"))?;
             let mut keep = vec![setup.lifetime.as_raw_fd(), control.as_raw_fd()];
             keep.extend([prepared.signals.as_raw_fd(), prepared.null.as_raw_fd()]);
             keep.extend(setup.membership.raw_fds());
             sys::close_all_except(&keep);
-            // Closed already.
+            // The descriptors are closed already.
             std::mem::forget(private);
             Nested::Inside(control)
         }
@@ -185,16 +186,16 @@ impl io::Write for FdWriter<'_> {
     }
 }
 
-/// How many survivors are told with their whole command line: more would not fit into an answer.
+/// The number of survivors reported with their whole command line; more would not fit into an answer.
 const MAX_COMMAND_LINES: usize = 256;
 
-/// How long a tree of processes is looked at again and again before everything is killed instead.
+/// How long a process tree is killed repeatedly before everything is killed instead.
 const TREE_TIME: Duration = Duration::from_secs(2);
 
-/// How long a shepherd without children gets to end before the next look.
+/// How long a shepherd without children gets to end before the next check.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// A command that runs, or whose descendants do.
+/// A command that runs, or whose descendants run.
 struct Running {
     id: u64,
     shepherd: Kept,
@@ -206,16 +207,17 @@ struct Running {
 struct Supervisor<'a> {
     control: BorrowedFd<'a>,
     signals: OwnedFd,
-    /// The sandbox's own: a command's root may change the mode of what it is given.
+    /// The supervisor's own descriptor: a command that runs as root may change the mode of one that it
+    /// receives.
     null: OwnedFd,
     root: bool,
     membership: Membership,
-    /// The nested supervisor, without which the sandbox is not what it was made to be.
+    /// The pid of the nested supervisor. The sandbox ends with it.
     nested: Option<i32>,
     commands: Vec<Running>,
-    /// Commands whose shepherd was killed from inside, so that nobody knows what they left.
+    /// Commands whose shepherd was killed from inside, so their remaining processes are unknown.
     lost: Vec<u64>,
-    /// Processes that work on files; not the sandbox's own.
+    /// Processes that run file operations; not part of the sandbox.
     workers: Vec<Kept>,
 }
 
@@ -240,7 +242,7 @@ impl Supervisor<'_> {
                     continue;
                 }
                 let answer = fds.remove(0);
-                // The engine may have stopped waiting for the answer; the sandbox goes on.
+                // The engine may have stopped waiting for the answer; the sandbox continues.
                 let _ = self.handle(request, answer, fds);
             }
         }
@@ -328,15 +330,15 @@ impl Supervisor<'_> {
             None => !self.lost.contains(&id),
         };
         if !gone {
-            // Without its shepherd, or too fast for it, the tree cannot be told from the rest.
+            // Without its shepherd, or if it forks too fast, the tree cannot be separated from other processes.
             self.kill_all();
         }
     }
 
-    /// Kills what is below a shepherd until the shepherd ends by itself; `false` when the tree outran this.
+    /// Kills the descendants of a shepherd until the shepherd ends; `false` if the tree forks too fast.
     ///
-    /// Only the shepherd's own end shows that nothing is left: it has a child as long as anything below it lives, while
-    /// a process that keeps starting another and ending can be missed by every look at /proc.
+    /// Only the end of the shepherd proves that nothing is left: it has a child as long as any descendant
+    /// lives, whereas a scan of /proc can miss a process that keeps forking and exiting.
     fn end_tree(&mut self, shepherd: i32) -> bool {
         let began = Instant::now();
         let descendants = || process::living_below(|process| process.parent == shepherd);
@@ -346,7 +348,7 @@ impl Supervisor<'_> {
                     self.ended(pid, status);
                     return !status.is_signal();
                 }
-                // A command may have stopped it.
+                // A command may have stopped the shepherd.
                 Ok(None) => _ = sys::kill(shepherd, libc::SIGCONT),
                 Err(_) => return false,
             }
@@ -355,7 +357,7 @@ impl Supervisor<'_> {
         false
     }
 
-    /// Continues what works for the engine, which the commands may stop, as they may kill it.
+    /// Continues the engine's own processes, which commands may stop or kill.
     fn keep_running(&mut self) {
         let shepherds = self.commands.iter_mut().map(|command| &mut command.shepherd);
         for own in self.workers.iter_mut().chain(shepherds) {
@@ -363,11 +365,10 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Kills everything else in the PID namespace, and so a nested supervisor, too.
+    /// Kills everything else in the PID namespace, including a nested supervisor.
     fn kill_all(&mut self) {
         self.nested = None;
-        // The kernel kills all at once: whoever is about to start another is killed before. What is left to do is to
-        // wait for their end.
+        // The kernel kills all processes at once, so none can fork in between. Wait until all have ended.
         while sys::kill(-1, libc::SIGKILL).is_ok() {
             let mut found = false;
             while let Ok(Some((pid, status))) = sys::reap(-1, true) {
@@ -387,7 +388,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Settles what the end of one child means: a shepherd's, or an orphan of a shepherd that was killed.
+    /// Handles the end of a child: a shepherd, or an orphan of a shepherd that was killed.
     fn ended(&mut self, pid: i32, status: RawStatus) {
         self.workers.retain(|worker| worker.pid != pid);
         if status.is_signal() {
@@ -397,20 +398,21 @@ impl Supervisor<'_> {
         }
         let oom_kills = self.membership.oom_kills();
         for command in &self.commands {
-            let told = command.progress.was_told();
-            if command.progress.main() == Some(pid) && !told {
+            let reported = command.progress.was_reported();
+            if command.progress.main() == Some(pid) && !reported {
                 command.tell(status, oom_kills);
-            } else if command.shepherd.pid == pid && !told {
+            } else if command.shepherd.pid == pid && !reported {
                 if command.progress.main().is_some_and(sys::is_child) {
-                    // The shepherd may have been killed before it could say so, and a second time is no harm.
+                    // The shepherd may have been killed before it reported this; a duplicate is harmless.
                     command.answer(&ExecAnswer::Started);
                 } else {
-                    // Killed together with its command, whose status nobody could collect.
+                    // Killed together with its command, so the command's status is unknown.
                     command.tell(RawStatus(libc::SIGKILL), oom_kills);
                 }
             }
         }
-        self.commands.retain(|command| !command.progress.was_told() || sys::is_child(command.shepherd.pid));
+        self.commands
+            .retain(|command| !command.progress.was_reported() || sys::is_child(command.shepherd.pid));
     }
 }
 
@@ -418,11 +420,11 @@ impl Running {
     fn tell(&self, status: RawStatus, oom_kills: u64) {
         let exited = ExecAnswer::Exited { status, oom_killed: oom_kills > self.oom_kills_before };
         self.answer(&exited);
-        self.progress.told();
+        self.progress.record_report();
     }
 
     fn answer(&self, answer: &ExecAnswer) {
-        // Nobody may be waiting any more.
+        // The engine may have stopped waiting.
         let _ = wire::answer(FdWriter(self.answer.as_fd()), answer);
     }
 }

@@ -1,4 +1,4 @@
-//! The zygote: makes each sandbox's first process with one clone, and cleans up after its engine.
+//! The zygote: creates each sandbox's first process with one clone, and cleans up after its engine.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
     wire::{self, Create, CreateAnswer, Hello, HelloAnswer, Probe, SetupFailure},
 };
 
-/// Serves one engine until it is gone, then removes what it left.
+/// Serves one engine until it is gone, then removes its leftovers.
 pub(super) fn run() -> io::Result<()> {
     let socket = sys::take_stdin()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -59,7 +59,7 @@ fn mount_point(run_dir: &Path) -> PathBuf {
 }
 
 struct Child {
-    /// Held open until the sandbox is gone: its end of file is what the engine waits for.
+    /// Kept open until the sandbox has ended: the engine waits for its end of file.
     _lifetime: OwnedFd,
     cgroups: Vec<PathBuf>,
 }
@@ -89,7 +89,7 @@ impl Zygote {
                 let mut fds = fds.into_iter();
                 let (Some(lifetime), Some(control)) = (fds.next(), fds.next()) else { continue };
                 if let Err(failure) = self.create(&create, &lifetime, control, fds.next()) {
-                    // The engine may have given up waiting; then nobody needs the answer.
+                    // The engine may have stopped waiting for the answer.
                     let _ = wire::answer(File::from(lifetime), &CreateAnswer::Failed(failure));
                 }
             }
@@ -106,7 +106,7 @@ impl Zygote {
         for part in &create.parts {
             if create.upper_on_disk {
                 mounts::backing_dirs(&create.dir, &part.name)
-                    .map_err(|error| SetupFailure::new("making the sandbox's directories", error))?;
+                    .map_err(|error| SetupFailure::new("creating the sandbox's directories", error))?;
             }
         }
         let cgroups: Vec<PathBuf> = create.cgroups.iter().map(|spec| spec.dir.clone()).collect();
@@ -158,7 +158,7 @@ impl Zygote {
                 private_on_disk: self.private_on_disk,
                 lock: self.lock.as_fd(),
             }),
-            Err(error) => Err(SetupFailure::new("making the namespaces", error)),
+            Err(error) => Err(SetupFailure::new("creating the namespaces", error)),
         }
     }
 
@@ -181,17 +181,18 @@ impl Zygote {
     }
 }
 
-/// Empties a signal descriptor, so that it reports only what comes after.
+/// Drains a signal descriptor, so that it reports only later signals.
 pub(super) fn drain(signals: &OwnedFd) {
     let mut buffer = [0; 1024];
     while rustix::io::read(signals, &mut buffer).is_ok_and(|read| read > 0) {}
 }
 
-/// Moves into namespaces of the zygote's own and finds out what the machine allows.
+/// Moves into new namespaces and checks what the machine supports.
 fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     let privileged = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
     if privileged {
-        unshare(UnshareFlags::NEWNS).map_err(|error| SetupFailure::new("making a mount namespace", error))?;
+        unshare(UnshareFlags::NEWNS)
+            .map_err(|error| SetupFailure::new("creating a mount namespace", error))?;
     } else {
         enter_user_namespace()?;
     }
@@ -207,7 +208,7 @@ fn prepare(hello: &Hello) -> Result<(Filter, Probe), SetupFailure> {
     Ok((filter, Probe { root, upper_on_disk, hides_abstract_sockets: sys::can_hide_abstract_sockets() }))
 }
 
-/// Installs what sandboxes inherit, and returns what each of them installs itself.
+/// Installs the filter that sandboxes inherit, and returns the one that each of them installs itself.
 fn install_filter() -> io::Result<Filter> {
     Filter::for_all()?.apply()?;
     Filter::for_inside()
@@ -221,7 +222,7 @@ fn unshare(flags: UnshareFlags) -> io::Result<()> {
 fn enter_user_namespace() -> Result<(), SetupFailure> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
-        .map_err(|error| SetupFailure::new("making a user namespace", error))?;
+        .map_err(|error| SetupFailure::new("creating a user namespace", error))?;
     for (file, value) in [
         ("/proc/self/setgroups", "deny".to_owned()),
         ("/proc/self/uid_map", format!("0 {uid} 1")),

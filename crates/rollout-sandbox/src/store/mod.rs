@@ -1,7 +1,7 @@
-//! What is kept between runs to make the next one faster, who uses it, and removing what nobody does.
+//! The cache between runs: which engines use an entry, and removal of unused entries.
 //!
-//! An engine writes down what it uses before it looks whether that is there. What no living engine has
-//! written down, and no preserved sandbox is made from, can go.
+//! An engine records an entry as used before it checks whether the entry exists. An entry can be removed if no
+//! running engine has recorded it and no preserved sandbox is based on it.
 
 pub(crate) mod base;
 pub(crate) mod slot;
@@ -31,7 +31,7 @@ pub(crate) const SNAPSHOTS: &str = "snapshots";
 
 const RUN: &str = "run";
 
-/// What an engine uses of the store, until it ends.
+/// The entries of the store that an engine uses until it ends.
 pub(crate) struct Leases {
     run_dir: PathBuf,
     taken: Mutex<HashSet<(&'static str, String)>>,
@@ -42,7 +42,7 @@ impl Leases {
         Leases { run_dir: run_dir.to_owned(), taken: Mutex::default() }
     }
 
-    /// Keeps something from being removed, whether it is there already or not. Blocks.
+    /// Protects an entry from removal, whether or not it exists yet. Blocks.
     pub(crate) fn take(&self, kind: &'static str, name: &str) -> io::Result<()> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let lease = (kind, name.to_owned());
@@ -57,23 +57,23 @@ impl Leases {
         Ok(())
     }
 
-    /// Does the same for everything of the store that an image is stacked from.
+    /// Protects all entries of the store that an image is stacked from.
     pub(crate) fn take_image(&self, state_dir: &Path, image: &Image) -> io::Result<()> {
-        for (kind, name) in image.directories().filter_map(|dir| place(state_dir, dir)) {
+        for (kind, name) in image.directories().filter_map(|dir| entry_key(state_dir, dir)) {
             self.take(kind, &name)?;
         }
         Ok(())
     }
 }
 
-/// What kind of thing is kept.
+/// The kind of a stored entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredKind {
     /// The host as an image.
     Host,
-    /// What the steps of a Dockerfile made.
+    /// The result of Dockerfile steps.
     Layer,
-    /// What a sandbox held when a snapshot of it was taken.
+    /// The files of a sandbox when its snapshot was taken.
     Snapshot,
 }
 
@@ -82,27 +82,27 @@ impl StoredKind {
         [(StoredKind::Host, IMAGES), (StoredKind::Layer, LAYERS), (StoredKind::Snapshot, SNAPSHOTS)];
 }
 
-/// Something that is kept between runs.
+/// An entry that is stored between runs.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// What it is.
+    /// Its kind.
     pub kind: StoredKind,
-    /// Where it lies.
+    /// Its path.
     pub path: PathBuf,
-    /// Who needs it.
+    /// What uses it.
     pub used_by: Option<User>,
 }
 
-/// Who may need something that is kept.
+/// A user of a stored entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum User {
-    /// An engine that runs.
+    /// A running engine.
     Engine,
-    /// A preserved sandbox, and no engine that runs.
+    /// A preserved sandbox, and no running engine.
     Preserved,
 }
 
-/// Lists everything that is kept. Blocks.
+/// Lists all stored entries. Blocks.
 pub fn stored(state_dir: &Path) -> io::Result<Vec<Stored>> {
     let Ok(state_dir) = state_dir.canonicalize() else { return Ok(Vec::new()) };
     let run = state_dir.join(RUN);
@@ -111,9 +111,9 @@ pub fn stored(state_dir: &Path) -> io::Result<Vec<Stored>> {
     list(&state_dir)
 }
 
-/// Removes what neither a running engine nor a preserved sandbox needs, and tells what that was.
+/// Removes and returns the entries that neither a running engine nor a preserved sandbox needs.
 ///
-/// Blocks; what it removes may be large. Engines may start and run meanwhile.
+/// Blocks; the entries may be large. Engines may start and run meanwhile.
 pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
     let Ok(state_dir) = state_dir.canonicalize() else { return Ok(Vec::new()) };
     let run = state_dir.join(RUN);
@@ -121,12 +121,12 @@ pub fn remove_unused(state_dir: &Path) -> io::Result<Vec<Stored>> {
     let mut unused = Vec::new();
     {
         let _guard = guard(&run, FlockOperation::LockExclusive)?;
-        // The leftovers of a run that is over: whoever sweeps next finishes an interrupted removal.
+        // Moved to the run directory, so that the next sweep finishes an interrupted removal.
         let trash = run.join(unique_id());
         fs::create_dir(&trash)?;
         let mut found = list(&state_dir)?;
         found.retain(|stored| stored.used_by.is_none());
-        // A snapshot goes before the layers below it: one without them must not be found.
+        // Snapshots are removed before their lower layers, so that no snapshot is found without them.
         found.sort_by_key(|stored| stored.kind != StoredKind::Snapshot);
         for (number, stored) in found.into_iter().enumerate() {
             fs::rename(&stored.path, trash.join(number.to_string())).map_err(|error| {
@@ -149,8 +149,8 @@ fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
         };
         for entry in entries {
             let path = entry?.path();
-            let used_by = match place(state_dir, &path) {
-                Some(place) => used.by(&place),
+            let used_by = match entry_key(state_dir, &path) {
+                Some(key) => used.by(&key),
                 None => Some(User::Engine),
             };
             found.push(Stored { kind, path, used_by });
@@ -160,22 +160,22 @@ fn list(state_dir: &Path) -> io::Result<Vec<Stored>> {
 }
 
 /// A directory of the store and a name in it.
-type Place = (&'static str, String);
+type EntryKey = (&'static str, String);
 
-/// What is in use.
+/// The entries in use.
 #[derive(Default)]
 struct Uses {
-    engines: HashSet<Place>,
-    preserved: HashSet<Place>,
-    /// A preserved sandbox does not say what it needs, so that it may be anything.
+    engines: HashSet<EntryKey>,
+    preserved: HashSet<EntryKey>,
+    /// A preserved sandbox without a specification may use any entry.
     unknown: bool,
 }
 
 impl Uses {
-    fn by(&self, place: &Place) -> Option<User> {
-        if self.engines.contains(place) {
+    fn by(&self, key: &EntryKey) -> Option<User> {
+        if self.engines.contains(key) {
             Some(User::Engine)
-        } else if self.unknown || self.preserved.contains(place) {
+        } else if self.unknown || self.preserved.contains(key) {
             Some(User::Preserved)
         } else {
             None
@@ -185,21 +185,21 @@ impl Uses {
 
 fn uses(state_dir: &Path) -> io::Result<Uses> {
     let mut uses = Uses::default();
-    // Engines first: one that ends meanwhile has preserved its sandboxes before.
+    // Engines first: one that ends meanwhile has already preserved its sandboxes.
     for engine in sweep::live(&state_dir.join(RUN))? {
         let text = match fs::read_to_string(engine.join(USES)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text?,
         };
-        uses.engines.extend(text.lines().filter_map(|line| place(state_dir, &state_dir.join(line))));
+        uses.engines.extend(text.lines().filter_map(|line| entry_key(state_dir, &state_dir.join(line))));
     }
-    add_what_is_below(state_dir, &mut uses.engines);
+    add_lower_images(state_dir, &mut uses.engines);
     for entry in fs::read_dir(state_dir.join("preserved")).into_iter().flatten() {
         let spec = fs::File::open(entry?.path().join(SPEC_FILE))
             .and_then(|file| Ok(serde_json::from_reader::<_, SandboxSpec>(io::BufReader::new(file))?));
         match spec {
             Ok(spec) => {
-                uses.preserved.extend(spec.image.directories().filter_map(|dir| place(state_dir, dir)))
+                uses.preserved.extend(spec.image.directories().filter_map(|dir| entry_key(state_dir, dir)))
             }
             Err(_) => uses.unknown = true,
         }
@@ -207,25 +207,25 @@ fn uses(state_dir: &Path) -> io::Result<Uses> {
     Ok(uses)
 }
 
-/// A snapshot is of no use without the image that it was made on.
-fn add_what_is_below(state_dir: &Path, used: &mut HashSet<Place>) {
+/// Adds the images that used snapshots are based on.
+fn add_lower_images(state_dir: &Path, used: &mut HashSet<EntryKey>) {
     let snapshots = used.iter().filter(|(kind, _)| *kind == SNAPSHOTS);
     let bases: Vec<Base> = snapshots
         .filter_map(|(kind, name)| Base::read(&current_layer(&state_dir.join(kind).join(name))).ok())
         .collect();
     let below = bases.iter().flat_map(|base| base.image.directories());
-    used.extend(below.filter_map(|dir| place(state_dir, dir)));
+    used.extend(below.filter_map(|dir| entry_key(state_dir, dir)));
 }
 
-/// What of the store a path belongs to; none for what lies elsewhere.
-fn place(state_dir: &Path, path: &Path) -> Option<Place> {
+/// The entry of the store that contains a path; `None` for other paths.
+fn entry_key(state_dir: &Path, path: &Path) -> Option<EntryKey> {
     let mut parts = path.strip_prefix(state_dir).ok()?.components();
     let (Component::Normal(kind), Component::Normal(name)) = (parts.next()?, parts.next()?) else {
         return None;
     };
     let (_, kind) = StoredKind::ALL.into_iter().find(|(_, known)| kind == *known)?;
     let name = name.to_string_lossy();
-    // The host's image is made beside its place, with a suffix.
+    // The host's image is built next to its final path, with a suffix.
     let name = name.split_once('.').map_or(&*name, |(name, _)| name);
     Some((kind, name.to_owned()))
 }
@@ -280,13 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_while_a_preserved_sandbox_does_not_say_what_it_is_made_from() {
+    fn nothing_is_removed_while_a_preserved_sandbox_has_no_specification() {
         let state = state_with(&["layers/k/1", "preserved/kept"]);
         assert_eq!(removed(state.path()), [""; 0]);
     }
 
     #[test]
-    fn a_state_directory_that_was_never_made_has_nothing() {
+    fn a_missing_state_directory_is_empty() {
         let state = tempfile::tempdir().unwrap();
         let missing = state.path().join("missing");
         assert!(stored(&missing).unwrap().is_empty() && remove_unused(&missing).unwrap().is_empty());

@@ -1,14 +1,14 @@
-//! Where layers are kept, those of builds and those of snapshots: one directory for each key, with a lock that lets
-//! one build at a time write to it.
+//! Stores the layers of builds and snapshots: one directory for each key, with a lock so that only one build
+//! writes to it at a time.
 //!
 //! ```text
 //! layers/<key>/lock          held while the key is built
 //! layers/<key>/<n>/          a finished layer; running sandboxes may use it, so it is never changed
 //! layers/<key>/current       a link to the newest finished layer
-//! layers/<key>/building-*/   a build under way, or what a killed one left
+//! layers/<key>/building-*/   a running build, or the leftovers of a killed one
 //! ```
 //!
-//! A layer is finished when `current` points to it, and only the rename of that link makes it so.
+//! A layer is finished when `current` points to it. The link is replaced by an atomic rename.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rollout_guest::remove::remove_tree;
 
-/// How long to wait between two looks at a lock that another build holds: short for short builds, then longer.
+/// How long to wait between two attempts to take a lock that another build holds: short at first, then longer.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
@@ -28,21 +28,23 @@ const PRIVATE: u32 = 0o700;
 
 static BUILDS: AtomicU64 = AtomicU64::new(0);
 
-/// The place of one key.
+/// The directory of one key.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
     dir: PathBuf,
 }
 
 impl Slot {
-    /// Opens the place of a key. The directory of all layers is made private to the user, also one that was not:
-    /// layers hold set-user-ID programs, and whoever could change one would be in every image built on it.
+    /// Opens the directory of a key. The parent of all layers is made private to the user, even if it was not:
+    /// layers contain set-user-ID programs, and a user who could change a layer could change every image built
+    /// on it.
     pub(crate) fn open(layers: &Path, key: &str) -> io::Result<Slot> {
         fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(layers)?;
         let opened = File::open(layers)?;
         let metadata = opened.metadata()?;
         if metadata.uid() != rustix::process::geteuid().as_raw() {
-            let message = "it belongs to another user, who could change what is built; remove it";
+            let message =
+                "the directory belongs to another user, who could change the layers in it; remove it";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         if metadata.mode() & 0o7777 != PRIVATE {
@@ -62,10 +64,9 @@ impl Slot {
         layer.is_dir().then_some(layer)
     }
 
-    /// Waits until no other build of this key is under way, in this process or another.
+    /// Waits until no other build of this key runs, in this process or another.
     ///
-    /// Looks again and again instead of waiting in the kernel: a wait there would hold a thread that no
-    /// cancellation could free.
+    /// Polls instead of waiting in the kernel, because a blocked thread could not be cancelled.
     pub(crate) async fn lock(&self) -> io::Result<SlotLock> {
         fs::create_dir_all(&self.dir)?;
         let file = File::options().write(true).create(true).truncate(false).open(self.dir.join("lock"))?;
@@ -94,7 +95,7 @@ pub(crate) struct SlotLock {
 }
 
 impl SlotLock {
-    /// Starts a build, after removing what earlier ones left.
+    /// Starts a build, after removing the leftovers of earlier ones.
     pub(crate) fn begin(self) -> io::Result<Unfinished> {
         for entry in fs::read_dir(&self.slot.dir)? {
             let entry = entry?;
@@ -110,7 +111,7 @@ impl SlotLock {
     }
 }
 
-/// A build under way. Dropping it removes its files and frees the lock after that.
+/// A running build. Dropping it removes its files and then releases the lock.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     dir: PathBuf,
@@ -118,17 +119,17 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// A directory for files that the build needs while it runs.
+    /// A directory for temporary files of the build.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.dir.join("scratch")
     }
 
-    /// Where the layer is to be written.
+    /// The directory to write the layer to.
     pub(crate) fn layer(&self) -> PathBuf {
         self.dir.join("layer")
     }
 
-    /// Makes the written layer the finished one, and returns where it lies.
+    /// Makes the written layer the current one and returns its path.
     pub(crate) fn finish(self) -> io::Result<PathBuf> {
         let lock = self.lock.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let mut generation = 1;
@@ -156,7 +157,7 @@ impl Drop for Unfinished {
             }
             drop(lock);
         };
-        // A build is dropped when it is cancelled, on a thread that must not wait for a large tree to go.
+        // A cancelled build is dropped on a thread that must not block on removing a large tree.
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(remove)),
             Err(_) => remove(),

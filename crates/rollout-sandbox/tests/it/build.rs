@@ -11,7 +11,7 @@ use rollout_sandbox::{EngineOptions, Network, SandboxEngine, SandboxLimits, Sand
 
 use crate::common::{Host, out};
 
-/// A build context beside a log.
+/// A build context and a log.
 struct Project {
     dir: tempfile::TempDir,
 }
@@ -55,7 +55,7 @@ impl Project {
         self.build_with(&host.engine, false).await
     }
 
-    /// Builds, and runs a script in the image.
+    /// Builds the image and runs a script in it.
     async fn look(&self, host: &Host, script: &str) -> String {
         let built = self.build(host).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
         look(host, &built, script).await
@@ -74,7 +74,7 @@ async fn look(host: &Host, built: &Built, script: &str) -> String {
     seen
 }
 
-/// An error with its causes, as a person reads it.
+/// An error with its causes, as a user reads it.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -98,7 +98,7 @@ fn entries(dir: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_run_writes_is_in_the_image_and_not_on_the_host() {
+async fn files_written_by_run_are_in_the_image_and_not_on_the_host() {
     let host = Host::start().await;
     let project =
         Project::new("FROM base\nARG N=7\nENV A=a\nWORKDIR /srv/app\nRUN echo $A-$N > made && pwd\n");
@@ -129,7 +129,7 @@ async fn the_configuration_is_kept_with_the_image() {
 }
 
 #[tokio::test]
-async fn users_own_what_they_make_and_what_is_given_to_them() {
+async fn users_own_the_files_they_create_and_those_copied_with_chown() {
     let host = Host::start().await;
     let project = Project::new(
         "FROM base\nWORKDIR /kept\nUSER nobody\nWORKDIR /mine\nRUN id -un > who; touch /mine/own\n\
@@ -346,16 +346,16 @@ async fn a_failing_run_names_its_line_and_shows_its_last_output() {
 }
 
 #[tokio::test]
-async fn an_image_without_a_mapping_is_refused_with_the_mapping_to_write() {
+async fn an_image_without_a_mapping_is_rejected_with_the_mapping_to_write() {
     let host = Host::start().await;
-    insta::assert_snapshot!(failure(&host, "FROM python:3.13-slim\nRUN true\n").await, @r#"Dockerfile line 1 `FROM python:3.13-slim`: there is no image python:3.13-slim: nothing says what `python:3.13-slim` is here; to use this machine's own system in its place, write under environment.provider_config: images: {"python:3.13-slim": host}; `type: docker` runs any image on a Docker engine"#);
+    insta::assert_snapshot!(failure(&host, "FROM python:3.13-slim\nRUN true\n").await, @r#"Dockerfile line 1 `FROM python:3.13-slim`: cannot find the image python:3.13-slim: no image is configured for `python:3.13-slim`; to use this machine's own system as that image, write under environment.provider_config: images: {"python:3.13-slim": host}; `type: docker` runs any image on a Docker engine"#);
     let missing = Project::new("");
     fs::remove_file(missing.context().join("Dockerfile")).unwrap();
     assert!(matches!(missing.build(&host).await, Err(ImageBuildError::MissingDockerfile { .. })));
 }
 
 #[tokio::test]
-async fn sources_outside_of_the_context_are_refused() {
+async fn sources_outside_of_the_context_are_rejected() {
     let host = Host::start().await;
     for source in ["../secret", "/../secret", "link", "dir/secret"] {
         let project = Project::new(&format!("FROM base\nCOPY {source} /x\n"));
@@ -379,7 +379,7 @@ async fn ignored_files_stay_out_of_the_image() {
 }
 
 #[tokio::test]
-async fn the_same_content_is_built_once_and_other_content_again() {
+async fn the_same_content_is_built_once_and_changed_content_again() {
     let host = Host::start().await;
     let project = Project::new("FROM base\nCOPY f /f\nRUN cat /proc/sys/kernel/random/uuid > /id\n");
     project.write("f", "1");
@@ -444,7 +444,7 @@ async fn a_cancelled_build_leaves_nothing_and_can_be_repeated() {
 }
 
 #[tokio::test]
-async fn what_run_leaves_in_the_background_does_not_hold_up_the_build() {
+async fn background_processes_of_run_do_not_delay_the_build() {
     let host = Host::start().await;
     let project = Project::new(
         "FROM base\nRUN (while :; do echo noise; done) & setsid sleep 1000 & true\nRUN pgrep sleep && exit 1 || true\n",
@@ -463,7 +463,7 @@ async fn a_flood_of_output_ends_in_a_log_of_bounded_size() {
 }
 
 #[tokio::test]
-async fn stages_hand_files_on_and_only_needed_ones_are_built() {
+async fn stages_share_files_and_only_needed_ones_are_built() {
     let host = Host::start().await;
     let project = Project::new(
         "FROM base AS one\nRUN mkdir -p /o/d && echo f > /o/f && echo g > /o/d/g && ln -s /abs /o/d/link && chown nobody /o/f\n\
@@ -494,20 +494,20 @@ async fn stages_hand_files_on_and_only_needed_ones_are_built() {
 }
 
 #[tokio::test]
-async fn a_dockerfile_that_leads_out_of_its_directory_is_not_read() {
+async fn a_dockerfile_that_links_out_of_its_directory_is_not_read() {
     let host = Host::start().await;
     let project = Project::new("");
     let dockerfile = project.context().join("Dockerfile");
     fs::remove_file(&dockerfile).unwrap();
     symlink("/etc/passwd", &dockerfile).unwrap();
     let error = chain(&project.build(&host).await.unwrap_err());
-    assert!(error.ends_with("it is a link that leads out of its directory"), "{error}");
+    assert!(error.ends_with("it is a link to a file outside its directory"), "{error}");
     assert!(!error.contains("root:"), "{error}");
 }
 
 const AS_NOBODY: &str = "ROLLOUT_BUILD_TEST_DIR";
 
-/// Runs the named test again as `nobody`, from copies of the programs that `nobody` may read.
+/// Reruns the named test as the user `nobody`, with copies of the programs that this user may read.
 fn again_as_nobody(test: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     for (from, name) in [
@@ -565,7 +565,7 @@ async fn a_here_document_writes_no_file_on_the_host() {
     for name in [absolute, climbing] {
         let error = failure(&host, &format!("FROM base\nCOPY <<\"{name}\" /t/\nowned\n{name}\n")).await;
         assert!(error.starts_with("Dockerfile line 2 "), "{error}");
-        assert!(error.contains("cannot be the name of its file"), "{error}");
+        assert!(error.contains("cannot be the file name of a here-document"), "{error}");
     }
     assert_eq!(entries(outside.path()), [""; 0]);
 }

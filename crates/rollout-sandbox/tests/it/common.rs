@@ -1,4 +1,4 @@
-//! A sandbox to test with, and commands in it.
+//! A sandbox for tests, and commands in it.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -64,7 +64,7 @@ pub(crate) fn command(argv: &[&str]) -> (SandboxCommand, File, File) {
     (command, stdout.into(), stderr.into())
 }
 
-/// Starts a script whose output nobody reads.
+/// Starts a script and discards its output.
 pub(crate) async fn start(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
     start_as(sandbox, script, false).await
 }
@@ -77,7 +77,7 @@ async fn start_as(sandbox: &RunningSandbox, script: &str, nested: bool) -> Sandb
     sandbox.exec(command).await.unwrap()
 }
 
-/// What a nested script that must succeed prints.
+/// The output of a nested script, which must succeed.
 pub(crate) async fn nested(sandbox: &RunningSandbox, script: &str) -> String {
     let (mut command, stdout, stderr) = command(&["/bin/bash", "-c", script]);
     command.nested = true;
@@ -86,7 +86,7 @@ pub(crate) async fn nested(sandbox: &RunningSandbox, script: &str) -> String {
     output.stdout
 }
 
-/// Starts a nested script whose output nobody reads.
+/// Starts a nested script and discards its output.
 pub(crate) async fn start_nested(sandbox: &RunningSandbox, script: &str) -> SandboxProcess {
     start_as(sandbox, script, true).await
 }
@@ -113,21 +113,21 @@ pub(crate) async fn run(
     Output { exit, stdout: stdout.await.unwrap(), stderr: stderr.await.unwrap() }
 }
 
-/// The standard output of a script that must succeed.
+/// The standard output of a script, which must succeed.
 pub(crate) async fn out(sandbox: &RunningSandbox, script: &str) -> String {
     let output = sh(sandbox, script).await;
     assert_eq!(output.exit.status, ExitStatus::Code(0), "{script}: {}{}", output.stdout, output.stderr);
     output.stdout
 }
 
-/// What came out of a sandbox.
+/// The result of a copy out of a sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
     /// Files, directories and links, each with its path and its permissions or target.
     pub(crate) entries: Vec<String>,
     /// The content of all files, one after the other.
     pub(crate) bytes: Vec<u8>,
-    /// What was left out, and why.
+    /// The skipped entries, with the reason.
     pub(crate) skipped: Vec<String>,
 }
 

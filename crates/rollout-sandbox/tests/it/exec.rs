@@ -1,10 +1,10 @@
-//! Commands: how they start, what they see of their caller, how they end.
+//! Commands: how they start, what they inherit, how they end.
 
 use crate::common::{Host, command, out, run, sh};
 use rollout_sandbox::{ExecError, ExitStatus, Stdio, Terminal};
 
 #[tokio::test]
-async fn a_command_runs_as_root_in_a_root_of_its_own() {
+async fn a_command_runs_as_root_in_its_own_root_directory() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     insta::assert_snapshot!(out(&sandbox, "id -un; hostname; pwd; echo $HOME; ls /home /root").await, @r"
@@ -20,7 +20,7 @@ async fn a_command_runs_as_root_in_a_root_of_its_own() {
 }
 
 #[tokio::test]
-async fn exit_codes_and_signals_are_told_apart() {
+async fn exit_codes_and_signals_are_distinguished() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     assert_eq!(sh(&sandbox, "exit 7").await.exit.status, ExitStatus::Code(7));
@@ -64,7 +64,7 @@ async fn a_destroyed_sandbox_leaves_no_directory() {
 }
 
 #[tokio::test]
-async fn an_interactive_command_has_a_terminal_of_its_own() {
+async fn an_interactive_command_has_its_own_terminal() {
     use std::io::{BufRead, BufReader, Write};
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
@@ -101,7 +101,7 @@ async fn the_environment_is_exactly_what_was_given() {
 }
 
 #[tokio::test]
-async fn a_large_script_and_environment_pass_whole() {
+async fn a_large_script_and_environment_are_passed_completely() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let (mut command, stdout, stderr) = command(&["/bin/sh", "-c", "echo ${#LARGE} $#", "sh"]);
@@ -112,7 +112,7 @@ async fn a_large_script_and_environment_pass_whole() {
 }
 
 #[tokio::test]
-async fn sandboxes_run_beside_each_other_without_meeting() {
+async fn concurrent_sandboxes_do_not_affect_each_other() {
     let host = Host::start().await;
     let tasks = (0..16).map(|number| {
         let engine = host.engine.clone();

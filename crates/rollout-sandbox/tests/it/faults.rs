@@ -1,4 +1,4 @@
-//! Engines and zygotes that are killed: nothing of their sandboxes stays.
+//! Killed engines and zygotes: nothing of their sandboxes is left.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use rollout_sandbox::{CreateError, Image, ImageConfig, Layer, Network, SandboxLi
 
 const STATE_DIR: &str = "ROLLOUT_SANDBOX_TEST_STATE_DIR";
 
-/// Runs the named test again as a process of its own that holds sandboxes until it is killed.
+/// Reruns the named test as a separate process that holds sandboxes until it is killed.
 fn engine_process(test: &str, state_dir: &Path) -> (Child, PathBuf) {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
@@ -27,7 +27,7 @@ fn engine_process(test: &str, state_dir: &Path) -> (Child, PathBuf) {
     (child, run_dir.expect("the engine process says where its sandboxes are"))
 }
 
-/// In the process that [`engine_process`] started, holds sandboxes and never returns.
+/// Holds sandboxes and never returns, in the process that [`engine_process`] started.
 async fn hold_sandboxes_if_child(marker: &str) {
     let Some(state_dir) = std::env::var_os(STATE_DIR) else { return };
     let engine = engine(Path::new(&state_dir)).await;
@@ -142,7 +142,7 @@ async fn an_engine_killed_at_any_moment_leaves_nothing() {
     }
 }
 
-/// Makes, uses and destroys sandboxes for ever.
+/// Creates, uses and destroys sandboxes in an endless loop.
 async fn churn(state_dir: &Path, marker: &str) {
     let engine = engine(state_dir).await;
     let image = engine.host_image().await.unwrap();
@@ -164,12 +164,12 @@ async fn churn(state_dir: &Path, marker: &str) {
 }
 
 #[tokio::test]
-async fn what_a_killed_engine_and_its_zygote_leave_is_swept() {
+async fn leftovers_of_a_killed_engine_and_zygote_are_swept() {
     let marker = "1002.25";
     hold_sandboxes_if_child(marker).await;
     let state = tempfile::tempdir().unwrap();
     let (mut child, run_dir) =
-        engine_process("faults::what_a_killed_engine_and_its_zygote_leave_is_swept", state.path());
+        engine_process("faults::leftovers_of_a_killed_engine_and_zygote_are_swept", state.path());
     kill(zygote_of(child.id()));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -192,12 +192,12 @@ async fn engines_on_one_state_directory_leave_each_other_alone() {
 }
 
 #[tokio::test]
-async fn a_killed_zygote_is_replaced_and_its_sandboxes_live_on() {
+async fn a_killed_zygote_is_replaced_and_its_sandboxes_keep_running() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let zygote = zygote_of(std::process::id());
     kill(zygote);
-    // Until it is gone it may still take a request, which then fails.
+    // Until it has ended it may still accept a request, which then fails.
     eventually("the end of the zygote", || has_ended(zygote)).await;
     assert_eq!(out(&sandbox, "echo alive").await, "alive\n");
     let another = host.sandbox().await;
@@ -209,7 +209,7 @@ async fn a_killed_zygote_is_replaced_and_its_sandboxes_live_on() {
 }
 
 #[tokio::test]
-async fn a_dropped_sandbox_ends_and_its_directory_goes() {
+async fn a_dropped_sandbox_ends_and_its_directory_is_removed() {
     let marker = "1003.25";
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
@@ -222,7 +222,7 @@ async fn a_dropped_sandbox_ends_and_its_directory_goes() {
 }
 
 #[tokio::test]
-async fn a_dropped_engine_takes_its_directory_along() {
+async fn a_dropped_engine_removes_its_directory() {
     let host = Host::start().await;
     let run_dir = host.sandbox().await.root_dir().parent().unwrap().to_owned();
     drop(host.engine);
@@ -269,7 +269,7 @@ async fn a_committed_sandbox_is_a_layer_for_others() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_could_not_be_made_leaves_no_directory() {
+async fn a_sandbox_that_could_not_be_created_leaves_no_directory() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let run_dir = sandbox.root_dir().parent().unwrap().to_owned();
@@ -285,12 +285,12 @@ async fn a_sandbox_that_could_not_be_made_leaves_no_directory() {
 }
 
 #[tokio::test]
-async fn a_creation_that_nobody_waits_for_leaves_no_sandbox() {
+async fn a_cancelled_creation_leaves_no_sandbox() {
     let host = Host::start().await;
     let run_dir = host.sandbox().await.root_dir().parent().unwrap().to_owned();
     for microseconds in (0..3000).step_by(100) {
         let creation = host.engine.create(host.spec().await);
-        // Whether it came to be or not, nobody holds it afterwards.
+        // Whether or not it was created, the sandbox is dropped.
         let _ = tokio::time::timeout(Duration::from_micros(microseconds), creation).await;
     }
     let sandboxes =

@@ -1,4 +1,4 @@
-//! Files in and out of a sandbox, honest and hostile.
+//! Copying files in and out of a sandbox, also hostile ones.
 
 use std::{
     fs,
@@ -61,7 +61,7 @@ async fn replacing_removes_what_was_there() {
 }
 
 #[tokio::test]
-async fn a_link_as_the_source_is_refused() {
+async fn a_link_as_the_source_is_rejected() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let dir = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ async fn the_host_cannot_be_reached_by_links_to_open_descriptors() {
 }
 
 #[tokio::test]
-async fn a_link_to_the_kernels_files_is_refused() {
+async fn a_link_to_kernel_files_is_rejected() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     out(&sandbox, "ln -s /proc/1 /logs; ln -s /sys/kernel /kernel").await;
@@ -104,7 +104,7 @@ async fn a_link_to_the_kernels_files_is_refused() {
 }
 
 #[tokio::test]
-async fn copying_out_leaves_nothing_that_leads_out_and_says_so() {
+async fn copying_out_skips_and_reports_links_that_leave_the_directory() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let script = "mkdir -p /logs/sub; cd /logs; echo fine > sub/file; chmod 4755 sub/file; mkfifo pipe
@@ -154,7 +154,7 @@ async fn a_very_deep_tree_is_cut_off_and_can_still_be_removed() {
 }
 
 #[tokio::test]
-async fn reading_tells_files_from_everything_else() {
+async fn reading_accepts_only_regular_files() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     out(&sandbox, "cd /tmp; echo 1 > file; mkfifo pipe; mkdir dir; ln -s file link; truncate -s 5000 big")

@@ -56,7 +56,7 @@ async fn deleting_every_program_does_not_hurt_the_host() {
 }
 
 #[tokio::test]
-async fn the_supervisor_cannot_be_looked_into_or_killed() {
+async fn the_supervisor_cannot_be_inspected_or_killed() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let script = "kill -9 1; readlink /proc/1/fd/* /proc/1/exe /proc/1/root; cat /proc/1/environ /proc/1/maps
@@ -88,7 +88,7 @@ async fn privileges_are_those_of_a_container_and_cannot_grow() {
 }
 
 #[tokio::test]
-async fn calls_that_reach_past_the_sandbox_are_refused() {
+async fn calls_that_reach_beyond_the_sandbox_are_rejected() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     for script in [
@@ -178,7 +178,7 @@ async fn a_user_of_the_image_runs_without_privileges() {
 
 #[tokio::test]
 #[cfg(target_arch = "x86_64")]
-async fn the_filter_cannot_be_passed_by_other_call_numbers() {
+async fn the_filter_cannot_be_bypassed_by_other_call_numbers() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let call = async |number: u64| {
@@ -229,7 +229,7 @@ async fn the_hosts_null_device_is_not_inside() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let null = std::fs::metadata("/dev/null").unwrap();
-    // Not every kernel has each of these.
+    // Some kernels lack some of these files.
     let masks = out(&sandbox, "ls -d /proc/{kcore,keys,timer_list,sysrq-trigger} 2>/dev/null || true").await;
     let masks = masks.replace('\n', " ");
     let seen = out(&sandbox, &format!("stat -L -c %d:%i /dev/stdin /dev/null {masks}")).await;

@@ -1,9 +1,9 @@
-//! Ending what commands started: however deep, detached or re-parented.
+//! Killing the processes that commands started, also deep, detached or re-parented ones.
 
 use crate::common::{Host, command, copy_out, out, sh, start};
 use rollout_sandbox::{CopyError, CopyLimits, ExitStatus, FileLookup, RunningSandbox};
 
-/// Waits until exactly these commands run: a fork takes a moment to become what it executes.
+/// Waits until exactly these commands run: a forked process needs a moment to execute its program.
 async fn survivors(sandbox: &RunningSandbox, expected: &[&str]) {
     let mut commands = Vec::new();
     for _ in 0..500 {
@@ -21,12 +21,12 @@ async fn nothing_runs(sandbox: &RunningSandbox) {
     assert_eq!(sandbox.survivors().await.unwrap(), []);
 }
 
-/// A wait that hangs fails the test instead.
+/// Fails the test if the future hangs.
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(std::time::Duration::from_secs(600), future).await.expect("it ends")
 }
 
-/// Stops, as fast as it can, every process that it can reach but its own.
+/// Stops every reachable process except its own, as fast as possible.
 const STOP_EVERYTHING: &str = "exec python3 -c '
 import os, signal
 own = {os.getpid(), os.getppid()}
@@ -36,7 +36,7 @@ while True:
         try: os.kill(pid, signal.SIGSTOP)
         except ProcessLookupError: pass'";
 
-/// Waits until the script has said that it is ready by making a file.
+/// Waits until the script has created a file to show that it is ready.
 async fn ready(sandbox: &RunningSandbox, path: &str) {
     out(sandbox, &format!("until test -e {path}; do sleep 0.01; done")).await;
 }
@@ -91,14 +91,14 @@ async fn a_wait_ends_when_everything_is_killed_from_inside() {
     ready(&sandbox, "/ready").await;
     let killer = sh(&sandbox, "kill -9 -1").await;
     assert_eq!(bystander.wait().await.unwrap().status, ExitStatus::Signal(9));
-    // kill spares its caller, whose own end is then an ordinary one.
+    // kill does not signal its caller, which then exits normally.
     assert_eq!(killer.exit.status, ExitStatus::Code(0));
     assert_eq!(out(&sandbox, "echo still usable").await, "still usable\n");
     sandbox.destroy().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_command_left_dies_even_if_its_shepherd_was_killed() {
+async fn processes_left_by_a_command_are_killed_even_without_its_shepherd() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut process = start(&sandbox, "setsid sleep 1001 & kill -9 $PPID; exit 5").await;
@@ -110,7 +110,7 @@ async fn what_a_command_left_dies_even_if_its_shepherd_was_killed() {
 }
 
 #[tokio::test]
-async fn a_wait_that_was_dropped_can_be_begun_again() {
+async fn a_dropped_wait_can_be_repeated() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut process = start(&sandbox, "until test -e /go; do sleep 0.01; done; exit 4").await;
@@ -130,7 +130,7 @@ import ctypes, platform, threading, time
 threading.Thread(target=time.sleep, args=(1001,)).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == \"x86_64\" else 93, 0)'";
     let mut process = start(&sandbox, script).await;
-    // With its first thread a process loses its command line, and only the name is left.
+    // Without its first thread a process has no command line, only a name.
     survivors(&sandbox, &["python3"]).await;
     process.kill_tree().await.unwrap();
     assert_eq!(process.wait().await.unwrap().status, ExitStatus::Signal(9));
@@ -160,7 +160,7 @@ async fn a_command_that_keeps_its_shepherd_stopped_is_killed_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_tree_killed_twice_takes_nothing_else_along() {
+async fn killing_a_tree_twice_kills_nothing_else() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut one = start(&sandbox, "sleep 1001").await;
@@ -173,7 +173,7 @@ async fn a_tree_killed_twice_takes_nothing_else_along() {
 }
 
 #[tokio::test]
-async fn a_command_that_stops_everything_keeps_nobody_waiting() {
+async fn a_command_that_stops_everything_blocks_no_caller() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let mut stopper = start(&sandbox, STOP_EVERYTHING).await;
@@ -187,7 +187,7 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
         // Only the command itself may stay stopped, until its deadline.
         in_time(process.kill_tree()).await.unwrap();
         in_time(process.wait()).await.unwrap();
-        // Long enough for a process of its own, which the stopper may get killed.
+        // Large enough for a separate worker process, which the stopper may get killed.
         let _ = in_time(copy_out(&sandbox, "/usr/bin", limits)).await;
     }
     stopper.kill_tree().await.unwrap();
@@ -197,7 +197,7 @@ async fn a_command_that_stops_everything_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_copy_whose_process_was_killed_from_inside_does_not_pass_for_a_lost_sandbox() {
+async fn a_copy_whose_worker_was_killed_is_not_a_lost_sandbox() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let killer = start(&sandbox, &STOP_EVERYTHING.replace("SIGSTOP", "SIGKILL")).await;
@@ -217,7 +217,7 @@ async fn a_copy_whose_process_was_killed_from_inside_does_not_pass_for_a_lost_sa
 }
 
 #[tokio::test]
-async fn a_survivor_is_told_with_its_long_command_line() {
+async fn a_survivor_is_reported_with_its_long_command_line() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     let filler = "x".repeat(2000);

@@ -1,4 +1,4 @@
-//! Limits, as far as the machine has cgroups for them.
+//! Limits, if the machine has cgroups for them.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ while True:
 }
 
 #[tokio::test]
-async fn a_command_killed_for_its_memory_is_told_as_such() {
+async fn a_command_killed_for_its_memory_is_reported_as_such() {
     let host = Host::start().await;
     let mut spec = host.spec().await;
     spec.limits.memory_bytes = Some(64 << 20);
@@ -59,7 +59,7 @@ async fn a_command_killed_for_its_memory_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn only_limits_that_were_asked_for_are_enforced() {
+async fn only_requested_limits_are_enforced() {
     let host = Host::start().await;
     let sandbox = host.sandbox().await;
     assert_eq!(*sandbox.enforced(), Enforced::default());
@@ -67,7 +67,7 @@ async fn only_limits_that_were_asked_for_are_enforced() {
 }
 
 #[tokio::test]
-async fn more_than_the_machine_has_is_refused_with_both_numbers() {
+async fn more_than_the_machine_has_is_rejected_with_both_numbers() {
     let host = Host::start().await;
     let mut spec = host.spec().await;
     spec.limits = SandboxLimits { cpus_millis: Some(9_000_000), ..SandboxLimits::default() };

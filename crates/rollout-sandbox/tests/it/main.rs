@@ -1,6 +1,6 @@
-//! The engine and its builds as their users see them, on real namespaces, mounts and cgroups.
+//! The engine and its builds through the public interface, on real namespaces, mounts and cgroups.
 
-#![expect(clippy::unwrap_used, reason = "a test whose surroundings fail has nothing left to say")]
+#![expect(clippy::unwrap_used, reason = "a failed setup fails the test")]
 
 mod build;
 mod common;

@@ -1,4 +1,4 @@
-//! Nested commands: what they share with the others, what they cannot reach, and how they end.
+//! Nested commands: what they share with others, what they cannot reach, and how they end.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::common::{Host, copy_out, nested, out, start, start_nested};
 
 const PRIVATE: [&str; 2] = ["/tests", "/logs/verifier"];
 
-/// Starts another process and ends, over and over: a look at /proc finds it only by luck.
+/// Forks and exits in an endless loop: a scan of /proc rarely finds it.
 const HOP: &str = "exec python3 -c '
 import os
 open(\"/tmp/hopping\", \"w\")
@@ -23,7 +23,7 @@ async fn spec(host: &Host) -> SandboxSpec {
     SandboxSpec { private_dirs: PRIVATE.map(Into::into).to_vec(), ..host.spec().await }
 }
 
-/// What a nested process does to get at the private directories.
+/// The attempts of a nested process to reach the private directories.
 const ATTACK: &str =
     "rm -rf /tests /logs; rmdir /tests /logs/verifier /logs; mv /logs /moved; mv /tests /moved-tests
     mkdir -p /tests /logs/verifier /trap; mv -T /trap /tests; ln -sfn /trap /tests; ln -sfn /trap /logs
@@ -46,7 +46,7 @@ async fn nested_commands_cannot_read_write_or_replace_private_directories() {
         out(&sandbox, "cat /tests/file /logs/verifier/file /tmp/shared").await,
         "secret\nsecret\nok\n"
     );
-    // Also while something nested goes on trying.
+    // Also while a nested process keeps trying.
     let _attack = start_nested(&sandbox, &format!("while :; do {ATTACK}; done 2>/dev/null")).await;
     let files = tempfile::tempdir().unwrap();
     fs::write(files.path().join("file"), "fresh\n").unwrap();
@@ -98,7 +98,7 @@ async fn nested_commands_have_no_power_over_kernel_files() {
         nested(&sandbox, &format!("! ( {script} )")).await;
     }
     assert_eq!(nested(&sandbox, "ls -A /dev/shm").await, "");
-    // A process of the outer namespace, or one seen from there, would have two numbers.
+    // A process of the outer namespace, or one seen from there, would have two pids.
     let seen_from_outside = "cat /proc/[0-9]*/status 2>/dev/null | grep ^NSpid: | awk 'NF != 2'";
     assert_eq!(nested(&sandbox, seen_from_outside).await, "");
     assert_eq!(nested(&sandbox, "grep -m1 NSpid /proc/self/status | wc -w").await, "2\n");
@@ -134,7 +134,7 @@ async fn private_directories_are_copied_out_preserved_and_in_no_snapshot() {
         SandboxSpec { image: host.engine.snapshot("key").await.unwrap().unwrap(), ..spec(&host).await };
     let other = host.engine.create(spec).await.unwrap();
     assert_eq!(out(&other, "find /logs /tests -type f").await, "/logs/agent/file\n");
-    // What holds a mount point is emptied around it.
+    // A directory that contains a mount point keeps it when it is emptied.
     other.make_dir("/logs", 0o755, true).await.unwrap();
     assert_eq!(out(&other, "find /logs").await, "/logs\n/logs/verifier\n");
     other.destroy().await.unwrap();
@@ -157,7 +157,7 @@ async fn killing_all_leaves_no_process_that_keeps_starting_others() {
         }
         out(&sandbox, "until test -e /tmp/hopping; do sleep 0.01; done; rm /tmp/hopping").await;
         sandbox.kill_all().await.unwrap();
-        // From outside, where a process cannot end between two looks at it and come back as another.
+        // Checked from outside, because inside a process could fork and exit between two checks.
         assert_eq!(out(&sandbox, "sleep 0.05; pgrep -c python3 || true").await, "0\n");
     }
     assert_eq!(out(&sandbox, "until pgrep -fx 'sleep 2003' > /dev/null; do :; done").await, "");
@@ -196,11 +196,11 @@ fn kill(pid: u32) {
 }
 
 #[tokio::test]
-async fn a_supervisor_killed_from_outside_is_a_lost_sandbox_and_no_exit() {
+async fn a_supervisor_killed_from_outside_is_reported_as_a_lost_sandbox() {
     let host = Host::start().await;
     for (round, outer) in [(0, false), (1, true), (2, false), (3, true)] {
         let sandbox = sandbox(&host).await;
-        // Ids of this process keep tests that run beside it apart.
+        // The process id keeps concurrent tests apart.
         let (id, unique) = (std::process::id(), 3000 + round);
         let mut inside = start_nested(&sandbox, &format!("exec sleep {unique}.{id}")).await;
         let mut outside = start(&sandbox, &format!("exec sleep 1{unique}.{id}")).await;
@@ -221,7 +221,7 @@ async fn a_supervisor_killed_from_outside_is_a_lost_sandbox_and_no_exit() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_killed_by_itself_is_no_lost_sandbox() {
+async fn a_command_that_kills_itself_is_not_a_lost_sandbox() {
     let host = Host::start().await;
     let sandbox = sandbox(&host).await;
     let mut process = start_nested(&sandbox, "kill -9 $$").await;

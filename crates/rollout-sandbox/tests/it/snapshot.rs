@@ -1,4 +1,4 @@
-//! Snapshots: what is in them, who finds them, and what becomes of the sandbox.
+//! Snapshots: their content, how they are found, and what happens to the sandbox.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ async fn sandbox_on(host: &Host, image: Image) -> RunningSandbox {
 }
 
 #[tokio::test]
-async fn a_sandbox_goes_on_after_its_snapshot_with_its_files_and_nothing_else() {
+async fn a_sandbox_continues_after_its_snapshot_with_only_its_files() {
     let host = Host::start().await;
     let mut sandbox = host.sandbox().await;
     let (id, dir) = (sandbox.id().to_owned(), sandbox.root_dir().to_owned());
@@ -71,7 +71,7 @@ async fn snapshots_can_be_made_on_snapshots() {
 
 const STATE_DIR: &str = "ROLLOUT_SANDBOX_TEST_SNAPSHOT_STATE_DIR";
 
-/// In the process that the next test starts, makes one snapshot after the other until it is killed.
+/// Creates snapshots until it is killed, in the process that the next test starts.
 async fn make_snapshots_if_child() {
     let Some(state_dir) = std::env::var_os(STATE_DIR) else { return };
     let engine = engine(Path::new(&state_dir)).await;

@@ -1,4 +1,4 @@
-//! Sandboxes made by an ordinary user, in a user namespace.
+//! Sandboxes created by an ordinary user, in a user namespace.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -12,7 +12,7 @@ use crate::common::{command, copy_out, nested, out, start};
 const DIRECTORY: &str = "ROLLOUT_SANDBOX_TEST_USER_DIR";
 const NOBODY: u32 = 65534;
 
-/// Runs the named test again as `nobody`, from copies of the programs that `nobody` may read.
+/// Reruns the named test as the user `nobody`, with copies of the programs that this user may read.
 fn run_as_nobody(test: &str) {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -39,7 +39,7 @@ fn run_as_nobody(test: &str) {
     assert!(status.success());
 }
 
-/// The directory prepared by [`run_as_nobody`]; started by an ordinary user, a directory of its own.
+/// The directory prepared by [`run_as_nobody`], or a new one if an ordinary user runs the test.
 fn prepared() -> Option<std::path::PathBuf> {
     std::env::var_os(DIRECTORY).map(Into::into)
 }

@@ -1,4 +1,4 @@
-//! Copying a file or tree of the host into a sandbox.
+//! Copies a file or tree of the host into a sandbox.
 
 use std::{ffi::CStr, fs::File, io, os::fd::OwnedFd};
 
@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, read
 
 use super::FILES;
 
-/// Copies the file, or what the directory holds, to `target`.
+/// Copies the file, or the content of the directory, to `target`.
 pub(super) fn copy_in(source: OwnedFd, target: &str, replace: bool) -> FileResult<()> {
     let stat = fstat(&source).map_err(os("examining", "the source"))?;
     let start = |file| CopyInto::start(FILES, target, file, replace);

@@ -1,4 +1,5 @@
-//! Copying a file or tree out of a sandbox: its walk is sent to the engine step by step, as a container's guest does.
+//! Copies a file or tree out of a sandbox: sends it to the engine step by step, in the format of a container's
+//! guest.
 
 use std::{fs::File, io::Write as _, os::fd::OwnedFd};
 
@@ -9,7 +10,8 @@ use rollout_guest::{
 
 use super::FILES;
 
-/// Sends what `source` holds (or, of a file, the file itself); the directory `first` in there before the rest.
+/// Sends the content of `source`, or `source` itself if it is a file. The subdirectory `first` is sent before
+/// the rest.
 pub(super) fn copy_out(
     (source, first): (&str, Option<&str>),
     stream: OwnedFd,
@@ -26,7 +28,7 @@ struct ToEngine {
 
 impl ToEngine {
     fn send(&mut self, reply: &GuestReply) {
-        // An engine that wants no more closes its end.
+        // The engine closes its end when it wants no more.
         self.gone |= self.stream.write_all(&encode_reply(0, reply)).is_err();
     }
 }

@@ -1,4 +1,4 @@
-//! File operations inside a sandbox: short ones by the supervisor, others in a process of their own.
+//! File operations inside a sandbox: the supervisor runs short ones itself, and others in a separate process.
 
 mod copy_in;
 mod copy_out;
@@ -23,25 +23,25 @@ use crate::{
 
 const FILES: EnvironmentFiles = EnvironmentFiles::Sandbox;
 
-/// What is copied in or read without a process of its own: at most this many bytes,
+/// The most bytes that are copied in or read without a separate process.
 const SHORT_BYTES: u64 = 256 << 10;
-/// of a copy out, what a pipe holds beside the steps of the walk,
+/// The same for a copy out: the content must fit into a pipe, together with the steps of the walk.
 const SHORT_BYTES_OUT: u64 = 32 << 10;
-/// in at most this many entries.
+/// The most entries that are copied without a separate process.
 const SHORT_ENTRIES: usize = 64;
 
-/// Serves one file operation in a forked process and ends it.
+/// Runs one file operation in a forked process, then exits.
 pub(super) fn serve(request: FileRequest, answer: OwnedFd, fds: Vec<OwnedFd>) -> ! {
     let mut keep = vec![answer.as_raw_fd()];
     keep.extend(fds.iter().map(AsRawFd::as_raw_fd));
     sys::close_all_except(&keep);
-    let told = perform(request, answer, fds);
-    sys::exit_now(i32::from(told.is_err()))
+    let answered = perform(request, answer, fds);
+    sys::exit_now(i32::from(answered.is_err()))
 }
 
-/// Whether an operation is over so soon that a process of its own would cost more than it.
+/// Whether an operation is so short that a separate process would cost more than the operation.
 ///
-/// What grows in the moment between this look and the copy is bounded by the copy's own limits.
+/// Growth between this check and the copy is bounded by the limits of the copy.
 pub(super) fn is_short(request: &FileRequest, fds: &[OwnedFd]) -> bool {
     match request {
         FileRequest::MakeDir { empty: false, .. } | FileRequest::Symlink { .. } => true,
@@ -61,7 +61,7 @@ pub(super) fn is_short(request: &FileRequest, fds: &[OwnedFd]) -> bool {
     }
 }
 
-/// Whether a file or tree holds so little that it is copied in a moment.
+/// Whether a file or tree is small enough to be copied quickly.
 fn is_small(source: BorrowedFd<'_>, most: u64) -> bool {
     let (mut bytes, mut entries) = (0, 0);
     let mut count = |size: i64| {
@@ -99,7 +99,7 @@ fn is_small(source: BorrowedFd<'_>, most: u64) -> bool {
     true
 }
 
-/// Whether there is nothing at a path, or a single entry: anything but a directory that holds others.
+/// Whether removing a path is quick: it is missing, an empty directory, or anything but a directory.
 fn is_soon_removed(path: &str) -> bool {
     let Ok(Some((parent, name))) = FILES.locate(path) else { return true };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -108,7 +108,7 @@ fn is_soon_removed(path: &str) -> bool {
     entries.all(|entry| entry.is_ok_and(|entry| is_dots(entry.file_name())))
 }
 
-/// Carries out one file operation and tells how it went.
+/// Runs one file operation and sends its result.
 pub(super) fn perform(request: FileRequest, answer: OwnedFd, mut fds: Vec<OwnedFd>) -> io::Result<()> {
     let answer = File::from(answer);
     match (request, fds.pop()) {
