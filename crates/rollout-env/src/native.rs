@@ -309,7 +309,7 @@ mod tests {
         ];
         insta::assert_snapshot!(errors.join("\n"), @"
         unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `images`, `pids`
-        2 settings are wrong
+        2 settings are invalid
           `provider_config.network` cannot be `bridge`; it can be one of `host`, `none`
           `provider_config.pids` must be at least 1, not 0
         `provider_config.images.b` cannot be `guest`; it can be one of `host`

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, where, and what to do about it.
+//! Problems of a configuration: what, where, and how to fix them.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 
 use super::tree::{SourceFiles, Span, printable};
 
-/// How much a [`Diagnostic`] matters.
+/// The severity of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// The file can be used, though perhaps not as its author meant.
+    /// The file can be used, though perhaps not as its author intended.
     Warning,
 }
 
-/// What kind of thing a [`Diagnostic`] tells, for programs.
+/// The kind of a [`Diagnostic`], for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -25,51 +25,51 @@ pub enum Code {
     Unreadable,
     /// A file is not YAML, JSON or TOML.
     Syntax,
-    /// A key has no meaning here.
+    /// A key is unknown.
     UnknownKey,
-    /// A key stands twice in one mapping.
+    /// A key appears twice in one mapping.
     DuplicateKey,
-    /// A value is of another type than it must be.
+    /// A value has the wrong type.
     WrongType,
-    /// A value is of the right type and cannot be used.
+    /// A value has the right type but is invalid.
     InvalidValue,
     /// A required key is absent.
     Missing,
-    /// A name cannot be a directory, or is taken.
+    /// A name cannot be a directory name, or is already used.
     InvalidName,
     /// Two keys exclude each other.
     Conflict,
     /// A `${VAR}` cannot be expanded.
     Variable,
-    /// A bare number was taken as mebibytes.
+    /// A number without a unit was read as mebibytes.
     BareQuantity,
-    /// The task asks for something that Rollout does not do, so it may mean something else here.
+    /// A setting is not supported, so the task may behave differently.
     Unsupported,
 }
 
-/// One problem, with its place in a file.
+/// One problem, with its position in a file.
 #[derive(Debug, Clone, Serialize)]
 pub struct Diagnostic {
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// What kind of problem it is.
+    /// Its kind.
     pub code: Code,
     /// What is wrong.
     pub message: String,
     /// The file, as it was named; `--set` for an override.
     pub file: String,
-    /// The line, from 1; absent when the problem is the file itself.
+    /// The line, from 1; absent if the problem concerns the whole file.
     pub line: Option<usize>,
     /// The column in characters, from 1.
     pub column: Option<usize>,
     /// The bytes of the file that are underlined.
     pub span: Option<Range<usize>>,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: Option<String>,
-    /// Another place that belongs to the problem, and what is there.
+    /// A second position that belongs to the problem, with a label.
     #[serde(skip)]
     related: Option<(Range<usize>, &'static str)>,
-    /// Which of the texts it is about, for the order.
+    /// The source text, for sorting.
     #[serde(skip)]
     source: usize,
     #[serde(skip)]
@@ -77,12 +77,12 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// Makes an error about a place.
+    /// Creates an error at a position.
     pub fn error(sources: &SourceFiles, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, sources, span, code, message.into())
     }
 
-    /// Makes a warning about a place.
+    /// Creates a warning at a position.
     pub fn warning(sources: &SourceFiles, span: Span, code: Code, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, sources, span, code, message.into())
     }
@@ -106,7 +106,7 @@ impl Diagnostic {
         }
     }
 
-    /// Makes an error about a whole file.
+    /// Creates an error about a whole file.
     pub fn about_file(file: impl Into<String>, code: Code, message: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -123,13 +123,13 @@ impl Diagnostic {
         }
     }
 
-    /// Adds what to do about it.
+    /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Shows a second place, if it is in the same file.
+    /// Adds a second position, if it is in the same file.
     pub fn related(mut self, sources: &SourceFiles, span: Span, label: &'static str) -> Self {
         let source = sources.get(span.source);
         if Arc::ptr_eq(&source.text, &self.text) {
@@ -143,7 +143,7 @@ impl Diagnostic {
         self.source == span.source && self.span.as_ref().is_some_and(inside)
     }
 
-    /// The diagnostic with its source line underlined, as a compiler shows it.
+    /// The diagnostic with its source line underlined, in the style of a compiler.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let level = match self.severity {
@@ -161,7 +161,8 @@ impl Diagnostic {
                         .fold(span.clone(), |all, other| all.start.min(other.start)..all.end.max(other.end)),
                 );
                 let inside = |span: &Range<usize>| span.start - window.start..span.end - window.start;
-                // The renderer replaces other controls itself. This one keeps the length, so spans stay true.
+                // The renderer replaces other control characters itself. This replacement keeps the length, so
+                // spans stay valid.
                 lines = self.text[window.clone()].replace(|char| matches!(char, '\u{80}'..='\u{9f}'), "·");
                 let mut snippet = Snippet::source(lines.as_str())
                     .path(self.file.as_str())
@@ -181,31 +182,31 @@ impl Diagnostic {
     }
 }
 
-/// The part of a range that lies on its first line: a script of a hundred lines is not worth showing.
+/// The part of a range on its first line: a script of a hundred lines is too long to show.
 fn first_line(text: &str, range: Range<usize>) -> Range<usize> {
     let slice = text.get(range.clone()).unwrap_or_default();
     range.start..range.start + slice.find(['\n', '\r']).unwrap_or(slice.len())
 }
 
-/// The whole lines that a range touches.
+/// The whole lines that contain a range.
 fn lines_around(text: &str, range: Range<usize>) -> Range<usize> {
     let start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
     let end = text[range.end..].find('\n').map_or(text.len(), |at| range.end + at);
     start..end
 }
 
-/// Puts diagnostics into the order of the file, those about other texts last.
+/// Sorts diagnostics in the order of the file, those about other texts last.
 pub fn sort(diagnostics: &mut [Diagnostic]) {
     diagnostics.sort_by_key(|diagnostic| (diagnostic.source, diagnostic.line, diagnostic.column));
 }
 
-/// Everything that is wrong with a configuration; never empty.
+/// All problems of a configuration; never empty.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Problems(Vec<Diagnostic>);
 
 impl Problems {
-    /// Takes a list with at least one error in it.
+    /// Creates it from a list with at least one error.
     pub fn new(diagnostics: Vec<Diagnostic>) -> Self {
         debug_assert!(diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error));
         Self(diagnostics)
@@ -230,7 +231,7 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// A text from a file, fit for a message: in backquotes, not too long, printable.
+/// A text from a file for a message: in backquotes, shortened, printable.
 pub fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 120;
     match text.char_indices().nth(MAX_CHARS) {
@@ -239,7 +240,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// The nearest of the words, if one is near enough to be what was meant.
+/// The nearest of the words, if it is similar enough.
 pub fn nearest<'w>(text: &str, words: &[&'w str]) -> Option<&'w str> {
     let text = text.to_lowercase();
     words

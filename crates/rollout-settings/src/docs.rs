@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 
 use super::{declare::Key, form::paragraph};
 
-/// Writes the tables of a page anew, each between `<!-- settings: name -->` and `<!-- end -->`. After the name, `first..last`
-/// chooses some of the keys.
+/// Regenerates the tables of a page, each between `<!-- settings: name -->` and `<!-- end -->`. After the name,
+/// `first..last` selects a range of keys.
 pub fn fill(page: &str, tables: &[(&str, Vec<Key>)]) -> Result<String, String> {
     let mut parts = page.split("<!-- settings: ");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -36,7 +36,7 @@ pub fn fill(page: &str, tables: &[(&str, Vec<Key>)]) -> Result<String, String> {
     Ok(out)
 }
 
-/// Whether the tables of a page are what the declarations say. They are written first if `UPDATE_SCHEMAS` is set.
+/// Checks that the tables of a page match the declarations. If `UPDATE_SCHEMAS` is set, they are written first.
 pub fn check_page(path: &Path, tables: &[(&str, Vec<Key>)]) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let page = std::fs::read_to_string(path).map_err(failed)?;
@@ -44,7 +44,7 @@ pub fn check_page(path: &Path, tables: &[(&str, Vec<Key>)]) -> Result<(), String
     if std::env::var_os("UPDATE_SCHEMAS").is_some() {
         std::fs::write(path, &expected).map_err(failed)?;
     } else if page != expected {
-        let what = "is not what the code says; write it with `UPDATE_SCHEMAS=1 cargo nextest run schema`";
+        let what = "does not match the code; update it with `UPDATE_SCHEMAS=1 cargo nextest run schema`";
         return Err(format!("{} {what}", path.display()));
     }
     Ok(())
@@ -78,7 +78,7 @@ fn default(key: &Key) -> Cow<'static, str> {
     }
 }
 
-/// The description, and what the documentation says beyond it.
+/// The description, and the further paragraphs of the documentation.
 fn meaning(key: &Key) -> String {
     paragraph(key.doc).replace('|', "\\|")
 }

@@ -1,4 +1,4 @@
-//! Configurations of others: plain JSON for those who read it, with positions for what is wrong with it.
+//! Other configuration files: plain JSON for their readers, with positions for problems.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{
     yaml,
 };
 
-/// A file, YAML or JSON, that is not a job's or a task's.
+/// A YAML or JSON file that is not a job or a task.
 pub struct Document {
     sources: SourceFiles,
     root: Node,
@@ -26,13 +26,13 @@ impl Document {
         Self::parse(path, &text(path)?, Some(vars))
     }
 
-    /// Reads a file as it is written.
+    /// Reads a file without expanding variables.
     pub fn load_literal(path: &Path) -> Result<Self, Problems> {
         Self::parse(path, &text(path)?, None)
     }
 
-    /// Reads a text as if it were the content of the file at `path`, and expands each `${VAR}` in it if there are
-    /// variables.
+    /// Reads a text as if it were the content of the file at `path`, and expands each `${VAR}` in it if there
+    /// are variables.
     pub fn parse(path: &Path, text: &str, vars: Option<&Vars<'_>>) -> Result<Self, Problems> {
         let mut sources = SourceFiles::default();
         let mut root = yaml::parse_file(&mut sources, &path.display().to_string(), path, text)?;
@@ -60,7 +60,7 @@ impl Document {
         Ok(Self { sources, root, secrets })
     }
 
-    /// Takes declared settings out of it.
+    /// Reads declared settings from it.
     pub fn read<S: Settings>(&self) -> Result<S::Value, Problems> {
         let reader = Reader::new(&self.sources, "", &|_| None);
         let read = reader.section::<S>(&self.root, "").and_then(|section| S::read(&section));
@@ -68,7 +68,7 @@ impl Document {
         read.filter(|_| !failed).ok_or_else(|| Problems::new(found))
     }
 
-    /// What it says, without the positions.
+    /// Its content, without the positions.
     pub fn into_value(self) -> Json {
         self.root.to_json("", &mut |_, text, _| text.into())
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_expanded_and_those_that_are_secret_are_known() {
+    fn variables_are_expanded_and_secret_ones_are_collected() {
         let document = read("web:\n  key: ${API_KEY}\n  engine: ${ENGINE:-brave}\n").unwrap();
         assert!(document.secrets().contains(&"sk-very-secret".to_owned()));
         assert_eq!(document.into_value(), json!({"web": {"key": "sk-very-secret", "engine": "brave"}}));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_with_their_place() {
+    fn problems_are_reported_with_their_position() {
         insta::assert_snapshot!(read("a: ${NO}\nb:\n  c: ${NEITHER}\n").err().unwrap(), @"
         error: the variable `NO` is not set
          --> tools.yaml:1:4

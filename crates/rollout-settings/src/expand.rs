@@ -13,13 +13,13 @@ pub enum ExpandError {
     /// A `${` has no `}`.
     #[error("a `${{` is not closed")]
     Unclosed,
-    /// What stands between the braces is neither a name nor a name with a default.
-    #[error("`${{{0}}}` is not understood")]
+    /// The text between the braces is neither a name nor a name with a default.
+    #[error("`${{{0}}}` is invalid")]
     Form(String),
 }
 
 impl ExpandError {
-    /// What to do about it.
+    /// How to fix it.
     pub fn hint(&self) -> String {
         match self {
             Self::Missing(name) => format!("set it, or write `${{{name}:-default}}`"),
@@ -34,12 +34,12 @@ impl ExpandError {
 pub struct Expanded {
     /// The text.
     pub text: String,
-    /// The variables whose values went into it, with those values.
+    /// The variables that were inserted, with their values.
     pub variables: Vec<(String, String)>,
 }
 
 impl Expanded {
-    /// The names of the variables that went into it.
+    /// The names of the variables that were inserted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.variables.iter().map(|(name, _)| name.as_str())
     }
@@ -57,7 +57,7 @@ impl Expanded {
         from_outside && !names().any(names_something_public)
     }
 
-    /// What to keep out of output if the text is secret: all of it, and each secret variable alone.
+    /// The values to mask if the text is secret: all of it, and each secret variable.
     pub fn secrets(&self) -> impl Iterator<Item = String> {
         let public = |name: &str| names_something_public(name) && !names_a_secret(name);
         let variables = self.variables.iter().filter(move |(name, _)| !public(name)).map(|(_, value)| value);
@@ -65,13 +65,13 @@ impl Expanded {
     }
 }
 
-/// Variables in the order they were written.
+/// Variables in the order in which they were written.
 pub type Env = IndexMap<String, EnvValue>;
 
 /// The value of a variable after `${VAR}` expansion.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnvValue {
-    /// What scripts get.
+    /// The value for scripts.
     pub value: String,
     /// Whether the value must not appear in any output.
     pub secret: bool,
@@ -120,9 +120,9 @@ fn pieces(text: &str) -> impl Iterator<Item = Result<Piece<'_>, ExpandError>> {
     })
 }
 
-/// Replaces `${VAR}` and `${VAR:-default}`; everything else, `$VAR` and `$$` too, stays as it is.
+/// Replaces `${VAR}` and `${VAR:-default}`; everything else, including `$VAR` and `$$`, is kept.
 ///
-/// The default takes the place of a variable that is not set or empty, as in a shell.
+/// The default replaces a variable that is unset or empty, as in a shell.
 pub fn expand(text: &str, vars: &dyn Fn(&str) -> Option<String>) -> Result<Expanded, ExpandError> {
     let mut expanded = Expanded { text: String::with_capacity(text.len()), variables: Vec::new() };
     for piece in pieces(text) {
@@ -156,8 +156,8 @@ pub fn env_value(
     Ok(EnvValue { value: expanded.text, secret })
 }
 
-/// The text as a record may keep it: `${VAR}` as written, and what is literal masked where the key
-/// names a secret or a URL carries one.
+/// The text for a record: `${VAR}` as written, and literal values masked if the key names a secret or a URL
+/// contains one.
 pub fn recorded(key: &str, written: &str) -> String {
     if written.is_empty() || !names_a_secret(key) {
         return mask_users(written);
@@ -174,7 +174,7 @@ pub fn recorded(key: &str, written: &str) -> String {
     out
 }
 
-/// Masks `user:password@` in URLs, unless it is written as variables.
+/// Masks `user:password@` in URLs, unless it is written with variables.
 fn mask_users(text: &str) -> String {
     let mut parts = text.split("://");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -191,7 +191,7 @@ fn mask_users(text: &str) -> String {
     out
 }
 
-/// The `user:password` of what follows `://`.
+/// The `user:password` after `://`.
 fn user_of(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#', ' ']).next().unwrap_or_default();
     authority.rsplit_once('@').map(|(user, _)| user)
@@ -201,7 +201,7 @@ fn words(name: &str) -> impl Iterator<Item = String> {
     name.split(|char: char| !char.is_ascii_alphanumeric()).map(str::to_ascii_uppercase)
 }
 
-/// Whether a key or variable of this name holds a secret, whatever its value looks like.
+/// Whether a key or variable of this name contains a secret, whatever its value.
 pub fn names_a_secret(name: &str) -> bool {
     const SECRET: [&str; 11] = [
         "KEY",
@@ -216,7 +216,7 @@ pub fn names_a_secret(name: &str) -> bool {
         "PAT",
         "PWD",
     ];
-    // The shell's working directory is the one PWD that is no password.
+    // The shell's working directory is the only PWD that is not a password.
     name != "PWD"
         && name != "OLDPWD"
         && words(name).any(|word| {
@@ -231,7 +231,7 @@ pub fn is_secret_header(name: &str) -> bool {
         || names_a_secret(name)
 }
 
-/// Whether a key or variable of this name is worth reading in logs.
+/// Whether a key or variable of this name is useful in logs.
 fn names_something_public(name: &str) -> bool {
     const PUBLIC: [&str; 26] = [
         "MODEL", "MODELS", "URL", "URI", "HOST", "HOSTNAME", "PORT", "ENDPOINT", "NAME", "REGION", "ZONE",
@@ -241,7 +241,7 @@ fn names_something_public(name: &str) -> bool {
     words(name).any(|word| PUBLIC.contains(&word.as_str()))
 }
 
-/// Whether a URL in the text carries a password.
+/// Whether a URL in the text contains a password.
 pub fn has_password(text: &str) -> bool {
     text.split("://").skip(1).any(|rest| user_of(rest).is_some_and(|user| user.contains(':')))
 }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_secret_by_where_it_came_from_and_by_its_name() {
+    fn a_value_is_secret_by_its_source_and_by_its_name() {
         for (key, written, secret) in [
             ("OPENAI_API_KEY", "${OPENAI_API_KEY}", true),
             ("WHATEVER", "${PLAIN}", true),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_hidden_whole_and_each_variable_alone() {
+    fn a_secret_is_masked_completely_and_by_variable() {
         let expanded = expand("Bearer ${OPENAI_API_KEY} ${MODEL}", &vars).unwrap();
         let secrets: Vec<String> = expanded.secrets().collect();
         assert_eq!(secrets, ["sk-0123456789", "Bearer sk-0123456789 claude-sonnet-4-5"]);
@@ -345,12 +345,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_without_braces_is_left_alone(text in "[^{]*") {
+        fn text_without_braces_is_unchanged(text in "[^{]*") {
             prop_assert_eq!(expand(&text, &vars).map(|expanded| expanded.text), Ok(text));
         }
 
         #[test]
-        fn any_text_is_expanded_or_refused(text in r"(\$|\{|\}|:-|[A-Z]|\PC){0,30}") {
+        fn any_text_is_expanded_or_rejected(text in r"(\$|\{|\}|:-|[A-Z]|\PC){0,30}") {
             let _ = expand(&text, &vars);
             let record = recorded("API_KEY", &format!("hunter22-{text}"));
             prop_assert!(!record.contains("hunter22"));

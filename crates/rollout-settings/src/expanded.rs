@@ -1,4 +1,4 @@
-//! Values of a section in which `${VAR}` is expanded, and values that are passed on as they are written.
+//! Reads values of a section in which `${VAR}` is expanded, and values that are kept as written.
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value as Json};
@@ -11,13 +11,13 @@ use super::{
 };
 
 impl<'r> Section<'r> {
-    /// Expands a text, or notes at its place why that is not possible.
+    /// Expands a text, or reports at its position why that is not possible.
     pub fn expand(&self, written: &str, node: &Node) -> Expanded {
         let nothing = || Expanded { text: String::new(), variables: Vec::new() };
         self.try_expand(written, node).unwrap_or_else(nothing)
     }
 
-    /// The same; none if it is not possible.
+    /// The same; `None` if it is not possible.
     pub fn try_expand(&self, written: &str, node: &Node) -> Option<Expanded> {
         let note = |error: ExpandError| {
             let needle = match &error {
@@ -111,7 +111,7 @@ impl<'r> Section<'r> {
         headers
     }
 
-    /// A text in which a secret is known by the names of its variables, or as the password of a URL.
+    /// A text in which a secret is recognized by the names of its variables, or as the password of a URL.
     pub fn expanded_text(&self, written: &str, node: &Node) -> Expanded {
         let expanded = self.expand(written, node);
         if expanded.names().any(names_a_secret) || has_password(&expanded.text) {
@@ -129,13 +129,13 @@ impl<'r> Section<'r> {
         let expanded = self.expanded_text(written, node);
         let url = expanded.text;
         if url.is_empty() && !written.is_empty() && expanded.variables.is_empty() {
-            // A variable is missing, which has been noted.
+            // A variable is missing, which has been reported.
             return None;
         }
         let rest = url.strip_prefix("https://").or(url.strip_prefix("http://"));
         let has_host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'));
         if !has_host || url.contains(|char: char| char.is_whitespace() || char.is_control()) {
-            // What was expanded may be secret, so only what was written is shown.
+            // The expanded value may be secret, so only the written one is shown.
             let message = format!("`{}` must be an `http` or `https` URL", self.at(key));
             self.reader.error_with_hint(node.span, Code::InvalidValue, message, hint);
             return None;
@@ -143,7 +143,7 @@ impl<'r> Section<'r> {
         Some(url)
     }
 
-    /// A mapping as JSON, its texts expanded.
+    /// A mapping as JSON, with its texts expanded.
     pub fn expanded_map(&self, key: &str) -> Map<String, Json> {
         let Some(settings) = self.mapping(key) else { return Map::new() };
         let mut text = |key: &str, written: &str, node: &Node| {
@@ -157,16 +157,16 @@ impl<'r> Section<'r> {
         settings.entries.iter().map(json).collect()
     }
 
-    /// This mapping as JSON, as it is written.
+    /// This mapping as JSON, as written.
     pub fn json_map(&self) -> Map<String, Json> {
         let entries = self.entries.iter();
         entries.map(|entry| (entry.key.clone(), self.json(&entry.node, &self.at(&entry.key)))).collect()
     }
 
-    /// A value as JSON, as it is written.
+    /// A value as JSON, as written.
     pub fn json(&self, node: &Node, path: &str) -> Json {
         if !is_finite(node) {
-            let message = format!("`{path}` has a number in it that JSON does not have");
+            let message = format!("`{path}` contains a number that JSON cannot represent");
             self.reader.error(node.span, Code::InvalidValue, message);
         }
         node.to_json("", &mut |_, text, _| Json::String(text.to_owned()))
@@ -179,7 +179,7 @@ impl<'r> Section<'r> {
             let path = format!("{}.{index}", self.at(key));
             match &node.value {
                 Value::String(text) if text.is_empty() || text.contains('\0') => {
-                    let message = format!("`{path}` must have text in it, and no NUL character");
+                    let message = format!("`{path}` must not be empty or contain a NUL character");
                     self.reader.error(node.span, Code::InvalidValue, message);
                 }
                 Value::String(text) => strings.push(text.clone()),

@@ -1,4 +1,4 @@
-//! The forms that settings have: flags, numbers, words, texts, quantities, sections and lists.
+//! The types of settings: flags, numbers, words, texts, quantities, sections and lists.
 
 use std::{
     fmt::Display,
@@ -19,7 +19,7 @@ use super::{
 };
 use rollout_core::quantity::{Bytes, Cpus};
 
-/// A whole number type that settings have.
+/// A whole number type for settings.
 pub trait Whole: Copy + serde::Serialize + 'static {
     /// The number, if it fits.
     fn from_u64(number: u64) -> Option<Self>;
@@ -60,7 +60,7 @@ pub fn flag(default: bool) -> Form<bool> {
     Form::new("boolean", || json!({ "type": "boolean" }), |section, key| section.bool(key)).default(default)
 }
 
-/// A whole number within bounds.
+/// A whole number within a range.
 pub fn whole<T: Whole>(range: RangeInclusive<u64>) -> Form<T> {
     let (least, most) = (*range.start(), *range.end());
     let kind = match most {
@@ -81,7 +81,7 @@ pub fn count<T: Whole>(default: u32) -> Form<T> {
     some_count().default(T::from_u64(default.into()).expect("a default is within bounds"))
 }
 
-/// A number within bounds.
+/// A number within a range.
 pub fn number(bounds: impl RangeBounds<f64> + Clone + 'static) -> Form<f64> {
     let (kind, least) = match bounds.start_bound() {
         Bound::Included(least) => (format!("number ≥ {least}"), Some(("minimum", *least))),
@@ -105,7 +105,7 @@ pub fn number(bounds: impl RangeBounds<f64> + Clone + 'static) -> Form<f64> {
     Form::new(kind, schema, move |section, key| section.number(key, bounds.clone()))
 }
 
-/// A number that is neither infinite nor none.
+/// A finite number.
 pub fn finite() -> Form<f64> {
     Form::new("number", || json!({ "type": "number" }), |section, key| section.finite(key))
 }
@@ -122,7 +122,7 @@ pub fn timeout() -> Form<f64> {
     number(0.0..=MAX_TIMEOUT_SEC).kind("seconds").filter(|seconds| *seconds > 0.0)
 }
 
-/// One of a few words. The first word of a value is the one that is recorded.
+/// One of several words. The first word of a value is recorded.
 pub fn word<T: Copy + PartialEq + 'static>(words: &'static [(&'static str, T)]) -> Form<T> {
     let names = || words.iter().map(|(word, _)| *word);
     let schema = move || json!({ "enum": names().collect::<Vec<_>>() });
@@ -151,7 +151,7 @@ pub fn number_or_text() -> Form<String> {
     Form::new("string", || json!({ "type": ["string", "number"] }), |section, key| section.text(key))
 }
 
-/// A text that is recorded as it was written, for those that are expanded or found elsewhere.
+/// A text that is recorded as written, for texts that are expanded or resolved elsewhere.
 pub fn path() -> Form<String> {
     Form::written("path", string_schema, |section, key| section.filled_string(key).map(str::to_owned))
 }
@@ -233,7 +233,7 @@ fn object_schema() -> Json {
     json!({ "type": "object" })
 }
 
-/// A mapping that is passed on as it is written.
+/// A mapping that is kept as written.
 pub fn mapping() -> Form<Map<String, Json>> {
     let read = |section: &Section<'_>, key: &str| section.mapping(key).map(|map| map.json_map());
     Form::written("mapping", object_schema, read)
@@ -241,19 +241,19 @@ pub fn mapping() -> Form<Map<String, Json>> {
         .or_empty()
 }
 
-/// A mapping that is passed on with its texts expanded.
+/// A mapping that is kept with its texts expanded.
 pub fn expanded_mapping() -> Form<Map<String, Json>> {
     mapping().read_by(|section, key| Some(section.expanded_map(key)))
 }
 
-/// A section with settings of its own, with their defaults when it is absent.
+/// A section of settings; the defaults if it is absent.
 pub fn section<S: Settings>() -> Form<S::Value> {
     Form::written("mapping", object::<S>, |section, key| S::read(&section.section_or_empty::<S>(key)))
         .recorded(|value, written| Json::Object(S::record(value, written)))
         .or_with(|| S::defaults().expect("a section without required keys has defaults"))
 }
 
-/// A section in which keys of other programs may stand, with its defaults when it is absent.
+/// A section that may contain keys of other programs; the defaults if it is absent.
 pub fn open_section<S: Settings>() -> Form<S::Value> {
     section::<S>()
         .refine(|schema| schema["additionalProperties"] = json!(true))
@@ -266,7 +266,7 @@ pub fn some_section<S: Settings>() -> Form<S::Value> {
         .recorded(|value, written| Json::Object(S::record(value, written)))
 }
 
-/// A list, whose entries have this schema.
+/// A list whose entries have this schema.
 pub fn list<T: 'static>(
     item: fn() -> Json,
     read: impl Fn(&Section<'_>, &str) -> Option<Vec<T>> + 'static,
@@ -274,7 +274,7 @@ pub fn list<T: 'static>(
     Form::written("list", move || json!({ "type": "array", "items": item() }), read).or_empty()
 }
 
-/// A list with at least one entry, which have this schema.
+/// A list with at least one entry, whose entries have this schema.
 pub fn filled_list<T: 'static>(
     item: fn() -> Json,
     read: impl Fn(&Section<'_>, &str) -> Option<Vec<T>> + 'static,

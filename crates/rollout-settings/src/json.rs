@@ -4,15 +4,15 @@ use serde::de::IgnoredAny;
 
 use super::tree::{Entry, Node, Span, SyntaxError, Value, printable};
 
-/// How deep values may be nested, so that a hostile file does not use up the stack.
+/// The deepest nesting of values, so that a hostile file does not overflow the stack.
 const MAX_DEPTH: usize = 64;
 
-/// Parses one value. Keys that are written twice are in the tree twice.
+/// Parses one value. Duplicate keys appear twice in the tree.
 pub(crate) fn parse(text: &str, source: usize) -> Result<Node, SyntaxError> {
     if text.trim_matches(is_space).is_empty() {
         return Ok(Node { value: Value::Null, span: Span { source, start: 0, end: 0 } });
     }
-    // It knows the grammar in full; what comes after only has to find the places.
+    // serde_json checks the grammar; the scanner only has to find positions.
     if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
         let line =
             text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum::<usize>();
@@ -36,7 +36,7 @@ fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r')
 }
 
-/// Reads a text that is known to be JSON.
+/// Scans a text that is known to be valid JSON.
 struct Scanner<'t> {
     text: &'t str,
     source: usize,
@@ -56,7 +56,7 @@ impl Scanner<'_> {
             Some(b'"') => Value::String(self.string()?.0),
             _ => self.scalar()?,
         };
-        // Of a collection, where it begins: it may go over many lines.
+        // For a collection, only its first character: it may span many lines.
         let end = if matches!(value, Value::Map(_) | Value::List(_)) { start + 1 } else { self.at };
         Ok(Node { value, span: Span { source: self.source, start, end } })
     }
@@ -83,7 +83,7 @@ impl Scanner<'_> {
         Ok(Value::List(items))
     }
 
-    /// Goes on to the next part of a collection. Whether it ends instead.
+    /// Moves to the next part of a collection; returns whether it ends instead.
     fn ends_with(&mut self, bracket: u8) -> bool {
         self.skip_space();
         if self.next_byte() == Some(b',') {
@@ -99,7 +99,7 @@ impl Scanner<'_> {
         let start = self.at;
         self.at += 1;
         while let Some(byte) = self.next_byte().filter(|byte| *byte != b'"') {
-            // What is escaped is one byte at least, and never the end of the text.
+            // The escaped character has at least one byte and is never the end of the text.
             self.at += if byte == b'\\' { 2 } else { 1 };
         }
         self.at = (self.at + 1).min(self.text.len());
@@ -150,12 +150,12 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<serde_json::Value, (String, usize)> {
-        let told = |error: SyntaxError| (error.message, error.span.map_or(0, |span| span.start));
-        parse(text, 0).map(|node| node.to_json("", &mut |_, text, _| text.into())).map_err(told)
+        let position = |error: SyntaxError| (error.message, error.span.map_or(0, |span| span.start));
+        parse(text, 0).map(|node| node.to_json("", &mut |_, text, _| text.into())).map_err(position)
     }
 
     #[test]
-    fn what_yaml_would_read_otherwise_is_json() {
+    fn values_that_yaml_reads_differently_are_read_as_json() {
         let text =
             "{\n\t\"a\": \"\\/ \\ud83d\\ude00\",\n\t\"no\": [1, -2.5, 1e3, null, true],\n\t\"n\": \"no\"}\n";
         assert_eq!(read(text), Ok(json!({"a": "/ 😀", "no": [1, -2.5, 1e3, null, true], "n": "no"})));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_yaml_is_refused_where_it_stands() {
+    fn yaml_syntax_is_rejected_at_its_position() {
         for (text, place) in
             [("a: 1", 0), ("{a: 1}", 1), ("{\"a\": 1,}", 8), ("{\"a\": yes}", 6), ("{\"a\": 'x'}", 6)]
         {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_and_value_has_its_place() {
+    fn every_key_and_value_has_its_position() {
         let text = "{\"a\": [1, {\"é\": \"x\"}]}";
         let Value::Map(entries) = parse(text, 0).unwrap().value else { panic!() };
         assert_eq!(&text[entries[0].key_span.range()], "\"a\"");
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_too_odd_to_be_refused(text in ".{0,60}", json in "[\\[\\]{}\",:\\\\a1 ]{0,40}") {
+        fn any_text_is_read_or_rejected(text in ".{0,60}", json in "[\\[\\]{}\",:\\\\a1 ]{0,40}") {
             let _ = (read(&text), read(&json));
         }
     }

@@ -1,12 +1,12 @@
 //! Settings in files: each is declared once, with its name, type, default, documentation and check.
 //!
 //! A file of any format becomes one [tree] of values with positions. A declaration, made with
-//! [`settings!`](crate::settings!), takes typed values out of the tree, notes what is wrong and goes on, so that all of it
-//! is told at once, as [`Problems`]. The JSON Schema, the recorded form and the tables in docs/ come from the same
-//! declaration.
+//! [`settings!`](crate::settings!), reads typed values from the tree, and collects all problems, which are
+//! reported together as [`Problems`]. The JSON Schema, the recorded form and the tables in docs/ come from the
+//! same declaration.
 //!
-//! The order of reading: [tree], [yaml] and [toml_file] make trees; [reader] and [section] take values out; [form] and
-//! [forms] describe one setting; [declare] makes them into a section; [docs] writes tables.
+//! Suggested reading order: [tree], [yaml] and [toml_file] parse files; [reader] and [section] read values;
+//! [form] and [forms] describe one setting; [declare] combines them into a section; [docs] writes tables.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 pub mod declare;

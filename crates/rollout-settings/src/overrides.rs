@@ -1,4 +1,4 @@
-//! Settings from the command line that replace what a job file says.
+//! Settings from the command line that override a job file.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use super::{
     yaml,
 };
 
-/// One `key=value` that replaces a value of the job file.
+/// One `key=value` that overrides a value of the job file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
     /// The path of the value, its parts joined by dots: `environment.force_build`, `agents.0.env.MODEL`.
@@ -18,13 +18,13 @@ pub struct Override {
 }
 
 impl Override {
-    /// Puts the value into the tree of the file.
+    /// Sets the value in the tree of the file.
     pub fn apply(&self, tree: &mut Node, sources: &mut SourceFiles) -> Result<(), Box<Diagnostic>> {
         apply(tree, self, sources)
     }
 }
 
-/// Why a text is not an [`Override`].
+/// The error for a text that is not an [`Override`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not of the form key=value")]
 pub struct OverrideError(String);

@@ -12,18 +12,18 @@ use super::{
     tree::{Entry, Node, Span, Value},
 };
 
-/// Why a text is not TOML.
+/// A syntax error in TOML.
 #[derive(Debug)]
 pub struct TomlError {
     /// What is wrong.
     pub message: String,
-    /// Where, if that is known.
+    /// Its position, if known.
     pub span: Option<Span>,
-    /// Where a key was written first that is written again.
+    /// The first position of a duplicate key.
     pub first: Option<Span>,
 }
 
-/// Parses a document, or tells everything that is wrong with its syntax.
+/// Parses a document, or returns all its syntax errors.
 pub fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
     let (tree, errors) = DeTable::parse_recoverable(text);
     let at = span(tree.span(), source);
@@ -44,7 +44,7 @@ pub fn parse(text: &str, source: usize) -> Result<Node, Vec<TomlError>> {
     Err(errors.into_iter().map(error).collect())
 }
 
-/// The nearest place before `again` where the key stands.
+/// The nearest position of the key before `again`.
 fn last_before(node: &Node, key: &str, again: Span) -> Option<Span> {
     let (items, entries): (&[Node], &[Entry]) = match &node.value {
         Value::List(items) => (items, &[]),

@@ -1,11 +1,11 @@
-//! One tree of values with their positions, whatever format a file is written in.
+//! A tree of values with their positions, independent of the file format.
 
 use std::{ops::Range, sync::Arc};
 
-/// A place in one of the [`SourceFiles`].
+/// A position in one of the [`SourceFiles`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which of the sources.
+    /// The number of the source.
     pub source: usize,
     /// Its first byte.
     pub start: usize,
@@ -20,27 +20,27 @@ impl Span {
     }
 }
 
-/// Why a text is not of its format.
+/// A syntax error of a text.
 #[derive(Debug)]
 pub struct SyntaxError {
     /// What is wrong.
     pub message: String,
-    /// Where, if that is known.
+    /// Its position, if known.
     pub span: Option<Span>,
-    /// What to do about it, if that is known.
+    /// How to fix it, if known.
     pub hint: Option<String>,
 }
 
-/// A text that values were read from: a file, or an argument of the command.
+/// A source text: a file, or an argument of the command.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     /// The text.
     pub text: Arc<str>,
 }
 
-/// Every text that took part in one configuration.
+/// All source texts of one configuration.
 #[derive(Debug, Default)]
 pub struct SourceFiles(Vec<Source>);
 
@@ -62,19 +62,19 @@ impl SourceFiles {
     }
 }
 
-/// A value and where it was written.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// The value.
     pub value: Value,
-    /// Where it was written.
+    /// Its position.
     pub span: Span,
 }
 
-/// What a node holds.
+/// The value of a node.
 #[derive(Debug, Clone)]
 pub enum Value {
-    /// Nothing.
+    /// Null.
     Null,
     /// True or false.
     Bool(bool),
@@ -95,14 +95,14 @@ pub enum Value {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key was written.
+    /// The position of the key.
     pub key_span: Span,
     /// The value.
     pub node: Node,
 }
 
 impl Node {
-    /// What the value is, as a reader would call it.
+    /// The kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Whether it is nothing.
+    /// Whether it is null.
     pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
@@ -128,7 +128,7 @@ impl Node {
         }
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match &mut self.value {
             Value::Map(entries) => {
@@ -138,7 +138,7 @@ impl Node {
         }
     }
 
-    /// The values of a list; none if this is something else.
+    /// The values of a list; empty for other values.
     pub fn items(&self) -> &[Node] {
         match &self.value {
             Value::List(items) => items,
@@ -146,9 +146,9 @@ impl Node {
         }
     }
 
-    /// The value as JSON, each string passed through `text` with the key that it stands under.
+    /// The value as JSON, with each string passed through `text` together with its key.
     ///
-    /// A number that JSON cannot hold becomes the string it was written as.
+    /// A number that JSON cannot represent becomes the string as it was written.
     pub fn to_json(
         &self,
         key: &str,
@@ -177,7 +177,7 @@ impl Node {
     }
 }
 
-/// The text with everything escaped that a terminal would obey.
+/// The text with all control characters escaped, for a terminal.
 pub fn printable(text: &str) -> String {
     let bidi = |char| matches!(char, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut out = String::with_capacity(text.len());

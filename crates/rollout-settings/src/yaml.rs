@@ -1,4 +1,4 @@
-//! Reads YAML, and JSON with it, into a tree with positions. Nothing else here knows the YAML library.
+//! Parses YAML, including JSON, into a tree with positions. Only this module uses the YAML library.
 
 use std::{fmt, path::Path};
 
@@ -16,7 +16,7 @@ use super::{
     yaml_syntax::{SyntaxCause, cause},
 };
 
-/// Whether the text is not YAML, rather than YAML with something that is refused.
+/// Whether the text is not YAML at all, rather than YAML with a rejected feature.
 fn is_of_scanner(error: &serde_saphyr::Error) -> bool {
     use serde_saphyr::Error;
     matches!(
@@ -67,7 +67,7 @@ pub fn parse_file(sources: &mut SourceFiles, name: &str, path: &Path, text: &str
     })
 }
 
-/// Parses the content of the file at `path`: JSON if its name says so, else YAML.
+/// Parses the content of the file at `path`: JSON by its extension, otherwise YAML.
 pub fn parse_at(path: &Path, text: &str, source: usize) -> Result<Node, SyntaxError> {
     if is_json(path) { json::parse(text, source) } else { parse(text, source) }
 }
@@ -76,16 +76,16 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
-/// Parses one document. Keys that are written twice are in the tree twice.
+/// Parses one document. Duplicate keys appear twice in the tree.
 pub fn parse(text: &str, source: usize) -> Result<Node, SyntaxError> {
     let options = serde_saphyr::options! {
-        // Repeated keys reach the visitor under this policy, so that both places can be named.
+        // With this policy, duplicate keys reach the visitor, so both positions can be reported.
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
         strict_booleans: true,
         with_snippet: false,
         non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
-        // Far above any job that a person writes, far below what an alias bomb needs. A level of nesting
-        // takes some 35 KiB of stack in a debug build, of the 2 MiB that a thread has.
+        // Far above any job that a user writes, far below what an alias bomb needs. A level of nesting takes
+        // about 35 KiB of stack in a debug build, out of 2 MiB per thread.
         budget: serde_saphyr::budget! {
             max_depth: 24,
             max_nodes: 250_000,
@@ -106,12 +106,12 @@ fn span(text: &str, source: usize, location: Location) -> Span {
     let at = location.span();
     let start = match at.byte_offset() {
         Some(offset) if offset > 0 => offset as usize,
-        // The scanner gives its errors a line and a column only.
+        // Errors of the scanner only have a line and a column.
         _ => offset_of(text, location.line() as usize, location.column() as usize),
     };
     let start = start.min(text.len());
     let end = start.saturating_add(at.byte_len().map_or(0, |len| len as usize)).min(text.len());
-    // A collection's span may run over white space up to the next token.
+    // The span of a collection may include white space up to the next token.
     let end = start + text.get(start..end).map_or(0, |slice| slice.trim_end().len());
     Span { source, start, end }
 }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_wins_over_the_same_key_of_a_merged_mapping() {
+    fn a_key_overrides_the_same_key_of_a_merged_mapping() {
         insta::assert_snapshot!(show("base: &b {x: 1, y: 2}\nd:\n  <<: *b\n  y: 3\n"), @r#"
         map ""
          base at "base"
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_bomb_is_refused() {
+    fn an_alias_bomb_is_rejected() {
         let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for level in 1..10 {
             let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
@@ -321,14 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn endless_nesting_is_refused() {
+    fn endless_nesting_is_rejected() {
         assert!(parse(&"[".repeat(100_000), 0).is_err());
         assert!(parse(&"- ".repeat(100_000), 0).is_err());
         assert!(parse(&"{a: ".repeat(10_000), 0).is_err());
     }
 
     #[test]
-    fn a_syntax_error_has_its_place() {
+    fn a_syntax_error_has_its_position() {
         let error = parse("é: ü\nb: [", 0).unwrap_err();
         assert_eq!(error.span, Some(Span { source: 0, start: 10, end: 11 }));
         assert_eq!(error.message, "this `[` is not closed");

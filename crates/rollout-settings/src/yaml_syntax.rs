@@ -1,8 +1,8 @@
-//! Why a text is not YAML, in words that say what to change: the parser speaks of scalars and blocks.
+//! Explains YAML syntax errors in practical terms: the parser's messages speak of scalars and blocks.
 
 use std::ops::Range;
 
-/// What is wrong, where, and what to do about it.
+/// What is wrong, where, and how to fix it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SyntaxCause {
     pub(crate) message: String,
@@ -10,7 +10,7 @@ pub(crate) struct SyntaxCause {
     pub(crate) hint: String,
 }
 
-/// Finds the likeliest cause of an error that a parser noticed at this offset, if it is one of the usual ones.
+/// Finds the most likely cause of a parser error at this offset, if it is a common one.
 pub(crate) fn cause(text: &str, noticed: usize) -> Option<SyntaxCause> {
     let noticed = noticed.min(text.len());
     let line = text[..noticed].matches('\n').count();
@@ -33,7 +33,7 @@ pub(crate) fn cause(text: &str, noticed: usize) -> Option<SyntaxCause> {
     tab(text, line).or_else(|| indentation(text, line))
 }
 
-/// What stands open at a place.
+/// What is open at a position.
 #[derive(Default)]
 struct Open {
     quote: Option<(usize, char)>,
@@ -41,8 +41,8 @@ struct Open {
 }
 
 impl Open {
-    /// Reads as far as the line of a place. A quote counts as open if it is not closed on its line: values of several
-    /// lines are rare in quotes, and this is only asked after an error.
+    /// Reads up to the line of a position. A quote counts as open if it is not closed on its line: quoted
+    /// values of several lines are rare, and this runs only after an error.
     fn before(text: &str, end: usize) -> Self {
         let end = text[end..].find('\n').map_or(text.len(), |rest| end + rest);
         let mut brackets: Vec<(usize, char)> = Vec::new();
@@ -52,7 +52,7 @@ impl Open {
             let start = offset;
             offset += line.len();
             let indent = line.len() - line.trim_start_matches(' ').len();
-            // The lines of a block text mean nothing.
+            // The lines of a block text have no syntax.
             if block.is_some_and(|outer| line.trim().is_empty() || indent > outer) {
                 continue;
             }
@@ -89,12 +89,12 @@ impl Open {
     }
 }
 
-/// Whether a value can begin behind this part of a line.
+/// Whether a value can begin after this part of a line.
 fn starts_value(before: &str) -> bool {
     matches!(before.trim_end().chars().last(), None | Some(':' | '-' | '[' | '{' | ','))
 }
 
-/// Where a quote is closed in the rest of its line.
+/// The position of the closing quote in the rest of its line.
 fn closed(rest: &str, quote: char) -> Option<usize> {
     let mut chars = rest.char_indices();
     while let Some((at, char)) = chars.next() {
@@ -108,7 +108,7 @@ fn closed(rest: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// A tab in the indentation of the line where an error was noticed, or of the next.
+/// A tab in the indentation of the line of an error, or of the next.
 fn tab(text: &str, line: usize) -> Option<SyntaxCause> {
     let mut offset = 0;
     for (number, content) in text.split_inclusive('\n').enumerate().take(line + 2) {
@@ -127,7 +127,7 @@ fn tab(text: &str, line: usize) -> Option<SyntaxCause> {
     None
 }
 
-/// A line whose indentation is none of those that are open above it.
+/// A line whose indentation matches none of the open ones above it.
 fn indentation(text: &str, line: usize) -> Option<SyntaxCause> {
     let mut open: Vec<usize> = Vec::new();
     let mut offset = 0;
@@ -156,7 +156,7 @@ fn indentation(text: &str, line: usize) -> Option<SyntaxCause> {
         if open.last() != Some(&indent) {
             open.push(indent);
         }
-        // What follows a dash is indented as if the dash were a space.
+        // The text after a dash is indented as if the dash were a space.
         if let Some(rest) = trimmed.strip_prefix("- ") {
             open.push(indent + 2 + (rest.len() - rest.trim_start().len()));
         }
@@ -172,33 +172,33 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn told(text: &str, noticed: usize) -> String {
+    fn explain(text: &str, noticed: usize) -> String {
         let SyntaxCause { message, at, hint } = cause(text, noticed).expect("there is a cause");
         let line = text[..at.start].matches('\n').count() + 1;
         format!("{line} {:?}: {message}; {hint}", &text[at])
     }
 
     #[test]
-    fn the_usual_causes_are_found_where_they_are() {
+    fn common_causes_are_found_at_their_position() {
         let at = |text: &str, part: &str| text.find(part).unwrap();
         let quote = "name: \"one\nagents:\n  - name: \"two\"\n";
         assert_eq!(
-            told(quote, at(quote, "agents")),
+            explain(quote, at(quote, "agents")),
             "1 \"\\\"\": this \" is not closed on its line; add another \" where the value ends"
         );
         let list = "agents: [{name: oracle}\ndatasets:\n  - path: x\n";
-        assert_eq!(told(list, at(list, ":\n  -")), "1 \"[\": this `[` is not closed; add a `]`");
+        assert_eq!(explain(list, at(list, ":\n  -")), "1 \"[\": this `[` is not closed; add a `]`");
         let tab = "agents:\n\t- name: oracle\n";
-        assert_eq!(told(tab, 0), "2 \"\\t\": the line is indented by a tab; indent it by spaces");
+        assert_eq!(explain(tab, 0), "2 \"\\t\": the line is indented by a tab; indent it by spaces");
         let indented = "agents:\n  - name: a\n    env: {A: b}\n   description: c\n";
         assert_eq!(
-            told(indented, at(indented, "description")),
+            explain(indented, at(indented, "description")),
             "4 \"d\": the line is indented by 3 spaces, unlike the lines above it; indent it by 2 or 4 spaces"
         );
     }
 
     #[test]
-    fn scripts_and_comments_are_no_causes() {
+    fn scripts_and_comments_are_ignored() {
         let text = "agents:\n  - name: a\n    execute: |\n      echo \"one\n      if [ x; then\n  # it's\nname: b: c\n";
         assert_eq!(cause(text, text.find(": c").unwrap()), None);
     }

@@ -381,7 +381,7 @@ fn strict_refuses_a_job_whose_tasks_are_not_all_right() {
     let other = rollout(dir.path(), &["job.yaml", "--strict", "--task", "fine", "--dry-run"]);
     assert!(other.status.success(), "tasks that do not run do not matter, nor does a number without a unit");
     insta::assert_snapshot!(stderr(dir.path(), &["job.yaml", "--dry-run"]), @r#"
-    warning: task fine: `environment.memory = 2048` is taken as 2048 MiB; write "2Gi" to say so exactly
+    warning: task fine: `environment.memory = 2048` is taken as 2048 MiB; write "2Gi" to be explicit
     warning: task hello: `environment.gpus` is not supported: no GPU is given to the environment
     "#);
 }

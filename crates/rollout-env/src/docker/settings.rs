@@ -275,18 +275,18 @@ mod tests {
         unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `builder`
         images is for `type: native`; docker takes the image that FROM names
         `provider_config.pids` must be at least 1, not 0
-        2 settings are wrong
+        2 settings are invalid
           `provider_config.dns` must be a list, not a string
           `provider_config.gpus` must be `all`, a number, or a list of identifiers
         `provider_config.platform` cannot be `arm64`; write it as `linux/amd64`
         `provider_config.builder` cannot be `kaniko`; it can be one of `classic`, `buildkit`
         `provider_config.extra_hosts` cannot have `db`; write `{name: address}`, or a list of `name:address`
         `provider_config.mounts.0.source` is `data`; expected an absolute path
-        2 settings are wrong
+        2 settings are invalid
           `provider_config.mounts.0.source` is ``; expected an absolute path
           `provider_config.mounts.0.type` cannot be `nfs`; it can be one of `bind`, `volume`, `tmpfs`
         `target` is missing in `provider_config.mounts.0`; write an absolute path inside
-        2 settings are wrong
+        2 settings are invalid
           `provider_config.mounts.0.source` is ``; expected an absolute path
           unknown key `readonly` in `provider_config.mounts.0`; did you mean `read_only`? known keys in `provider_config.mounts.0`: `type`, `source`, `target`, `read_only`
         ");

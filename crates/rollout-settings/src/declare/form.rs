@@ -15,16 +15,16 @@ use crate::{
 /// How a value was written, for the record.
 #[derive(Clone, Copy)]
 pub struct Written<'a> {
-    /// The value in the tree, if it is there and not null.
+    /// The value in the tree, if it is present and not null.
     pub node: Option<&'a Node>,
     /// Its key.
     pub key: &'a str,
-    /// What the tree was read from; none for a configuration that was made in code.
+    /// The sources of the tree; `None` for a configuration made in code.
     pub sources: Option<&'a SourceFiles>,
 }
 
 impl<'a> Written<'a> {
-    /// Of a configuration that was made in code.
+    /// For a configuration made in code.
     pub const NOWHERE: Self = Self { node: None, key: "", sources: None };
 
     /// The root of a tree.
@@ -44,7 +44,7 @@ impl<'a> Written<'a> {
         items.iter().map(move |node| Self { node: Some(node), ..self })
     }
 
-    /// The value as it was written, secrets masked; null if it was not written.
+    /// The value as it was written, with secrets masked; null if it is absent.
     pub fn plain(self) -> Json {
         self.node.map_or(Json::Null, |node| plain(node, self.key))
     }
@@ -53,12 +53,12 @@ impl<'a> Written<'a> {
 type Read<T> = Box<dyn Fn(&Section<'_>, &str) -> Option<T>>;
 type Record<T> = Box<dyn Fn(&T, Written<'_>) -> Json>;
 
-/// What a setting can hold, apart from its name and its documentation.
+/// The type of a setting, without its name and documentation.
 pub struct Form<T> {
     read: Read<T>,
     record: Option<Record<T>>,
     schema: Box<dyn Fn() -> Json>,
-    /// The value when the key is absent; without one, nothing can be made of the section.
+    /// The value when the key is absent. Without one, the section cannot be read.
     absent: Option<Box<dyn Fn() -> T>>,
     default: Shown,
     missing: Option<&'static str>,
@@ -68,7 +68,7 @@ pub struct Form<T> {
     unset: Option<&'static str>,
     others: Vec<Other<T>>,
     always: bool,
-    /// Whether the record has it only where the key was written.
+    /// Whether it is recorded only if the key was written.
     where_written: bool,
 }
 
@@ -78,7 +78,7 @@ struct Other<T> {
     record: Option<Record<T>>,
 }
 
-/// The default as the schema and the documentation have it.
+/// The default that the schema and the documentation show.
 enum Shown {
     None,
     /// The value when the key is absent, as it is recorded.
@@ -87,7 +87,7 @@ enum Shown {
 }
 
 impl<T: 'static> Form<T> {
-    /// A value that is recorded as it is. `kind` is for people, the schema for editors.
+    /// A value that is recorded unchanged. `kind` is for the documentation, the schema for editors.
     pub fn new(
         kind: impl Into<Cow<'static, str>>,
         schema: impl Fn() -> Json + 'static,
@@ -122,32 +122,32 @@ impl<T: 'static> Form<T> {
         }
     }
 
-    /// Records the value in another way.
+    /// Sets how the value is recorded.
     pub fn recorded(mut self, record: impl Fn(&T, Written<'_>) -> Json + 'static) -> Self {
         self.record = Some(Box::new(record));
         self
     }
 
-    /// Leaves the value out of the record.
+    /// Omits the value from the record.
     pub fn unrecorded(mut self) -> Self {
         self.record = None;
         self
     }
 
-    /// Records the value only where the key was written: records that were made before the setting existed stay the
-    /// same, and with them their hashes.
+    /// Records the value only if the key was written, so that records made before the setting existed, and
+    /// their hashes, stay the same.
     pub fn recorded_where_written(mut self) -> Self {
         self.where_written = true;
         self
     }
 
-    /// Leaves the value out of the hash: it cannot change a result.
+    /// Omits the value from the hash, because it cannot change a result.
     pub fn unhashed(mut self) -> Self {
         self.hashed = false;
         self
     }
 
-    /// The value when the key is absent or its value is refused.
+    /// The value when the key is absent or its value is invalid.
     pub fn default(mut self, value: T) -> Self
     where
         T: Clone,
@@ -174,19 +174,19 @@ impl<T: 'static> Form<T> {
         self
     }
 
-    /// The default that the schema shows, where it is not the value when the key is absent.
+    /// The default shown in the schema, if it differs from the value when the key is absent.
     pub fn shown_default(mut self, default: impl Into<Json>) -> Self {
         self.default = Shown::Json(default.into());
         self
     }
 
-    /// What the documentation shows as default.
+    /// The default shown in the documentation.
     pub fn unset(mut self, text: &'static str) -> Self {
         self.unset = Some(text);
         self
     }
 
-    /// Notes with this hint when the key is absent.
+    /// Reports an error with this hint when the key is absent.
     pub fn required(mut self, hint: &'static str) -> Self {
         self.missing = Some(hint);
         self
@@ -198,20 +198,20 @@ impl<T: 'static> Form<T> {
         self
     }
 
-    /// Reads the value in another way.
+    /// Sets how the value is read.
     pub fn read_by(mut self, read: impl Fn(&Section<'_>, &str) -> Option<T> + 'static) -> Self {
         self.read = Box::new(read);
         self
     }
 
-    /// Takes other values as absent.
+    /// Treats values that do not match as absent.
     pub fn filter(mut self, keep: impl Fn(&T) -> bool + 'static) -> Self {
         let read = self.read;
         self.read = Box::new(move |section, key| read(section, key).filter(&keep));
         self
     }
 
-    /// Looks at each value that was read, and may change it.
+    /// Checks each value that was read, and may change it.
     pub fn check(mut self, check: impl Fn(&mut T, &Section<'_>, &str) + 'static) -> Self {
         let read = self.read;
         self.read = Box::new(move |section, key| {
@@ -233,7 +233,7 @@ impl<T: 'static> Form<T> {
         self
     }
 
-    /// What the documentation shows as type.
+    /// The type shown in the documentation.
     pub fn kind(mut self, kind: impl Into<Cow<'static, str>>) -> Self {
         self.kind = kind.into();
         self
@@ -245,17 +245,17 @@ impl<T: 'static> Form<T> {
         self
     }
 
-    /// Another way to write the same value, which is read by the same function.
+    /// Another key for the same value, which is read by the same function.
     pub fn alias<U: 'static>(self, name: &'static str, doc: &'static str, form: Form<U>) -> Self {
         self.other(name, doc, form, true, None)
     }
 
-    /// Another key that is read by the same function. Call this last.
+    /// Another key that is read by the same function. Must be called last.
     pub fn beside<U: 'static>(self, name: &'static str, doc: &'static str, form: Form<U>) -> Self {
         self.other(name, doc, form, false, None)
     }
 
-    /// The same, and what is recorded under that key.
+    /// The same, with the recorded value of that key.
     pub fn beside_recorded<U: 'static>(
         self,
         name: &'static str,
@@ -279,13 +279,13 @@ impl<T: 'static> Form<T> {
         self
     }
 
-    /// Reads also when the key is absent.
+    /// Calls the reader also when the key is absent.
     pub fn always(mut self) -> Self {
         self.always = true;
         self
     }
 
-    /// Records what was written, whatever became of it.
+    /// Records the value as it was written.
     pub fn as_written(self) -> Self {
         self.recorded(|_, written| written.plain())
     }
@@ -300,7 +300,7 @@ impl<T: 'static> Form<T> {
         Form { absent: Some(Box::new(|| None)), ..form }
     }
 
-    /// Another type for the same value.
+    /// Converts the type of the value.
     pub fn map<U: 'static>(mut self, into: fn(T) -> U, from: fn(&U) -> T) -> Form<U> {
         let record = self
             .record
@@ -309,7 +309,7 @@ impl<T: 'static> Form<T> {
         self.with_record(record, into)
     }
 
-    /// A value of another type that is made of the same keys.
+    /// A value of another type that is read from the same keys.
     pub fn read_into<U: 'static>(
         self,
         read: impl Fn(&Section<'_>, &str) -> Option<U> + 'static,
@@ -337,7 +337,7 @@ impl<T: 'static> Form<T> {
         }
     }
 
-    /// The value of a key. None if there is none to go on with, which has been noted.
+    /// The value of a key. `None` if there is none, which has been reported.
     pub fn read(&self, section: &Section<'_>, key: &str) -> Option<T> {
         let given = |key: &str| section.node(key).is_some();
         let here = given(key) || self.others.iter().any(|other| given(other.key.name));
@@ -353,7 +353,7 @@ impl<T: 'static> Form<T> {
         self.absent.as_ref().map(|absent| absent())
     }
 
-    /// Puts the value into the record of its section.
+    /// Adds the value to the record of its section.
     pub fn record(&self, key: &str, value: &T, written: Written<'_>, out: &mut Map<String, Json>) {
         if self.where_written && written.key(key).node.is_none() {
             return;
@@ -395,12 +395,12 @@ impl<T: 'static> Form<T> {
     }
 }
 
-/// The first paragraph of a documentation, on one line.
+/// The first paragraph of a doc comment, on one line.
 pub fn summary(doc: &str) -> String {
     paragraph(doc.split("\n\n").next().unwrap_or_default())
 }
 
-/// A paragraph of a documentation, on one line.
+/// A paragraph of a doc comment, on one line.
 pub(crate) fn paragraph(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Sections of settings: what a declaration makes of the forms of its keys.
+//! Sections of settings, generated from the forms of their keys.
 
 pub mod form;
 pub mod reader;
@@ -15,35 +15,36 @@ use self::{form::Written, section::Section};
 pub struct Key {
     /// The key.
     pub name: &'static str,
-    /// What it means. The first paragraph is the description in the schema; the others are in docs/ only.
+    /// Its documentation. The first paragraph is the description in the schema; the others appear only in
+    /// docs/.
     pub doc: &'static str,
     /// Its JSON Schema, with the description.
     pub schema: Box<dyn Fn() -> Json>,
-    /// Whether it has to be there.
+    /// Whether it is required.
     pub required: bool,
     /// Whether it can change a result.
     pub hashed: bool,
-    /// Whether it is another way to write the key before it.
+    /// Whether it is an alias of the key before it.
     pub alias: bool,
     pub(super) kind: Cow<'static, str>,
     pub(super) unset: Option<&'static str>,
 }
 
-/// A section that was declared with [`settings!`](crate::settings!).
+/// A section declared with [`settings!`](crate::settings!).
 pub trait Settings: Sized + 'static {
-    /// What is read.
+    /// The type of the values.
     type Value: 'static;
 
-    /// What the section is.
+    /// The documentation of the section.
     const DOC: &'static str;
 
     /// The keys, in order.
     fn keys() -> Vec<Key>;
 
-    /// Takes the values out. None if a required one is not there, which has been noted.
+    /// Reads the values. `None` if a required one is missing, which has been reported.
     fn read(section: &Section<'_>) -> Option<Self::Value>;
 
-    /// The values as config.json keeps them, in the order of the keys.
+    /// The values as config.json records them, in the order of the keys.
     fn record(value: &Self::Value, written: Written<'_>) -> Map<String, Json>;
 
     /// The values of a section without keys. None if one is required.
@@ -58,12 +59,12 @@ pub trait Settings: Sized + 'static {
 /// use rollout_settings::{Settings as _, forms::{count, flag}, object};
 ///
 /// rollout_settings::settings! {
-///     /// How something is tried again.
+///     /// When something is retried.
 ///     #[derive(Debug, Clone)]
 ///     pub struct RetryConfig {
-///         /// Tries in all, the first one included.
+///         /// The number of attempts, including the first.
 ///         pub max_attempts: u32 = count(3),
-///         /// Whether nothing is tried again.
+///         /// Whether retries are disabled.
 ///         pub disabled as "off": bool = flag(false),
 ///     }
 /// }
@@ -93,7 +94,7 @@ macro_rules! settings {
             }
 
             fn read(section: &$crate::Section<'_>) -> Option<Self::Value> {
-                // All at once, so that no value hides a function that a later form calls.
+                // All at once, so that no value shadows a function that a later form calls.
                 let ($($field,)*) = (
                     $(
                         $crate::declare::of(|value: &$value| &value.$field, $form).read(section, $key),
@@ -159,10 +160,10 @@ macro_rules! settings {
     };
 }
 
-/// What records are made of.
+/// The type of records.
 pub type JsonMap = Map<String, Json>;
 
-/// The form of a field, of the type that the field has.
+/// Checks that a form has the type of its field.
 pub fn of<S, T>(_: fn(&S) -> &T, form: form::Form<T>) -> form::Form<T> {
     form
 }
@@ -205,7 +206,7 @@ pub fn described(description: &str, schema: Json) -> Json {
     Json::Object(out)
 }
 
-/// Requires one of these keys, and not two of them.
+/// Requires exactly one of these keys.
 pub fn one_of(keys: &[&str], schema: &mut Json) {
     schema["oneOf"] = keys.iter().map(|key| json!({ "required": [key] })).collect();
 }

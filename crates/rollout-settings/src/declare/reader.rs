@@ -1,4 +1,4 @@
-//! What reading a tree needs, and collects: variables, the directory of the file, problems and secrets.
+//! Reads a tree: provides variables and the directory of the file, and collects problems and secrets.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,14 +18,14 @@ use crate::{
 };
 use rollout_core::redact::MASK;
 
-/// Knows the values of variables.
+/// Returns the values of variables.
 pub type Vars<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// Collects what is found while a tree is read.
+/// Collects the problems and secrets found in a tree.
 pub struct Reader<'a> {
     /// The texts that the tree was read from.
     pub sources: &'a SourceFiles,
-    /// Where relative inputs are found.
+    /// The directory of relative paths.
     pub dir: PathBuf,
     pub(crate) vars: &'a Vars<'a>,
     secrets: RefCell<BTreeSet<String>>,
@@ -37,11 +37,11 @@ pub struct Reader<'a> {
 /// The largest file or script that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// More than this no person reads; a file made to waste time would have millions.
+/// More problems are not useful; a hostile file could have millions.
 const MAX_DIAGNOSTICS: usize = 100;
 
 impl<'a> Reader<'a> {
-    /// Starts to read. Relative inputs are found in `dir`, and the values of `${VAR}` come from `vars`.
+    /// Creates a reader. Relative paths are resolved in `dir`, and the values of `${VAR}` come from `vars`.
     pub fn new(sources: &'a SourceFiles, dir: impl Into<PathBuf>, vars: &'a Vars<'a>) -> Self {
         Self {
             sources,
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Keeps values that must not appear in any output.
+    /// Adds values that must not appear in any output.
     pub fn hide(&self, secrets: impl IntoIterator<Item = String>) {
         self.secrets.borrow_mut().extend(secrets);
     }
@@ -64,22 +64,22 @@ impl<'a> Reader<'a> {
         self.secrets.borrow().contains(value)
     }
 
-    /// Every value that must not appear in any output.
+    /// Returns all values that must not appear in any output.
     pub fn take_secrets(&self) -> BTreeSet<String> {
         self.secrets.take()
     }
 
-    /// Whether something was found wrong at this place.
+    /// Whether a problem was reported at this place.
     pub fn reported(&self, span: Span) -> bool {
         self.found.borrow().iter().any(|found| found.is_at(span))
     }
 
-    /// How many problems were noted.
+    /// The number of reported problems.
     pub fn count(&self) -> usize {
         self.found.borrow().len() + self.left_out.get()
     }
 
-    /// Notes a problem.
+    /// Reports a problem.
     pub fn report(&self, diagnostic: Diagnostic) {
         if diagnostic.severity == Severity::Error {
             self.failed.set(true);
@@ -92,12 +92,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes an error.
+    /// Reports an error.
     pub fn error(&self, span: Span, code: Code, message: impl Into<String>) {
         self.report(Diagnostic::error(self.sources, span, code, message));
     }
 
-    /// Notes an error, and what to do about it.
+    /// Reports an error with a hint.
     pub fn error_with_hint(
         &self,
         span: Span,
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         self.report(Diagnostic::error(self.sources, span, code, message).hint(hint));
     }
 
-    /// Everything found, in the order of the file, and whether an error is among it.
+    /// All problems, in the order of the file, and whether there is an error.
     pub fn finish(self) -> (Vec<Diagnostic>, bool) {
         let mut found = self.found.into_inner();
         sort(&mut found);
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         (found, self.failed.get())
     }
 
-    /// Notes every key that stands twice in one mapping, however deep.
+    /// Reports every key that appears twice in one mapping, at any depth.
     pub fn check_duplicates(&self, node: &Node) {
         match &node.value {
             Value::List(items) => items.iter().for_each(|item| self.check_duplicates(item)),
@@ -145,7 +145,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes every value that a record masks: what it was is not known.
+    /// Reports every masked value of a record, because its original is unknown.
     pub fn check_masks(&self, node: &Node) {
         match &node.value {
             Value::String(text) if text.contains(MASK) => {
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes that a value is of another type than it must be.
+    /// Reports a value of the wrong type.
     pub fn wrong_type(&self, node: &Node, path: &str, expected: &str) {
         let subject = if path.is_empty() { "the file".to_owned() } else { quoted(path) };
         let message = format!("{subject} must be {expected}, not {}", node.kind());
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// How a value of the wrong type was likely meant.
+    /// The likely intended form of a value of the wrong type.
     fn right_form(&self, node: &Node, expected: &str) -> Option<String> {
         match (&node.value, expected) {
             (Value::String(text), "true or false") => match text.to_lowercase().as_str() {
@@ -188,7 +188,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A mapping whose keys are all declared.
+    /// A mapping with only declared keys.
     pub fn section<'r, S: Settings>(&'r self, node: &'r Node, path: &str) -> Option<Section<'r>> {
         let section = self.mapping(node, path)?;
         let keys: Vec<&str> = S::keys().iter().map(|key| key.name).collect();
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The text of a regular file that is not too large; else why not.
+/// The text of a regular file of limited size, or the reason why it cannot be read.
 pub fn read_text(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot read this file: {error}");
     let file = std::fs::File::open(path).map_err(cannot)?;
@@ -235,15 +235,15 @@ pub fn read_text(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(format!("this file is larger than the {} MiB that are read", MAX_BYTES >> 20));
+        return Err(format!("this file is larger than {} MiB", MAX_BYTES >> 20));
     }
     String::from_utf8(bytes).map_err(|error| {
-        format!("this file is not UTF-8: the byte at offset {} is wrong", error.utf8_error().valid_up_to())
+        format!("this file is not UTF-8: invalid byte at offset {}", error.utf8_error().valid_up_to())
     })
 }
 
-/// Reads settings that are JSON already, such as those of a provider: `path` is where they stand in their file. An error has a
-/// line for each problem.
+/// Reads settings from JSON, such as those of a provider; `path` is their position in the file. An error has
+/// one line per problem.
 pub fn read_json<S: Settings>(path: &str, settings: &Map<String, Json>) -> Result<S::Value, String> {
     let text = Json::Object(settings.clone()).to_string();
     let mut sources = SourceFiles::default();
@@ -252,7 +252,7 @@ pub fn read_json<S: Settings>(path: &str, settings: &Map<String, Json>) -> Resul
     let reader = Reader::new(&sources, "", &|_| None);
     let read = reader.section::<S>(&tree, path).and_then(|section| S::read(&section));
     let (found, failed) = reader.finish();
-    // The values are expanded, and may be secret: only what the problems say is shown.
+    // The values are expanded and may be secret, so only the messages are shown.
     let line = |found: &Diagnostic| match &found.hint {
         Some(hint) => format!("{}; {hint}", found.message),
         None => found.message.clone(),
@@ -261,6 +261,6 @@ pub fn read_json<S: Settings>(path: &str, settings: &Map<String, Json>) -> Resul
     match (read, &lines[..]) {
         (Some(value), _) if !failed => Ok(value),
         (_, [only]) => Err(only.clone()),
-        (_, several) => Err(format!("{} settings are wrong\n  {}", several.len(), several.join("\n  "))),
+        (_, several) => Err(format!("{} settings are invalid\n  {}", several.len(), several.join("\n  "))),
     }
 }

@@ -1,4 +1,4 @@
-//! Configurations as they are recorded: `${VAR}` as written, literal secrets masked.
+//! Records of configurations: `${VAR}` as written, literal secrets masked.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 use rollout_core::redact::Redactor;
 
-/// The value as it was written, secrets masked.
+/// The value as it was written, with secrets masked.
 pub fn plain(node: &Node, key: &str) -> Json {
     node.to_json(key, &mut |key, text, _| Json::String(recorded(key, text)))
 }
@@ -46,7 +46,7 @@ fn mapping(written: Written<'_>, text: impl Fn(&Entry) -> String) -> Json {
     entries.iter().map(|entry| (entry.key.clone(), Json::String(text(entry)))).collect::<Map<_, _>>().into()
 }
 
-/// Masks secrets wherever they stand: an author may have written one into a script as well.
+/// Masks secrets everywhere: an author may have written one into a script as well.
 pub fn redact(record: &mut Json, redactor: &Redactor) {
     match record {
         Json::String(text) => {
@@ -60,7 +60,7 @@ pub fn redact(record: &mut Json, redactor: &Redactor) {
     }
 }
 
-/// Leaves out of a recorded section what cannot change a result.
+/// Removes the values from a recorded section that cannot change a result.
 pub fn leave_out_unhashed<S: Settings>(record: &mut Json) {
     if let Json::Object(settings) = record {
         for key in S::keys().iter().filter(|key| !key.hashed) {
@@ -69,7 +69,7 @@ pub fn leave_out_unhashed<S: Settings>(record: &mut Json) {
     }
 }
 
-/// The hash of a record, the same whatever the order of its keys.
+/// The hash of a record, independent of the order of its keys.
 pub fn hash(mut record: Json) -> String {
     record.sort_all_objects();
     sha256(record.to_string().as_bytes())

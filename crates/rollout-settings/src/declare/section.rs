@@ -1,4 +1,4 @@
-//! Typed access to a mapping: each method takes a value out, or notes what is wrong with it and goes on.
+//! Typed access to a mapping: each method reads a value, or reports a problem and continues.
 
 use std::{
     ops::{Bound, RangeBounds, RangeInclusive},
@@ -13,17 +13,17 @@ use crate::{
 };
 use rollout_core::quantity::{Bytes, Cpus, QuantityError};
 
-/// Some thirty years. Scaled by any multiplier it still fits the clocks.
+/// About thirty years. Even multiplied it fits the clock types.
 pub const MAX_TIMEOUT_SEC: f64 = 1e9;
 
-/// As much as fits the signed numbers that providers count bytes in.
+/// The largest amount that fits the signed numbers of providers.
 const MAX_MEBIBYTES: f64 = (i64::MAX >> 20) as f64;
 
 /// A mapping that is being read.
 pub struct Section<'r> {
-    /// Collects what is found.
+    /// Collects problems.
     pub reader: &'r Reader<'r>,
-    /// The path of the section, as a person would write it.
+    /// The path of the section, as shown in messages.
     pub path: String,
     /// Where it was written.
     pub span: Span,
@@ -32,12 +32,12 @@ pub struct Section<'r> {
 }
 
 impl<'r> Section<'r> {
-    /// The path of a key in this section, as a person would write it.
+    /// The path of a key in this section, as shown in messages.
     pub fn at(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// A section without keys, in place of one that is absent or has been refused.
+    /// An empty section, in place of an absent or invalid one.
     pub fn empty(&self, key: &str) -> Section<'r> {
         Section { reader: self.reader, path: self.at(key), span: self.span, entries: &[] }
     }
@@ -47,22 +47,22 @@ impl<'r> Section<'r> {
         self.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())
     }
 
-    /// The value of a key, if it is there and not null.
+    /// The value of a key, if it is present and not null.
     pub fn node(&self, key: &str) -> Option<&'r Node> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    /// The section under a key, if it is there; its keys are those of the declaration.
+    /// The section of a key, if it is present; its keys are those of the declaration.
     pub fn section<S: Settings>(&self, key: &str) -> Option<Section<'r>> {
         self.reader.section::<S>(self.node(key)?, &self.at(key))
     }
 
-    /// The same, or one without keys.
+    /// The same, or an empty section.
     pub fn section_or_empty<S: Settings>(&self, key: &str) -> Section<'r> {
         self.section::<S>(key).unwrap_or_else(|| self.empty(key))
     }
 
-    /// The mapping under a key, if it is one. Nothing is noted, so it can be looked at again.
+    /// The mapping of a key, if it is one. Reports nothing, so it can be read again.
     pub fn inside(&self, key: &str) -> Section<'r> {
         let mut section = self.empty(key);
         if let Some(Node { value: Value::Map(entries), span }) = self.node(key) {
@@ -71,7 +71,7 @@ impl<'r> Section<'r> {
         section
     }
 
-    /// The settings under a key, if it is there.
+    /// The settings of a key, if it is present.
     pub fn settings<S: Settings>(&self, key: &str) -> Option<S::Value> {
         S::read(&self.section::<S>(key)?)
     }
@@ -84,7 +84,7 @@ impl<'r> Section<'r> {
             .collect()
     }
 
-    /// The mapping under a key, with keys of any name.
+    /// The mapping of a key, with any keys.
     pub fn mapping(&self, key: &str) -> Option<Section<'r>> {
         self.reader.mapping(self.node(key)?, &self.at(key))
     }
@@ -123,7 +123,7 @@ impl<'r> Section<'r> {
         Some(text)
     }
 
-    /// Notes an empty list where something is required.
+    /// Reports an empty list where entries are required.
     pub fn refuse_empty(&self, key: &str, hint: &str) {
         if let Some(Value::List(nodes)) = self.node(key).map(|node| &node.value)
             && nodes.is_empty()
@@ -133,7 +133,7 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// A list with something in it; notes otherwise what belongs there.
+    /// A list that is not empty; otherwise reports the hint.
     pub fn filled_list(&self, key: &str, hint: &str) -> Option<&'r [Node]> {
         let nodes = self.list(key);
         if nodes.is_some_and(<[_]>::is_empty) {
@@ -166,7 +166,7 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// A whole number within bounds.
+    /// A whole number within a range.
     pub fn integer(&self, key: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let node = self.node(key)?;
         let Value::Int(value) = node.value else {
@@ -184,7 +184,7 @@ impl<'r> Section<'r> {
         in_range
     }
 
-    /// A number within bounds.
+    /// A number within a range.
     pub fn number(&self, key: &str, bounds: impl RangeBounds<f64>) -> Option<f64> {
         let node = self.node(key)?;
         let value = match node.value {
@@ -212,7 +212,7 @@ impl<'r> Section<'r> {
         Some(value)
     }
 
-    /// A number that is neither infinite nor none.
+    /// A finite number.
     pub fn finite(&self, key: &str) -> Option<f64> {
         let value = self.number(key, ..)?;
         if !value.is_finite() {
@@ -227,7 +227,7 @@ impl<'r> Section<'r> {
         self.number(key, 0.0..=MAX_TIMEOUT_SEC).filter(|seconds| *seconds > 0.0)
     }
 
-    /// One of a few words.
+    /// One of several words.
     pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let node = self.node(key)?;
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -252,13 +252,13 @@ impl<'r> Section<'r> {
         self.quantity(key)
     }
 
-    /// An amount, whatever it is of.
+    /// A quantity of any kind.
     pub fn quantity<T: FromStr<Err = QuantityError>>(&self, key: &str) -> Option<T> {
         let text = self.quantity_text(key)?;
         text.parse().map_err(|error| self.bad_quantity(key, &text, error)).ok()
     }
 
-    /// An amount under `key`, or in mebibytes under `key_mb`.
+    /// A quantity under `key`, or in mebibytes under `key_mb`.
     pub fn bytes(&self, key: &str) -> Option<Bytes> {
         let text = self.quantity_text(key)?;
         match Bytes::from_file(&text) {
@@ -268,7 +268,7 @@ impl<'r> Section<'r> {
                 let message = format!("`{} = {text}` is taken as {text} MiB", self.at(key));
                 self.reader.report(
                     Diagnostic::warning(self.reader.sources, span, Code::BareQuantity, message)
-                        .hint(format!("write \"{bytes}\" to say so exactly")),
+                        .hint(format!("write \"{bytes}\" to be explicit")),
                 );
                 Some(bytes)
             }
@@ -306,7 +306,7 @@ impl<'r> Section<'r> {
 
     fn bad_quantity(&self, key: &str, text: &str, error: QuantityError) {
         let message = format!("`{}` cannot be {}: {error}", self.at(key), quoted(text));
-        // Docker's units are the likeliest slip: 2g, 512MB.
+        // Docker's units are the most likely mistake: 2g, 512MB.
         let stem = text.trim_end_matches(['b', 'B']);
         let guess = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"].iter().find_map(|unit| {
             let end = stem.len().checked_sub(unit.len())?;
@@ -319,24 +319,24 @@ impl<'r> Section<'r> {
                 self.invalid_with_hint(key, message, format!("did you mean \"{guess}\"?"));
             }
             (QuantityError::Form, None) => {
-                let hint = "write a number, with a unit if need be: `500m`, `2G`, `512Mi`";
+                let hint = "write a number with an optional unit: `500m`, `2G`, `512Mi`";
                 self.invalid_with_hint(key, message, hint);
             }
             _ => self.invalid(key, message),
         }
     }
 
-    /// Notes that a value cannot be used.
+    /// Reports an invalid value.
     pub fn invalid(&self, key: &str, message: impl Into<String>) {
         self.reader.error(self.value_span(key), Code::InvalidValue, message);
     }
 
-    /// Notes that a value cannot be used, and what to do about it.
+    /// Reports an invalid value with a hint.
     pub fn invalid_with_hint(&self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
         self.reader.error_with_hint(self.value_span(key), Code::InvalidValue, message, hint);
     }
 
-    /// Notes that a required key is absent.
+    /// Reports a missing key.
     pub fn missing(&self, key: &str, hint: &str) {
         let message = if self.path.is_empty() {
             format!("`{key}` is missing")
@@ -346,7 +346,7 @@ impl<'r> Section<'r> {
         self.reader.error_with_hint(self.span, Code::Missing, message, hint);
     }
 
-    /// Notes when two keys are there that exclude each other.
+    /// Reports two keys that exclude each other.
     pub fn exclude(&self, one: &str, other: &str) {
         if let (Some(one), Some(other)) = (self.entry(one), self.entry(other)) {
             let message = format!("`{}` and `{}` exclude each other", one.key, other.key);
@@ -359,7 +359,7 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// The one of these keys that is there. Notes when there are several, or with this hint none.
+    /// The only present key of these. Reports several, or with this hint none.
     pub fn one_of<'k>(&self, keys: &[&'k str], hint: &str) -> Option<&'k str> {
         let given: Vec<&str> = keys.iter().copied().filter(|key| self.entry(key).is_some()).collect();
         for pair in given.windows(2) {
@@ -375,15 +375,15 @@ impl<'r> Section<'r> {
         }
     }
 
-    /// Notes keys that mean nothing beside another.
+    /// Reports keys that cannot be combined with another.
     pub fn refuse(&self, keys: &[&str], beside: &str, hint: impl Fn(&str) -> String) {
         for entry in keys.iter().filter_map(|key| self.entry(key)) {
-            let message = format!("`{}` has no meaning beside `{beside}`", entry.key);
+            let message = format!("`{}` cannot be combined with `{beside}`", entry.key);
             self.reader.error_with_hint(entry.key_span, Code::Conflict, message, hint(&entry.key));
         }
     }
 
-    /// Notes the second of two things of one name.
+    /// Reports the second of two things with the same name.
     pub fn same_name(&self, things: &str, name: &str, span: Span, first: Span, hint: &str) {
         let sources = self.reader.sources;
         let message = format!("two {things} are named {}", quoted(name));
@@ -394,7 +394,7 @@ impl<'r> Section<'r> {
         );
     }
 
-    /// Where the value of a key is written, else the section.
+    /// The position of the value of a key, otherwise of the section.
     pub fn value_span(&self, key: &str) -> Span {
         self.node(key).map_or(self.span, |node| node.span)
     }
@@ -405,7 +405,7 @@ pub fn above_zero(most: f64) -> (Bound<f64>, Bound<f64>) {
     (Bound::Excluded(0.0), Bound::Included(most))
 }
 
-/// A scalar as text: a string's content, a number or boolean as it was written.
+/// A scalar as text: the content of a string, a number or boolean as it was written.
 pub fn scalar_text(sources: &SourceFiles, node: &Node) -> Option<String> {
     match &node.value {
         Value::String(text) => Some(text.clone()),

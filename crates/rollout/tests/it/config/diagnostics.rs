@@ -32,13 +32,13 @@ fn files_that_cannot_be_read_are_one_problem() {
     let path = dir.path().join("latin1.yaml");
     std::fs::write(&path, b"name: caf\xe9\n").unwrap();
     insta::assert_snapshot!(show(&path), @"
-    error: this file is not UTF-8: the byte at offset 9 is wrong
+    error: this file is not UTF-8: invalid byte at offset 9
     --> DIR/latin1.yaml
     ");
     let path = dir.path().join("big.yaml");
     std::fs::File::create(&path).unwrap().set_len(17 << 20).unwrap();
     insta::assert_snapshot!(show(&path), @"
-    error: this file is larger than the 16 MiB that are read
+    error: this file is larger than 16 MiB
     --> DIR/big.yaml
     ");
 }

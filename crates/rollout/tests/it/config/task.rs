@@ -48,7 +48,7 @@ storage = "10240"
     19 | memory = "2048"
        |          ^^^^^^
        |
-       = help: write "2Gi" to say so exactly
+       = help: write "2Gi" to be explicit
 
     warning: `environment.storage = 10240` is taken as 10240 MiB
       --> task.toml:20:11
@@ -56,7 +56,7 @@ storage = "10240"
     20 | storage = "10240"
        |           ^^^^^^^
        |
-       = help: write "10Gi" to say so exactly
+       = help: write "10Gi" to be explicit
     "#);
 }
 
