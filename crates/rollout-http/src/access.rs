@@ -1,4 +1,4 @@
-//! Which requests are served: those that name this machine and carry the token.
+//! Decides which requests are served: those for this machine that have the token.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,7 +13,7 @@ use axum::{
 /// The fewest characters of a token.
 const MIN_TOKEN_CHARS: usize = 16;
 
-/// Checks requests before anything is done for them.
+/// Checks requests before they are handled.
 #[derive(Debug, Clone)]
 pub struct AccessGuard {
     /// Whether only this machine can reach the service.
@@ -25,18 +25,18 @@ pub struct AccessGuard {
 #[derive(Clone)]
 pub struct AccessToken(String);
 
-/// A text that cannot be a token.
+/// The error for a text that cannot be a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a token is one line of at least {MIN_TOKEN_CHARS} visible ASCII characters")]
+#[error("a token must be one line of at least {MIN_TOKEN_CHARS} visible ASCII characters")]
 pub struct InvalidToken;
 
-/// Why a request is not served.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// It is meant for another machine.
+    /// The request is for another machine.
     #[error("the Host of the request is not this machine")]
     Host,
-    /// It does not prove who sends it.
+    /// The request has no valid token.
     #[error("the token is missing or wrong")]
     Token,
 }
@@ -50,7 +50,7 @@ impl AccessError {
         }
     }
 
-    /// What the client can do about it.
+    /// Advice for the client.
     pub fn hint(self) -> &'static str {
         match self {
             Self::Host => "use http://127.0.0.1 or http://localhost with the port",
@@ -60,7 +60,7 @@ impl AccessError {
 }
 
 impl AccessToken {
-    /// Takes the content of a file, without the white space around it.
+    /// Reads a token from the content of a file; white space around it is ignored.
     pub fn new(text: &str) -> Result<Self, InvalidToken> {
         let token = text.trim();
         if token.len() < MIN_TOKEN_CHARS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -82,7 +82,7 @@ impl AccessGuard {
         Self { loopback: host.is_loopback(), token }
     }
 
-    /// Lets only requests that pass reach the routes; `respond` writes the response to the others.
+    /// Passes only valid requests to the routes; `respond` answers the others.
     pub fn protect<R>(self, router: Router, respond: fn(AccessError) -> R) -> Router
     where
         R: IntoResponse + 'static,
@@ -104,8 +104,8 @@ impl AccessGuard {
 
     /// Checks the `Host` and the token. `/health` needs no token.
     ///
-    /// A web page in a browser can reach loopback through a name that resolves to this machine; its `Host` is that
-    /// name, and not one of this machine's.
+    /// A web page in a browser can reach loopback through a name that resolves to this machine. The `Host` of
+    /// its requests is that name, which is not a name of this machine.
     fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AccessError> {
         if self.loopback && !is_local(uri, headers) {
             return Err(AccessError::Host);
@@ -140,7 +140,7 @@ fn has_token(headers: &HeaderMap, token: &AccessToken) -> bool {
     given.is_some_and(|given| same(given.trim_ascii(), token.0.as_bytes()))
 }
 
-/// Compares in a time that does not depend on where the two differ.
+/// Compares in constant time.
 fn same(left: &[u8], right: &[u8]) -> bool {
     let differing = left.iter().zip(right).fold(0, |bits, (left, right)| bits | (left ^ right));
     std::hint::black_box(differing) == 0 && left.len() == right.len()
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn on_loopback_the_host_is_a_name_of_this_machine() {
+    fn on_loopback_the_host_must_be_this_machine() {
         let guard = guard("127.0.0.1", None);
         for host in ["localhost", "LOCALHOST:8321", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:8321"] {
             assert_eq!(refused(&guard, "/v1/info", &[("host", host)]), None, "{host}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_names_are_free_and_tokens_are_not() {
+    fn beyond_loopback_any_name_is_allowed_and_a_token_is_required() {
         let guard = guard("0.0.0.0", Some("0123456789abcdef"));
         let host = ("host", "trainer.example");
         let with = |value| refused(&guard, "/v1/info", &[host, ("authorization", value)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_on_loopback_too() {
+    fn a_token_is_also_checked_on_loopback() {
         let guard = guard("::1", Some("0123456789abcdef"));
         assert_eq!(refused(&guard, "/v1/info", &[("host", "localhost")]), Some(AccessError::Token));
     }

@@ -1,4 +1,4 @@
-//! JSON bodies of requests, within bounds of size and time.
+//! JSON bodies of requests, with limits on size and time.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use axum::{
 };
 use futures_util::StreamExt as _;
 
-/// How long a client may take to send a body.
+/// The timeout for receiving a body.
 const BODY_TIME: Duration = Duration::from_secs(60);
 
 /// Why a body cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// Its `Content-Type` is not JSON. No web page of another origin can send JSON unasked.
-    #[error("the body is not said to be JSON")]
+    /// The `Content-Type` is not JSON. A web page of another origin cannot send JSON without permission.
+    #[error("Content-Type must be application/json")]
     NotJson,
-    /// It is larger than the limit.
-    #[error("the body of the request has more than {0} bytes")]
+    /// The body is larger than the limit.
+    #[error("the request body is larger than {0} bytes")]
     TooLarge(usize),
-    /// It did not arrive in time.
-    #[error("the body of the request did not come in time")]
+    /// The body did not arrive in time.
+    #[error("timed out reading the request body")]
     Late,
-    /// The client went away, or sent invalid HTTP.
-    #[error("the body of the request broke off: {0}")]
+    /// The client closed the connection, or sent invalid HTTP.
+    #[error("cannot read the request body: {0}")]
     Broken(axum::Error),
 }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_breaks_off_is_a_bad_request() {
+    async fn an_incomplete_body_is_a_bad_request() {
         let pieces = [Ok(vec![b' ']), Err(std::io::Error::other("gone"))];
         let refused = collect(Body::from_stream(stream::iter(pieces)), 10).await.unwrap_err();
         assert_eq!(refused.status(), StatusCode::BAD_REQUEST);

@@ -1,4 +1,5 @@
-//! Which connections have no request under way, so that the one that has waited for longest can make room.
+//! Tracks the connections without a running request, so that the one that has been idle for longest can be
+//! closed.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +15,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 
-/// The connections that are idle, in the order in which they became so.
+/// The idle connections, ordered by when they became idle.
 #[derive(Debug, Default)]
 pub(crate) struct IdleConnections(Mutex<Waiting>);
 
@@ -25,7 +26,7 @@ struct Waiting {
 }
 
 impl IdleConnections {
-    /// Takes in a new connection, which is idle.
+    /// Adds a new connection, which is idle.
     pub(crate) fn enter(self: &Arc<Self>) -> Arc<Connection> {
         let end = CancellationToken::new();
         let turn = self.lock().wait(&end);
@@ -33,7 +34,7 @@ impl IdleConnections {
         Arc::new(Connection { all, end, begun: AtomicBool::new(false), turn: Mutex::new(Some(turn)) })
     }
 
-    /// Ends the connection that has been idle for longest, if one is.
+    /// Closes the connection that has been idle for longest, if there is one.
     pub(crate) fn end_oldest(&self) {
         if let Some((_, connection)) = self.lock().connections.pop_first() {
             connection.cancel();
@@ -60,12 +61,12 @@ pub(crate) struct Connection {
     all: Arc<IdleConnections>,
     end: CancellationToken,
     begun: AtomicBool,
-    /// Its turn among the idle ones.
+    /// Its position among the idle ones.
     turn: Mutex<Option<u64>>,
 }
 
 impl Connection {
-    /// Marks that a request is under way, until what is returned is dropped.
+    /// Marks the connection as busy until the returned value is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         self.begun.store(true, Ordering::Relaxed);
         self.leave();
@@ -77,7 +78,7 @@ impl Connection {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has to make room.
+    /// Waits until it must be closed.
     pub(crate) async fn ended(&self) {
         self.end.cancelled().await;
     }
@@ -95,7 +96,7 @@ impl Drop for Connection {
     }
 }
 
-/// A request under way.
+/// A running request.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Connection>);
 
@@ -106,7 +107,7 @@ impl Drop for Busy {
     }
 }
 
-/// A body during which its connection is not idle.
+/// A response body that keeps its connection busy.
 pub(crate) struct GuardedBody {
     body: Body,
     _busy: Busy,

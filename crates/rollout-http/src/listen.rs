@@ -1,4 +1,4 @@
-//! Connections: a bounded number of them, none of which can hold up the others.
+//! Accepts a limited number of connections, none of which can block the others.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,20 +21,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::idle::{GuardedBody, IdleConnections};
 
-/// A moment for the system to get file descriptors or memory back.
+/// A pause for the system to free file descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a server allows its clients.
+/// The limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// How many connections are open at a time. One more takes the place of the one that has been idle for longest; if
-    /// none is, it waits.
+    /// The most open connections. Another one replaces the connection that has been idle for longest; if none
+    /// is idle, it waits.
     pub max_connections: usize,
-    /// How long a new connection may take to send the head of its first request.
+    /// The timeout for the head of the first request of a connection.
     pub first_head_time: Duration,
-    /// How long a client may take to send the head of a later request, and how long a connection stays open without one.
+    /// The timeout for the head of a later request, and how long a connection stays open without one.
     pub head_time: Duration,
-    /// How long responses may take that are under way when the server stops.
+    /// How long running responses may take when the server stops.
     pub grace: Duration,
 }
 
@@ -42,7 +42,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             max_connections: 1024,
-            // Whoever connects has something to say.
+            // Clients send a request right after they connect.
             first_head_time: Duration::from_secs(10),
             // Longer than clients keep idle connections, so that none is closed just when it is used.
             head_time: Duration::from_secs(120),
@@ -51,9 +51,10 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Serves the routes until `stop` is cancelled, then waits for the responses that are under way.
+/// Serves the routes until `stop` is cancelled, then waits for the running responses.
 ///
-/// If the listener itself fails, `stop` is cancelled as well, so that everything else that waits for it ends too.
+/// If the listener itself fails, `stop` is cancelled as well, so that everything else that waits for it ends
+/// too.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -107,7 +108,7 @@ async fn serve_connection(
     idle: &Arc<IdleConnections>,
     stop: CancellationToken,
 ) {
-    // A response that waits for the next one to fill a packet would hold up its client.
+    // A response that waits for more data to fill a packet would delay its client.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
@@ -125,7 +126,7 @@ async fn serve_connection(
             std::future::pending::<()>().await;
         }
     };
-    // An error of a client ends its own connection and is nobody else's matter.
+    // An error of a client only ends its own connection.
     tokio::select! {
         _ = connection.as_mut() => {}
         () = said_nothing => {}
@@ -137,7 +138,7 @@ async fn serve_connection(
     }
 }
 
-/// Whether the listener itself is broken. All else is a client that went away, or a shortage that passes.
+/// Whether the listener itself is broken. Other errors are clients that disconnected, or temporary shortages.
 fn is_fatal(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -206,7 +207,7 @@ mod tests {
         tokio::time::timeout(PATIENCE / 2, waiting).await.expect("it happens in time")
     }
 
-    /// Everything that comes until the server closes the connection.
+    /// Everything that arrives until the server closes the connection.
     async fn rest(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         // A connection that is cut may end with an error.
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_not_idle_while_its_response_is_under_way() {
+    async fn a_connection_is_not_idle_while_its_response_is_sent() {
         let slow = async || {
             tokio::time::sleep(SHORT * 2).await;
             "slow"
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_that_says_nothing_is_closed_long_before_one_that_has_said_something() {
+    async fn a_silent_new_connection_is_closed_long_before_one_that_has_sent_a_request() {
         let server = Running::start(quick(), ConnectionLimits { first_head_time: SHORT, ..limits() }).await;
         let mut kept_alive = server.connect(REQUEST).await;
         assert_ne!(in_time(kept_alive.read(&mut [0; 1024])).await.unwrap(), 0);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_sent_heads_beyond_the_limit_do_not_keep_others_out() {
+    async fn half_sent_heads_beyond_the_limit_do_not_block_others() {
         let server = Running::start(quick(), ConnectionLimits { max_connections: 4, ..limits() }).await;
         let mut half_sent = Vec::new();
         for _ in 0..8 {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_response_under_way_is_finished_when_the_server_stops() {
+    async fn a_running_response_is_finished_when_the_server_stops() {
         let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (here, there) = (Arc::clone(&begun), Arc::clone(&go));
         let slow = Router::new().route(
