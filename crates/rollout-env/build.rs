@@ -1,4 +1,4 @@
-//! Builds the program that runs as the first process of containers, which the library carries with it.
+//! Builds the program that runs as the first process of containers, which is embedded in the library.
 
 use std::{
     env,
@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-/// Variables of the outer build that say how to build something else.
+/// Variables of the outer build that would change the inner build.
 const FOREIGN: [&str; 6] = [
     "RUSTFLAGS",
     "RUSTDOCFLAGS",
@@ -18,7 +18,7 @@ const FOREIGN: [&str; 6] = [
     "CLIPPY_CONF_DIR",
 ];
 
-/// Variables of cargo that say where things are, and not how to build.
+/// Variables of cargo with paths, which do not affect the build.
 const KEPT: [&str; 5] = ["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTRIES_"];
 
 fn main() {
@@ -72,14 +72,14 @@ fn build(guest: &Path, out_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
         return Err(format!("the guest for {target} cannot be built:\n{errors}").into());
     }
     let built = target_dir.join(&target).join("release/rollout-guest");
-    // The path that the library includes stays free of the target's name.
+    // The path that the library includes does not contain the name of the target.
     let program = out_dir.join("rollout-guest");
     fs::copy(&built, &program).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(program)
 }
 
-/// Containers run Linux on the architecture that this library is built for. The C library of musl makes the
-/// smaller program; where there is none, the host's own is linked statically.
+/// Containers run Linux on the architecture that this library is built for. The C library of musl gives the
+/// smaller program; if it is not installed, the host's own is linked statically.
 fn target() -> Result<String, Box<dyn Error>> {
     let arch = variable("CARGO_CFG_TARGET_ARCH")?;
     let musl = format!("{arch}-unknown-linux-musl");

@@ -1,8 +1,8 @@
-//! File work, away from the threads that must not wait for it.
+//! Blocking file work, run outside the async threads.
 
 use std::io;
 
-/// Runs file work where it may block.
+/// Runs file work on a thread that may block.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

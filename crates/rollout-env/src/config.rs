@@ -13,11 +13,11 @@ use serde_json::json;
 pub struct EnvironmentConfig {
     /// The provider; chosen when the job starts if absent.
     pub kind: Option<EnvironmentKind>,
-    /// Builds anew, also where an image exists, and also where the task names an image.
+    /// Builds without the cache, even if an image exists and even if the task names an image.
     pub force_build: bool,
-    /// Keeps what an install script made, and starts later trials from it.
+    /// Stores the result of an install script and starts later trials from it.
     pub cache_agent_install: bool,
-    /// Which environments outlive their trial.
+    /// Which environments are kept after their trial.
     pub preserve: PreservePolicy,
     /// Settings of the provider, with `${VAR}` expanded.
     pub provider_config: serde_json::Map<String, serde_json::Value>,
@@ -30,7 +30,7 @@ pub struct EnvironmentConfig {
 }
 
 impl std::fmt::Debug for EnvironmentConfig {
-    /// Shows the settings of the provider by name only: their values may be secret.
+    /// Shows only the names of the provider's settings: their values may be secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EnvironmentConfig")
             .field("kind", &self.kind)
@@ -61,7 +61,7 @@ pub enum EnvironmentKind {
 }
 
 impl EnvironmentKind {
-    /// The word for it in job files and records.
+    /// The name of the provider in job files and records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -72,7 +72,7 @@ impl EnvironmentKind {
         }
     }
 
-    /// The one of this name in records.
+    /// Finds a provider by its name in records.
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Native, Self::Docker, Self::Kubernetes, Self::Modal, Self::Fly];
         all.into_iter().find(|kind| kind.as_str() == name)
@@ -94,25 +94,26 @@ pub enum PreservePolicy {
 rollout_settings::settings! {
     /// Where trials run: the `environment` section.
     pub struct EnvironmentKeys for EnvironmentConfig {
-        /// The provider. When absent: docker where an engine answers, else native.
+        /// The provider. When absent: docker if an engine answers, otherwise native.
         ///
-        /// See [docker](docker.md) and [native](native.md). Without it, settings that only one of the two knows decide for
-        /// that one. `kubernetes`, `modal` and `fly` are known words, and refused: they are not part of this version.
+        /// See [docker](docker.md) and [native](native.md). When absent, a setting that only one of the two
+        /// supports selects that one. `kubernetes`, `modal` and `fly` are reserved names that this version does
+        /// not support.
         kind as "type" = word(&ENVIRONMENT_TYPES)
             .read_by(environment_type)
             .kind("`docker`, `native`")
             .optional().unset("chosen when the job starts"),
-        /// Builds anew, also where an image exists, and also where the task names an image.
+        /// Builds without the cache, even if an image exists and even if the task names an image.
         ///
         /// Each task's Dockerfile is built once without the cache.
         force_build = flag(false),
-        /// Keeps what an agent's install script made, and starts later trials of the same image from it.
+        /// Stores the result of an agent's install script and starts later trials of the same image from it.
         ///
         /// See [installing agents once](#installing-agents-once).
         cache_agent_install = flag(false),
-        /// Which environments outlive their trial; `never` when absent.
+        /// Which environments are kept after their trial; `never` when absent.
         ///
-        /// `on_failure`: there was an error, or the reward is below 1. `true` is `always`.
+        /// `on_failure`: the trial had an error, or a reward below 1. `true` means `always`.
         preserve as "preserve_env" = preserve()
             .alias("preserveEnv", "Another spelling of `preserve_env`: true means always.", preserve())
             .or(PreservePolicy::Never)
@@ -139,7 +140,7 @@ const ENVIRONMENT_TYPES: [(&str, EnvironmentKind); 6] = [
     ("fly", EnvironmentKind::Fly),
 ];
 
-/// Reads the type. One that nobody knows is told of those that can be used, not of all that are words.
+/// Reads the type. The hint for an unknown one lists only the supported types.
 fn environment_type(section: &Section<'_>, key: &str) -> Option<EnvironmentKind> {
     let text = section.string(key)?;
     let found = ENVIRONMENT_TYPES.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);

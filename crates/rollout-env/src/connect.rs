@@ -1,4 +1,4 @@
-//! From the `environment` section of a job to its provider.
+//! Finds the provider for the `environment` section of a job.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use crate::{
     host::HostPaths,
 };
 
-/// Why there is no provider, and nothing can run.
+/// Why a job has no provider.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// This build does not have it.
+    /// The provider is not part of this build.
     #[error("environment.type {0:?} is not part of this build of Rollout")]
     Unsupported(&'static str),
-    /// A setting under `provider_config` is wrong.
+    /// A setting under `provider_config` is invalid.
     #[error("environment.provider_config: {0}")]
     Config(String),
-    /// The embedded engine cannot run here.
+    /// The embedded engine cannot run on this machine.
     #[cfg(feature = "native")]
     #[error("the native environment cannot run on this machine")]
     Native(#[source] rollout_sandbox::SandboxEngineError),
-    /// There is no Docker engine to work with.
+    /// No Docker engine can be used.
     #[cfg(feature = "docker")]
     #[error(transparent)]
     Docker(#[from] crate::docker::EngineError),
 }
 
 impl ConnectError {
-    /// Whether it means that the provider is not here at all.
+    /// Whether the provider is missing on this machine.
     fn is_absence(&self) -> bool {
         match self {
             #[cfg(feature = "docker")]
@@ -37,8 +37,8 @@ impl ConnectError {
         }
     }
 
-    /// What to say where the job runs natively instead, unless nobody expects an engine.
-    fn told_on_fallback(&self) -> Option<String> {
+    /// The note for a job that runs natively instead, if an engine was expected.
+    fn fallback_note(&self) -> Option<String> {
         match self {
             #[cfg(feature = "docker")]
             Self::Docker(error) if error.is_unexpected() => {
@@ -49,20 +49,20 @@ impl ConnectError {
         }
     }
 
-    /// What the reader can do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Unsupported(_) => Some("write `type: native`: it needs no daemon and no set-up"),
+            Self::Unsupported(_) => Some("write `type: native`: it needs no daemon and no setup"),
             Self::Config(_) => None,
             #[cfg(feature = "native")]
-            Self::Native(_) => Some("`rollout doctor` tells what this machine can run"),
+            Self::Native(_) => Some("`rollout doctor` checks what this machine can run"),
             #[cfg(feature = "docker")]
             Self::Docker(error) => error.hint(),
         }
     }
 }
 
-/// Tells what [`connect`] would refuse, without starting anything.
+/// Returns the errors of [`connect`] that can be found without starting anything.
 pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
     match config.kind {
         Some(EnvironmentKind::Native) => native::check(config),
@@ -72,10 +72,10 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
     }
 }
 
-/// Finds the provider that a job asks for, and makes sure that it answers.
+/// Finds the provider of a job and checks that it answers.
 ///
-/// A job that names none runs on Docker where an engine answers, and natively elsewhere. Settings that only one
-/// of the two knows decide for that one.
+/// A job without a provider runs on Docker if an engine answers, and natively otherwise. A setting that only
+/// one of the two supports selects that one.
 pub async fn connect(
     config: &EnvironmentConfig,
     place: &HostPaths,
@@ -87,7 +87,7 @@ pub async fn connect(
         None if docker::check(config).is_err() => native::connect(config, place, None).await,
         None => match docker::connect(config, place).await {
             Err(error) if error.is_absence() && native::check(config).is_ok() => {
-                native::connect(config, place, error.told_on_fallback()).await
+                native::connect(config, place, error.fallback_note()).await
             }
             outcome => outcome,
         },
@@ -136,7 +136,7 @@ mod docker {
     }
 }
 
-/// Stands for a provider that was left out of the build.
+/// A placeholder for a provider that is not part of this build.
 #[cfg(not(all(feature = "docker", feature = "native")))]
 macro_rules! left_out {
     ($name:ident, $kind:expr $(, $more:ty)?) => {

@@ -1,8 +1,8 @@
-//! The docker provider: containers of a Docker engine, or of Podman behind the same API.
+//! The docker provider: containers of a Docker engine, or of Podman with the same API.
 //!
-//! An image is built or pulled by the engine, then given the [guest](super::guest) once, and every trial's
-//! container starts from that. All that happens in a container goes through the guest's one stream; the engine
-//! only creates, starts and removes.
+//! The engine builds or pulls an image, the [guest](super::guest) is added to it once, and every trial's
+//! container starts from the result. Everything that happens in a container goes through the guest's single
+//! stream; the engine only creates, starts and removes containers.
 
 mod build;
 mod commit;
@@ -14,10 +14,10 @@ mod endpoint;
 mod engine;
 mod failure;
 mod images;
-mod keeper;
 mod names;
 mod owner;
 mod raw;
+mod reaper;
 mod settings;
 mod sweep;
 mod terminal;
@@ -56,20 +56,20 @@ use rollout_core::{
     text::listed,
 };
 
-/// Makes containers on an engine.
+/// Creates containers on an engine.
 pub(super) struct Docker {
     engine: Engine,
     settings: Settings,
     images: Images,
     notes: Vec<String>,
-    /// Whether containers get a limit on their storage. What looks possible is given up at the first refusal.
+    /// Whether containers get a storage limit. Turned off when the engine rejects it for the first time.
     limits_storage: AtomicBool,
     prepared: Preparations,
-    /// What matters of an image's configuration, by its reference.
+    /// The relevant parts of image configurations, by reference.
     configs: Mutex<HashMap<String, ImageConfig>>,
 }
 
-/// What matters of an image's configuration.
+/// The relevant parts of an image's configuration.
 #[derive(Debug, Clone)]
 struct ImageConfig {
     user: Option<String>,
@@ -78,9 +78,9 @@ struct ImageConfig {
 
 /// Why the provider does not start.
 pub(crate) enum NotStarted {
-    /// A setting does not fit the engine.
+    /// A setting is not valid for the engine.
     Settings(String),
-    /// There is no engine to work with.
+    /// No engine can be used.
     Engine(EngineError),
 }
 
@@ -91,17 +91,17 @@ impl From<EngineError> for NotStarted {
 }
 
 impl Docker {
-    /// Finds the engine, checks the settings against it, and removes what dead runs left there.
+    /// Finds the engine, checks the settings against it, and removes leftovers of dead runs.
     pub(crate) async fn start(settings: Settings, place: &HostPaths) -> Result<Self, NotStarted> {
         let engine = Engine::connect(&place.docker).await?;
         check_network(&engine, &settings).await?;
         check_runtime(&engine, &settings)?;
         match engine.sweep(false).await {
             Ok(swept) if !swept.is_empty() => {
-                tracing::info!(containers = swept.len(), "removed what dead runs left");
+                tracing::info!(containers = swept.len(), "removed leftovers of dead runs");
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "what dead runs left could not be removed"),
+            Err(error) => tracing::warn!(%error, "cannot remove leftovers of dead runs"),
         }
         let limits_storage = can_limit_storage(engine.facts());
         let notes = notes(&engine, &settings, limits_storage);
@@ -133,10 +133,10 @@ impl Docker {
         Ok(config)
     }
 
-    /// Forgets an image that somebody removed, so that the next try makes it again.
+    /// Forgets an image that was removed from the engine, so that the next attempt creates it again.
     fn image_is_gone(&self, reference: &str) -> EnvironmentError {
         self.prepared.forget(reference);
-        EnvironmentError::Start(format!("the image {reference} was removed from the engine meanwhile"))
+        EnvironmentError::Start(format!("the image {reference} was removed from the engine during the job"))
     }
 
     fn check_resources(&self, spec: &EnvironmentSpec<'_>) -> Result<(), EnvironmentError> {
@@ -202,7 +202,7 @@ impl Provider for Docker {
             match DockerEnvironment::create(&self.engine, plan).await {
                 Ok(environment) => return Ok(Box::new(environment)),
                 Err(NotMade::Storage) => {
-                    tracing::warn!("the engine refuses to limit storage; containers share its disk");
+                    tracing::warn!("the engine does not support storage limits; containers share its disk");
                     self.limits_storage.store(false, Ordering::Relaxed);
                 }
                 Err(NotMade::NoImage) => return Err(self.image_is_gone(&spec.image.reference)),
@@ -222,7 +222,7 @@ impl Provider for Docker {
     }
 }
 
-/// A network that does not exist would fail every trial.
+/// Checks the network, because a missing one would fail every trial.
 async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), NotStarted> {
     let Some(network) = &settings.network else { return Ok(()) };
     if ["host", "none", "bridge", "default"].contains(&network.as_str()) {
@@ -232,7 +232,7 @@ async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), NotSt
         return match engine.api().inspect_container(container, None).await {
             Ok(_) => Ok(()),
             Err(error) if failure::is_missing(&error) => Err(NotStarted::Settings(format!(
-                "network is {network:?}, and the engine has no such container"
+                "network is {network:?}, but the engine has no such container"
             ))),
             Err(error) => Err(EngineError::call("look for a container")(error).into()),
         };
@@ -253,8 +253,8 @@ async fn check_network(engine: &Engine, settings: &Settings) -> Result<(), NotSt
     }
 }
 
-/// A runtime that the engine does not know would fail every trial. Those with a dot are programs that it looks
-/// for when they are needed.
+/// Checks the runtime, because an unknown one would fail every trial. Runtimes with a dot are programs that the
+/// engine looks up when they are needed.
 fn check_runtime(engine: &Engine, settings: &Settings) -> Result<(), NotStarted> {
     let known = &engine.inner.runtimes;
     match &settings.runtime {
@@ -267,7 +267,7 @@ fn check_runtime(engine: &Engine, settings: &Settings) -> Result<(), NotStarted>
             let mut known: Vec<&str> = known.iter().map(String::as_str).collect();
             known.sort_unstable();
             Err(NotStarted::Settings(format!(
-                "runtime is {runtime:?}, which the engine does not know; it knows {}",
+                "runtime is {runtime:?}, which the engine does not have; it has {}",
                 listed(known)
             )))
         }
@@ -275,7 +275,8 @@ fn check_runtime(engine: &Engine, settings: &Settings) -> Result<(), NotStarted>
     }
 }
 
-/// Whether a storage driver may know limits. Overlays know them on XFS, if it was mounted so.
+/// Whether a storage driver may support limits. Overlay drivers support them on XFS, depending on its mount
+/// options.
 fn can_limit_storage(facts: &EngineFacts) -> bool {
     match facts.storage_driver.as_str() {
         "btrfs" | "zfs" => facts.name == "docker",
@@ -299,26 +300,26 @@ fn notes(engine: &Engine, settings: &Settings, limits_storage: bool) -> Vec<Stri
         let file_system = facts.backing_filesystem.as_deref();
         let below = file_system.map(|name| format!(" on {name}")).unwrap_or_default();
         notes.push(format!(
-            "override_storage is not enforced: the engine's storage driver {}{below} has no limits",
+            "override_storage is not enforced: the engine's storage driver {}{below} does not support limits",
             facts.storage_driver
         ));
     } else if settings.wants_storage && facts.backing_filesystem.as_deref() == Some("xfs") {
-        // Whether it was is found out by the first container.
+        // The first container shows whether the limit works.
         notes.push(
             "override_storage is enforced only if the engine's XFS was mounted with pquota; \
-             environment.enforced of each result tells"
+             see environment.enforced in each result"
                 .to_owned(),
         );
     }
     if let Some(disk) = facts.disk.filter(|disk| disk.is_low()) {
         notes.push(format!(
-            "the engine's disk at {} has {} MiB left; `rollout clean --images` removes what Rollout made",
+            "the engine's disk at {} has {} MiB left; `rollout clean --images` removes the images made by Rollout",
             facts.root_dir.display(),
             disk.free >> 20
         ));
     }
     if engine.is_podman() && settings.builder == Some(Builder::BuildKit) {
-        notes.push("podman has one builder; provider_config.builder makes no difference".to_owned());
+        notes.push("provider_config.builder is ignored: Podman has only one builder".to_owned());
     }
     notes
 }

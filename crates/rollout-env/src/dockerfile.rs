@@ -1,12 +1,12 @@
-//! What is wrong with a Dockerfile on every provider, known without building it.
+//! Finds errors of a Dockerfile that affect every provider, without building it.
 
 use std::path::Path;
 
 use crate::environment::ImageProblem;
 
-/// Reads the Dockerfile of a build context, if there is one, and looks for the files that it copies. Blocks.
+/// Reads the Dockerfile of a build context, if there is one, and checks that the files it copies exist. Blocks.
 ///
-/// A Dockerfile that names a frontend of its own is not read: the frontend may take what others refuse.
+/// A Dockerfile with its own frontend is not checked: the frontend may accept a different syntax.
 #[cfg(any(feature = "docker", feature = "native"))]
 pub fn check_dockerfile(context: &Path) -> Result<(), ImageProblem> {
     use rollout_core::text::chain;
@@ -23,12 +23,12 @@ pub fn check_dockerfile(context: &Path) -> Result<(), ImageProblem> {
         Err(error @ (ImageBuildError::Syntax { .. } | ImageBuildError::FilesFailed { .. })) => {
             Err(ImageProblem::Dockerfile(chain(&error)))
         }
-        // What the embedded engine does not support, another may.
+        // Another engine may support what the embedded one does not.
         _ => Ok(()),
     }
 }
 
-/// Knows of no Dockerfiles: this build has no engine that reads them.
+/// Checks nothing: this build has no engine that reads Dockerfiles.
 #[cfg(not(any(feature = "docker", feature = "native")))]
 pub fn check_dockerfile(_: &Path) -> Result<(), ImageProblem> {
     Ok(())

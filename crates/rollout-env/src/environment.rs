@@ -1,4 +1,4 @@
-//! The two traits that every provider implements, and the data that passes through them.
+//! The two traits that every provider implements, and their data types.
 
 use std::{
     os::fd::OwnedFd,
@@ -15,48 +15,47 @@ pub use rollout_guest::FileChangeKind;
 
 use crate::{log::LogWriter, trouble};
 
-/// Makes environments of one kind.
+/// Creates environments of one kind.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// The word for it in job files and records.
+    /// The provider's name in job files and records.
     fn name(&self) -> &'static str;
 
-    /// Its name with the choices that were made for the job, for people.
+    /// Its name with the settings of the job, for messages.
     fn description(&self) -> String {
         self.name().to_owned()
     }
 
-    /// What a reader should know once about this provider on this machine, such as limits that it
-    /// cannot enforce.
+    /// Notes about this provider on this machine, such as limits that it cannot enforce.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Finds what will keep an image from being made, as far as that can be known without making it. Blocks.
+    /// Finds reasons why an image cannot be prepared, without preparing it. Blocks.
     fn check_image(&self, context: &Path, docker_image: Option<&str>) -> Result<(), ImageProblem> {
         let _ = (context, docker_image);
         Ok(())
     }
 
-    /// Builds or fetches the task's image, once per content however many trials ask at a time.
+    /// Builds or fetches the task's image, once per content, also for concurrent requests.
     ///
-    /// Dropping the future stops the work unless somebody else waits for the same image.
+    /// Dropping the future cancels the work, unless another trial waits for the same image.
     async fn prepare(&self, request: ImageRequest<'_>) -> Result<PreparedImage, EnvironmentError>;
 
     /// Starts an environment.
     async fn create(&self, spec: EnvironmentSpec<'_>) -> Result<Box<dyn Environment>, EnvironmentError>;
 
-    /// Finds the image that [`Environment::snapshot`] made under a key.
+    /// Finds the image that [`Environment::snapshot`] stored under a key.
     async fn snapshot(&self, key: &str) -> Result<Option<PreparedImage>, EnvironmentError>;
 
-    /// Opens an environment that [`Environment::preserve`] left, by the place it named.
+    /// Opens an environment that [`Environment::preserve`] kept, by the place that it returned.
     async fn reopen(&self, place: &str) -> Result<Box<dyn Environment>, EnvironmentError>;
 
-    /// Waits until everything is gone that it removes in the background, so that a job does not end before.
+    /// Waits until background removals are finished, so that a job does not end before.
     async fn settle(&self) {}
 }
 
-/// What to say where an image is to be built and there is no Dockerfile.
+/// The message for an image that must be built although there is no Dockerfile.
 pub(crate) fn no_dockerfile(path: &Path, docker_image: Option<&str>) -> String {
     let path = path.display();
     match docker_image {
@@ -71,10 +70,10 @@ pub(crate) fn no_dockerfile(path: &Path, docker_image: Option<&str>) -> String {
     }
 }
 
-/// Why an image cannot be made, known before anybody tried.
+/// Why an image cannot be prepared, found before trying.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageProblem {
-    /// The provider does not know an image of this name.
+    /// The provider has no image of this name.
     #[error("{0}")]
     Unknown(String),
     /// The Dockerfile cannot be built.
@@ -82,87 +81,87 @@ pub enum ImageProblem {
     Dockerfile(String),
 }
 
-/// Who asks for an image or an environment, for the labels of what is made.
+/// The job and trial that request an image or an environment, for labels.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     /// The job's name.
     pub job: &'a str,
-    /// The trial, as events name it.
+    /// The trial, as named in events.
     pub trial: &'a str,
 }
 
-/// What a provider needs to know to make an image.
+/// A request for an image.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageRequest<'a> {
-    /// Who asks.
+    /// The requester.
     pub origin: Origin<'a>,
-    /// Where the Dockerfile lies, with what it copies. Requests with the same context share one build.
+    /// The directory of the Dockerfile and the files it copies. Requests with the same context share one build.
     pub context: &'a Path,
     /// A prebuilt image, used instead of the Dockerfile.
     pub docker_image: Option<&'a str>,
-    /// Builds from the Dockerfile without cache, also where the task names an image.
+    /// Builds from the Dockerfile without cache, even if the task names an image.
     pub force_build: bool,
-    /// Where the build log goes, if something is built. Its directory may have to be made.
+    /// The path of the build log, if something is built. Its directory may not exist yet.
     pub log: &'a Path,
 }
 
-/// What the environments of one task are made from.
+/// The definition of a task's environments.
 #[derive(Debug, Clone)]
 pub struct EnvironmentTemplate {
-    /// Names the task.
+    /// The name of the task.
     pub name: String,
-    /// Where its Dockerfile lies, with what that copies.
+    /// The directory of the Dockerfile and the files it copies.
     pub context: PathBuf,
     /// A prebuilt image, used instead of the Dockerfile.
     pub docker_image: Option<String>,
-    /// The longest time for making the image.
+    /// The timeout for preparing the image.
     pub build_timeout: Duration,
-    /// CPUs wanted.
+    /// Requested CPUs.
     pub cpus: Cpus,
-    /// Memory wanted.
+    /// Requested memory.
     pub memory: Bytes,
-    /// Storage wanted.
+    /// Requested storage.
     pub storage: Bytes,
 }
 
 /// An image that can be started.
 #[derive(Debug, Clone)]
 pub struct PreparedImage {
-    /// Names the image for [`Provider::create`] and for the record: by content where possible.
+    /// Identifies the image for [`Provider::create`] and for the record, by content where possible.
     pub reference: String,
 }
 
-/// What a provider needs to know to start an environment.
+/// The specification of an environment to start.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvironmentSpec<'a> {
-    /// Who asks.
+    /// The requester.
     pub origin: Origin<'a>,
     /// The image to start.
     pub image: &'a PreparedImage,
     /// A readable name, unique among the running environments of this process.
     pub name: &'a str,
-    /// CPUs wanted.
+    /// Requested CPUs.
     pub cpus: Cpus,
-    /// Memory wanted.
+    /// Requested memory.
     pub memory: Bytes,
-    /// Storage wanted.
+    /// Requested storage.
     pub storage: Bytes,
-    /// Names of other hosts, each with its address, that resolve inside.
+    /// Names of other hosts, with their addresses, that resolve inside.
     pub hosts: &'a [(String, String)],
-    /// Directories of which the verifier's commands and the file operations have their own, empty at first, that the
-    /// agent's processes cannot reach, where the provider can do that.
+    /// Directories that the verifier's commands and file operations see separately, empty at first, and that
+    /// the agent's processes cannot reach, if the provider supports it.
     pub private_dirs: &'a [&'a str],
 }
 
 /// A running container.
 ///
-/// Paths inside are absolute and resolved inside, so no link in there leads to the host.
+/// Paths inside are absolute and resolved inside, so links inside cannot reach the host.
 #[async_trait]
 pub trait Environment: Send + Sync {
-    /// The provider's identifier, for people and for `attach`.
+    /// The provider's identifier, for messages and for `attach`.
     fn id(&self) -> &str;
 
-    /// The network it has, and the limits that really hold.
+    /// Its network and the limits that are enforced.
     fn facts(&self) -> Facts;
 
     /// Whether the agent's processes can reach neither the private directories nor the verifier's processes.
@@ -170,7 +169,7 @@ pub trait Environment: Send + Sync {
         false
     }
 
-    /// Where other environments of its provider reach it over the network; `None` where they cannot.
+    /// The address for other environments of the same provider; `None` if they cannot reach it.
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
         Ok(None)
     }
@@ -178,90 +177,91 @@ pub trait Environment: Send + Sync {
     /// Copies a host file, or the content of a host directory, to a path inside.
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError>;
 
-    /// Writes an executable file inside, making its directory.
+    /// Writes an executable file inside, and creates its directory.
     async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError>;
 
     /// Copies the content of a directory inside into a host directory.
     ///
-    /// What exists on the host already is kept. What cannot be copied safely is left out and named, and of a file that
-    /// is too long the middle is. Secrets are masked before anything is written.
+    /// Existing files on the host are kept. Entries that cannot be copied safely are skipped and reported; a
+    /// file that is too long loses its middle. Secrets are masked before anything is written.
     async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError>;
 
-    /// Reads a regular file inside, without following a link at its end.
+    /// Reads a regular file inside, without following a link as the last component.
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError>;
 
-    /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
+    /// Creates missing directories. With `empty`, existing content is removed first.
     async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError>;
 
-    /// Makes a link inside, unless a file or directory is there already.
+    /// Creates a link inside, unless a file or directory exists there.
     async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError>;
 
-    /// Runs a command to its end or its deadline, at which every process it started is killed. So they are when the
-    /// future is dropped.
+    /// Runs a command to its end or its deadline. At the deadline, or when the future is dropped, all its
+    /// processes are killed.
     ///
-    /// Output streams into the writers; processes that outlive the command keep writing there.
+    /// Output is streamed to the writers; processes that outlive the command keep writing to them.
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError>;
 
-    /// Runs a command on a terminal, for a person. The descriptor is the terminal's inner side.
+    /// Runs a command on a terminal for the user. The descriptor is the terminal's inner side.
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError>;
 
-    /// Keeps the files as they are now as an image, for [`Provider::snapshot`] to find by the key. Where there
-    /// is one already, that one stays.
+    /// Stores the current files as an image that [`Provider::snapshot`] finds by the key. An existing image of
+    /// the key is kept.
     async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError>;
 
-    /// The commands of the processes running inside; where the verifier is isolated, of the agent's processes.
+    /// The commands of the running processes; if the verifier is isolated, only those of the agent.
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError>;
 
-    /// Ends every process inside, or where the verifier is isolated the agent's, also those that keep starting others.
+    /// Kills every process inside, or only the agent's if the verifier is isolated, also processes that keep
+    /// forking.
     async fn kill_all(&self) -> Result<(), EnvironmentError>;
 
-    /// Stops every process inside until [`watch`](Self::watch), so that files can be put in place unseen.
+    /// Stops every process inside until [`watch`](Self::watch), so that files can be written unnoticed.
     ///
-    /// `false` where the provider cannot do that.
+    /// `false` if the provider does not support it.
     async fn hold(&self) -> Result<bool, EnvironmentError> {
         Ok(false)
     }
 
-    /// Watches the files that are in a directory now, and others that may appear, and lets processes that were
-    /// [held](Self::hold) go on.
+    /// Watches the files that are in a directory now, and others that may appear, and continues processes that
+    /// were [held](Self::hold).
     ///
-    /// `false` where the provider cannot do that: then tests are compared with their originals, and nothing is known
-    /// about who wrote a reward.
+    /// `false` if the provider does not support it: then tests are compared with their originals, and the
+    /// writer of a reward is unknown.
     async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
         let _ = (tree, files);
         Ok(false)
     }
 
-    /// What was done to the files that are [watched](Self::watch), whoever did it. Ends the watch.
+    /// Returns the changes to the [watched](Self::watch) files by any process. Ends the watch.
     async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
         Ok(Vec::new())
     }
 
-    /// What it has cost so far, in US dollars.
+    /// Its cost so far, in US dollars.
     fn cost(&self) -> f64;
 
     /// Stops it and removes everything it used.
     async fn destroy(self: Box<Self>) -> Result<(), EnvironmentError>;
 
-    /// Leaves it for a person to look at, and says where it is.
+    /// Keeps it for the user, and returns its place.
     async fn preserve(self: Box<Self>) -> Result<String, EnvironmentError>;
 }
 
-/// What a result records about an environment.
+/// The facts about an environment that a result records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The network it has.
+    /// Its network.
     pub network: String,
-    /// The limits that really hold.
+    /// The limits that are enforced.
     pub enforced: serde_json::Value,
 }
 
-/// Whether a copy adds to what is there or takes its place.
+/// Whether a copy adds to existing files or replaces them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyMode {
-    /// Adds to it.
+    /// Adds to existing files.
     Merge,
-    /// Removes what is there first.
+    /// Removes existing files first.
     Replace,
 }
 
@@ -272,124 +272,124 @@ pub struct CopyOut<'a> {
     pub source: &'a str,
     /// The directory of the host.
     pub target: &'a Path,
-    /// A directory right below `source` that is copied before the rest, with limits of its own, so that nothing
-    /// beside it can use them up.
+    /// A direct subdirectory of `source` that is copied before the rest, with its own limits, so that other
+    /// files cannot use them up.
     pub first: Option<&'a str>,
-    /// Masks secrets, in names too.
+    /// Masks secrets, also in names.
     pub redactor: &'a Redactor,
 }
 
-/// What a copy out of an environment left out.
+/// The entries that a copy out of an environment skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CopyReport {
-    /// Paths that stayed inside, each with the reason.
+    /// Skipped paths, each with the reason.
     pub skipped: Vec<String>,
 }
 
-/// What was found where a file was to be read.
+/// What was found at the path of a file to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileRead {
-    /// A regular file, whole.
+    /// The content of a regular file.
     Content(Vec<u8>),
-    /// Nothing.
+    /// The path does not exist.
     Missing,
     /// A link, directory, pipe or device.
     NotRegular,
-    /// A regular file of more bytes than asked for.
+    /// A regular file that is larger than allowed, with its size.
     TooLarge(u64),
 }
 
-/// What was done to a file that is watched.
+/// A change to a watched file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChange {
     /// The file.
     pub path: String,
-    /// What was done to it,
+    /// The kind of change.
     pub kind: FileChangeKind,
-    /// and how often.
+    /// How often it happened.
     pub count: u32,
 }
 
 /// A command to run inside an environment.
 pub struct Exec<'a> {
-    /// Whose command it is.
+    /// Whether the agent or the verifier runs the command.
     pub role: CommandRole,
     /// The program and its arguments.
     pub argv: &'a [&'a str],
-    /// Variables beside those of the image.
+    /// Variables in addition to those of the image.
     pub env: &'a [(String, String)],
-    /// Ends the command and all it started. None: no deadline.
+    /// The time after which the command and all its processes are killed; `None` means no deadline.
     pub deadline: Option<Duration>,
-    /// Where its standard output goes.
+    /// Receives its standard output.
     pub stdout: LogWriter,
-    /// Where its standard error goes.
+    /// Receives its standard error.
     pub stderr: LogWriter,
 }
 
-/// Whose command it is: a provider that nests keeps the agent's processes away from the verifier's.
+/// Who runs a command. A provider with nesting separates the agent's processes from the verifier's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandRole {
-    /// The agent's, or that of a tool it uses.
+    /// The agent, or a tool that it uses.
     Agent,
-    /// The verifier's.
+    /// The verifier.
     Verifier,
 }
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// By itself, by a signal, or by its deadline.
+    /// The outcome.
     pub outcome: Outcome,
     /// Whether the memory limit killed a process of the environment meanwhile.
     pub oom_killed: bool,
 }
 
-/// By what a command ended.
+/// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It exited with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// This signal killed it.
+    /// The command was killed by this signal.
     Signal(i32),
-    /// Its deadline passed.
+    /// The deadline passed.
     TimedOut,
 }
 
-/// What can go wrong with an environment, by what it means for a trial.
+/// Errors of environments, classified by their meaning for a trial.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EnvironmentError {
-    /// The image cannot be built: trying again gives the same.
+    /// The image cannot be built; a retry would fail the same way.
     #[error("{0}")]
     Build(String),
-    /// The build failed on the network.
+    /// The build failed because of the network.
     #[error("{0}")]
     BuildNetwork(String),
     /// The image cannot be fetched.
     #[error("{0}")]
     Pull(String),
-    /// The image is not to be had at all: trying again gives the same.
+    /// The image is not available; a retry would fail the same way.
     #[error("{0}")]
     NoImage(String),
     /// The environment does not start.
     #[error("{0}")]
     Start(String),
-    /// The environment cannot start with these settings: trying again gives the same.
+    /// The environment cannot start with these settings; a retry would fail the same way.
     #[error("{0}")]
     Refused(String),
-    /// The machine cannot give what was asked for.
+    /// The machine does not have the requested resources.
     #[error("{0}")]
     Resources(String),
-    /// The disk that holds the environment is full. Space is freed when other environments end.
+    /// The disk of the environment is full. Space is freed when other environments end.
     #[error("{0}")]
     DiskFull(String),
-    /// A command could not be started inside: a program, directory or user is missing there.
+    /// A command could not be started: a program, directory or user is missing inside.
     #[error("{0}")]
     Command(String),
-    /// A transfer or call to a running environment failed, or the environment went away.
+    /// A transfer or call to a running environment failed, or the environment disappeared.
     #[error("{0}")]
     Lost(String),
-    /// What ran inside ended the environment, by using up its memory for example. Trying again would give it another
-    /// chance.
+    /// Processes inside ended the environment, for example by using up its memory. A retry would give the trial
+    /// a second attempt.
     #[error("{0}")]
     Ended(String),
     /// It cannot be stopped or removed.
@@ -398,8 +398,8 @@ pub enum EnvironmentError {
 }
 
 impl EnvironmentError {
-    /// A build that failed with this at the end of its output: [`BuildNetwork`](Self::BuildNetwork) if a command
-    /// in there says that the network failed it, else [`Build`](Self::Build).
+    /// The error for a build that failed with this output: [`BuildNetwork`](Self::BuildNetwork) if the output
+    /// shows a network failure, otherwise [`Build`](Self::Build).
     pub fn of_build(output: String) -> Self {
         if trouble::is_network_trouble(&output) { Self::BuildNetwork(output) } else { Self::Build(output) }
     }

@@ -1,9 +1,9 @@
-//! The host's side of a guest: the first process of a container, which does all that an
-//! [`Environment`](super::Environment) asks for, over one stream.
+//! The host's side of a guest: the first process of a container, which serves all operations of an
+//! [`Environment`](super::Environment) over one stream.
 //!
-//! Whoever starts containers puts [`PROGRAM`] at [`PROGRAM_PATH`] into the image, starts it there as the
-//! super-user with the image's variables and directory, and hands its standard streams to
-//! [`Guest::connect`]. Nothing that comes over them is trusted.
+//! A provider that starts containers puts [`PROGRAM`] at [`PROGRAM_PATH`] into the image, starts it as root
+//! with the image's variables and directory, and passes its standard streams to [`Guest::connect`]. Nothing
+//! that arrives over them is trusted.
 
 mod connection;
 mod ending;
@@ -35,44 +35,44 @@ use crate::{
     receive::{LOG_LIMITS, Receive, ReceiveError, Received, start_of},
 };
 
-/// The guest's executable: static, so that it runs in any image of this architecture.
+/// The guest's executable. It is static, so it runs in any image of this architecture.
 pub static PROGRAM: &[u8] = include_bytes!(env!("ROLLOUT_GUEST"));
 
-/// Where the executable belongs in a container.
+/// The path of the executable in a container.
 pub const PROGRAM_PATH: &str = "/.rollout/guest";
 
-/// How long after a command's deadline a guest may take to kill what it started.
+/// How long after a command's deadline a guest may take to kill its processes.
 const KILL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a guest may take for what needs no work on files.
+/// The timeout for requests without file operations.
 const CONTROL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the stream of a container that is gone may take to end.
+/// How long the stream of a removed container may take to close.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The mode of scripts.
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// Steps of a copy that wait to be sent.
+/// The number of steps of a copy that wait to be sent.
 const WAITING_ITEMS: usize = 8;
 
-/// Processes that are named. An agent may leave more behind than anybody reads.
+/// The most processes that are listed. An agent may leave more behind.
 const MAX_SURVIVORS: usize = 1000;
 
-/// Changes of files that are listed. There are seven of each file at most.
+/// The most changes of files that are listed. Each file has seven at most.
 const MAX_CHANGES: usize = 1000;
 
-/// Bytes of the path of a file. No guest sends as many.
+/// The longest accepted path, in bytes. A guest sends shorter ones.
 const MAX_PATH: usize = 16 << 10;
 
-/// Bytes of the name of a process. No guest sends as many.
+/// The longest accepted command line, in bytes. A guest sends shorter ones.
 const MAX_COMMAND_LINE: usize = 16 << 10;
 
-/// A guest that answers.
+/// A connected guest.
 ///
-/// A stream that breaks, or that carries what no guest says, makes every call [`EnvironmentError::Lost`].
-/// Dropped, it ends the stream, and with it the guest and everything in its container, unless that was asked
-/// to [stay](Guest::stay).
+/// After a broken stream or an invalid message, every call returns [`EnvironmentError::Lost`]. Dropping it
+/// closes the stream, which ends the guest and everything in its container, unless it was asked to
+/// [stay](Guest::stay).
 pub struct Guest {
     connection: Connection,
     pumps: Pumps,
@@ -82,7 +82,7 @@ pub struct Guest {
 
 impl Guest {
     /// Waits for the guest at the other end of the streams. Commands run as `user`, given as
-    /// `name|uid[:group|gid]`; none is the super-user.
+    /// `name|uid[:group|gid]`, or as root if `None`.
     pub async fn connect(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -111,10 +111,10 @@ impl Guest {
                     Some(item) => call.ticket.send(&GuestRequest::Item(item)).await?,
                     None => break,
                 },
-                // A guest that fails says so before the end, and nothing else.
+                // A guest replies before the end only to report a failure.
                 reply = call.next() => {
                     reply?;
-                    return Err(call.ticket.nonsense());
+                    return Err(call.ticket.protocol_error());
                 }
             }
         }
@@ -123,13 +123,13 @@ impl Guest {
         call.done().await
     }
 
-    /// Writes an executable file inside, making its directory.
+    /// Writes an executable file inside, and creates its directory.
     pub async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
         let request = GuestRequest::Put { target: path.to_owned(), file: true, replace: true };
         self.put_file(request, "", content).await
     }
 
-    /// Carries out a copy of one executable file.
+    /// Copies one executable file.
     async fn put_file(&self, put: GuestRequest, name: &str, content: &[u8]) -> Result<(), EnvironmentError> {
         let call = self.connection.call(&put)?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -147,7 +147,7 @@ impl Guest {
         call.done().await
     }
 
-    /// Copies the content of a directory inside into a host directory, in which nothing is overwritten.
+    /// Copies the content of a directory inside into a host directory. Existing files are not overwritten.
     pub async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
         let request = GuestRequest::Get {
             source: copy.source.to_owned(),
@@ -167,14 +167,14 @@ impl Guest {
                 Err(EnvironmentError::Command(reason))
             }
             Ok(Received::Lost) => Err(ticket.lost()),
-            Err(ReceiveError::Nonsense) => Err(ticket.nonsense()),
+            Err(ReceiveError::Protocol) => Err(ticket.protocol_error()),
             Err(ReceiveError::Host { path, source }) => {
                 Err(EnvironmentError::Lost(format!("cannot write {} on the host: {source}", path.display())))
             }
         }
     }
 
-    /// Reads a regular file inside, without following a link at its end.
+    /// Reads a regular file inside, without following a link as the last component.
     pub async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
         let mut call = self.connection.call(&GuestRequest::Read { path: path.to_owned(), max_bytes })?;
         let mut content = Vec::new();
@@ -183,7 +183,7 @@ impl Guest {
             GuestReply::Found(FileLookup::Missing) => Some(FileRead::Missing),
             GuestReply::Found(FileLookup::NotRegular) => Some(FileRead::NotRegular),
             GuestReply::Found(FileLookup::TooLarge(size)) => Some(FileRead::TooLarge(size)),
-            _ => return Err(call.ticket.nonsense()),
+            _ => return Err(call.ticket.protocol_error()),
         };
         loop {
             match call.next().await? {
@@ -192,9 +192,9 @@ impl Guest {
                     call.ticket.done();
                     break;
                 }
-                _ => return Err(call.ticket.nonsense()),
+                _ => return Err(call.ticket.protocol_error()),
             }
-            // One that has grown since the guest looked.
+            // The file has grown since the guest checked its size.
             let size = content.len() as u64;
             if size > max_bytes {
                 read = Some(FileRead::TooLarge(size));
@@ -204,20 +204,20 @@ impl Guest {
         Ok(read.unwrap_or(FileRead::Content(content)))
     }
 
-    /// Makes sure that these directories exist. With `empty`, whatever was there before is gone.
+    /// Creates missing directories. With `empty`, existing content is removed first.
     pub async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         self.connection.call(&GuestRequest::MakeDirs { paths, empty })?.done().await
     }
 
-    /// Makes a link inside, unless a file or directory is there already.
+    /// Creates a link inside, unless a file or directory exists there.
     pub async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
         let request = GuestRequest::Link { target: target.to_owned(), link: link.to_owned() };
         self.connection.call(&request)?.done().await
     }
 
-    /// Runs a command to its end or its deadline, at which every process it started is killed. So they are
-    /// when the future is dropped.
+    /// Runs a command to its end or its deadline. At the deadline, or when the future is dropped, all its
+    /// processes are killed.
     pub async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
         let request = GuestRequest::Exec {
             argv: command.argv.iter().map(|word| (*word).to_owned()).collect(),
@@ -245,7 +245,7 @@ impl Guest {
                 ticket.done();
                 Err(EnvironmentError::Command(reason))
             }
-            Ok(End::Nonsense) => Err(ticket.nonsense()),
+            Ok(End::Invalid) => Err(ticket.protocol_error()),
             Err(_) => Err(ticket.lost()),
         }
     }
@@ -268,30 +268,30 @@ impl Guest {
                     call.ticket.done();
                     return Ok(commands);
                 }
-                _ => return Err(call.ticket.nonsense()),
+                _ => return Err(call.ticket.protocol_error()),
             }
         }
     }
 
-    /// Ends every process inside.
+    /// Kills every process inside.
     pub async fn kill_all(&self) -> Result<(), EnvironmentError> {
         in_time(self.connection.call(&GuestRequest::KillAll)?.done()).await
     }
 
-    /// Stops every process inside until [`watch`](Self::watch) lets them go on.
+    /// Stops every process inside until [`watch`](Self::watch) continues them.
     pub async fn hold(&self) -> Result<(), EnvironmentError> {
         in_time(self.connection.call(&GuestRequest::Hold)?.done()).await
     }
 
-    /// Watches the files that are in a directory now, and others that may appear, and lets processes that were
-    /// [held](Self::hold) go on.
+    /// Watches the files that are in a directory now, and others that may appear, and continues processes that
+    /// were [held](Self::hold).
     pub async fn watch(&self, tree: &str, files: &[&str]) -> Result<(), EnvironmentError> {
         let files = files.iter().map(|file| (*file).to_owned()).collect();
         let request = GuestRequest::Watch { tree: tree.to_owned(), files };
         in_time(self.connection.call(&request)?.done()).await
     }
 
-    /// What was done to the files that are watched, whoever did it. Ends the watch.
+    /// Returns the changes to the watched files by any process. Ends the watch.
     pub async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
         in_time(self.list_changes()).await
     }
@@ -309,28 +309,31 @@ impl Guest {
                     call.ticket.done();
                     return Ok(changes);
                 }
-                _ => return Err(call.ticket.nonsense()),
+                _ => return Err(call.ticket.protocol_error()),
             }
         }
     }
 
-    /// Puts the guest's program into its place again, and nothing else there, whatever was done to it meanwhile.
+    /// Writes the guest's program to its path again and removes everything else there, whatever was changed
+    /// meanwhile.
     ///
-    /// To be called before the files of a container are kept as an image, in which the program is started again.
+    /// Must be called before the files of a container are stored as an image, in which the program is started
+    /// again.
     pub async fn restore_program(&self) -> Result<(), EnvironmentError> {
         let (directory, name) = PROGRAM_PATH.rsplit_once('/').unwrap_or(("/", PROGRAM_PATH));
         let request = GuestRequest::Put { target: directory.to_owned(), file: false, replace: true };
         self.put_file(request, name, PROGRAM).await
     }
 
-    /// Makes the guest outlive its stream, and everything inside with it.
+    /// Keeps the guest, and everything inside, running after its stream closes.
     pub async fn stay(&self) -> Result<(), EnvironmentError> {
         in_time(self.connection.call(&GuestRequest::Stay)?.done()).await?;
         self.stays.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Waits until all output is in its files; to be called when the container is gone or was asked to stay.
+    /// Waits until all output is written to its files. Must be called after the container was removed or asked
+    /// to stay.
     pub async fn finish(self) {
         let Self { mut connection, pumps, stays, .. } = self;
         if !stays.into_inner() {
@@ -356,14 +359,14 @@ async fn file_work<T: Send + 'static>(
 }
 
 fn stopped(error: tokio::task::JoinError) -> EnvironmentError {
-    EnvironmentError::Lost(format!("work on files of the host was stopped: {error}"))
+    EnvironmentError::Lost(format!("a file operation on the host was stopped: {error}"))
 }
 
-/// A task that holds a device is wrong; a host that cannot read its own files is in trouble.
+/// A device in a task is an error of the task; an unreadable file is an error of the host.
 fn send_error(error: SendError) -> EnvironmentError {
     match error {
         SendError::Host { path, source } => {
-            EnvironmentError::Lost(format!("cannot use {} of the host: {source}", path.display()))
+            EnvironmentError::Lost(format!("cannot use {} on the host: {source}", path.display()))
         }
         error => EnvironmentError::Command(error.to_string()),
     }

@@ -1,22 +1,22 @@
-//! What providers need of this machine. The library looks up none of it by itself: its caller does.
+//! Paths and settings of this machine that providers need. The caller of the library looks them up.
 
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
 };
 
-/// What providers need of this machine. The library looks up none of it by itself.
+/// Paths and settings of this machine that providers need. The library does not look them up itself.
 #[derive(Debug, Clone)]
 pub struct HostPaths {
-    /// Where images and running environments are kept between jobs.
+    /// The directory for images and running environments, kept between jobs.
     pub state_dir: PathBuf,
-    /// The program that becomes the native environments' supervisor.
+    /// The program that runs as the supervisor of native environments.
     pub helper: PathBuf,
-    /// What leads to a Docker engine.
+    /// How to reach a Docker engine.
     pub docker: DockerAccess,
 }
 
-/// What leads to a Docker engine, and to the credentials for its registries.
+/// How to reach a Docker engine, and where the credentials for its registries are.
 #[derive(Debug, Clone, Default)]
 pub struct DockerAccess {
     /// `DOCKER_HOST`.
@@ -27,7 +27,7 @@ pub struct DockerAccess {
     pub cert_dir: Option<PathBuf>,
     /// `DOCKER_CONTEXT`.
     pub context: Option<String>,
-    /// `DOCKER_CONFIG`, else `.docker` in the home directory.
+    /// `DOCKER_CONFIG`, otherwise `.docker` in the home directory.
     pub config_dir: Option<PathBuf>,
     /// `HOME`.
     pub home: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct DockerAccess {
 }
 
 impl DockerAccess {
-    /// Takes what the docker command takes from its environment.
+    /// Reads the same environment variables as the docker command.
     pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
@@ -54,7 +54,7 @@ impl DockerAccess {
     }
 
     /// A file of the docker command's configuration.
-    #[cfg_attr(not(feature = "docker"), expect(dead_code, reason = "only the docker provider looks there"))]
+    #[cfg_attr(not(feature = "docker"), expect(dead_code, reason = "only the docker provider uses it"))]
     pub(crate) fn config_file(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.config_dir.as_ref().map(|dir| dir.join(path))
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_an_engine_follows_the_variables_of_the_docker_command() {
+    fn access_to_an_engine_follows_the_variables_of_the_docker_command() {
         let place = DockerAccess::from_variables(|name| match name {
             "HOME" => Some("/home/u".into()),
             "DOCKER_HOST" => Some("".into()),

@@ -1,10 +1,10 @@
-//! Where trials run: the two traits that every provider implements, and the providers of this build.
+//! Environments of trials: the two traits that every provider implements, and the providers of this build.
 //!
-//! A [`Provider`] turns the definition of a task's environment into an image, and an image into a running
-//! [`Environment`]; the environment looks after itself from then on. Providers classify what goes wrong as an
-//! [`EnvironmentError`]; the trial decides what that means for its result.
+//! A [`Provider`] prepares an image from the definition of a task's environment, and starts an [`Environment`]
+//! from an image. Providers classify failures as an [`EnvironmentError`]; the trial decides what they mean for
+//! its result.
 //!
-//! [`connect`] finds the provider that a job asks for. A provider of another kind needs to start a container and to
+//! [`connect`] finds the provider of a job. A new kind of provider only needs to start a container and to
 //! connect its standard input and output: [`guest`] does the rest.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 

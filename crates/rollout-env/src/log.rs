@@ -1,7 +1,6 @@
-//! Captured output: any bytes, any amount, into a file that grows as they come.
+//! Captured output: any bytes, any amount, written to a file as they arrive.
 //!
-//! Memory stays the same however much is written: the file is capped, and only a short tail is
-//! kept for error messages.
+//! Memory use is constant: the file is capped, and only a short tail is kept for error messages.
 
 use std::{
     collections::VecDeque,
@@ -14,11 +13,10 @@ use tokio::{fs::File, io::AsyncWriteExt as _};
 
 use rollout_core::redact::{Redactor, StreamRedactor};
 
-/// What one captured stream may take on disk. Real agents stay far below; a runaway loop does not
-/// fill the disk.
+/// The largest file of one captured stream. Real agents stay far below; a runaway loop does not fill the disk.
 pub const MAX_LOG_BYTES: u64 = 64 << 20;
 
-/// What an error message can quote.
+/// The size of the tail for error messages.
 const TAIL_BYTES: usize = 2048;
 
 /// Writes one captured stream to its file: redacted, capped, unbuffered.
@@ -34,17 +32,17 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Takes an open, empty file.
+    /// Writes to an open, empty file.
     pub fn new(file: std::fs::File, redactor: &Redactor) -> Self {
         Self::over(Some(File::from_std(file)), redactor)
     }
 
-    /// Keeps nothing but the tail.
+    /// Keeps only the tail.
     pub fn discard() -> Self {
         Self::over(None, &Redactor::default())
     }
 
-    /// Keeps so many bytes of the start and of the end, in memory.
+    /// Keeps `part` bytes of the start and of the end in memory.
     pub fn excerpt(part: usize) -> (Self, LogExcerpt) {
         let excerpt = LogExcerpt::new(part);
         let writer = Self { excerpt: Some(excerpt.clone()), ..Self::discard() };
@@ -63,7 +61,7 @@ impl LogWriter {
         }
     }
 
-    /// A view of the last bytes, which stays valid while the writer is elsewhere.
+    /// A view of the last bytes, which stays valid after the writer is moved.
     pub fn tail(&self) -> LogTail {
         self.tail.clone()
     }
@@ -75,8 +73,8 @@ impl LogWriter {
         self.append().await
     }
 
-    /// Puts what was taken so far into the file, so that a reader sees it. What may be the start of a secret
-    /// stays back until the stream goes on or ends.
+    /// Writes the received bytes to the file, so that a reader sees them. A possible start of a secret is held
+    /// back until the stream continues or ends.
     pub async fn flush(&mut self) -> io::Result<()> {
         match &mut self.file {
             Some(file) => file.flush().await,
@@ -84,7 +82,7 @@ impl LogWriter {
         }
     }
 
-    /// Ends the file, with a mark where it was cut.
+    /// Finishes the file, with a mark if it was cut.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.clean.clear();
         self.redactor.flush(&mut self.clean);
@@ -93,7 +91,7 @@ impl LogWriter {
             && let Some(file) = &mut self.file
         {
             let mark = format!(
-                "\n[rollout: output cut here, {} MiB are kept and {} more bytes were dropped]\n",
+                "\n[rollout: output cut here; {} MiB are kept, {} more bytes were dropped]\n",
                 MAX_LOG_BYTES >> 20,
                 self.discarded
             );
@@ -152,7 +150,7 @@ pub struct LogExcerpt(Arc<Mutex<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
-    /// How many bytes of each are kept.
+    /// The number of bytes kept of each.
     part: usize,
     start: Vec<u8>,
     end: VecDeque<u8>,
@@ -176,7 +174,7 @@ impl LogExcerpt {
         kept.end.extend(rest);
     }
 
-    /// The text, with a line in the place of what is left out, and how many bytes that is.
+    /// The text, with a line in place of the omitted part, and the number of omitted bytes.
     pub fn text(&self) -> (String, u64) {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let end: Vec<u8> = kept.end.iter().copied().collect();
@@ -189,9 +187,9 @@ impl LogExcerpt {
     }
 }
 
-/// The start and the end of something, with a line in the place of what is left out.
+/// The start and the end of a text, with a line in place of the omitted part.
 pub fn cut(start: &[u8], end: &[u8], left_out: u64) -> String {
-    // A character that the cut went through is left out whole.
+    // A character that was cut in the middle is omitted.
     let start = match std::str::from_utf8(start) {
         Err(error) if error.error_len().is_none() => &start[..error.valid_up_to()],
         _ => start,
@@ -204,7 +202,7 @@ pub fn cut(start: &[u8], end: &[u8], left_out: u64) -> String {
     )
 }
 
-/// Opens empty files for the two captured streams of a command, making their directory.
+/// Creates empty files for the two captured streams of a command, and their directory.
 pub fn create_log_files(dir: &Path) -> io::Result<[std::fs::File; 2]> {
     std::fs::create_dir_all(dir)?;
     Ok([std::fs::File::create(dir.join("stdout.txt"))?, std::fs::File::create(dir.join("stderr.txt"))?])
@@ -226,7 +224,7 @@ mod tests {
         }
         log.finish().await.unwrap();
         let text = std::fs::read(&path).unwrap();
-        let mark = "\n[rollout: output cut here, 64 MiB are kept and 1048576 more bytes were dropped]\n";
+        let mark = "\n[rollout: output cut here; 64 MiB are kept, 1048576 more bytes were dropped]\n";
         assert!(text.ends_with(mark.as_bytes()));
         assert_eq!(text.len() as u64, MAX_LOG_BYTES + mark.len() as u64);
     }

@@ -46,11 +46,11 @@ rollout_settings::settings! {
         ///
         /// `host`: this machine's network. `none`: loopback only.
         network: Network = word(&NETWORKS).default(Network::Host),
-        /// Which images this machine's own system stands for. `*` in a name stands for any text.
+        /// The images for which this machine's own system is used. `*` in a name matches any text.
         images: Vec<String> = host_images(),
-        /// Processes and threads in one environment.
+        /// The most processes and threads in one environment.
         ///
-        /// Far above what tasks need, and low enough to stop a fork bomb.
+        /// Far more than tasks need, but few enough to stop a fork bomb.
         pids: u64 = whole(1..=u64::MAX).default(4096),
     }
 }
@@ -73,22 +73,22 @@ fn host_images() -> Form<Vec<String>> {
     .or_empty()
 }
 
-/// How native environments are made, as the job says.
+/// The settings of the native environments of a job.
 pub(super) struct Settings {
     keys: NativeKeys,
-    /// The job itself asks for storage, and should know what comes of it.
+    /// Whether the job itself sets a storage limit, so that a note reports whether it is enforced.
     wants_storage: bool,
 }
 
 impl Settings {
-    /// Reads the settings; an error tells of all that are wrong.
+    /// Reads the settings; an error lists all invalid ones.
     pub(super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         let keys = read_json::<NativeKeys>("provider_config", &config.provider_config)?;
         Ok(Self { keys, wants_storage: config.override_storage.is_some() })
     }
 }
 
-/// Makes native environments.
+/// Creates native environments.
 pub(super) struct Native {
     engine: SandboxEngine,
     bases: HostImages,
@@ -161,7 +161,7 @@ impl Native {
         };
         let built = build(&self.engine, wanted, &self.bases).await.map_err(build_error)?;
         if built.cached {
-            // Nothing was built, so there is no log; that its empty file stays would be no harm.
+            // Nothing was built, so the log is removed; an empty file that remains is harmless.
             let log = request.log.to_owned();
             let _ = blocking(move || fs::remove_dir_all(log.parent().unwrap_or(&log))).await;
         }
@@ -200,7 +200,7 @@ impl Provider for Native {
         let dockerfile = context.join("Dockerfile");
         match docker_image {
             Some(reference) => known(reference),
-            // A task without one fails by itself, and its error says what is missing.
+            // A task without a Dockerfile fails later, with an error that says what is missing.
             None if !dockerfile.exists() => Ok(()),
             None => {
                 let images = inspect(context, &dockerfile);
@@ -219,7 +219,9 @@ impl Provider for Native {
             let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
             images.get(&spec.image.reference).cloned()
         }
-        .ok_or_else(|| EnvironmentError::Start(format!("image {} was not prepared", spec.image.reference)))?;
+        .ok_or_else(|| {
+            EnvironmentError::Start(format!("the image {} was not prepared", spec.image.reference))
+        })?;
         let limits = SandboxLimits {
             cpus_millis: Some(spec.cpus.millis),
             memory_bytes: Some(spec.memory.0),
@@ -263,7 +265,8 @@ impl Provider for Native {
     }
 }
 
-/// Tells a `RUN` that the network failed from one that fails every time, by what it printed last.
+/// Distinguishes a `RUN` that failed because of the network from one that always fails, by the end of its
+/// output.
 fn build_error(error: ImageBuildError) -> EnvironmentError {
     let text = chain(&error);
     match error {
@@ -288,13 +291,13 @@ mod tests {
     use rollout_settings::{Settings as _, docs::check_page};
 
     #[test]
-    fn the_table_in_docs_has_what_the_schema_has() {
+    fn the_table_in_docs_matches_the_schema() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/native.md");
         check_page(&page, &[("native", NativeKeys::keys())]).unwrap();
     }
 
     #[test]
-    fn wrong_settings_are_named() {
+    fn invalid_settings_are_reported() {
         let read = |value: serde_json::Value| {
             let config = EnvironmentConfig {
                 provider_config: value.as_object().unwrap().clone(),

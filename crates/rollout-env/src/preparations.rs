@@ -1,4 +1,4 @@
-//! Every task's image, prepared once however many trials ask for it.
+//! Prepares every task's image once, also for concurrent trials.
 
 use std::{
     collections::HashMap,
@@ -11,18 +11,19 @@ use tokio::sync::OnceCell;
 
 use crate::environment::{EnvironmentError, ImageRequest, PreparedImage};
 
-/// One preparation. A build that failed for good has failed for every trial.
+/// One preparation. A permanent failure applies to every trial.
 type Preparation = OnceCell<Result<PreparedImage, EnvironmentError>>;
 
 /// The context and the image of a request.
 type Key = (PathBuf, Option<String>);
 
-/// What was prepared in this process.
+/// The preparations of this process.
 #[derive(Default)]
 pub(super) struct Preparations(Mutex<HashMap<Key, Arc<Preparation>>>);
 
 impl Preparations {
-    /// Prepares a task's image, or waits for whoever does. What may go better next time is not kept.
+    /// Prepares a task's image, or waits for a running preparation. Failures that may be temporary are not
+    /// stored.
     pub(super) async fn once(
         &self,
         request: ImageRequest<'_>,
@@ -43,7 +44,7 @@ impl Preparations {
         outcome.await?.clone()
     }
 
-    /// Forgets an image that is gone, so that the next trial makes it again.
+    /// Forgets an image that was removed, so that the next trial prepares it again.
     #[cfg(feature = "docker")]
     pub(super) fn forget(&self, reference: &str) {
         let mut preparations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +60,7 @@ mod tests {
     use crate::environment::Origin;
 
     #[tokio::test]
-    async fn each_context_and_each_image_is_prepared_once_and_by_itself() {
+    async fn each_context_and_each_image_is_prepared_once() {
         let preparations = Preparations::default();
         let prepared = async |context: &str, docker_image: Option<&str>, reference: &str| {
             let origin = Origin { job: "job", trial: "trial" };

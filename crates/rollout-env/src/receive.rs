@@ -1,8 +1,7 @@
-//! Writes what comes out of an environment into a directory of the host, with the secrets in it masked.
+//! Writes files that are copied out of an environment into a directory of the host, and masks their secrets.
 //!
-//! Whoever sends it may be anybody's by now, so every step is checked here as if nobody had. On the host nothing is
-//! overwritten, nothing is followed, no link is made that leads out of the directory, and no secret is written even
-//! for a moment.
+//! The sender may be compromised, so every step is checked here. On the host nothing is overwritten, no link is
+//! followed, no link is created that leaves the directory, and no secret is written even for a moment.
 
 use std::{
     fs::{self, File},
@@ -24,26 +23,26 @@ use rollout_core::redact::{Redactor, StreamRedactor};
 
 use crate::environment::CopyOut;
 
-/// What is copied out of one environment at most, so that a trial cannot fill the job's disk.
+/// The limits of a copy out of one environment, so that a trial cannot fill the job's disk.
 pub(crate) const LOG_LIMITS: CopyLimits =
     CopyLimits { bytes: 1 << 30, entries: 100_000, file_bytes: 256 << 20 };
 
-/// How many skipped entries are kept, with a last word that there were more.
+/// The number of skipped entries that are kept, including a last one for the rest.
 const MAX_SKIPPED: usize = 1001;
 
-/// Bytes of the path and of the reason of each. No guest sends as many.
+/// The longest path and reason that are kept, in bytes. A guest sends shorter ones.
 const MAX_SKIPPED_BYTES: usize = 2048;
 
-/// Zeros that are worth a hole.
+/// The smallest run of zeros that is written as a hole.
 const MIN_HOLE: usize = 4 << 10;
 
-/// Why a copy cannot go on.
+/// Why a copy cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
-    /// A step that no guest takes.
-    #[error("the guest does not keep to the protocol")]
-    Nonsense,
-    /// The host's file system refuses.
+    /// The guest violated the protocol.
+    #[error("the guest violated the protocol")]
+    Protocol,
+    /// A write on the host failed.
     #[error("cannot write {path} on the host")]
     Host {
         path: PathBuf,
@@ -52,34 +51,34 @@ pub(crate) enum ReceiveError {
     },
 }
 
-/// What came of a copy.
+/// The result of a copy.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// All of it, but for what these sentences name.
+    /// Everything was copied except for these entries.
     Whole(Vec<String>),
-    /// Nothing, for a reason from inside.
+    /// Nothing was copied, for a reason from inside.
     Failed(String),
-    /// A part, until the stream ended.
+    /// A part was copied before the stream ended.
     Lost,
 }
 
-/// A copy under way.
+/// A copy in progress.
 pub(crate) struct Receive {
     target: PathBuf,
     redactor: Redactor,
     limits: CopyLimits,
-    /// The directories that the walk is in, from the top; `None` for those that are left out.
+    /// The open directories from the top to the current one; `None` for skipped ones.
     levels: Vec<Option<OwnedFd>>,
     path: PathBuf,
     file: Option<Current>,
     entries: u64,
     bytes: u64,
     skipped: Vec<Skipped>,
-    /// Entries whose names or targets hold secrets.
+    /// The number of entries whose names or targets contain secrets.
     secret: u64,
 }
 
-/// An entry that stays inside, or the rest of one.
+/// A skipped entry, or the skipped rest of one.
 struct Skipped {
     path: String,
     reason: String,
@@ -90,7 +89,7 @@ struct Skipped {
 struct Current {
     path: PathBuf,
     bytes: u64,
-    /// `None` for one that is left out.
+    /// `None` for a skipped file.
     open: Option<Open>,
 }
 
@@ -98,9 +97,9 @@ struct Open {
     file: File,
     mode: Mode,
     times: Timestamps,
-    /// Finds secrets that are split between two steps. `None` where there are none to find.
+    /// Finds secrets that are split between two steps. `None` if there are no secrets.
     masked: Option<StreamRedactor>,
-    /// Whether the last bytes are a hole, which nothing was written for.
+    /// Whether the last bytes are a hole, for which nothing was written.
     ends_in_hole: bool,
 }
 
@@ -112,7 +111,7 @@ impl Open {
         self.write(&clean)
     }
 
-    /// Writes bytes; those of a hole, which cost the environment nothing, cost the host nothing either.
+    /// Writes bytes; runs of zeros become holes, so a sparse file does not fill the host's disk.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -141,7 +140,7 @@ impl Open {
 }
 
 impl Receive {
-    /// A copy of which nothing has come yet.
+    /// A copy that has not started.
     pub(crate) fn new(copy: &CopyOut<'_>, limits: CopyLimits) -> Self {
         let parts = 1 + u64::from(copy.first.is_some());
         Self {
@@ -158,7 +157,7 @@ impl Receive {
         }
     }
 
-    /// Makes the directory, if there is none.
+    /// Creates the directory if it is missing.
     fn open(&mut self) -> Result<(), ReceiveError> {
         let failed = |source| ReceiveError::Host { path: self.target.clone(), source };
         fs::create_dir_all(&self.target).map_err(failed)?;
@@ -168,7 +167,7 @@ impl Receive {
         Ok(())
     }
 
-    /// Takes replies up to the last, which is not asked for again.
+    /// Handles replies up to and including the last one.
     pub(crate) fn all(
         mut self,
         mut next: impl FnMut() -> Option<GuestReply>,
@@ -180,13 +179,13 @@ impl Receive {
                 Some(GuestReply::Skipped { path, reason }) => self.skip(path, reason),
                 Some(GuestReply::Done) => return self.finish().map(Received::Whole),
                 Some(GuestReply::Failed(reason)) => return Ok(Received::Failed(reason)),
-                Some(_) => return Err(ReceiveError::Nonsense),
+                Some(_) => return Err(ReceiveError::Protocol),
                 None => return Ok(Received::Lost),
             }
         }
     }
 
-    /// Takes the next step.
+    /// Handles the next step.
     fn step(&mut self, item: Item) -> Result<(), ReceiveError> {
         if let Item::Data(bytes) = item {
             return self.data(&bytes);
@@ -195,14 +194,14 @@ impl Receive {
         if !matches!(item, Item::Leave) {
             self.entries += 1;
             if self.entries > self.limits.entries {
-                return Err(ReceiveError::Nonsense);
+                return Err(ReceiveError::Protocol);
             }
         }
         match item {
             Item::Enter { name, mode } => self.enter(&name, mode),
             Item::Leave => {
                 if self.levels.len() <= 1 {
-                    return Err(ReceiveError::Nonsense);
+                    return Err(ReceiveError::Protocol);
                 }
                 self.levels.pop();
                 self.path.pop();
@@ -219,7 +218,7 @@ impl Receive {
         }
     }
 
-    /// Notes what was left out inside.
+    /// Records an entry that was skipped inside.
     fn skip(&mut self, path: String, reason: String) {
         if self.skipped.len() < MAX_SKIPPED {
             let is_rest = self.file.as_ref().is_some_and(|file| file.path == Path::new(&path));
@@ -228,10 +227,10 @@ impl Receive {
         }
     }
 
-    /// Ends the copy; says what was left out, and why.
+    /// Finishes the copy; returns the skipped entries with the reasons.
     fn finish(mut self) -> Result<Vec<String>, ReceiveError> {
         self.close()?;
-        // What the host has already is no loss: it was put there to take the place of the other.
+        // An entry that already exists on the host is not reported: it was written there to replace the other.
         let is_there = |path: &str| {
             let path = Path::new(path);
             let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -250,19 +249,19 @@ impl Receive {
         Ok(report)
     }
 
-    /// The directory that the walk is in, and the path of an entry in it.
+    /// The current directory, and the path of an entry in it.
     fn locate(&self, name: &[u8]) -> Result<(Option<BorrowedFd<'_>>, PathBuf), ReceiveError> {
         if !is_name(name) {
-            return Err(ReceiveError::Nonsense);
+            return Err(ReceiveError::Protocol);
         }
-        let level = self.levels.last().ok_or(ReceiveError::Nonsense)?;
+        let level = self.levels.last().ok_or(ReceiveError::Protocol)?;
         let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
         Ok((level.as_ref().map(|level| level.as_fd()), self.path.join(name)))
     }
 
     fn enter(&mut self, name: &[u8], mode: u32) -> Result<(), ReceiveError> {
         if self.levels.len() > MAX_DEPTH {
-            return Err(ReceiveError::Nonsense);
+            return Err(ReceiveError::Protocol);
         }
         let (level, path) = self.locate(name)?;
         let hidden = self.redactor.finds(name);
@@ -302,7 +301,7 @@ impl Receive {
     fn link(&mut self, name: &[u8], target: &[u8]) -> Result<(), ReceiveError> {
         let (level, path) = self.locate(name)?;
         if !stays_inside(target, self.levels.len() - 1) {
-            return Err(ReceiveError::Nonsense);
+            return Err(ReceiveError::Protocol);
         }
         if self.redactor.finds(name) || self.redactor.finds(target) {
             self.secret += 1;
@@ -317,10 +316,10 @@ impl Receive {
     fn data(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
         let count = bytes.len() as u64;
         self.bytes += count;
-        let file = self.file.as_mut().ok_or(ReceiveError::Nonsense)?;
+        let file = self.file.as_mut().ok_or(ReceiveError::Protocol)?;
         file.bytes += count;
         if self.bytes > self.limits.bytes || file.bytes > self.limits.file_bytes {
-            return Err(ReceiveError::Nonsense);
+            return Err(ReceiveError::Protocol);
         }
         let Some(open) = &mut file.open else { return Ok(()) };
         open.take(bytes).map_err(|source| ReceiveError::Host { path: self.target.join(&file.path), source })
@@ -336,7 +335,7 @@ impl Receive {
     }
 }
 
-/// Opens a directory, making it if there is none; `None` when something else has its name.
+/// Opens a directory, which is created if missing; `None` if something else has its name.
 fn make_directory(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<Option<OwnedFd>, Errno> {
     let made = match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => true,
@@ -356,12 +355,12 @@ fn make_directory(parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<Opti
     }
 }
 
-/// The mode of a copy: none of the bits that lend somebody's rights.
+/// The mode of a copy, without the set-user-ID, set-group-ID and sticky bits.
 fn permissions(mode: u32) -> Mode {
     Mode::from_raw_mode(RawMode::try_from(mode & 0o777).unwrap_or(0))
 }
 
-/// The start of a text that may be as long as a frame, in memory of its own.
+/// The start of a text that may be as long as a frame, in a new allocation.
 pub(crate) fn start_of(text: &str, most: usize) -> String {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     text[..end].to_owned()

@@ -1,6 +1,6 @@
-//! Telling a build that the network failed from one that fails every time.
+//! Detects builds that failed because of the network.
 
-/// What programs print when the network fails them.
+/// Messages of programs when the network fails.
 const NETWORK_TROUBLE: [&str; 6] = [
     "Temporary failure resolving",
     "Temporary failure in name resolution",
@@ -10,7 +10,7 @@ const NETWORK_TROUBLE: [&str; 6] = [
     "Network is unreachable",
 ];
 
-/// Whether the output of a failed command says that the network failed it.
+/// Whether the output of a failed command shows a network failure.
 pub(super) fn is_network_trouble(output: &str) -> bool {
     NETWORK_TROUBLE.iter().any(|words| output.contains(words))
 }

@@ -252,7 +252,7 @@ mod tests {
         };
         let root = support(Mode::Root, LimitBacking::CgroupV2, &[]);
         let user = support(Mode::User, LimitBacking::None, &["programs of the host are read-only"]);
-        let failed = io::Error::new(io::ErrorKind::PermissionDenied, "making a user namespace failed");
+        let failed = io::Error::new(io::ErrorKind::PermissionDenied, "creating a user namespace failed");
         let findings = [
             native(&Ok(root.clone())),
             limits(&root),
@@ -267,7 +267,7 @@ mod tests {
                   programs of the host are read-only
         ! limits  cpus, processes by cgroup v1
                   run as root, or in your own cgroup: systemd-run --user --scope -p Delegate=yes rollout …
-        ✗ native  making a user namespace failed
+        ✗ native  creating a user namespace failed
         ");
     }
 
@@ -300,7 +300,7 @@ mod tests {
         let missing = Found::Missing(tried(&["unix:///elsewhere"]));
         let unusable = Found::Unusable(EngineError::Unusable {
             at: "tcp://far:2375".to_owned(),
-            why: "its containers run windows, and tasks need linux".to_owned(),
+            why: "its containers run windows, but tasks need linux".to_owned(),
         });
         let findings = [
             answering(&facts),
@@ -333,7 +333,7 @@ mod tests {
                   unix:///elsewhere: there is no such socket
                   start the engine, set DOCKER_HOST to its address, or write `type: native`, which needs none
         ✓ jobs    without `environment.type` run on native
-        ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, and tasks need linux
+        ! docker  the engine at tcp://far:2375 cannot be used: its containers run windows, but tasks need linux
                   write `type: native`, which needs no engine
         ! jobs    without `environment.type` are rejected; set `type: native`
         ");

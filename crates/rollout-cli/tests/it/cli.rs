@@ -412,7 +412,7 @@ fn a_provider_that_is_not_there_ends_the_command_before_anything_runs() {
     insta::assert_snapshot!(text, @r#"
     --- stderr
     error: environment.type "modal" is not part of this build of Rollout
-    hint: write `type: native`: it needs no daemon and no set-up
+    hint: write `type: native`: it needs no daemon and no setup
     --- exit 2
     "#);
     assert!(!dir.path().join("jobs").exists());

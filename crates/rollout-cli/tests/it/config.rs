@@ -173,7 +173,7 @@ fn an_engine_that_does_not_answer_is_refused_with_what_was_tried() {
     let words = ["unix:///nonexistent: there is no such socket", "start the engine", "`type: native`"];
     refused(&job, &words);
     let job = job.env("DOCKER_HOST", "ssh://far");
-    refused(&job, &["leads to far by ssh", "ssh -nNT -L"]);
+    refused(&job, &["is an ssh address (far)", "ssh -nNT -L"]);
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn a_container_that_somebody_removes_is_named_and_its_trial_tried_again() {
     let evidence = finished.file("agent/set/removed__1/tries/1/error.txt");
     // By when it is looked at, it has ended or is gone.
     assert!(
-        evidence.contains("stopped from outside") || evidence.contains("removed by somebody else"),
+        evidence.contains("stopped from outside") || evidence.contains("removed from outside"),
         "{evidence}"
     );
 }

@@ -1,4 +1,4 @@
-//! Building an image by an engine's builders, until it is there or nobody wants it any more.
+//! Builds an image with an engine's builder, until it is finished or cancelled.
 
 use std::{
     collections::HashMap,
@@ -24,10 +24,10 @@ use crate::{
 };
 use rollout_core::redact::Redactor;
 
-/// Lines of the log that tell what went wrong.
+/// The number of log lines kept for error messages.
 const TAIL_LINES: usize = 40;
 
-/// The log of a build or a pull, which has a file as soon as there is something to write.
+/// The log of a build or a pull. The file is created with the first write.
 pub(super) struct BuildLog {
     path: PathBuf,
     writer: Option<LogWriter>,
@@ -39,7 +39,7 @@ impl BuildLog {
         Self { path: path.to_owned(), writer: None, tail: LogTail::default() }
     }
 
-    /// Appends text. A full disk of this machine must not break a build on the engine's.
+    /// Appends text. An error of this machine's disk must not fail a build on the engine.
     pub(super) async fn write(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -57,7 +57,7 @@ impl BuildLog {
             }
         };
         if let Err(error) = written.await {
-            tracing::warn!(path = %self.path.display(), %error, "the build log cannot be written");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write the build log");
         }
     }
 
@@ -75,7 +75,7 @@ impl BuildLog {
         Ok(())
     }
 
-    /// The end of what was written.
+    /// The last lines that were written.
     pub(super) fn tail(&self) -> String {
         self.tail.last_lines(TAIL_LINES)
     }
@@ -88,26 +88,35 @@ impl BuildLog {
 }
 
 /// An image to build.
-pub(super) struct Order {
+pub(super) struct ImageBuild {
     pub(super) context: BuildContext,
     pub(super) tag: String,
     pub(super) platform: String,
     pub(super) no_cache: bool,
-    /// The network of commands; none is the engine's own choice.
+    /// The network of commands; `None` means the engine's default.
     pub(super) network: Option<String>,
     pub(super) labels: HashMap<String, String>,
     pub(super) credentials: HashMap<String, DockerCredentials>,
 }
 
-/// Builds an image. Dropping the future closes the connection, which ends the build in the engine.
-pub(super) async fn build(api: Api, builder: Builder, order: Order, log: &mut BuildLog) -> Result<(), Error> {
+/// Builds an image. Dropping the future closes the connection, which cancels the build in the engine.
+pub(super) async fn build(
+    api: Api,
+    builder: Builder,
+    order: ImageBuild,
+    log: &mut BuildLog,
+) -> Result<(), Error> {
     match builder {
         Builder::Classic => follow(request(&api, builder, order), log).await,
-        Builder::BuildKit => follow(beside(api, order), log).await,
+        Builder::BuildKit => follow(on_separate_runtime(api, order), log).await,
     }
 }
 
-fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Result<BuildInfo, Error>> + '_ {
+fn request(
+    api: &Api,
+    builder: Builder,
+    order: ImageBuild,
+) -> impl Stream<Item = Result<BuildInfo, Error>> + '_ {
     let options = BuildImageOptions {
         dockerfile: "Dockerfile".to_owned(),
         t: Some(order.tag),
@@ -128,9 +137,9 @@ fn request(api: &Api, builder: Builder, order: Order) -> impl Stream<Item = Resu
     api.build_image(options, Some(order.credentials), Some(body_try_stream(order.context.archive())))
 }
 
-/// Builds on a runtime of its own. The client library leaves a task behind that serves BuildKit's session for as
-/// long as its runtime lives: one open connection per build, and a build that goes on when nobody waits for it.
-fn beside(api: Api, order: Order) -> impl Stream<Item = Result<BuildInfo, Error>> + Unpin {
+/// Builds on a separate runtime. The client library leaves a task behind that serves BuildKit's session as long
+/// as its runtime lives: it would keep one connection open per build, and a cancelled build would continue.
+fn on_separate_runtime(api: Api, order: ImageBuild) -> impl Stream<Item = Result<BuildInfo, Error>> + Unpin {
     let (sender, mut receiver) = mpsc::channel(16);
     let work = async move |sender: mpsc::Sender<_>| {
         let mut news = std::pin::pin!(request(&api, Builder::BuildKit, order));
@@ -161,7 +170,7 @@ fn beside(api: Api, order: Order) -> impl Stream<Item = Result<BuildInfo, Error>
         .chain(futures_util::stream::poll_fn(move |context| receiver.poll_recv(context)))
 }
 
-/// Writes the news of a build to its log, until its end.
+/// Writes the progress of a build to its log, until its end.
 async fn follow(news: impl Stream<Item = Result<BuildInfo, Error>>, log: &mut BuildLog) -> Result<(), Error> {
     let mut news = std::pin::pin!(news);
     let mut trace = Trace::default();
@@ -181,26 +190,26 @@ async fn follow(news: impl Stream<Item = Result<BuildInfo, Error>>, log: &mut Bu
     Ok(())
 }
 
-/// The classic builder paints what a command writes to its standard error.
+/// Removes the colours that the classic builder adds to stderr.
 fn without_colours(text: &str) -> String {
     text.replace("\u{1b}[91m", "").replace("\u{1b}[0m", "")
 }
 
-/// What was told about the layers of a pull so far.
+/// The last reported status of each layer of a pull.
 #[derive(Debug, Default)]
 pub(super) struct Pulls {
-    told: HashMap<String, String>,
+    reported: HashMap<String, String>,
 }
 
 impl Pulls {
-    /// A line about a layer, if there is news other than progress.
+    /// A line about a layer, if its status changed.
     pub(super) fn line(&mut self, layer: Option<&str>, status: &str) -> String {
         let Some(layer) = layer else { return format!("{status}\n") };
-        let status_before = self.told.insert(layer.to_owned(), status.to_owned());
+        let status_before = self.reported.insert(layer.to_owned(), status.to_owned());
         if status_before.as_deref() == Some(status) { String::new() } else { format!("{layer}: {status}\n") }
     }
 
-    /// The same, for the news of a pull by itself.
+    /// The same, for an event of a separate pull.
     pub(super) fn news(&mut self, info: &CreateImageInfo) -> String {
         info.status.as_deref().map(|status| self.line(info.id.as_deref(), status)).unwrap_or_default()
     }
@@ -211,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pull_is_told_by_its_steps_and_not_by_its_progress() {
+    fn a_pull_reports_its_steps_and_not_its_progress() {
         let mut pulls = Pulls::default();
         let text: String = [
             (Some("latest"), "Pulling from library/debian"),
@@ -232,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_to_tell_makes_no_file() {
+    async fn an_empty_log_creates_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("environment/build.txt");
         let mut log = BuildLog::new(&path);

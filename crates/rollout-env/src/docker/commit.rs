@@ -1,4 +1,4 @@
-//! Making an image of a container.
+//! Creates an image from a container.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,15 @@ use bollard::{errors::Error, models::ContainerConfig, query_parameters::CommitCo
 
 use super::Engine;
 
-/// An image to make of a container.
+/// An image to create from a container.
 pub(super) struct Commit<'a> {
     pub(super) container: &'a str,
     pub(super) repository: &'a str,
     pub(super) tag: &'a str,
-    /// The image's user; none keeps the container's.
+    /// The image's user; `None` keeps the container's.
     pub(super) user: Option<&'a str>,
     pub(super) labels: HashMap<String, String>,
-    /// Whether something runs in the container that must not write meanwhile.
+    /// Whether processes run in the container that must not write meanwhile.
     pub(super) pause: bool,
 }
 
@@ -38,7 +38,7 @@ impl Engine {
     }
 }
 
-/// The same as instructions of a Dockerfile: Podman passes over the rest. It has no escapes in them.
+/// The same as instructions of a Dockerfile: Podman ignores the rest of the request. It has no escapes in them.
 fn changes(user: Option<&str>, labels: &HashMap<String, String>) -> String {
     let plain = |text: &str| -> String {
         let kept = |character: char| character.is_alphanumeric() || " _-./:@".contains(character);

@@ -1,4 +1,4 @@
-//! A running container, reached through the guest inside.
+//! A running container, controlled through its guest.
 
 use std::{os::fd::OwnedFd, path::Path, time::Duration};
 
@@ -19,8 +19,8 @@ use super::{
     ending::why_ended,
     failure,
     images::SNAPSHOTS,
-    keeper::{self, Container},
     names,
+    reaper::{self, Container},
     settings::Settings,
     terminal,
 };
@@ -32,35 +32,36 @@ use crate::{
     guest::{self, Guest},
 };
 
-/// How long the guest may take to say hello.
+/// How long the guest may take to send its first message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who runs commands in a container, for whoever opens it again.
+/// The label with the user of commands, for opening the container again.
 const USER: &str = "rollout.user";
 
 /// A running container.
 pub(super) struct DockerEnvironment {
-    /// None in a container that was opened again: it stays. Let go before the engine, whose last owner waits until
-    /// every container is.
+    /// `None` in a reopened container, which is not removed. Dropped before the engine, whose last owner waits
+    /// until every container is dropped.
     container: Option<Container>,
     engine: Engine,
     name: String,
-    /// None as well: it lost its stream when it was left.
+    /// `None` in a reopened container: its stream ended when it was preserved.
     guest: Option<Guest>,
     user: Option<String>,
     origin: (String, String),
     facts: Facts,
 }
 
-/// How a container is made.
+/// How a container is created.
 pub(super) struct Plan<'a> {
     pub(super) settings: &'a Settings,
     pub(super) spec: EnvironmentSpec<'a>,
-    /// Who runs commands.
+    /// The user of commands.
     pub(super) user: Option<String>,
-    /// Whether the image has a health check, which would run commands beside those of the trial.
+    /// Whether the image has a health check. It is disabled, because it would run commands next to those of the
+    /// trial.
     pub(super) health_check: bool,
-    /// Whether the engine is to limit its storage.
+    /// Whether the engine limits its storage.
     pub(super) storage: bool,
 }
 
@@ -77,7 +78,7 @@ impl Plan<'_> {
                 .cpus
                 .then(|| i64::try_from(spec.cpus.millis.saturating_mul(1_000_000)).unwrap_or(i64::MAX)),
             memory: engine.inner.limits.memory.then_some(memory),
-            // No swap beside the memory.
+            // No swap in addition to the memory.
             memory_swap: engine.inner.limits.memory.then_some(memory),
             pids_limit: engine.inner.limits.pids.then_some(settings.pids.cast_signed()),
             storage_opt: self.storage.then(|| [("size".to_owned(), spec.storage.0.to_string())].into()),
@@ -87,7 +88,8 @@ impl Plan<'_> {
             dns: some(&settings.dns),
             mounts: (!settings.mounts.is_empty()).then(|| settings.mounts.clone()),
             device_requests: settings.gpus.clone().map(|request| vec![request]),
-            // All output goes through the guest's stream; the engine would write it to its disk as well.
+            // All output goes through the guest's stream; otherwise the engine would write it to its disk as
+            // well.
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
             ..HostConfig::default()
         };
@@ -107,7 +109,7 @@ impl Plan<'_> {
             open_stdin: Some(true),
             stdin_once: Some(true),
             tty: Some(false),
-            // The guest heeds no other, and an engine that stops would wait for it.
+            // The guest ignores other signals, and a stopping engine would wait for it.
             stop_signal: Some("SIGKILL".to_owned()),
             labels: Some(labels),
             host_config: Some(host),
@@ -116,24 +118,24 @@ impl Plan<'_> {
     }
 }
 
-/// Why a container was not made.
+/// Why a container was not created.
 pub(super) enum NotMade {
     /// The engine cannot limit its storage.
     Storage,
-    /// Its image is gone.
+    /// Its image was removed.
     NoImage,
     /// Anything else.
     Failed(EnvironmentError),
 }
 
 impl DockerEnvironment {
-    /// Makes a container and waits for its guest.
+    /// Creates a container and waits for its guest.
     pub(super) async fn create(engine: &Engine, plan: Plan<'_>) -> Result<Self, NotMade> {
         let api = engine.api();
         let name = names::container(plan.spec.name);
         let platform = plan.settings.platform.as_deref().unwrap_or_default();
         let failed = |error: Error| NotMade::Failed(failure::start(&error));
-        let created = engine.inner.keeper.create(&name, platform, plan.body(engine)).await;
+        let created = engine.inner.reaper.create(&name, platform, plan.body(engine)).await;
         let container = created.map_err(|error| {
             if plan.storage && failure::is_storage_refusal(&error) {
                 NotMade::Storage
@@ -172,7 +174,7 @@ impl DockerEnvironment {
             }
             Err(_) => {
                 return Err(NotMade::Failed(EnvironmentError::Start(format!(
-                    "the container runs, but nothing answers inside within {} seconds",
+                    "the container runs, but its guest does not answer within {} seconds",
                     HELLO_TIMEOUT.as_secs()
                 ))));
             }
@@ -193,11 +195,11 @@ impl DockerEnvironment {
         })
     }
 
-    /// Opens a container that was left, starting it if it has stopped.
+    /// Opens a preserved container, which is started if it has stopped.
     pub(super) async fn reopen(engine: &Engine, name: &str) -> Result<Self, EnvironmentError> {
         let gone = |error: Error| {
             EnvironmentError::Start(if failure::is_missing(&error) {
-                format!("there is no container {name} any more")
+                format!("the container {name} no longer exists")
             } else {
                 format!("cannot open the container {name}: {}", failure::words(&error))
             })
@@ -221,19 +223,19 @@ impl DockerEnvironment {
 
     fn guest(&self) -> Result<&Guest, EnvironmentError> {
         self.guest.as_ref().ok_or_else(|| {
-            EnvironmentError::Lost("a container that was left can be entered by a terminal only".to_owned())
+            EnvironmentError::Lost("a preserved container can only be opened with a terminal".to_owned())
         })
     }
 
-    /// Where the container has files that no other will have, and that an image of it does not get either. What is
-    /// below `/logs` is made anew for each trial.
+    /// Finds a volume whose files belong to this container alone and would be missing in an image of it.
+    /// Directories below `/logs` are created again for each trial.
     async fn own_volume(&self) -> Result<Option<String>, EnvironmentError> {
         let found = self.engine.api().inspect_container(&self.name, None).await.map_err(|error| {
             EnvironmentError::Lost(failure::away("look for the volumes of a container", &error))
         })?;
         let mounted =
             found.mounts.unwrap_or_default().into_iter().filter(|mount| match mount.typ.as_deref() {
-                // The engine names those that nobody has named by a hash.
+                // The engine names anonymous volumes by a hash.
                 Some("volume") => mount.name.as_ref().is_none_or(|name| is_hash(name)),
                 Some("tmpfs") => true,
                 _ => false,
@@ -242,8 +244,8 @@ impl DockerEnvironment {
         Ok(paths.find(|path| path != "/logs" && !path.starts_with("/logs/")))
     }
 
-    /// Adds to the loss of a container why it is lost, and who lost it.
-    async fn told<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
+    /// Adds the cause to the error of a lost container.
+    async fn explain_loss<T>(&self, answer: Result<T, EnvironmentError>) -> Result<T, EnvironmentError> {
         match answer {
             Err(EnvironmentError::Lost(text)) => {
                 let why = why_ended(&self.engine, &self.name).await;
@@ -280,31 +282,31 @@ impl Environment for DockerEnvironment {
     }
 
     async fn copy_to(&self, source: &Path, target: &str, mode: CopyMode) -> Result<(), EnvironmentError> {
-        self.told(self.guest()?.copy_to(source, target, mode).await).await
+        self.explain_loss(self.guest()?.copy_to(source, target, mode).await).await
     }
 
     async fn write_file(&self, path: &str, content: &[u8]) -> Result<(), EnvironmentError> {
-        self.told(self.guest()?.write_file(path, content).await).await
+        self.explain_loss(self.guest()?.write_file(path, content).await).await
     }
 
     async fn copy_from(&self, copy: CopyOut<'_>) -> Result<CopyReport, EnvironmentError> {
-        self.told(self.guest()?.copy_from(copy).await).await
+        self.explain_loss(self.guest()?.copy_from(copy).await).await
     }
 
     async fn read_file(&self, path: &str, max_bytes: u64) -> Result<FileRead, EnvironmentError> {
-        self.told(self.guest()?.read_file(path, max_bytes).await).await
+        self.explain_loss(self.guest()?.read_file(path, max_bytes).await).await
     }
 
     async fn make_dirs(&self, paths: &[&str], empty: bool) -> Result<(), EnvironmentError> {
-        self.told(self.guest()?.make_dirs(paths, empty).await).await
+        self.explain_loss(self.guest()?.make_dirs(paths, empty).await).await
     }
 
     async fn link(&self, target: &str, link: &str) -> Result<(), EnvironmentError> {
-        self.told(self.guest()?.link(target, link).await).await
+        self.explain_loss(self.guest()?.link(target, link).await).await
     }
 
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
-        self.told(self.guest()?.exec(command).await).await
+        self.explain_loss(self.guest()?.exec(command).await).await
     }
 
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
@@ -320,18 +322,17 @@ impl Environment for DockerEnvironment {
         }
         if let Some(volume) = self.own_volume().await? {
             return Err(EnvironmentError::Command(format!(
-                "{volume} is a volume of this container alone, and no part of a snapshot; the Dockerfile declares it \
-                 by VOLUME, or provider_config by a mount"
+                "{volume} is an anonymous volume, which a snapshot does not include; it is declared by VOLUME in the Dockerfile, or by a mount in provider_config"
             )));
         }
         // An install script can change it, and it is the first process of every container of the snapshot.
-        self.told(self.guest()?.restore_program().await).await?;
+        self.explain_loss(self.guest()?.restore_program().await).await?;
         let (repository, tag) = reference.split_once(':').unwrap_or((SNAPSHOTS, key));
         let commit = Commit {
             container: &self.name,
             repository,
             tag,
-            // The container itself runs as the super-user, for the guest.
+            // The container itself runs as root, for the guest.
             user: self.user.as_deref(),
             labels: self
                 .engine
@@ -346,23 +347,23 @@ impl Environment for DockerEnvironment {
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
-        self.told(self.guest()?.survivors().await).await
+        self.explain_loss(self.guest()?.survivors().await).await
     }
 
     async fn kill_all(&self) -> Result<(), EnvironmentError> {
-        self.told(self.guest()?.kill_all().await).await
+        self.explain_loss(self.guest()?.kill_all().await).await
     }
 
     async fn hold(&self) -> Result<bool, EnvironmentError> {
-        self.told(self.guest()?.hold().await).await.map(|()| true)
+        self.explain_loss(self.guest()?.hold().await).await.map(|()| true)
     }
 
     async fn watch(&self, tree: &str, files: &[&str]) -> Result<bool, EnvironmentError> {
-        self.told(self.guest()?.watch(tree, files).await).await.map(|()| true)
+        self.explain_loss(self.guest()?.watch(tree, files).await).await.map(|()| true)
     }
 
     async fn changes(&self) -> Result<Vec<FileChange>, EnvironmentError> {
-        self.told(self.guest()?.changes().await).await
+        self.explain_loss(self.guest()?.changes().await).await
     }
 
     fn cost(&self) -> f64 {
@@ -373,7 +374,7 @@ impl Environment for DockerEnvironment {
         let Self { engine, container, guest, name, .. } = *self;
         let removed = match container {
             Some(container) => container.remove().await,
-            None => keeper::remove(engine.api(), &name).await,
+            None => reaper::remove(engine.api(), &name).await,
         };
         removed.map_err(|error| {
             EnvironmentError::Teardown(format!(
@@ -405,7 +406,7 @@ impl Environment for DockerEnvironment {
     }
 }
 
-/// The image of a snapshot. Keys are made of what images may be called by, or hashed into it.
+/// The image of a snapshot. A key that is not a valid tag is hashed.
 pub(super) fn snapshot_reference(key: &str) -> String {
     use sha2::{Digest as _, Sha256};
     let plain = !key.is_empty()

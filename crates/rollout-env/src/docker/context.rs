@@ -1,4 +1,4 @@
-//! A build context: what it holds, the hash that names it, and the archive that an engine takes.
+//! A build context: its files, the hash that identifies it, and the archive for the engine.
 
 use std::{
     fs::File,
@@ -14,13 +14,13 @@ use rollout_sandbox::build::{ContextFile, CopyFailure, FileKind, context_files, 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
-/// The size of a piece of the archive on its way to the engine.
+/// The size of a piece of the archive that is sent to the engine.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Pieces that wait for the engine at most.
+/// The most pieces that wait for the engine.
 const PIECES: usize = 4;
 
-/// The Dockerfile of a task, and what it may copy.
+/// The Dockerfile of a task, and the files that it may copy.
 #[derive(Debug, Clone)]
 pub(super) struct BuildContext {
     dir: PathBuf,
@@ -30,13 +30,13 @@ pub(super) struct BuildContext {
 impl BuildContext {
     /// Lists a directory with a `Dockerfile`. Blocks.
     pub(super) fn open(dir: &Path) -> Result<Self, CopyFailure> {
-        // Files are found through it later, whatever becomes of the links on the way to it.
+        // Resolved now, because links in the path may change before the files are read.
         let dir = dir.canonicalize().map_err(|source| CopyFailure::Io { path: dir.to_owned(), source })?;
         let files = context_files(&dir, &dir.join("Dockerfile"))?;
         Ok(Self { dir, files })
     }
 
-    /// Hashes names, kinds, modes and contents, and what else the image depends on. Blocks.
+    /// Hashes names, kinds, modes and contents, and everything else that the image depends on. Blocks.
     pub(super) fn hash(&self, platform: &str) -> io::Result<String> {
         let mut hasher = Sha256::new();
         let mut field = |bytes: &[u8]| {
@@ -72,13 +72,13 @@ impl BuildContext {
         Ok(rollout_core::text::hex(&hasher.finalize())[..32].to_owned())
     }
 
-    /// The archive, made while it is read.
+    /// The archive, created while it is read.
     pub(super) fn archive(self) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
         let (pieces, mut receiver) = mpsc::channel(PIECES);
         tokio::task::spawn_blocking(move || {
             let writer = BufWriter::with_capacity(CHUNK_BYTES, Pieces(pieces.clone()));
             if let Err(error) = self.write_archive(writer) {
-                // Nobody listens if the build was given up.
+                // The receiver is gone if the build was cancelled.
                 let _ = pieces.blocking_send(Err(error));
             }
         });
@@ -123,7 +123,7 @@ impl BuildContext {
     }
 }
 
-/// Sends what is written.
+/// Sends the written bytes.
 struct Pieces(mpsc::Sender<io::Result<Bytes>>);
 
 impl Write for Pieces {
@@ -138,7 +138,7 @@ impl Write for Pieces {
     }
 }
 
-/// Reads as many bytes as the archive's header says, also of a file that grows or shrinks meanwhile.
+/// Reads exactly as many bytes as the archive's header announces, and fails if the file has become shorter.
 struct Exactly {
     source: File,
     left: u64,
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_follows_what_the_build_can_see() {
+    fn the_hash_depends_on_the_files_that_the_build_can_see() {
         let dir = task();
         let first = hash(&dir);
         assert_eq!(hash(&dir), first);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_archive_holds_what_the_build_can_see_with_links_as_links() {
+    async fn the_archive_contains_visible_files_and_links_as_links() {
         let dir = task();
         let pieces: Vec<io::Result<Bytes>> =
             BuildContext::open(dir.path()).unwrap().archive().collect().await;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_breaks_the_archive_instead_of_spoiling_it() {
+    fn a_file_that_shrinks_fails_the_archive() {
         let dir = task();
         let source = File::open(dir.path().join("secret")).unwrap();
         let error = Exactly { source, left: 3 }.read_to_end(&mut Vec::new()).unwrap_err();

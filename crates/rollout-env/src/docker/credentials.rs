@@ -1,6 +1,6 @@
 //! Registry credentials of the user, from the docker command's configuration and its helper programs.
 //!
-//! They go to the engine and nowhere else: no type here shows them.
+//! They are sent only to the engine: no type here prints them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -16,19 +16,19 @@ use tokio::io::AsyncWriteExt as _;
 use crate::host::DockerAccess;
 use rollout_core::lenient_base64;
 
-/// How the docker command's configuration names Docker Hub.
+/// The name of Docker Hub in the docker command's configuration.
 const HUB: &str = "https://index.docker.io/v1/";
 
-/// How BuildKit names it.
+/// The name of Docker Hub in BuildKit.
 const HUB_OF_BUILDKIT: &str = "registry-1.docker.io";
 
-/// A helper may ask a keyring, but not a person.
+/// A helper may query a keyring, but must not wait for user input.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The user name that stands for an identity token.
+/// The user name that marks an identity token.
 const TOKEN_USER: &str = "<token>";
 
-/// What is known about registries.
+/// The configured credentials of registries.
 #[derive(Deserialize, Default, Clone)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Credentials {
@@ -47,7 +47,7 @@ struct Auth {
     registrytoken: String,
 }
 
-/// What a helper prints.
+/// The output of a helper.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct HelperAnswer {
@@ -58,7 +58,7 @@ struct HelperAnswer {
 }
 
 impl Credentials {
-    /// Reads the configuration. A file that is missing or broken holds none.
+    /// Reads the configuration. A missing or invalid file means no credentials.
     pub(super) async fn load(place: &DockerAccess) -> Self {
         let Some(path) = place.config_file("config.json") else { return Self::default() };
         let Ok(text) = tokio::fs::read(&path).await else { return Self::default() };
@@ -135,7 +135,7 @@ impl Auth {
     }
 }
 
-/// Asks `docker-credential-<helper>`. What it cannot tell, there is not.
+/// Runs `docker-credential-<helper>`. A failure means no credentials.
 async fn from_helper(helper: &str, registry: &str) -> Option<DockerCredentials> {
     if helper.contains('/') {
         return None;
@@ -156,7 +156,7 @@ async fn ask(helper: &Path, registry: &str) -> Option<DockerCredentials> {
         .ok()?;
     let mut stdin = child.stdin.take()?;
     let answer = async {
-        // A helper that knows only one registry need not read which one is meant.
+        // A helper for a single registry may not read its input.
         let _ = stdin.write_all(registry.as_bytes()).await;
         drop(stdin);
         child.wait_with_output().await.ok()
@@ -191,7 +191,7 @@ impl HelperAnswer {
     }
 }
 
-/// The registry that an image's name leads to.
+/// The registry of an image name.
 fn registry(image: &str) -> &str {
     match image.split_once('/') {
         Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => match first {

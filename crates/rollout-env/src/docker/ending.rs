@@ -1,4 +1,4 @@
-//! Why a container does not run any more.
+//! Finds out why a container no longer runs.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,19 +9,19 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{Engine, failure};
 use crate::{environment::EnvironmentError, guest::ContainerEnd};
 
-/// A container's streams end a moment before the engine knows that it has ended.
+/// A container's streams close a moment before the engine reports its end.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often the engine is asked meanwhile.
+/// The interval of the polls meanwhile.
 const POLL: Duration = Duration::from_millis(50);
 
-/// What has happened is sent at once; after this much silence there is no more.
+/// Past events are sent at once; after this much silence there are no more.
 const EVENT_SILENCE: Duration = Duration::from_millis(500);
 
-/// How long the engine is listened to at most.
+/// The longest time to read events.
 const EVENT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a container does not run; none if it does.
+/// Why a container does not run; `None` if it runs.
 pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<EnvironmentError> {
     let lost = |text: String| Some(EnvironmentError::Lost(text));
     let patience = Instant::now() + END_PATIENCE;
@@ -29,7 +29,7 @@ pub(super) async fn why_ended(engine: &Engine, name: &str) -> Option<Environment
         let state = match engine.api().inspect_container(name, None).await {
             Ok(found) => found.state?,
             Err(error) if failure::is_missing(&error) => {
-                return lost("the container was removed by somebody else".to_owned());
+                return lost("the container was removed from outside".to_owned());
             }
             Err(error) => return lost(format!("the engine does not answer: {}", failure::words(&error))),
         };
@@ -59,13 +59,13 @@ async fn end_of(engine: &Engine, name: &str, state: &ContainerState) -> Containe
     }
 }
 
-/// What happened to a container, as far as the engine remembers it.
+/// The events of a container that the engine still has.
 async fn events(engine: &Engine, name: &str) -> Vec<String> {
     let filters = HashMap::from([
         ("container".to_owned(), vec![name.to_owned()]),
         ("type".to_owned(), vec!["container".to_owned()]),
     ]);
-    // With a time in the past the engine begins with what it remembers.
+    // With a start time in the past, the engine first sends the events that it still has.
     let options = EventsOptions { since: Some("1".to_owned()), until: None, filters: Some(filters) };
     let mut news = std::pin::pin!(engine.api().events(Some(options)));
     let end = Instant::now() + EVENT_PATIENCE;

@@ -1,4 +1,4 @@
-//! Where an engine may be: `DOCKER_HOST`, a context of the docker command, or the usual sockets.
+//! Possible addresses of an engine: `DOCKER_HOST`, a context of the docker command, or the usual sockets.
 
 use std::{
     fs, io,
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::EngineError;
 use crate::host::DockerAccess;
 
-/// An address that an engine may listen on.
+/// A possible address of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
     /// A socket file.
@@ -39,7 +39,7 @@ struct CommandConfig {
     current_context: String,
 }
 
-/// The part of a context's `meta.json` that leads to an engine.
+/// The part of a context's `meta.json` that contains the engine's address.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ContextMeta {
@@ -59,7 +59,7 @@ struct ContextEndpoint {
     host: String,
 }
 
-/// Lists the addresses to try, best first. One that was chosen by name is the only one.
+/// Lists the addresses to try, the preferred one first. An address that was configured is the only one.
 pub(super) fn candidates(place: &DockerAccess) -> Result<Vec<Endpoint>, EngineError> {
     if let Some(host) = &place.host {
         let certificates = if place.tls || place.cert_dir.is_some() {
@@ -79,7 +79,7 @@ pub(super) fn candidates(place: &DockerAccess) -> Result<Vec<Endpoint>, EngineEr
     }
 }
 
-/// Reads an address in the form of `DOCKER_HOST`.
+/// Parses an address in the form of `DOCKER_HOST`.
 fn parse(host: &str, from: &str, certificates: Option<PathBuf>) -> Result<Endpoint, EngineError> {
     let address = |text: &str| text.trim_end_matches('/').to_owned();
     match host.split_once("://") {
@@ -104,7 +104,7 @@ fn current_context(place: &DockerAccess) -> Result<Option<String>, EngineError> 
     }
 }
 
-/// Follows a context. Its directories are named by the hash of its name.
+/// Reads the address of a context. Its directories are named by the hash of its name.
 fn of_context(place: &DockerAccess, name: &str) -> Result<Endpoint, EngineError> {
     let id = rollout_core::text::hex(&Sha256::digest(name));
     let unknown = || EngineError::UnknownContext(name.to_owned());
@@ -179,11 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn an_ssh_address_is_refused_with_the_way_around() {
+    fn an_ssh_address_is_rejected_with_a_workaround() {
         let place = DockerAccess { host: Some("ssh://me@far".to_owned()), ..DockerAccess::default() };
         let error = candidates(&place).unwrap_err();
         assert!(error.hint().is_some_and(|hint| hint.contains("ssh -nNT -L")), "{error:?}");
-        insta::assert_snapshot!(error, @"DOCKER_HOST leads to me@far by ssh, which Rollout does not speak");
+        insta::assert_snapshot!(error, @"DOCKER_HOST is an ssh address (me@far), which Rollout does not support");
     }
 
     #[test]

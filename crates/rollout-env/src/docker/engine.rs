@@ -1,4 +1,4 @@
-//! An engine that answers: Docker, or Podman behind the same API.
+//! A connection to an engine: Docker, or Podman with the same API.
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,54 +7,54 @@ use bollard::{API_DEFAULT_VERSION, Docker as Api, models::SystemInfo};
 use super::{
     endpoint::{self, Endpoint},
     failure::words,
-    keeper::KeeperThread,
     owner::Owner,
     raw,
+    reaper::ReaperThread,
     settings::Builder,
 };
 use crate::host::DockerAccess;
 
-/// How long an address may take to be reached.
+/// The timeout for connecting to an address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an engine that was reached may take to say what it is. A busy one takes seconds.
+/// The timeout for an engine to describe itself. A busy one takes seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long an engine may take to begin its answer to any call.
+/// The timeout for the start of an answer to any call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long it may take where it works for long without a word: building, pulling, committing.
+/// The timeout for calls that work for long without output: building, pulling, committing.
 const LONG_CALL_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// BuildKit became a part of the engine with this version of its API, that of Docker 18.09.
+/// The first API version with BuildKit, that of Docker 18.09.
 const FIRST_API_WITH_BUILDKIT: (usize, usize) = (1, 39);
 
-/// Why there is no engine to work with, or why it did not do what it was asked for.
+/// Why an engine cannot be used, or why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// No address is answered.
+    /// No address answers.
     #[error("no Docker engine answers{}", tried.iter().map(|(at, why)| format!("\n  {at}: {why}")).collect::<String>())]
     Absent {
-        /// Each address, and why there is no answer.
+        /// Each address, and why it does not answer.
         tried: Vec<(String, String)>,
     },
-    /// The engine is behind ssh.
-    #[error("{from} leads to {target} by ssh, which Rollout does not speak")]
+    /// The engine is reached over ssh, which is not supported.
+    #[error("{from} is an ssh address ({target}), which Rollout does not support")]
     Ssh {
-        /// What says so.
+        /// The setting with the address.
         from: String,
-        /// The far machine.
+        /// The remote machine.
         target: String,
     },
-    /// An address in no known form.
+    /// An address in an unknown form.
     #[error("{from} is {address:?}; expected unix:///path or tcp://host:port")]
     Address {
-        /// What says so.
+        /// The setting with the address.
         from: String,
         /// The address.
         address: String,
     },
-    /// There is no such context.
+    /// The context does not exist.
     #[error("there is no docker context {0:?}")]
     UnknownContext(String),
     /// A file of the docker command's configuration cannot be read.
@@ -62,11 +62,11 @@ pub enum EngineError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system error.
         #[source]
         source: io::Error,
     },
-    /// An engine answers, but containers of tasks cannot run on it.
+    /// An engine answers, but cannot run containers of tasks.
     #[error("the engine at {at} cannot be used: {why}")]
     Unusable {
         /// Its address.
@@ -77,15 +77,15 @@ pub enum EngineError {
     /// A call failed.
     #[error("the engine could not {what}: {words}")]
     Call {
-        /// What it was asked for.
+        /// The call.
         what: &'static str,
-        /// Its words.
+        /// The engine's message.
         words: String,
     },
 }
 
 impl EngineError {
-    /// What the reader can do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Absent { .. } => Some(
@@ -103,7 +103,7 @@ impl EngineError {
         }
     }
 
-    /// Whether it means that there is no engine here, so that a job that named none runs without.
+    /// Whether no engine was found, so that a job without a provider runs natively.
     pub fn is_absence(&self) -> bool {
         matches!(
             self,
@@ -111,59 +111,59 @@ impl EngineError {
         )
     }
 
-    /// Whether somebody said that there is an engine: an address that is named is the only one that is tried.
+    /// Whether an engine was configured: a configured address is the only one that is tried.
     pub fn is_unexpected(&self) -> bool {
         !matches!(self, Self::Absent { tried } if tried.len() > 1)
     }
 
-    /// Wraps the error of a call.
+    /// Converts the error of a call.
     pub(super) fn call(what: &'static str) -> impl FnOnce(bollard::errors::Error) -> Self {
         move |error| Self::Call { what, words: words(&error) }
     }
 }
 
-/// What an engine says about itself.
+/// An engine's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// Where it listens.
+    /// Its address.
     pub address: String,
     /// `docker` or `podman`.
     pub name: &'static str,
     /// Its version.
     pub version: String,
-    /// The version of the API that is spoken with it.
+    /// The API version used with it.
     pub api_version: String,
-    /// How it stores images and containers.
+    /// Its storage driver for images and containers.
     pub storage_driver: String,
-    /// The file system below, where it tells.
+    /// The file system below, if reported.
     pub backing_filesystem: Option<String>,
-    /// The version of its control groups.
+    /// Its cgroup version.
     pub cgroup_version: String,
     /// The operating system of its containers.
     pub os: String,
-    /// Their architecture, as images name it.
+    /// Their architecture, in the naming of images.
     pub arch: String,
-    /// Processors that it has.
+    /// The number of its processors.
     pub cpus: u64,
-    /// Bytes of memory that it has.
+    /// The bytes of its memory.
     pub memory: u64,
-    /// Where it keeps everything.
+    /// The directory with all its data.
     pub root_dir: PathBuf,
     /// The disk of that directory, if it is on this machine.
     pub disk: Option<Disk>,
 }
 
-/// How full a disk is.
+/// The usage of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
-    /// Bytes that may still be written.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
 }
 
 impl Disk {
-    /// Whether a build or two may fill it.
+    /// Whether one or two builds may fill it.
     pub fn is_low(self) -> bool {
         const LEAST_FREE: u64 = 5 << 30;
         self.free < LEAST_FREE || self.free < self.total / 20
@@ -194,7 +194,7 @@ pub(super) struct Inner {
     pub(super) builder: Builder,
     pub(super) owner: Owner,
     pub(super) place: DockerAccess,
-    pub(super) keeper: KeeperThread,
+    pub(super) reaper: ReaperThread,
 }
 
 impl Engine {
@@ -207,18 +207,18 @@ impl Engine {
         let mut tried = Vec::new();
         for endpoint in candidates {
             match open(&endpoint).await {
-                Ok(api) => return Self::introduce(api, endpoint, place).await,
+                Ok(api) => return Self::describe(api, endpoint, place).await,
                 Err(why) => tried.push((endpoint.to_string(), why)),
             }
         }
         Err(EngineError::Absent { tried })
     }
 
-    /// Asks an engine what it is.
-    async fn introduce(api: Api, endpoint: Endpoint, place: &DockerAccess) -> Result<Self, EngineError> {
+    /// Asks an engine for its description.
+    async fn describe(api: Api, endpoint: Endpoint, place: &DockerAccess) -> Result<Self, EngineError> {
         let answers = async { tokio::try_join!(api.version(), api.info()) };
         let (version, info) = match tokio::time::timeout(ANSWER_TIMEOUT, answers).await {
-            Ok(answers) => answers.map_err(EngineError::call("say what it is"))?,
+            Ok(answers) => answers.map_err(EngineError::call("describe itself"))?,
             Err(_) => {
                 let why = format!("it took more than {} seconds to answer", ANSWER_TIMEOUT.as_secs());
                 return Err(EngineError::Absent { tried: vec![(endpoint.to_string(), why)] });
@@ -243,11 +243,11 @@ impl Engine {
         };
         let unusable = |why: String| EngineError::Unusable { at: endpoint.to_string(), why };
         if facts.os != "linux" {
-            return Err(unusable(format!("its containers run {}, and tasks need linux", facts.os)));
+            return Err(unusable(format!("its containers run {}, but tasks need linux", facts.os)));
         }
         if facts.arch != own_arch() {
             return Err(unusable(format!(
-                "it runs on {}, and this build of Rollout brings a program for {} into containers",
+                "it runs on {}, but this build of Rollout supports only containers for {}",
                 facts.arch,
                 own_arch()
             )));
@@ -258,10 +258,10 @@ impl Engine {
             pids: info.pids_limit.unwrap_or(false),
         };
         let builder = if podman { Builder::Classic } else { builder(&api, &endpoint).await };
-        let keeper = KeeperThread::start(&api)
-            .map_err(|error| unusable(format!("no thread can be started for it: {error}")))?;
+        let reaper = ReaperThread::start(&api)
+            .map_err(|error| unusable(format!("cannot start a thread for it: {error}")))?;
         let inner = Inner {
-            keeper,
+            reaper,
             api,
             endpoint,
             facts,
@@ -274,7 +274,7 @@ impl Engine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// What it says about itself.
+    /// The engine's description of itself.
     pub fn facts(&self) -> &EngineFacts {
         &self.inner.facts
     }
@@ -283,7 +283,7 @@ impl Engine {
         &self.inner.api
     }
 
-    /// The same connection, for calls that take their time.
+    /// The same connection, with a longer timeout.
     pub(super) fn patient_api(&self) -> Api {
         self.inner.api.clone().with_timeout(LONG_CALL_TIMEOUT)
     }
@@ -293,21 +293,21 @@ impl Engine {
     }
 }
 
-/// Opens an address; an error is a sentence on why nobody answers there.
+/// Opens an address; an error explains why it does not answer.
 async fn open(endpoint: &Endpoint) -> Result<Api, String> {
     let seconds = CALL_TIMEOUT.as_secs();
     let api = match endpoint {
         Endpoint::Unix(path) => {
             let reached = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::UnixStream::connect(path)).await;
-            reached.map_err(|_| "it does not take connections".to_owned())?.map_err(|error| {
-                match error.kind() {
-                    io::ErrorKind::NotFound => "there is no such socket".to_owned(),
-                    io::ErrorKind::ConnectionRefused => "nobody listens on this socket".to_owned(),
-                    io::ErrorKind::PermissionDenied => {
-                        "permission denied; members of its group may use it".to_owned()
-                    }
-                    _ => error.to_string(),
+            reached.map_err(|_| "it does not accept connections".to_owned())?.map_err(|error| match error
+                .kind()
+            {
+                io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                io::ErrorKind::ConnectionRefused => "no engine listens on this socket".to_owned(),
+                io::ErrorKind::PermissionDenied => {
+                    "permission denied; members of its group may use it".to_owned()
                 }
+                _ => error.to_string(),
             })?;
             Api::connect_with_unix(&path.to_string_lossy(), seconds, API_DEFAULT_VERSION)
         }
@@ -325,8 +325,8 @@ async fn open(endpoint: &Endpoint) -> Result<Api, String> {
     Ok(negotiated)
 }
 
-/// The builder that an engine is for. One that has BuildKit is taken at its word if it says which of the two it
-/// prefers; many say nothing, and serve both.
+/// The builder to use with an engine. If an engine with BuildKit reports a preference, it is used; many report
+/// none and support both.
 async fn builder(api: &Api, endpoint: &Endpoint) -> Builder {
     let version = api.client_version();
     let preferred = raw::preferred_builder(endpoint).await;
@@ -342,7 +342,7 @@ fn choose_builder(api_version: (usize, usize), preferred: Option<&str>) -> Build
     }
 }
 
-/// The architecture of this program, as images name it.
+/// The architecture of this program, in the naming of images.
 fn own_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -358,7 +358,7 @@ fn status(info: &SystemInfo, key: &str) -> Option<String> {
     row.get(1).cloned()
 }
 
-/// Looks at the disk of an engine that runs on this very machine, and not in a virtual one beside it.
+/// The disk of an engine that runs on this machine, and not in a virtual machine on it.
 async fn disk(info: &SystemInfo) -> Option<Disk> {
     let root = info.docker_root_dir.clone()?;
     let kernel = rustix::system::uname();
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_builder_is_buildkit_unless_the_engine_is_too_old_or_says_otherwise() {
+    fn the_builder_is_buildkit_unless_the_engine_is_too_old_or_prefers_another() {
         assert_eq!(choose_builder((1, 41), None), Builder::BuildKit);
         assert_eq!(choose_builder((1, 38), None), Builder::Classic);
         assert_eq!(choose_builder((1, 47), Some("1")), Builder::Classic);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_engine_is_told_with_every_address_that_was_tried() {
+    fn an_absent_engine_is_reported_with_every_address_that_was_tried() {
         let tried = vec![
             ("unix:///var/run/docker.sock".to_owned(), "there is no such socket".to_owned()),
             ("unix:///run/podman/podman.sock".to_owned(), "permission denied".to_owned()),

@@ -1,10 +1,10 @@
-//! What an engine's errors mean: the kind of an [`EnvironmentError`], and the next step for the reader.
+//! Classifies an engine's errors: the kind of an [`EnvironmentError`], and advice for the user.
 
 use bollard::errors::Error;
 
 use crate::{environment::EnvironmentError, trouble::is_network_trouble};
 
-/// What engines say when a registry cannot be reached or does not answer sensibly.
+/// Messages of engines when a registry cannot be reached or sends an invalid answer.
 const REGISTRY_TROUBLE: [&str; 18] = [
     "dial tcp",
     "i/o timeout",
@@ -26,7 +26,7 @@ const REGISTRY_TROUBLE: [&str; 18] = [
     "toomanyrequests",
 ];
 
-/// What engines say when they, or the parts they are made of, are going away or coming back.
+/// Messages of engines when they, or their components, are stopping or starting.
 const ENGINE_TROUBLE: [&str; 7] = [
     "context canceled",
     "transport is closing",
@@ -37,17 +37,18 @@ const ENGINE_TROUBLE: [&str; 7] = [
     "server closed",
 ];
 
-/// Lines of output that an error quotes.
+/// The number of output lines that an error quotes.
 const QUOTED_LINES: usize = 10;
 
-/// The engine's own words, without those of the client library.
+/// The engine's own message, without that of the client library.
 pub(super) fn words(error: &Error) -> String {
     match error {
         Error::DockerResponseServerError { message, .. } => message.trim().to_owned(),
         Error::DockerStreamError { error } => error.trim().to_owned(),
         Error::RequestTimeoutError => "it did not answer in time".to_owned(),
         error => {
-            // The layers of the client tell each other that there was an error; the last one tells which.
+            // The outer errors of the client only say that there was an error; the innermost one contains the
+            // cause.
             let mut cause: &dyn std::error::Error = error;
             while let Some(deeper) = cause.source() {
                 cause = deeper;
@@ -64,22 +65,22 @@ fn status(error: &Error) -> Option<u16> {
     }
 }
 
-/// Whether what was asked for does not exist.
+/// Whether the requested object does not exist.
 pub(super) fn is_missing(error: &Error) -> bool {
     status(error) == Some(404)
 }
 
-/// Whether something else stands against it, such as a container that uses an image.
+/// Whether the request conflicts with something, such as a container that uses an image.
 pub(super) fn is_conflict(error: &Error) -> bool {
     status(error) == Some(409)
 }
 
-/// Whether somebody else removes the container already.
+/// Whether the container is already being removed.
 pub(super) fn is_in_removal(error: &Error) -> bool {
     status(error) == Some(409) && words(error).contains("already in progress")
 }
 
-/// Whether the engine did not answer, or answered that a part of it is missing.
+/// Whether the engine, or a component of it, does not answer.
 pub(super) fn is_engine_away(error: &Error) -> bool {
     match error {
         Error::DockerResponseServerError { .. } | Error::DockerStreamError { .. } => {
@@ -90,19 +91,18 @@ pub(super) fn is_engine_away(error: &Error) -> bool {
     }
 }
 
-/// A sentence about an engine that does not answer.
+/// The message for an engine that does not answer.
 pub(super) fn away(what: &str, error: &Error) -> String {
-    format!("the engine does not answer while it is to {what}: {}", words(error))
+    format!("the engine did not answer the request to {what}: {}", words(error))
 }
 
 fn is_disk_full(words: &str) -> bool {
     words.contains("no space left on device") || words.contains("disk quota exceeded")
 }
 
-const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows what takes it, and `rollout clean --images` removes \
-     what Rollout made";
+const DISK_FULL: &str = "the engine's disk is full; `docker system df` shows what uses the space, and `rollout clean --images` removes the images made by Rollout";
 
-/// What BuildKit puts before what it has to say.
+/// The prefixes of BuildKit's messages.
 const PREAMBLES: [&str; 4] = [
     "failed to solve with frontend dockerfile.v0: ",
     "failed to create LLB definition: ",
@@ -110,7 +110,7 @@ const PREAMBLES: [&str; 4] = [
     "failed to compute cache key: ",
 ];
 
-/// What a failed build comes to. `output` is the end of its log, `file` where the rest is.
+/// The error for a failed build. `output` is the end of its log, `file` the path of the whole log.
 pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError {
     let mut words = words(error);
     let copies_nothing = words.contains("failed to compute cache key") && words.ends_with("not found");
@@ -138,7 +138,7 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
     }
     if copies_nothing {
         return EnvironmentError::Build(format!(
-            "{words}; COPY and ADD find what is in environment/, unless .dockerignore leaves it out{quoted}"
+            "{words}; COPY and ADD can only use files in environment/ that .dockerignore does not exclude{quoted}"
         ));
     }
     if REGISTRY_TROUBLE.iter().any(|trouble| words.contains(trouble)) {
@@ -146,14 +146,14 @@ pub(super) fn build(error: &Error, output: &str, file: &str) -> EnvironmentError
     }
     if is_refused_image(&words) {
         return EnvironmentError::Build(format!(
-            "{} is not to be had: {words}. Check its name in FROM; `docker login` gives access to private images",
+            "{} is not available: {words}. Check its name in FROM; `docker login` gives access to private images",
             base_image(output)
         ));
     }
     EnvironmentError::Build(format!("{words}{quoted}"))
 }
 
-/// Names the base image that a build had come to, by the end of its log.
+/// The base image that a build had reached, from the end of its log.
 fn base_image(output: &str) -> String {
     let image = output.lines().rev().find_map(|line| {
         let (_, image) = line.split_once(" : FROM ").or_else(|| line.split_once("load metadata for "))?;
@@ -162,7 +162,7 @@ fn base_image(output: &str) -> String {
     image.map_or_else(|| "a base image".to_owned(), |image| format!("the base image {image}"))
 }
 
-/// Whether the error is that of a command in the Dockerfile, whose text and output can hold any words.
+/// Whether a command in the Dockerfile failed, whose text and output can contain any words.
 fn is_failed_run(words: &str) -> bool {
     words.contains("returned a non-zero code")
         || words.contains("executor failed running") && words.contains("exit code:")
@@ -184,11 +184,11 @@ fn is_refused_image(words: &str) -> bool {
         "access to the resource is denied",
         "invalid reference format",
     ];
-    // BuildKit says nothing more about a name that leads to no image.
+    // BuildKit's only message for an unknown image.
     words.ends_with(": not found") || REFUSED.iter().any(|refused| words.contains(refused))
 }
 
-/// What a failed pull comes to.
+/// The error for a failed pull.
 pub(super) fn pull(image: &str, error: &Error) -> EnvironmentError {
     let words = words(error);
     let transport =
@@ -211,7 +211,7 @@ pub(super) fn pull(image: &str, error: &Error) -> EnvironmentError {
     EnvironmentError::Pull(format!("cannot pull {image}: {words}"))
 }
 
-/// What a container that cannot be created or started comes to.
+/// The error for a container that cannot be created or started.
 pub(super) fn start(error: &Error) -> EnvironmentError {
     if is_engine_away(error) {
         return EnvironmentError::Start(away("start a container", error));
@@ -223,14 +223,14 @@ pub(super) fn start(error: &Error) -> EnvironmentError {
     if let Some(next) = setting_to_change(&words) {
         return EnvironmentError::Refused(format!("the container does not start: {words}; {next}"));
     }
-    // The engine finds fault with what it was asked for, which is the same in every try.
+    // The engine rejects the request itself, which is the same in every attempt.
     if status(error) == Some(400) {
         return EnvironmentError::Refused(format!("the container does not start: {words}"));
     }
     let next = if words.contains("address pool") || words.contains("no available IPv4 addresses") {
-        "; the network has no address left; `docker network prune` frees those of unused networks"
+        "; the network has no free address; `docker network prune` frees those of unused networks"
     } else if words.contains("port is already allocated") {
-        "; another container holds the port"
+        "; another container uses the port"
     } else if is_disk_full(&words) {
         return EnvironmentError::Start(format!("the container does not start: {words}; {DISK_FULL}"));
     } else {
@@ -239,13 +239,13 @@ pub(super) fn start(error: &Error) -> EnvironmentError {
     EnvironmentError::Start(format!("the container does not start: {words}{next}"))
 }
 
-/// What to do about a setting with which no container starts, by what the engine said of it.
+/// Advice on a setting that prevents containers from starting, chosen by the engine's message.
 fn setting_to_change(words: &str) -> Option<&'static str> {
     if words.contains("unknown or invalid runtime") || words.contains("nknown runtime") {
-        Some("`docker info` lists the runtimes that the engine knows; provider_config.runtime names another")
+        Some("`docker info` lists the engine's runtimes; change provider_config.runtime")
     } else if words.contains("exec format error") {
         Some(
-            "the image is for another platform than the engine; set provider_config.platform to that of the engine",
+            "the image and the engine have different platforms; set provider_config.platform to the engine's",
         )
     } else if words.contains("network") && words.contains("not found") {
         Some("create it with `docker network create`, or change provider_config.network")
@@ -258,7 +258,7 @@ fn setting_to_change(words: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether an engine refused a limit on a container's storage, which its file system may not have.
+/// Whether an engine rejected a storage limit, which its file system may not support.
 pub(super) fn is_storage_refusal(error: &Error) -> bool {
     let words = words(error);
     words.contains("storage-opt") || words.contains("--storage-opt") || words.contains("pquota")
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_builds_are_told_apart() {
+    fn failed_builds_are_classified() {
         let failed = "The command '/bin/sh -c apt-get update' returned a non-zero code: 100";
         for (error, output, expected) in [
             (response(400, "dockerfile parse error line 2: unknown instruction: RUNN"), "", "build"),
@@ -327,8 +327,8 @@ mod tests {
     #[test]
     fn a_failed_run_is_quoted_with_the_end_of_the_log() {
         let error = stream("The command '/bin/sh -c exit 7' returned a non-zero code: 7");
-        let told = build(&error, "no such luck", "environment/build.txt").to_string();
-        insta::assert_snapshot!(told, @"
+        let messages = build(&error, "no such luck", "environment/build.txt").to_string();
+        insta::assert_snapshot!(messages, @"
         The command '/bin/sh -c exit 7' returned a non-zero code: 7
         last lines of environment/build.txt:
         no such luck
@@ -336,24 +336,24 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_base_image_is_named() {
+    fn a_missing_base_image_is_reported() {
         let missing = stream("failed to solve: docker.io/library/nope:1: not found");
         let classic = "Step 1/4 : FROM --platform=linux/amd64 nope:1 AS base";
         let buildkit = "#3 [internal] load metadata for docker.io/library/nope:1\n#3 ERROR: not found";
         let unreachable = stream("Get \"http://r/v2/\": dial tcp: no such host");
         let copied = stream("failed to compute cache key: \"/missing\" not found: not found");
-        let told = [(&missing, classic), (&missing, buildkit), (&unreachable, classic), (&copied, "")]
+        let messages = [(&missing, classic), (&missing, buildkit), (&unreachable, classic), (&copied, "")]
             .map(|(error, output)| build(error, output, "build.txt").to_string());
-        insta::assert_snapshot!(told.join("\n"), @r#"
-        the base image nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
-        the base image docker.io/library/nope:1 is not to be had: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
+        insta::assert_snapshot!(messages.join("\n"), @r#"
+        the base image nope:1 is not available: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
+        the base image docker.io/library/nope:1 is not available: docker.io/library/nope:1: not found. Check its name in FROM; `docker login` gives access to private images
         the base image nope:1 cannot be fetched: Get "http://r/v2/": dial tcp: no such host
-        "/missing" not found: not found; COPY and ADD find what is in environment/, unless .dockerignore leaves it out
+        "/missing" not found: not found; COPY and ADD can only use files in environment/ that .dockerignore does not exclude
         "#);
     }
 
     #[test]
-    fn failed_pulls_are_told_apart() {
+    fn failed_pulls_are_classified() {
         for (error, expected) in [
             (response(404, "manifest for x:1 not found: manifest unknown: manifest unknown"), "no image"),
             (response(404, "pull access denied for x, repository does not exist"), "no image"),
@@ -377,8 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_does_not_start_gets_the_engines_words_and_a_next_step() {
-        let told: Vec<String> = [
+    fn a_container_that_does_not_start_reports_the_engines_message_and_advice() {
+        let messages: Vec<String> = [
             response(400, "unknown or invalid runtime name: kata"),
             response(500, "OCI runtime create failed: exec /.rollout/guest: exec format error"),
             response(404, "network lab not found"),
@@ -393,14 +393,14 @@ mod tests {
             format!("{}: {error}", kind(&error))
         })
         .collect();
-        insta::assert_snapshot!(told.join("\n"), @r#"
-        refused: the container does not start: unknown or invalid runtime name: kata; `docker info` lists the runtimes that the engine knows; provider_config.runtime names another
-        refused: the container does not start: OCI runtime create failed: exec /.rollout/guest: exec format error; the image is for another platform than the engine; set provider_config.platform to that of the engine
+        insta::assert_snapshot!(messages.join("\n"), @r#"
+        refused: the container does not start: unknown or invalid runtime name: kata; `docker info` lists the engine's runtimes; change provider_config.runtime
+        refused: the container does not start: OCI runtime create failed: exec /.rollout/guest: exec format error; the image and the engine have different platforms; set provider_config.platform to the engine's
         refused: the container does not start: network lab not found; create it with `docker network create`, or change provider_config.network
         refused: the container does not start: invalid mount config for type "bind": bind source path does not exist: /none; the source of each bind mount in provider_config.mounts must exist on the engine's machine
         refused: the container does not start: could not select device driver "" with capabilities: [[gpu]]; provider_config.gpus needs the NVIDIA Container Toolkit on the engine's machine
         resources: Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available
-        start: the engine does not answer while it is to start a container: connection refused
+        start: the engine did not answer the request to start a container: connection refused
         "#);
     }
 }

@@ -1,4 +1,4 @@
-//! From a task to an image that trials start from: built or pulled, then given the guest.
+//! Prepares the image of a task: builds or pulls it, then adds the guest.
 
 use std::{
     collections::HashSet,
@@ -21,7 +21,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     Engine,
-    build::{self, BuildLog, Order, Pulls},
+    build::{self, BuildLog, ImageBuild, Pulls},
     commit::Commit,
     context::BuildContext,
     credentials::Credentials,
@@ -34,25 +34,25 @@ use crate::{
     guest,
 };
 
-/// Images that were built from a task's Dockerfile.
+/// Images built from a task's Dockerfile.
 pub(super) const BUILDS: &str = "rollout-build";
-/// Images that were given the guest.
+/// Images with the guest.
 pub(super) const ENVIRONMENTS: &str = "rollout-env";
-/// Images of environments as they were after an agent's installation.
+/// Images of environments after an agent's installation.
 pub(super) const SNAPSHOTS: &str = "rollout-snapshot";
 
-/// Where the log lies, as a reader of the trial's directory finds it.
+/// The path of the log in the trial's directory.
 const LOG_FILE: &str = "environment/build.txt";
 
-/// How often a lock is tried that somebody else holds.
+/// The interval of attempts to take a lock that another process holds.
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
-/// Makes images on an engine.
+/// Prepares images on an engine.
 pub(super) struct Images {
     engine: Engine,
     locks: PathBuf,
     credentials: OnceCell<Credentials>,
-    /// What was built without cache for this job.
+    /// The images that were built without cache for this job.
     forced: Mutex<HashSet<String>>,
 }
 
@@ -68,7 +68,7 @@ impl Images {
         Self { engine, locks, credentials: OnceCell::new(), forced: Mutex::default() }
     }
 
-    /// Makes the image of a task, and returns its reference.
+    /// Prepares the image of a task, and returns its reference.
     pub(super) async fn prepare(
         &self,
         request: ImageRequest<'_>,
@@ -101,7 +101,7 @@ impl Images {
         let pulled = self.pull(&image, settings, log).await;
         let foreign = |found: &ImageInspect| {
             EnvironmentError::NoImage(format!(
-                "{image} is for {}, and {wanted} is wanted: name an image for that platform, or set \
+                "{image} is for {}, but the requested platform is {wanted}: name an image for that platform, or set \
                  provider_config.platform to the image's",
                 platform(found)
             ))
@@ -114,7 +114,7 @@ impl Images {
         match self.inspect(&image).await.map_err(|error| failure::pull(&image, &error))? {
             Some(found) if fits(&found) => Ok(Base { id: id(&found), name: image }),
             Some(found) => Err(foreign(&found)),
-            None => Err(EnvironmentError::Pull(format!("{image} is gone after it was pulled"))),
+            None => Err(EnvironmentError::Pull(format!("{image} was removed after it was pulled"))),
         }
     }
 
@@ -169,7 +169,7 @@ impl Images {
         let (context, hash) = read
             .await
             .map_err(|error| {
-                EnvironmentError::Build(format!("the build context cannot be read: {}", chain(&error)))
+                EnvironmentError::Build(format!("cannot read the build context: {}", chain(&error)))
             })?
             .map_err(EnvironmentError::Build)?;
         let tag = format!("{BUILDS}:{hash}");
@@ -182,12 +182,13 @@ impl Images {
         if !force && let Some(found) = self.find(&tag).await? {
             return Ok(Base { id: id(&found), name: tag });
         }
-        let order = Order {
+        let order = ImageBuild {
             context,
             tag: tag.clone(),
             platform,
             no_cache: request.force_build,
-            // A job that keeps agents off the network, or on one of their own, still has to fetch what tasks need.
+            // Also a job that keeps agents off the network has to download what tasks need, so only `host`
+            // applies to builds.
             network: settings.network.clone().filter(|network| network == "host"),
             labels: self.engine.inner.owner.image_labels("build", request.origin),
             credentials: self.credentials().await.all().await,
@@ -198,7 +199,7 @@ impl Images {
             return Err(failure::build(&error, &log.tail(), LOG_FILE));
         }
         let Some(found) = self.find(&tag).await? else {
-            // An engine that stops in the middle ends the stream as if all were said.
+            // An engine that stops during a build closes the stream as if it were complete.
             return Err(EnvironmentError::Start(
                 "the build ended without an image and without an error; the engine may have been stopped"
                     .to_owned(),
@@ -214,14 +215,14 @@ impl Images {
         self.forced.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
     }
 
-    /// Puts the guest into an image, once per image and version of the guest.
+    /// Adds the guest to an image, once per image and version of the guest.
     async fn with_guest(
         &self,
         base: &Base,
         settings: &Settings,
         origin: Origin<'_>,
     ) -> Result<String, EnvironmentError> {
-        // Where engines keep the images of several platforms together, they have one identifier.
+        // Images of several platforms can have the same identifier.
         let platform = settings.platform.as_deref().unwrap_or_default();
         let mut hasher = Sha256::new();
         hasher.update(base.id.as_bytes());
@@ -239,7 +240,7 @@ impl Images {
         self.add_guest(base, &hash, platform, origin).await.map_err(|error| {
             match failure::start(&error) {
                 EnvironmentError::Start(_) if failure::is_missing(&error) => {
-                    EnvironmentError::Start(format!("{} was removed meanwhile", base.name))
+                    EnvironmentError::Start(format!("{} was removed during the preparation", base.name))
                 }
                 error => error,
             }
@@ -264,7 +265,7 @@ impl Images {
             network_disabled: Some(true),
             ..ContainerCreateBody::default()
         };
-        let container = self.engine.inner.keeper.create(&name, platform, body).await?;
+        let container = self.engine.inner.reaper.create(&name, platform, body).await?;
         let target = UploadToContainerOptions { path: "/".to_owned(), ..UploadToContainerOptions::default() };
         let archive = guest_archive().map_err(|err| Error::IOError { err })?;
         api.upload_to_container(&name, Some(target), body_full(archive.into())).await?;
@@ -298,7 +299,8 @@ impl Images {
         self.credentials.get_or_init(|| Credentials::load(&self.engine.inner.place)).await
     }
 
-    /// Waits until no other process or trial makes the same image. The lock ends with the file.
+    /// Waits until no other process or trial prepares the same image. The lock is released when the file is
+    /// closed.
     async fn lock(&self, name: &str) -> Result<std::fs::File, EnvironmentError> {
         let (dir, path) = (self.locks.clone(), self.locks.join(name));
         let opened = blocking(move || {

@@ -1,17 +1,17 @@
-//! Names of containers and references of images, within an engine's rules.
+//! Names of containers and references of images that follow an engine's rules.
 
 use std::hash::{BuildHasher as _, RandomState};
 
-/// What every container of ours is called by.
+/// The prefix of all container names.
 pub(super) const PREFIX: &str = "rollout-";
 
-/// What containers that were left for a person are called by.
+/// The prefix of the names of preserved containers.
 pub(super) const KEPT: &str = "rollout-kept-";
 
-/// More would not be read, and hostnames are no longer.
+/// Longer names are not readable, and hostnames are limited too.
 const MAX_READABLE: usize = 48;
 
-/// A container's name: readable, and used by no other.
+/// A container's name: readable and unique.
 pub(super) fn container(readable: &str) -> String {
     let mut clean = String::new();
     for character in readable.chars().take(MAX_READABLE) {
@@ -19,11 +19,11 @@ pub(super) fn container(readable: &str) -> String {
         clean.push(if kept { character } else { '-' });
     }
     let name = format!("{PREFIX}{clean}-{}", random());
-    // Whatever the trial is called, this one is not kept.
+    // Avoids the prefix of preserved containers, whatever the trial is called.
     if name.starts_with(KEPT) { name.replacen("kept-", "kept_", 1) } else { name }
 }
 
-/// The name of a container that is kept.
+/// The name of a preserved container.
 pub(super) fn kept(name: &str) -> String {
     format!("{KEPT}{}", name.strip_prefix(PREFIX).unwrap_or(name))
 }
@@ -33,13 +33,13 @@ pub(super) fn random() -> String {
     format!("{:08x}", RandomState::new().hash_one(std::process::id()) as u32)
 }
 
-/// A reference as a pull takes it: without a tag it would mean all of them.
+/// A reference with a tag: without one, a pull would fetch all tags.
 pub(super) fn with_tag(image: &str) -> String {
     let name = image.rsplit('/').next().unwrap_or(image);
     if name.contains(':') || image.contains('@') { image.to_owned() } else { format!("{image}:latest") }
 }
 
-/// Whether an image of one platform is what another one asks for. A part that is left out matches any.
+/// Whether an image's platform matches the requested one. A missing part matches any.
 pub(super) fn same_platform(image: &str, wanted: &str) -> bool {
     let known = |arch| match arch {
         "x86_64" => "amd64",
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn platforms_are_compared_by_what_both_say() {
+    fn platforms_are_compared_by_the_parts_that_both_have() {
         assert!(same_platform("linux/amd64", "linux/amd64"));
         assert!(same_platform("linux/arm64/v8", "linux/arm64"));
         assert!(same_platform("linux/arm64", "linux/aarch64"));

@@ -1,4 +1,5 @@
-//! Whose a container is: labels by which a later process knows whether its maker still lives.
+//! Labels that identify the process that created a container, so that a later process can check whether it is
+//! alive.
 
 use std::{collections::HashMap, fs};
 
@@ -6,50 +7,50 @@ use sha2::{Digest as _, Sha256};
 
 use crate::environment::Origin;
 
-/// The job that a container was made for.
+/// The job of a container.
 pub(super) const JOB: &str = "rollout.job";
-/// The trial that it was made for.
+/// The trial of a container.
 pub(super) const TRIAL: &str = "rollout.trial";
-/// The process that made it.
+/// The process that created a container.
 pub(super) const OWNER: &str = "rollout.owner";
 const BOOT: &str = "rollout.boot";
 const MACHINE: &str = "rollout.machine";
 
-/// What an image of ours is. No container's label: the containers of an image inherit the image's labels, and
-/// one that a person starts from it is no trial of ours.
+/// The kind of an image made by Rollout. It is not a label of containers: a container inherits the labels of
+/// its image, and one that a user starts from the image does not belong to a trial.
 pub(super) const IMAGE_KIND: &str = "rollout.image";
 const IMAGE_JOB: &str = "rollout.image.job";
 const IMAGE_TRIAL: &str = "rollout.image.trial";
 const IMAGE_OWNER: &str = "rollout.image.owner";
 const IMAGE_BOOT: &str = "rollout.image.boot";
 
-/// This process, as labels know it.
+/// The identity of this process in labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pid: u32,
-    /// When it started, in clock ticks since boot: process ids are used again.
+    /// Its start time, in clock ticks since boot, because process ids are reused.
     start: u64,
-    /// The namespace that the process id belongs to.
+    /// The namespace of the process id.
     pid_namespace: String,
     boot: String,
     machine: String,
 }
 
-/// What became of the process that made a container.
+/// The state of the process that created a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Maker {
-    /// It runs.
+    /// It is running.
     Alive,
     /// It has ended.
     Dead,
-    /// It has ended, if the machine that it says it ran on is this one and no copy of it.
+    /// It has ended, if it ran on this machine and not on a copy of it.
     Rebooted,
-    /// It cannot be seen from here.
+    /// It is not visible from here.
     Elsewhere,
 }
 
 impl Owner {
-    /// Looks at this process.
+    /// Describes this process.
     pub(super) fn current() -> Self {
         let pid = std::process::id();
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -58,7 +59,7 @@ impl Owner {
         let machine = if machine.is_empty() {
             String::new()
         } else {
-            // The identifier itself is confidential to the machine.
+            // The machine's identifier itself is confidential.
             rollout_core::text::hex(&Sha256::digest(format!("rollout {machine}")))[..16].to_owned()
         };
         Self {
@@ -73,7 +74,7 @@ impl Owner {
         }
     }
 
-    /// The labels of a container that this process makes.
+    /// The labels of a container that this process creates.
     pub(super) fn labels(&self, origin: Origin<'_>) -> HashMap<String, String> {
         [
             (JOB, origin.job.to_owned()),
@@ -99,8 +100,8 @@ impl Owner {
         .into()
     }
 
-    /// The labels of an image that is made of a container. It gets the container's labels too, and they can be
-    /// emptied but not left out.
+    /// The labels of an image that is created from a container. The image inherits the container's labels,
+    /// which can be emptied but not removed.
     pub(super) fn committed_labels(&self, kind: &str, origin: Origin<'_>) -> HashMap<String, String> {
         let mut labels = self.image_labels(kind, origin);
         labels.extend([JOB, TRIAL, OWNER, BOOT, MACHINE].map(|key| (key.to_owned(), String::new())));
@@ -111,7 +112,7 @@ impl Owner {
         format!("{} {} {}", self.pid, self.start, self.pid_namespace)
     }
 
-    /// Tells what became of the maker of a container with these labels; none if it is no container of ours.
+    /// The state of the creator of a container with these labels; `None` if Rollout did not create it.
     pub(super) fn maker(&self, labels: &HashMap<String, String>) -> Option<Maker> {
         self.maker_by(labels, Running::find)
     }
@@ -142,7 +143,7 @@ impl Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Running {
     Since(u64),
-    /// It does, and more is not to be seen: /proc may show each user his own processes only.
+    /// It is, but details are hidden: /proc may show each user only their own processes.
     Hidden,
     No,
 }
@@ -161,11 +162,12 @@ impl Running {
     }
 }
 
-/// The 22nd field of a `stat` file. The second one, a name in parentheses, may hold spaces and parentheses.
+/// The 22nd field of a `stat` file. The second field, a name in parentheses, may contain spaces and
+/// parentheses.
 fn start_in(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace();
-    // A zombie has ended, and only its parent has not noticed.
+    // A zombie has ended, but its parent has not reaped it.
     if fields.next()? == "Z" {
         return None;
     }
@@ -208,14 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_hidden_from_this_user_lives() {
+    fn a_process_that_is_hidden_from_this_user_is_alive() {
         let here = owner(1, "ns", "boot", "m");
         let labels = owner(5, "ns", "boot", "m").labels(ORIGIN);
         assert_eq!(here.maker_by(&labels, |_| Running::Hidden), Some(Maker::Alive));
     }
 
     #[test]
-    fn makers_on_other_machines_or_in_other_namespaces_are_not_judged() {
+    fn makers_on_other_machines_or_in_other_namespaces_are_unknown() {
         let here = owner(1, "ns", "boot", "m");
         for foreign in [owner(5, "ns", "other", "n"), owner(5, "other", "boot", "m"), owner(5, "ns", "", "")]
         {
@@ -231,20 +233,20 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_a_person_starts_from_our_image_is_not_ours() {
+    fn a_container_that_a_user_starts_from_our_image_is_not_ours() {
         let here = owner(1, "ns", "boot", "m");
         assert_eq!(here.maker_by(&here.committed_labels("env", ORIGIN), |_| Running::No), None);
         assert_eq!(here.maker_by(&HashMap::new(), |_| Running::No), None);
     }
 
     #[test]
-    fn this_process_is_alive_in_its_own_eyes() {
+    fn this_process_is_alive() {
         let here = Owner::current();
         assert_eq!(here.maker(&here.labels(ORIGIN)), Some(Maker::Alive));
     }
 
     #[test]
-    fn a_start_time_is_found_behind_any_name() {
+    fn a_start_time_is_found_after_any_name() {
         let rest = "1 1 1 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 4242 100";
         assert_eq!(start_in(&format!("12 (a) b) c) S {rest}")), Some(4242));
         assert_eq!(start_in(&format!("12 (a) Z {rest}")), None);

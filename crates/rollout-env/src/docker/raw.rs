@@ -1,4 +1,4 @@
-//! The few calls that the client library does not make, or not rightly.
+//! The calls that the client library lacks or implements incorrectly.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Puts credentials into the alphabet that engines decode.
+/// Re-encodes credentials in the alphabet that engines decode.
 pub(super) fn url_safe_credentials(mut request: BollardRequest) -> BollardRequest {
     for name in ["X-Registry-Auth", "X-Registry-Config"] {
         let Some(value) = request.headers_mut().get_mut(name) else { continue };
@@ -22,13 +22,13 @@ pub(super) fn url_safe_credentials(mut request: BollardRequest) -> BollardReques
     request
 }
 
-/// The builder that an engine prefers, if it says so.
+/// The builder that an engine prefers, if it reports one.
 pub(super) async fn preferred_builder(endpoint: &Endpoint) -> Option<String> {
     let answer = get(endpoint, "/_ping").await.ok()?;
     Some(answer.headers().get("Builder-Version")?.to_str().ok()?.to_owned())
 }
 
-/// Bytes that an engine's build cache takes.
+/// The size of an engine's build cache, in bytes.
 pub(super) async fn build_cache_size(endpoint: &Endpoint, api_version: &str) -> reqwest::Result<u64> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -50,7 +50,7 @@ pub(super) async fn build_cache_size(endpoint: &Endpoint, api_version: &str) -> 
         #[serde(default)]
         total_size: u64,
     }
-    // The client library knows only the newer of the two forms of this answer.
+    // The client library supports only the newer of the two forms of this answer.
     let usage: Usage = get(endpoint, &format!("/v{api_version}/system/df")).await?.json().await?;
     let entries = usage.build_cache.into_iter().flatten();
     let listed: u64 = entries.filter(|entry| !entry.shared).map(|entry| entry.size).sum();

@@ -1,8 +1,8 @@
-//! Creates containers, and removes those that nobody waits for any more.
+//! Creates containers, and removes those that are no longer needed.
 //!
-//! A future can be dropped while the engine creates a container for it, and a container can be let go where
-//! nothing can be awaited. So both happen on a thread with a runtime of its own, which also outlasts the
-//! caller's: whoever lets go of the engine waits for it, and nothing stays behind a cancelled job.
+//! A future can be dropped while the engine creates a container for it, and a container can be dropped where
+//! nothing can be awaited. So both happen on a thread with its own runtime, which outlives the caller's
+//! runtime: dropping the engine waits for the thread, and a cancelled job leaves no container behind.
 
 use std::{
     io,
@@ -26,30 +26,31 @@ use tokio::{
 
 use super::failure;
 
-/// How long an engine that went away is waited for. A trial waits little longer for the end of its environment.
+/// How long to wait for an engine that does not answer. A trial waits a little longer for the end of its
+/// environment.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often it is looked for meanwhile.
+/// The interval of the attempts meanwhile.
 const POLL: Duration = Duration::from_millis(500);
 
 type Work = BoxFuture<'static, ()>;
 
-/// A way to the thread.
+/// Sends work to the thread.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper {
+pub(super) struct ContainerReaper {
     api: Api,
     work: mpsc::UnboundedSender<Work>,
 }
 
-/// The thread. Dropping it waits until everything is done.
+/// The thread. Dropping it waits until all work is done.
 #[derive(Debug)]
-pub(super) struct KeeperThread {
-    /// None while it is being dropped.
-    keeper: Option<Keeper>,
+pub(super) struct ReaperThread {
+    /// `None` while it is being dropped.
+    reaper: Option<ContainerReaper>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl KeeperThread {
+impl ReaperThread {
     pub(super) fn start(api: &Api) -> io::Result<Self> {
         let (sender, mut work) = mpsc::unbounded_channel::<Work>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -62,40 +63,40 @@ impl KeeperThread {
             while tasks.join_next().await.is_some() {}
         };
         let thread = std::thread::Builder::new()
-            .name("docker-keeper".to_owned())
+            .name("docker-reaper".to_owned())
             .spawn(move || runtime.block_on(run))?;
-        let keeper = Keeper { api: api.clone(), work: sender };
-        Ok(Self { keeper: Some(keeper), thread: Mutex::new(Some(thread)) })
+        let reaper = ContainerReaper { api: api.clone(), work: sender };
+        Ok(Self { reaper: Some(reaper), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Creates a container with all that it needs but its name. It is made to the end also if the future is
-    /// dropped, and then removed.
+    /// Creates a container from everything but its name. If the future is dropped, the container is still
+    /// created, and then removed.
     pub(super) async fn create(
         &self,
         name: &str,
         platform: &str,
         body: ContainerCreateBody,
     ) -> Result<Container, Error> {
-        let Some(keeper) = self.keeper.clone() else { return Err(gone()) };
+        let Some(reaper) = self.reaper.clone() else { return Err(gone()) };
         let (reply, answer) = oneshot::channel();
         let options = CreateContainerOptions { name: Some(name.to_owned()), platform: platform.to_owned() };
-        let (own, name) = (keeper.clone(), name.to_owned());
+        let (own, name) = (reaper.clone(), name.to_owned());
         let creation = async move {
             let created = own.api.create_container(Some(options), body).await;
-            // An engine that went away meanwhile may have made it all the same.
+            // An engine that stopped answering may have created it nevertheless.
             let armed = created.as_ref().map_or_else(failure::is_engine_away, |_| true);
-            let container = Container { keeper: own, name, armed };
-            // An answer that nobody takes is dropped, and the container with it.
+            let container = Container { reaper: own, name, armed };
+            // If the caller is gone, the reply is dropped, and the container with it.
             let _ = reply.send(created.map(|_| container));
         };
-        keeper.work.send(creation.boxed()).map_err(|_| gone())?;
+        reaper.work.send(creation.boxed()).map_err(|_| gone())?;
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
-impl Drop for KeeperThread {
+impl Drop for ReaperThread {
     fn drop(&mut self) {
-        self.keeper = None;
+        self.reaper = None;
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -104,26 +105,26 @@ impl Drop for KeeperThread {
 }
 
 fn gone() -> Error {
-    Error::IOError { err: io::Error::other("the thread that creates containers is gone") }
+    Error::IOError { err: io::Error::other("the thread that creates containers has ended") }
 }
 
-/// A container, which is removed when it is let go.
+/// A container that is removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Container {
-    keeper: Keeper,
+    reaper: ContainerReaper,
     name: String,
     armed: bool,
 }
 
 impl Container {
-    /// Removes it now, or when the engine is back. If that is given up, it is tried again behind the scenes.
+    /// Removes it now, or when the engine answers again. After a failure, the thread retries in the background.
     pub(super) async fn remove(mut self) -> Result<(), Error> {
-        remove_patiently(&self.keeper.api, &self.name).await?;
+        remove_patiently(&self.reaper.api, &self.name).await?;
         self.armed = false;
         Ok(())
     }
 
-    /// Leaves it.
+    /// Keeps the container.
     pub(super) fn release(mut self) {
         self.armed = false;
     }
@@ -134,18 +135,22 @@ impl Drop for Container {
         if !self.armed {
             return;
         }
-        let (api, name) = (self.keeper.api.clone(), std::mem::take(&mut self.name));
+        let (api, name) = (self.reaper.api.clone(), std::mem::take(&mut self.name));
         let removal = async move {
             if let Err(error) = remove_patiently(&api, &name).await {
                 let error = failure::words(&error);
-                tracing::warn!(container = name, error, "a container is left; `rollout clean` removes it");
+                tracing::warn!(
+                    container = name,
+                    error,
+                    "a container was not removed; `rollout clean` removes it"
+                );
             }
         };
-        let _ = self.keeper.work.send(removal.boxed());
+        let _ = self.reaper.work.send(removal.boxed());
     }
 }
 
-/// Removes a container, and waits for an engine that is being started again.
+/// Removes a container, and waits for an engine that is being restarted.
 async fn remove_patiently(api: &Api, container: &str) -> Result<(), Error> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -158,7 +163,7 @@ async fn remove_patiently(api: &Api, container: &str) -> Result<(), Error> {
     }
 }
 
-/// Removes a container with its anonymous volumes, whatever it does. One that is gone already is no error.
+/// Removes a container with its anonymous volumes, even if it runs. A missing container is not an error.
 pub(super) async fn remove(api: &Api, container: &str) -> Result<(), Error> {
     let options = RemoveContainerOptions { v: true, force: true, link: false };
     match api.remove_container(container, Some(options)).await {

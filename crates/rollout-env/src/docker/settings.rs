@@ -16,10 +16,10 @@ use rollout_settings::{
 
 use crate::config::EnvironmentConfig;
 
-/// Which of an engine's builders makes images.
+/// The engine's builder for images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Builder {
-    /// The one that runs each instruction in a container.
+    /// The classic builder, which runs each instruction in a container.
     Classic,
     /// BuildKit.
     BuildKit,
@@ -31,9 +31,9 @@ rollout_settings::settings! {
     /// The docker part of `provider_config`.
     #[derive(Debug, Clone, PartialEq)]
     pub(in super::super) struct DockerKeys {
-        /// A network that exists, or `none`, `host`, `bridge`, `container:<name>`. None is ever created.
+        /// An existing network, or `none`, `host`, `bridge`, `container:<name>`. No network is ever created.
         pub(super) network: Option<String> = filled().kind("name").optional().unset("the engine's `bridge`"),
-        /// Such as `runsc`, if the engine knows it.
+        /// A runtime of the engine, such as `runsc`.
         pub(super) runtime: Option<String> = filled().kind("name").optional().unset("the engine's"),
         /// The platform of images, for pulls and builds.
         pub(super) platform: Option<String> = filled()
@@ -45,8 +45,8 @@ rollout_settings::settings! {
         pub(super) extra_hosts: Vec<String> = extra_hosts(),
         /// Name servers.
         pub(super) dns: Vec<String> = texts().kind("list of addresses").unset("the engine's"),
-        /// Files and directories from outside. The source of a bind is an absolute path on the engine's machine, and must
-        /// exist.
+        /// Files and directories from outside. The source of a bind is an absolute path on the engine's
+        /// machine, and must exist.
         ///
         /// `type` is `bind` (the default), `volume` or `tmpfs`.
         pub(super) mounts: Vec<Mount> = list(entry::<MountKeys>, |section, key| {
@@ -55,17 +55,17 @@ rollout_settings::settings! {
         .kind("list of `{type, source, target, read_only}`"),
         /// Needs the NVIDIA Container Toolkit on the engine's machine.
         pub(super) gpus: Option<DeviceRequest> = gpus().optional(),
-        /// Who runs all scripts.
+        /// The user that runs all scripts.
         pub(super) user: Option<String> = number_or_text()
             .kind("name or number, also `user:group`")
             .check(|user, section, key| refuse_blank(user, section, key))
             .optional()
             .unset("the image's `USER`"),
-        /// Processes and threads in one container.
+        /// The most processes and threads in one container.
         ///
-        /// Far above what tasks need, and low enough to stop a fork bomb.
+        /// Far more than tasks need, but few enough to stop a fork bomb.
         pub(super) pids: u64 = whole(1..=i64::MAX.unsigned_abs()).default(4096),
-        /// Which of the engine's builders makes images.
+        /// The engine's builder for images.
         pub(super) builder: Option<Builder> = word(&BUILDERS).optional().unset("BuildKit where the engine has it"),
     }
 }
@@ -73,13 +73,13 @@ rollout_settings::settings! {
 rollout_settings::settings! {
     /// A mount.
     struct MountKeys {
-        /// What is mounted.
+        /// The kind of mount.
         kind as "type": MountType = word(&MOUNT_TYPES).default(MountType::BIND),
         /// The path or the volume.
         source: Option<String> = filled().optional(),
-        /// Where it is inside.
+        /// The path inside.
         target: String = filled().required("write an absolute path inside"),
-        /// Whether nothing can be written there.
+        /// Whether the mount is read-only.
         read_only: bool = flag(false),
     }
 }
@@ -87,11 +87,11 @@ rollout_settings::settings! {
 const MOUNT_TYPES: [(&str, MountType); 3] =
     [("bind", MountType::BIND), ("volume", MountType::VOLUME), ("tmpfs", MountType::TMPFS)];
 
-/// How containers are made, as the job says.
+/// The settings of the containers of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct Settings {
     keys: DockerKeys,
-    /// The job itself asks for storage, and should know what comes of it.
+    /// Whether the job itself sets a storage limit, so that a note reports whether it is enforced.
     pub(super) wants_storage: bool,
 }
 
@@ -104,19 +104,20 @@ impl Deref for Settings {
 }
 
 impl Settings {
-    /// Reads the settings; an error tells of all that are wrong.
+    /// Reads the settings; an error lists all invalid ones.
     pub(in super::super) fn read(config: &EnvironmentConfig) -> Result<Self, String> {
         Self::read_map(&config.provider_config, config.override_storage.is_some())
     }
 
     fn read_map(map: &Map<String, Json>, wants_storage: bool) -> Result<Self, String> {
         if map.contains_key("images") {
-            return Err("images is for `type: native`; docker takes the image that FROM names".to_owned());
+            return Err("images is only supported by `type: native`; docker uses the image that FROM names"
+                .to_owned());
         }
         Ok(Self { keys: read_json::<DockerKeys>("provider_config", map)?, wants_storage })
     }
 
-    /// The network, for people and for the record.
+    /// The network, for messages and records.
     pub(super) fn network_name(&self) -> &str {
         self.network.as_deref().unwrap_or("bridge")
     }
@@ -166,7 +167,7 @@ fn gpus() -> Form<DeviceRequest> {
                 Value::String(all) if all == "all" => (Some(-1), None),
                 Value::Int(count) if *count > 0 => (i64::try_from(*count).ok(), None),
                 Value::List(ids) if !ids.is_empty() => {
-                    // Identifiers that are numbers need not be quoted.
+                    // Numeric identifiers need not be quoted.
                     let ids = ids.iter().map(|id| scalar_text(section.reader.sources, id));
                     (None, Some(ids.collect::<Option<Vec<_>>>()?))
                 }
@@ -193,8 +194,10 @@ fn mount(section: &Section<'_>) -> Option<Mount> {
     match kind {
         MountType::BIND => absolute("source", source.as_deref().unwrap_or_default()),
         MountType::TMPFS if source.is_some() => {
-            section
-                .invalid("source", format!("`{}` is of a tmpfs, which has no source", section.at("source")));
+            section.invalid(
+                "source",
+                format!("`{}` is not allowed: a tmpfs has no source", section.at("source")),
+            );
         }
         _ => {}
     }
@@ -248,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn the_table_in_docs_has_what_the_schema_has() {
+    fn the_table_in_docs_matches_the_schema() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/docker.md");
         rollout_settings::docs::check_page(&page, &[("docker", DockerKeys::keys())]).unwrap();
     }
 
     #[test]
-    fn wrong_settings_are_named() {
+    fn invalid_settings_are_reported() {
         let errors: Vec<String> = [
             json!({"netwrok": "none"}),
             json!({"images": {"*": "host"}}),
@@ -273,7 +276,7 @@ mod tests {
         .collect();
         insta::assert_snapshot!(errors.join("\n"), @"
         unknown key `netwrok` in `provider_config`; did you mean `network`? known keys in `provider_config`: `network`, `runtime`, `platform`, `extra_hosts`, `dns`, `mounts`, `gpus`, `user`, `pids`, `builder`
-        images is for `type: native`; docker takes the image that FROM names
+        images is only supported by `type: native`; docker uses the image that FROM names
         `provider_config.pids` must be at least 1, not 0
         2 settings are invalid
           `provider_config.dns` must be a list, not a string

@@ -1,4 +1,4 @@
-//! What Rollout left on an engine, and its removal.
+//! Finds and removes what Rollout left on an engine.
 
 use std::collections::HashMap;
 
@@ -12,94 +12,94 @@ use jiff::Timestamp;
 use super::{
     Engine, EngineError, failure,
     images::{BUILDS, ENVIRONMENTS, SNAPSHOTS},
-    keeper, names,
+    names,
     owner::{self, Maker},
-    raw,
+    raw, reaper,
 };
 
-/// Stopped containers of makers that cannot be seen from here, and images without a name, are left alone for so long.
+/// How long stopped containers whose creators are not visible from here, and images without a name, are kept.
 const FOREIGN_PATIENCE_SECONDS: i64 = 3600;
 
-/// Removals at a time.
+/// The number of concurrent removals.
 const CONCURRENCY: usize = 8;
 
-/// A container of ours.
+/// A container created by Rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
     /// Its name.
     pub name: String,
-    /// The job that it was made for.
+    /// The job of the container.
     pub job: String,
-    /// The trial that it was made for.
+    /// The trial of the container.
     pub trial: String,
 }
 
-/// What an image of ours is.
+/// The kind of an image made by Rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImageKind {
     /// Built from a task's Dockerfile.
     Build,
-    /// An image that was made ready for trials.
+    /// An image that is prepared for trials.
     Environment,
     /// An environment after an agent's installation.
     Snapshot,
 }
 
-/// An image of ours.
+/// An image made by Rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineImage {
     /// Its reference.
     pub reference: String,
-    /// What it is.
+    /// Its kind.
     pub kind: ImageKind,
-    /// Bytes of all its layers, of which images share many.
+    /// The bytes of all its layers, many of which are shared.
     pub size: u64,
-    /// The names of the containers that were made from it.
+    /// The names of the containers created from it.
     pub used_by: Vec<String>,
-    /// When it was made, in seconds since 1970.
+    /// Its creation time, in seconds since 1970.
     pub created: i64,
 }
 
-/// What a container is still there for.
+/// Why a container still exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// Nothing: its run is over.
+enum RunState {
+    /// Its run has ended, so it can be removed.
     Ended,
-    /// A run.
+    /// Its run is active.
     Running,
-    /// A person.
+    /// It was preserved for the user.
     Kept,
 }
 
 impl Engine {
-    /// Removes the containers that dead runs left, and tells which. A dry run only tells.
+    /// Removes the containers that dead runs left, and returns them. A dry run only returns them.
     ///
-    /// Nothing of a living run is touched, and nothing that was kept for a person.
+    /// Containers of active runs and preserved containers are not touched.
     pub async fn sweep(&self, dry_run: bool) -> Result<Vec<Leftover>, EngineError> {
-        let dead = self.of_standing(Standing::Ended).await?;
+        let dead = self.in_state(RunState::Ended).await?;
         if !dry_run {
             self.remove_containers(dead.iter().map(|leftover| leftover.name.as_str())).await?;
         }
         Ok(dead)
     }
 
-    /// The containers of runs that go on, and of machines where that cannot be seen from here.
+    /// The containers of active runs, and of machines where that is not visible from here.
     pub async fn running(&self) -> Result<Vec<Leftover>, EngineError> {
-        self.of_standing(Standing::Running).await
+        self.in_state(RunState::Running).await
     }
 
-    /// The containers that were kept for a person.
+    /// The preserved containers.
     pub async fn preserved(&self) -> Result<Vec<Leftover>, EngineError> {
-        self.of_standing(Standing::Kept).await
+        self.in_state(RunState::Kept).await
     }
 
-    /// Removes containers by name, with what runs in them. Those that are gone already are no error.
+    /// Removes containers by name, also running ones. A missing container is not an error.
     pub async fn remove_containers(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<(), EngineError> {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        let removals: Vec<_> = names.iter().map(|name| keeper::remove(self.api(), name)).collect();
+        let removals: Vec<_> = names.iter().map(|name| reaper::remove(self.api(), name)).collect();
         let mut removals = futures_util::stream::iter(removals).buffer_unordered(CONCURRENCY);
         let mut failed = None;
         while let Some(removed) = removals.next().await {
@@ -108,7 +108,7 @@ impl Engine {
         failed.map_or(Ok(()), |error| Err(EngineError::call("remove a container")(error)))
     }
 
-    /// The images that Rollout made.
+    /// The images made by Rollout.
     pub async fn images(&self) -> Result<Vec<EngineImage>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![owner::IMAGE_KIND.to_owned()])]);
         let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
@@ -138,7 +138,7 @@ impl Engine {
         Ok(images)
     }
 
-    /// Removes images by reference. Those that are gone or in use are passed over; returns which were removed.
+    /// Removes images by reference and returns the removed ones. Images that are missing or in use are skipped.
     pub async fn remove_images(
         &self,
         references: impl IntoIterator<Item = impl AsRef<str>>,
@@ -155,13 +155,13 @@ impl Engine {
         Ok(removed)
     }
 
-    /// Bytes that the engine's build cache takes, whoever filled it.
+    /// The size of the engine's build cache in bytes, including that of other programs.
     pub async fn build_cache_size(&self) -> Result<u64, EngineError> {
         let size = raw::build_cache_size(&self.inner.endpoint, &self.facts().api_version).await;
         size.map_err(|error| EngineError::Call { what: "measure its build cache", words: error.to_string() })
     }
 
-    /// Empties the engine's build cache, and returns the bytes that were freed.
+    /// Empties the engine's build cache, and returns the number of freed bytes.
     pub async fn prune_build_cache(&self) -> Result<u64, EngineError> {
         let options = PruneBuildOptions { all: Some(true), ..PruneBuildOptions::default() };
         let pruned = self.patient_api().prune_build(Some(options)).await;
@@ -169,7 +169,7 @@ impl Engine {
         Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
     }
 
-    async fn of_standing(&self, wanted: Standing) -> Result<Vec<Leftover>, EngineError> {
+    async fn in_state(&self, wanted: RunState) -> Result<Vec<Leftover>, EngineError> {
         let filters = HashMap::from([("label".to_owned(), vec![owner::OWNER.to_owned()])]);
         let options =
             ListContainersOptions { all: true, filters: Some(filters), ..ListContainersOptions::default() };
@@ -177,28 +177,28 @@ impl Engine {
         let mut found = Vec::new();
         for container in ours.map_err(EngineError::call("list containers"))? {
             let name = name(&container);
-            if self.standing(&name, &container).await == Some(wanted) {
+            if self.run_state(&name, &container).await == Some(wanted) {
                 found.push(leftover(name, &container.labels.unwrap_or_default()));
             }
         }
         Ok(found)
     }
 
-    /// What is known of the run that made a container, unless Rollout did not make it.
-    async fn standing(&self, name: &str, container: &ContainerSummary) -> Option<Standing> {
+    /// The state of the run that created a container; `None` if Rollout did not create it.
+    async fn run_state(&self, name: &str, container: &ContainerSummary) -> Option<RunState> {
         if name.starts_with(names::KEPT) {
-            return Some(Standing::Kept);
+            return Some(RunState::Kept);
         }
         let labels = container.labels.as_ref()?;
         let maker = self.inner.owner.maker(labels).filter(|_| name.starts_with(names::PREFIX))?;
         let ended = match maker {
             Maker::Dead => true,
-            // The containers of whoever lives run, but for a moment before they are started.
+            // The containers of an active run are running, except for a moment before they are started.
             Maker::Rebooted if container.state == Some(ContainerSummaryStateEnum::EXITED) => true,
             Maker::Rebooted | Maker::Elsewhere => self.stopped_long_ago(name).await,
             Maker::Alive => false,
         };
-        Some(if ended { Standing::Ended } else { Standing::Running })
+        Some(if ended { RunState::Ended } else { RunState::Running })
     }
 
     async fn stopped_long_ago(&self, name: &str) -> bool {
@@ -209,14 +209,14 @@ impl Engine {
         }
         let finished = state.finished_at.and_then(|text| text.parse::<Timestamp>().ok());
         let created = found.created.and_then(|date| Timestamp::from_second(date.unix_timestamp()).ok());
-        // One that never ran has ended in the year 1.
+        // The end time of a container that never ran is in the year 1.
         let since = finished.filter(|time| time.as_second() > 0).or(created);
         since.is_some_and(|time| Timestamp::now().as_second() - time.as_second() > FOREIGN_PATIENCE_SECONDS)
     }
 }
 
-/// The references of an image that are ours. One whose reference went to another image has its identifier only; a
-/// new one may be about to get a reference.
+/// The references of an image that belong to Rollout. An image whose reference moved to another one has only
+/// its identifier; a new one may not have its reference yet.
 fn ours(image: &ImageSummary, now: i64) -> Vec<(String, ImageKind)> {
     let mut references = image.repo_tags.iter().filter(|reference| *reference != "<none>:<none>").peekable();
     if references.peek().is_none() {
@@ -230,7 +230,7 @@ fn ours(image: &ImageSummary, now: i64) -> Vec<(String, ImageKind)> {
         return old.then(|| (image.id.clone(), kind)).into_iter().collect();
     }
     let ours = references.filter_map(|reference| {
-        // Podman qualifies names that have no registry.
+        // Podman adds a registry to names without one.
         let short = reference.trim_start_matches("localhost/").trim_start_matches("docker.io/library/");
         let kind = match short.split_once(':')? {
             (BUILDS, _) => ImageKind::Build,

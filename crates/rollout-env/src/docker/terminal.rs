@@ -1,4 +1,4 @@
-//! A command on a person's terminal, through the engine's exec API.
+//! Runs a command on the user's terminal, through the engine's exec API.
 
 use std::{io, os::fd::OwnedFd, time::Duration};
 
@@ -19,13 +19,13 @@ use tokio::{
 use super::failure;
 use crate::environment::{EnvironmentError, Exit, Outcome};
 
-/// How often a change of the terminal's size is looked for: its signal goes to other processes.
+/// The interval of checks for a new terminal size: its signal goes to other processes.
 const RESIZE_POLL: Duration = Duration::from_millis(250);
 
-/// How often it is told at first, until the command runs.
+/// The interval of attempts to set the size until the command runs.
 const FIRST_POLL: Duration = Duration::from_millis(20);
 
-/// Runs a command with the terminal's inner side as its terminal, to its end.
+/// Runs a command to its end, with `terminal` as its terminal.
 pub(super) async fn exec(
     api: &Api,
     container: &str,
@@ -42,7 +42,7 @@ pub(super) async fn exec(
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         tty: Some(true),
-        // Older engines pass over it.
+        // Older engines ignore it.
         console_size: size.map(|size| vec![size.ws_row.into(), size.ws_col.into()]),
         env: Some(vec!["TERM=xterm-256color".to_owned()]),
         cmd: Some(argv.iter().map(|word| (*word).to_owned()).collect()),
@@ -53,7 +53,7 @@ pub(super) async fn exec(
     let start = StartExecOptions { detach: false, tty: true, output_capacity: None };
     let started = api.start_exec(&created.id, Some(start)).await.map_err(lost)?;
     let StartExecResults::Attached { mut output, mut input } = started else {
-        return Err(EnvironmentError::Lost("the engine does not give a terminal".to_owned()));
+        return Err(EnvironmentError::Lost("the engine does not provide a terminal".to_owned()));
     };
     let (mut keyboard, mut screen) = open(&terminal).map_err(lost_io)?;
     let from_container = async {
@@ -78,24 +78,24 @@ pub(super) async fn exec(
         }
     };
     let follow_size = async {
-        let mut told = None;
+        let mut sent_size = None;
         loop {
             let size = termios::tcgetwinsize(&terminal).map(|size| (size.ws_row, size.ws_col)).ok();
-            if size != told
+            if size != sent_size
                 && let Some((height, width)) = size.filter(|size| *size != (0, 0))
             {
-                // The engine refuses until the command runs; then the next round tells it.
+                // The engine rejects this until the command runs; the next round tries again.
                 let resized = api.resize_exec(&created.id, ResizeExecOptions { height, width }).await;
-                told = resized.is_ok().then_some((height, width));
+                sent_size = resized.is_ok().then_some((height, width));
             }
-            tokio::time::sleep(if told.is_some() { RESIZE_POLL } else { FIRST_POLL }).await;
+            tokio::time::sleep(if sent_size.is_some() { RESIZE_POLL } else { FIRST_POLL }).await;
         }
     };
     let ended = tokio::select! {
         ended = from_container => ended,
         ended = async {
             let sent = to_container.await;
-            // A person's terminal that went away does not end what is printed there.
+            // A closed terminal of the user does not end the command.
             match sent {
                 Ok(()) => std::future::pending().await,
                 Err(error) => Err(error),
@@ -109,8 +109,8 @@ pub(super) async fn exec(
     Ok(Exit { outcome: Outcome::Code(code), oom_killed: false })
 }
 
-/// Makes the terminal a plain channel, and opens it both ways: lines, echo and signals are made by the terminal
-/// inside the container.
+/// Makes the terminal a raw channel, and opens it in both directions: lines, echo and signals are handled by
+/// the terminal inside the container.
 fn open(terminal: &OwnedFd) -> io::Result<(Receiver, Sender)> {
     let mut modes = termios::tcgetattr(terminal)?;
     modes.make_raw();

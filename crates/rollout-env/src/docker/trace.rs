@@ -1,13 +1,13 @@
-//! BuildKit's trace of a build, as lines for people.
+//! Formats BuildKit's trace of a build as readable lines.
 
 use std::collections::HashMap;
 
 use bollard::moby::buildkit::v1::StatusResponse;
 
-/// A line of output without an end is cut here.
+/// Longer lines of output are cut here.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
-/// What was told about the steps of a build so far.
+/// The steps of a build that were reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     steps: HashMap<String, Step>,
@@ -19,12 +19,12 @@ struct Step {
     number: usize,
     named: bool,
     ended: bool,
-    /// Output without its line's end.
+    /// Output whose line is not complete yet.
     partial: Vec<u8>,
 }
 
 impl Trace {
-    /// Turns news into lines, each with the number of its step.
+    /// Formats an update as lines, each with the number of its step.
     pub(super) fn lines(&mut self, news: StatusResponse) -> String {
         let mut lines = String::new();
         for vertex in news.vertexes {
@@ -78,7 +78,7 @@ impl Trace {
         })
     }
 
-    /// Tells output that came without its line's end.
+    /// Writes an incomplete line.
     fn flush(&mut self, lines: &mut String, digest: &str) {
         let step = self.step(digest);
         let (number, rest) = (step.number, std::mem::take(&mut step.partial));
@@ -88,7 +88,7 @@ impl Trace {
     }
 
     fn tell(&mut self, lines: &mut String, number: usize, text: &str) {
-        // Steps run side by side: a line in between sets their lines apart.
+        // Steps run concurrently: an empty line separates their output.
         if self.last.replace(number).is_some_and(|last| last != number) {
             lines.push('\n');
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_once_with_their_output_in_whole_lines() {
+    fn steps_are_reported_once_with_their_output_in_whole_lines() {
         let mut trace = Trace::default();
         let mut text = String::new();
         let base = vertex("a", "[1/2] FROM debian");
@@ -149,15 +149,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_does_not_grow_for_ever() {
+    fn an_endless_line_does_not_grow_without_limit() {
         let mut trace = Trace::default();
-        let mut told = 0;
+        let mut written = 0;
         for _ in 0..100 {
-            told += trace
+            written += trace
                 .lines(StatusResponse { logs: vec![log("a", &"x".repeat(1000))], ..Default::default() })
                 .len();
         }
-        assert!(told > 90_000);
+        assert!(written > 90_000);
         assert!(trace.steps["a"].partial.len() <= MAX_LINE_BYTES);
     }
 }

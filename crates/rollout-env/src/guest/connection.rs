@@ -1,4 +1,4 @@
-//! The stream to a guest: numbers requests, and brings replies to those who wait for them.
+//! The stream to a guest: numbers requests, and delivers replies to their callers.
 
 use std::{
     collections::HashMap,
@@ -21,19 +21,20 @@ use tokio::{
 
 use crate::environment::EnvironmentError;
 
-/// Replies that wait for their reader; when there are more, nothing is read for anybody.
+/// The number of replies that wait for their caller. When it is reached, no further replies are read for any
+/// caller.
 const WAITING_REPLIES: usize = 8;
 
-/// Frames that wait for the stream, of those that anybody waits to send.
+/// The number of frames that wait to be sent, of callers that wait for it.
 const WAITING_FRAMES: usize = 16;
 
-/// A guest says hello as soon as it runs.
+/// A guest sends its first message as soon as it runs.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A frame on its way, and its place among those that may wait.
+/// A frame to send, and its permit among those that may wait.
 type Outgoing = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
-/// A stream over which a guest answers.
+/// A stream to a guest that answers.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     reader: JoinHandle<()>,
@@ -50,7 +51,7 @@ struct Shared {
 struct Calls {
     last_id: u32,
     waiting: HashMap<u32, mpsc::Sender<GuestReply>>,
-    /// Why nothing works any more.
+    /// Why the connection is broken.
     broken: Option<String>,
 }
 
@@ -61,12 +62,12 @@ impl Connection {
     ) -> Result<Self, EnvironmentError> {
         let start = |reason: String| EnvironmentError::Start(format!("the guest does not answer: {reason}"));
         let hello = timeout(HELLO_TIMEOUT, read_reply(&mut reader)).await;
-        match hello.unwrap_or_else(|_| Err("it said nothing in time".to_owned())).map_err(start)? {
+        match hello.unwrap_or_else(|_| Err("it sent nothing in time".to_owned())).map_err(start)? {
             (0, GuestReply::Hello { version: VERSION }) => {}
             (0, GuestReply::Hello { version }) => {
-                return Err(start(format!("it is of version {version}, and not {VERSION}")));
+                return Err(start(format!("its version is {version}, expected {VERSION}")));
             }
-            _ => return Err(start("it said something else than hello".to_owned())),
+            _ => return Err(start("its first message is invalid".to_owned())),
         }
         let (frames, mut outgoing) = mpsc::unbounded_channel::<Outgoing>();
         let room = Arc::new(Semaphore::new(WAITING_FRAMES));
@@ -91,14 +92,14 @@ impl Connection {
         Ok(Self { shared, reader, writer })
     }
 
-    /// Makes a request.
+    /// Sends a request.
     pub(super) fn call(&self, request: &GuestRequest) -> Result<Call, EnvironmentError> {
         let (sender, replies) = mpsc::channel(WAITING_REPLIES);
         let mut calls = self.shared.lock();
         if let Some(reason) = &calls.broken {
             return Err(lost(reason));
         }
-        let id = calls.last_id.checked_add(1).ok_or_else(|| lost("it was asked too much"))?;
+        let id = calls.last_id.checked_add(1).ok_or_else(|| lost("the request is too large"))?;
         let frame = encode_request(id, request);
         if frame.len() > MAX_REQUEST {
             let reason = format!("a command and its variables may have {MAX_REQUEST} bytes at most");
@@ -107,23 +108,23 @@ impl Connection {
         calls.last_id = id;
         calls.waiting.insert(id, sender);
         drop(calls);
-        // A stream that has ended is noticed by the missing reply.
+        // A closed stream is noticed by the missing reply.
         let _ = self.shared.frames.send((frame, None));
         let shared = Arc::clone(&self.shared);
         let ticket = Ticket { shared, id, open: true.into(), lasting: false };
         Ok(Call { ticket, replies })
     }
 
-    /// Waits for the end of the stream, but not forever.
+    /// Waits for the end of the stream, with a timeout.
     pub(super) async fn ended(&mut self, patience: Duration) {
         let _ = timeout(patience, &mut self.reader).await;
     }
 
-    /// Ends the stream.
+    /// Closes the stream.
     pub(super) fn close(&self) {
         self.reader.abort();
         self.writer.abort();
-        self.shared.shut("it was let go".to_owned());
+        self.shared.shut("the connection was closed".to_owned());
     }
 }
 
@@ -138,7 +139,7 @@ impl Shared {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings replies to their readers until the stream ends; says why it did.
+    /// Delivers replies to their callers until the stream ends; returns the reason.
     async fn deliver(&self, reader: &mut (impl AsyncRead + Unpin)) -> String {
         loop {
             let (id, reply) = match read_reply(reader).await {
@@ -148,7 +149,7 @@ impl Shared {
             let sender = {
                 let calls = self.lock();
                 if id == 0 || id > calls.last_id {
-                    return "it answered what was not asked".to_owned();
+                    return "it sent an unexpected reply".to_owned();
                 }
                 calls.waiting.get(&id).cloned()
             };
@@ -160,7 +161,7 @@ impl Shared {
         }
     }
 
-    /// Ends all calls, for the first reason that is given.
+    /// Ends all calls, with the first reason that was given.
     fn shut(&self, reason: String) {
         let mut calls = self.lock();
         calls.broken.get_or_insert(reason);
@@ -172,7 +173,7 @@ impl Shared {
     }
 }
 
-/// A request that is being carried out. Dropped before its end, it is taken back.
+/// A request in progress. Dropping it before its end cancels it.
 pub(super) struct Call {
     pub(super) ticket: Ticket,
     pub(super) replies: mpsc::Receiver<GuestReply>,
@@ -191,24 +192,24 @@ impl Call {
         }
     }
 
-    /// Waits for the end of a request without any other reply.
+    /// Waits for the end of a request that has no other reply.
     pub(super) async fn done(mut self) -> Result<(), EnvironmentError> {
         match self.next().await? {
             GuestReply::Done => {
                 self.ticket.done();
                 Ok(())
             }
-            _ => Err(self.ticket.nonsense()),
+            _ => Err(self.ticket.protocol_error()),
         }
     }
 }
 
-/// The right to add to a request, and to take it back.
+/// A handle for adding to a request, and for cancelling it.
 pub(super) struct Ticket {
     shared: Arc<Shared>,
     id: u32,
     open: AtomicBool,
-    /// Replies come even after the end.
+    /// Whether replies arrive even after the end.
     lasting: bool,
 }
 
@@ -220,12 +221,12 @@ impl Ticket {
         self.shared.frames.send((frame, room)).map_err(|_| self.lost())
     }
 
-    /// Lets replies come for as long as somebody takes them.
+    /// Keeps delivering replies as long as there is a receiver.
     pub(super) fn last(&mut self) {
         self.lasting = true;
     }
 
-    /// Says that nothing is left to take back.
+    /// Marks the request as ended, so that it is not cancelled.
     pub(super) fn done(&self) {
         self.open.store(false, Ordering::SeqCst);
     }
@@ -234,9 +235,10 @@ impl Ticket {
         lost(&self.shared.reason())
     }
 
-    /// The guest has said what no guest says: nothing that it says is believed any more.
-    pub(super) fn nonsense(&self) -> EnvironmentError {
-        self.shared.shut("it does not keep to the protocol".to_owned());
+    /// The guest violated the protocol: the connection is closed, because its messages can no longer be
+    /// trusted.
+    pub(super) fn protocol_error(&self) -> EnvironmentError {
+        self.shared.shut("it violated the protocol".to_owned());
         self.lost()
     }
 }

@@ -1,34 +1,35 @@
-//! Who ended a container: what ran in it, or somebody outside.
+//! Determines whether a container was ended from inside or from outside.
 
 use crate::environment::EnvironmentError;
 
 /// The exit code of a first process that was killed.
 const KILLED: i64 = 137;
 
-/// The exit codes of a first process that ended by a signal.
+/// The exit codes of a first process that was killed by a signal.
 const SIGNALS: std::ops::RangeInclusive<i64> = 129..=192;
 
-/// How a container ended that its owner did not end, as its engine reports it.
+/// How a container ended that its owner did not stop, as its engine reports it.
 ///
-/// No process of a container can kill the [guest](super::Guest), but each can make it the one that the kernel kills
-/// when the memory runs out. So a container that ends by itself was ended by what ran in it, and a trial must not gain
-/// a second try by it. All other ends are those of the infrastructure.
+/// No process of a container can kill the [guest](super::Guest), but any process can cause the kernel to kill
+/// the guest when memory runs out. So a container that ends without an outside cause was ended by its own
+/// processes, and the trial must not get a second attempt because of it. All other ends are failures of the
+/// infrastructure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEnd {
-    /// The exit code of its first process: 128 and the number of the signal where one ended it.
+    /// The exit code of its first process, or 128 plus the signal that killed it.
     pub exit_code: i64,
     /// Whether the engine reports that its memory ran out.
     pub out_of_memory: bool,
-    /// Whether the engine always notices that. With the second version of cgroups it may miss the kill of the first
-    /// process, which ends the cgroup too.
+    /// Whether the engine always detects that. With cgroup v2 it may miss the kill of the first process, which
+    /// also ends the cgroup.
     pub memory_is_certain: bool,
-    /// What the engine reports as having happened to it, in its own words: `kill`, `die`, `oom`. An engine that was
-    /// started again has forgotten it.
+    /// The events that the engine reports for the container, in its own words: `kill`, `die`, `oom`. A
+    /// restarted engine has lost them.
     pub events: Vec<String>,
 }
 
 impl ContainerEnd {
-    /// What it means: [`EnvironmentError::Ended`] if the container was ended from inside.
+    /// The error for this end: [`EnvironmentError::Ended`] if the container was ended from inside.
     pub fn into_error(self) -> EnvironmentError {
         let Self { exit_code: code, out_of_memory, memory_is_certain, events } = self;
         let happened = |names: &[&str]| events.iter().any(|event| names.contains(&event.as_str()));
@@ -55,7 +56,7 @@ impl ContainerEnd {
                     .to_owned(),
             ),
             code if SIGNALS.contains(&code) => EnvironmentError::Ended(format!(
-                "the container's first process was ended by signal {}",
+                "the container's first process was killed by signal {}",
                 code - 128
             )),
             code => EnvironmentError::Lost(format!("the container ended with exit code {code}")),
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_end_from_inside_is_blamed_on_what_ran_inside() {
+    fn only_an_end_from_inside_counts_against_the_trial() {
         let end = |exit_code, out_of_memory, memory_is_certain, events: &[&str]| {
             let events = events.iter().map(|event| (*event).to_owned()).collect();
             ContainerEnd { exit_code, out_of_memory, memory_is_certain, events }

@@ -1,6 +1,6 @@
-//! Brings the output of commands into their files, for as long as anything inside may write.
+//! Writes the output of commands to their files, as long as processes inside may write.
 //!
-//! A service that an agent started keeps the agent's output: so it is read until the environment is gone.
+//! A service that an agent started keeps the agent's output open, so it is read until the environment is gone.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,12 +17,12 @@ use crate::{
 
 /// How a command came to its end.
 pub(super) enum End {
-    /// It ran.
+    /// The command ran.
     Exited(Exit),
-    /// It could not be started.
+    /// The command could not be started.
     Failed(String),
-    /// The guest said something else.
-    Nonsense,
+    /// The guest sent an invalid reply.
+    Invalid,
 }
 
 /// The readers of one environment's output.
@@ -30,7 +30,8 @@ pub(super) enum End {
 pub(super) struct Pumps(Mutex<Vec<JoinHandle<()>>>);
 
 impl Pumps {
-    /// Brings a command's output to its logs. Its end is told when all that it wrote itself is in there.
+    /// Writes a command's output to its logs. The end of the command is returned when all its own output is
+    /// written.
     pub(super) fn start(
         &self,
         replies: mpsc::Receiver<GuestReply>,
@@ -46,7 +47,7 @@ impl Pumps {
         end
     }
 
-    /// Waits until everything is in its file. The stream has ended before.
+    /// Waits until everything is written. The stream must have ended before.
     pub(super) async fn finish(self) {
         for task in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let _ = task.await;
@@ -65,12 +66,12 @@ impl Log {
         Self { writer, open: true, broken: false }
     }
 
-    /// A full disk must not block the command, and is told of once.
+    /// A full disk must not block the command, and is reported once.
     async fn write(&mut self, bytes: &[u8]) {
         if let Err(error) = self.writer.write(bytes).await
             && !std::mem::replace(&mut self.broken, true)
         {
-            tracing::warn!(%error, "captured output could not be written");
+            tracing::warn!(%error, "cannot write captured output");
         }
     }
 
@@ -114,7 +115,7 @@ async fn pump(mut replies: mpsc::Receiver<GuestReply>, mut logs: [Log; 2], tell:
                 }
                 End::Failed(reason)
             }
-            _ => End::Nonsense,
+            _ => End::Invalid,
         };
         if let Some(tell) = tell.take() {
             let _ = tell.send(end);

@@ -1,4 +1,4 @@
-//! Walks over files of the host that go into a container.
+//! Walks over files of the host that are copied into a container.
 
 use std::{
     ffi::{CStr, CString, OsStr},
@@ -24,21 +24,21 @@ use rustix::{
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     /// A file or directory of the host cannot be used.
-    #[error("cannot use {path} of the host")]
+    #[error("cannot use {path} on the host")]
     Host {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A FIFO, socket or device is among them.
-    #[error("{path} is no file, directory or link, and cannot be copied into an environment")]
+    /// One of the files is a FIFO, socket or device.
+    #[error("{path} is not a file, directory or link, and cannot be copied into an environment")]
     Special { path: PathBuf },
-    /// Nobody wants the rest.
-    #[error("the copy was given up")]
+    /// The receiver stopped the copy.
+    #[error("the copy was cancelled")]
     Stopped,
 }
 
-/// What is to be sent.
+/// The file or directory to send.
 pub(super) struct Source {
     path: PathBuf,
     file: File,
@@ -46,7 +46,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens a file or directory; a link is refused.
+    /// Opens a file or directory; a link is rejected.
     pub(super) fn open(path: &Path) -> Result<Self, SendError> {
         let failed = |source| SendError::Host { path: path.to_owned(), source };
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -58,7 +58,7 @@ impl Source {
         Ok(Self { path: path.to_owned(), file, is_file: metadata.is_file() })
     }
 
-    /// Sends the file, or what the directory holds, step by step; `send` says whether to go on.
+    /// Sends the file, or the content of the directory, step by step; `send` returns whether to continue.
     pub(super) fn walk(self, send: impl FnMut(Item) -> bool) -> Result<(), SendError> {
         let mut walk = Walk { path: self.path, send };
         if self.is_file { walk.file(self.file, Vec::new()) } else { walk.tree(self.file) }
@@ -66,7 +66,7 @@ impl Source {
 }
 
 struct Walk<F> {
-    /// Where the walk is, for people.
+    /// The current path, for messages.
     path: PathBuf,
     send: F,
 }
@@ -102,7 +102,7 @@ impl<F: FnMut(Item) -> bool> Walk<F> {
         Ok(())
     }
 
-    /// Sends one entry; returns the directory that it is, whose content is still to come.
+    /// Sends one entry; returns a directory whose content is still to be sent.
     fn entry(&mut self, parent: BorrowedFd<'_>, name: &CString) -> Result<Option<Dir>, SendError> {
         let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| self.failed(error))?;
         match FileType::from_raw_mode(stat.st_mode) {

@@ -1,4 +1,4 @@
-//! A running native environment: commands and files of its sandbox.
+//! A running native environment: the commands and files of its sandbox.
 
 use std::{fs, io, os::fd::OwnedFd, path::Path, time::Duration};
 
@@ -24,14 +24,14 @@ use crate::{
     receive::{LOG_LIMITS, Receive, ReceiveError, Received},
 };
 
-/// A command that was killed has ended long before this; what became of it matters less than going on.
+/// A killed command ends much faster. After this time, the trial continues without its exit status.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where names of hosts are looked up inside, and how much of it is kept.
+/// The file that resolves host names inside, and how much of it is kept.
 const HOSTS: &str = "/etc/hosts";
 const MAX_HOSTS_BYTES: u64 = 64 << 10;
 
-/// Scripts of any user inside write their logs there.
+/// Scripts of any user inside write their logs to these directories.
 const SHARED_DIR_MODE: u32 = 0o777;
 
 /// A running native environment.
@@ -40,7 +40,7 @@ pub(super) struct NativeEnvironment {
     facts: Facts,
     isolates_verifier: bool,
     settings: ImageConfig,
-    /// A snapshot starts it anew, under the same name and on the same files.
+    /// A snapshot restarts it with the same name and files.
     sandbox: RwLock<RunningSandbox>,
     pumps: Pumps,
 }
@@ -107,7 +107,7 @@ impl Environment for NativeEnvironment {
     }
 
     async fn address(&self) -> Result<Option<String>, EnvironmentError> {
-        // On the host's network every environment is at the same address.
+        // On the host's network every environment has the same address.
         let sandbox = self.sandbox().await;
         Ok((sandbox.spec().network == Network::Host).then(|| "127.0.0.1".to_owned()))
     }
@@ -128,7 +128,7 @@ impl Environment for NativeEnvironment {
         let receive = Receive::new(&copy, LOG_LIMITS);
         let received = tokio::task::spawn_blocking(move || {
             let mut stream = io::BufReader::new(fs::File::from(stream));
-            // What cut the stream off is told by the sandbox.
+            // The sandbox reports why the stream ended early.
             receive.all(|| {
                 let frame = read_frame(&mut stream, MAX_REPLY).ok().flatten();
                 let reply = frame.map(|frame| decode_reply(&frame).map(|(_, reply)| reply));
@@ -144,9 +144,11 @@ impl Environment for NativeEnvironment {
                 copied.map_err(copy_error)?;
                 Ok(CopyReport { skipped })
             }
-            Err(ReceiveError::Nonsense) | Ok(Received::Failed(_) | Received::Lost) => {
+            Err(ReceiveError::Protocol) | Ok(Received::Failed(_) | Received::Lost) => {
                 copied.map_err(copy_error)?;
-                Err(EnvironmentError::Lost("the sandbox sent files in a way that none does".to_owned()))
+                Err(EnvironmentError::Lost(
+                    "the sandbox violated the protocol while sending files".to_owned(),
+                ))
             }
         }
     }
@@ -241,9 +243,9 @@ impl Environment for NativeEnvironment {
     }
 }
 
-/// Waits for a command, or for its deadline and the end of everything it started.
+/// Waits for a command, or for its deadline and the end of all its processes.
 async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exit, EnvironmentError> {
-    let mut awaited = Awaited(Some(process));
+    let mut awaited = KillOnDrop(Some(process));
     let in_time = match deadline {
         Some(deadline) => tokio::time::timeout(deadline, awaited.wait()).await.ok(),
         None => Some(awaited.wait().await),
@@ -265,10 +267,10 @@ async fn wait(process: SandboxProcess, deadline: Option<Duration>) -> Result<Exi
     Ok(Exit { outcome, oom_killed: exit.oom_killed })
 }
 
-/// A command that is killed, with all that it started, when nobody waits for it any more.
-struct Awaited(Option<SandboxProcess>);
+/// A command that is killed, with all its processes, when it is dropped.
+struct KillOnDrop(Option<SandboxProcess>);
 
-impl Awaited {
+impl KillOnDrop {
     async fn wait(&mut self) -> Result<CommandExit, EnvironmentError> {
         let Some(process) = &mut self.0 else { return std::future::pending().await };
         let exit = process.wait().await;
@@ -284,17 +286,17 @@ impl Awaited {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let Some(process) = self.0.take() else { return };
-        // Without a runtime everything ends with the engine.
+        // Without a runtime, everything ends with the engine.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { process.kill_tree().await });
         }
     }
 }
 
-/// A path that the agent has spoilt is a matter of the phase that needs it, not of the infrastructure.
+/// A path that the agent made unusable is an error of the phase that needs it, not of the infrastructure.
 fn copy_error(error: CopyError) -> EnvironmentError {
     match error {
         CopyError::Gone(_) | CopyError::Host { .. } => EnvironmentError::Lost(chain(&error)),
@@ -319,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_from_a_path_that_was_spoilt() {
+    fn a_full_disk_is_distinguished_from_an_unusable_path() {
         let inside = |kind: io::ErrorKind| {
             copy_error(CopyError::Inside { step: "making".into(), path: "/logs".into(), source: kind.into() })
         };

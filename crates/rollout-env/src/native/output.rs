@@ -1,8 +1,7 @@
-//! Brings the output of commands into their files, for as long as anything inside may write.
+//! Writes the output of commands to their files, as long as processes inside may write.
 //!
-//! A service that an agent started keeps the agent's output pipes. If nobody read them, or if they
-//! were closed, the service would block or die at its next line: so they are read until the
-//! environment is gone.
+//! A service that an agent started keeps the agent's output pipes open. If they were closed or not read, the
+//! service would block or die at its next line, so they are read until the environment is gone.
 
 use std::{
     io,
@@ -19,12 +18,12 @@ use tokio::{
 
 use crate::log::LogWriter;
 
-/// The most that a pipe can hold when its command ends: what an ordinary user may set.
+/// The most bytes that a pipe can hold when its command ends: the limit for an ordinary user.
 const MAX_PIPE_BYTES: usize = 1 << 20;
 
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// A pipe whose outer end is read here and whose inner end goes to a command.
+/// A pipe whose read end is used here and whose write end goes to a command.
 pub(super) fn pipe() -> io::Result<(Receiver, OwnedFd)> {
     let (sender, receiver) = pipe::pipe()?;
     Ok((receiver, sender.into_blocking_fd()?))
@@ -35,7 +34,7 @@ pub(super) fn pipe() -> io::Result<(Receiver, OwnedFd)> {
 pub(super) struct Pumps(Mutex<Vec<JoinHandle<()>>>);
 
 impl Pumps {
-    /// Starts to read a command's stream into its log.
+    /// Starts to copy a command's stream to its log.
     pub(super) fn start(&self, pipe: Receiver, log: LogWriter) -> Pump {
         let (exited, on_exit) = oneshot::channel();
         let (tell, caught_up) = oneshot::channel();
@@ -44,7 +43,7 @@ impl Pumps {
         Pump { exited, caught_up }
     }
 
-    /// Waits for the ends of all streams, which come when everything inside is gone.
+    /// Waits for the ends of all streams, which close when all processes inside have ended.
     pub(super) async fn finish(self) {
         for task in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
             let _ = task.await;
@@ -59,7 +58,7 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// Waits until all that the command itself wrote is in the file.
+    /// Waits until all output of the command itself is written.
     pub(super) async fn catch_up(self) {
         let _ = self.exited.send(());
         let _ = self.caught_up.await;
@@ -75,11 +74,11 @@ async fn pump(
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut broken = false;
     let mut keep = async |log: &mut LogWriter, bytes: &[u8]| {
-        // A full disk must not block the command, and is told of once.
+        // A full disk must not block the command, and is reported once.
         if let Err(error) = log.write(bytes).await
             && !std::mem::replace(&mut broken, true)
         {
-            tracing::warn!(%error, "captured output could not be written");
+            tracing::warn!(%error, "cannot write captured output");
         }
     };
     let mut open = true;
@@ -101,8 +100,7 @@ async fn pump(
     }
     let mut drained = 0;
     while open && drained < MAX_PIPE_BYTES {
-        // The pipe itself is asked: the runtime may not have heard yet that there is something in it, and would say that
-        // there is nothing.
+        // Read the pipe directly: the runtime may not know yet that data is available.
         match rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut chunk[..])) {
             Ok(0) => open = false,
             Ok(count) => {
@@ -141,16 +139,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_command_wrote_is_there_when_it_has_ended() {
+    async fn the_output_of_a_command_is_written_when_it_has_ended() {
         for _ in 0..100 {
             let (outer, inner) = pipe().unwrap();
             let (log, excerpt) = LogWriter::excerpt(100);
             let pumps = Pumps::default();
             let pump = pumps.start(outer, log);
-            // A service of the command's keeps the pipe open.
+            // A service that the command started keeps the pipe open.
             let mut inner = File::from(inner);
             inner.write_all(b"last words").unwrap();
-            // The runtime has had no moment to hear of it.
+            // The runtime has not been notified of the data yet.
             pump.catch_up().await;
             assert_eq!(excerpt.text().0, "last words");
         }

@@ -1,4 +1,4 @@
-//! What a guest that is not one may send.
+//! Attacks of a guest that violates the protocol.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
@@ -41,7 +41,7 @@ impl Host {
     }
 
     fn refuses(&self, items: impl IntoIterator<Item = Item>) {
-        assert!(matches!(self.receive(items), Err(ReceiveError::Nonsense)));
+        assert!(matches!(self.receive(items), Err(ReceiveError::Protocol)));
         self.is_untouched_outside();
     }
 
@@ -91,7 +91,7 @@ fn a_tree_arrives_with_its_modes_and_times() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_that_are_paths_are_rejected() {
     for name in ["..", ".", "", "/", "/etc", "../outside", "a/b", "a\0b", &"x".repeat(256)] {
         let host = Host::new();
         host.refuses([file(name), data("x")]);
@@ -101,7 +101,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn links_that_lead_out_are_refused() {
+fn links_that_leave_the_directory_are_rejected() {
     for target in ["/etc/passwd", "..", "../outside", "a/../../outside", "", "a\0b"] {
         Host::new().refuses([link("link", target)]);
     }
@@ -132,7 +132,7 @@ fn nothing_is_written_through_a_link() {
 }
 
 #[test]
-fn what_is_there_is_kept_and_no_loss() {
+fn existing_files_are_kept_and_not_reported() {
     let host = Host::new();
     fs::write(host.target().join("kept"), "kept").unwrap();
     let items = [file("kept"), data("new"), file("twice"), data("first"), file("twice"), data("second")];
@@ -144,7 +144,7 @@ fn what_is_there_is_kept_and_no_loss() {
 }
 
 #[test]
-fn more_than_was_asked_for_is_refused() {
+fn more_than_the_limits_is_rejected() {
     let host = Host::new();
     host.refuses((0..).map(|number| file(&format!("file-{number}"))));
     assert!(fs::read_dir(host.target()).unwrap().count() <= 50);
@@ -154,12 +154,12 @@ fn more_than_was_asked_for_is_refused() {
 }
 
 #[test]
-fn the_same_entry_a_million_times_ends() {
+fn repeated_entries_are_limited() {
     Host::new().refuses((0..1_000_000).flat_map(|_| [enter("a"), Item::Leave]));
 }
 
 #[test]
-fn steps_out_of_order_are_refused() {
+fn steps_out_of_order_are_rejected() {
     Host::new().refuses([data("x")]);
     Host::new().refuses([Item::Leave]);
     Host::new().refuses([enter("a"), Item::Leave, Item::Leave]);
@@ -168,7 +168,7 @@ fn steps_out_of_order_are_refused() {
 }
 
 #[test]
-fn what_was_left_out_is_remembered_up_to_a_limit() {
+fn skipped_entries_are_kept_up_to_a_limit() {
     let host = Host::new();
     let reason = "x".repeat(100_000);
     let all = (0..100_000).map(|number| skipped(&number.to_string(), &reason));

@@ -106,11 +106,11 @@ async fn a_device_or_fifo_of_the_host_is_not_copied_in() {
     container.bash("mkdir -p source/sub; mkfifo source/sub/fifo").await;
     let sent =
         container.guest.copy_to(&container.path("source"), &container.inside("t"), CopyMode::Merge).await;
-    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is no file, directory or link, and cannot be copied into an environment");
+    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is not a file, directory or link, and cannot be copied into an environment");
     let fifo = container.path("source/sub/fifo");
     assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
     let sent = container.guest.copy_to(&fifo, &container.inside("t"), CopyMode::Merge).await;
-    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is no file, directory or link, and cannot be copied into an environment");
+    insta::assert_snapshot!(command(sent, &container), @"[dir]/source/sub/fifo is not a file, directory or link, and cannot be copied into an environment");
     assert_eq!(container.bash("echo alive").await.text(), "alive\n");
 }
 

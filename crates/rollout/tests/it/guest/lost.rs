@@ -35,10 +35,10 @@ async fn refused(said: &[u8]) -> String {
 #[tokio::test]
 async fn only_a_guest_of_the_same_version_is_taken() {
     let other = encode_reply(0, &GuestReply::Hello { version: VERSION + 1 });
-    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: it is of version 3, and not 2");
+    insta::assert_snapshot!(refused(&other).await, @"the guest does not answer: its version is 3, expected 2");
     insta::assert_snapshot!(refused(b"").await, @"the guest does not answer: it ended");
     insta::assert_snapshot!(refused(b"sh: not found\n").await, @"the guest does not answer: it sent a malformed message");
-    insta::assert_snapshot!(refused(&encode_reply(0, &GuestReply::Done)).await, @"the guest does not answer: it said something else than hello");
+    insta::assert_snapshot!(refused(&encode_reply(0, &GuestReply::Done)).await, @"the guest does not answer: its first message is invalid");
 }
 
 #[tokio::test]
