@@ -1,4 +1,4 @@
-//! Jobs run by the real command.
+//! Jobs run with the real command.
 
 use std::{
     collections::BTreeSet,
@@ -17,14 +17,15 @@ use crate::{
     task::TestTask,
 };
 
-/// How many trials are told to be finished.
+/// The number of trials that are reported as finished.
 pub fn finished_trials(events: &[Value]) -> usize {
     events.iter().filter(|event| event["event"] == "trial_finished").count()
 }
 
-/// Makes a program available at another path, also where another thread does the same.
+/// Links a program to another path, also if another thread does the same.
 ///
-/// A copy would write into the program itself if the path were a link to it already, so it goes to a new file first.
+/// If the path were already a link to the program, a copy would overwrite the program, so the copy goes to a
+/// new file first.
 #[track_caller]
 pub fn link_program(program: &Path, link: &Path) {
     match fs::hard_link(program, link) {
@@ -40,14 +41,15 @@ pub fn link_program(program: &Path, link: &Path) {
 }
 
 impl TestJob {
-    /// An empty job named `job` for the native environment, run by this command.
+    /// An empty job named `job` for the native environment, run with this command.
     ///
-    /// The command is run from a link of its own, so that its processes can be told from those of other tests.
+    /// The command runs from its own link, so that its processes can be distinguished from those of other
+    /// tests.
     pub fn new(command: impl AsRef<Path>) -> Self {
         Self::new_in(command, &std::env::temp_dir())
     }
 
-    /// The same below a directory of choice, and so on its file system.
+    /// The same below the given directory, and so on its file system.
     pub fn new_in(command: impl AsRef<Path>, dir: &Path) -> Self {
         let root = TempDir::new_in(dir).expect("make a temporary directory");
         let link = root.path().join("rollout");
@@ -56,8 +58,9 @@ impl TestJob {
         Self::empty(Binary(link), "job".to_owned(), root, environment)
     }
 
-    /// Runs a command and kills it once it has told of so many finished trials; then the other command, likewise, for
-    /// each further number. Returns how many trials were told to be finished in all, none of them twice.
+    /// Runs a command and kills it after it has reported that many finished trials; then does the same with the
+    /// other command for each further number. Returns the total number of reported trials, and checks that none
+    /// is reported twice.
     #[track_caller]
     pub fn kill_at(
         &self,
@@ -66,7 +69,7 @@ impl TestJob {
         finished: impl IntoIterator<Item = usize>,
         mut before_each: impl FnMut(),
     ) -> usize {
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         let mut arguments = first;
         for finished in finished {
             before_each();
@@ -75,11 +78,11 @@ impl TestJob {
             running.signal("-KILL");
             for event in running.finish().events() {
                 let index = event["index"].as_u64();
-                assert!(event["event"] != "trial_finished" || told.insert(index), "done twice: {event}");
+                assert!(event["event"] != "trial_finished" || reported.insert(index), "done twice: {event}");
             }
             arguments = resume;
         }
-        told.len()
+        reported.len()
     }
 
     /// Adds a task to the dataset `set`.
@@ -89,7 +92,7 @@ impl TestJob {
         self
     }
 
-    /// The directories of environments that run, are preserved or were left behind.
+    /// The directories of environments that are running, preserved or left behind.
     pub fn environments(&self) -> Vec<PathBuf> {
         let below = |dir: PathBuf| {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -97,7 +100,7 @@ impl TestJob {
         };
         below(self.state_dir().join("run"))
             .flat_map(below)
-            // The place where a run's helper mounts what it needs itself.
+            // The mount point of a run's helper.
             .filter(|path| !path.ends_with("mnt"))
             .chain(below(self.state_dir().join("preserved")))
             .collect()
@@ -130,12 +133,12 @@ impl TestJob {
         self.rollout(&["run", "job.yaml"])
     }
 
-    /// Starts the job and goes on.
+    /// Starts the job without waiting for it.
     pub fn start(&self) -> Running {
         self.start_with(&["run", "job.yaml", "--output", "json"])
     }
 
-    /// Starts the command with these arguments and goes on.
+    /// Starts the command with these arguments without waiting for it.
     pub fn start_with(&self, arguments: &[&str]) -> Running {
         let mut command = self.command(arguments);
         let stdout = fs::File::create(self.root.path().join("stdout")).expect("make a file for the output");
@@ -165,7 +168,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The events told so far, one JSON object each.
+    /// The events so far, one JSON object each.
     pub fn events(&self) -> Vec<Value> {
         whole_lines(&fs::read_to_string(self.root.path().join("stdout")).unwrap_or_default())
     }
@@ -175,7 +178,7 @@ impl Running {
         self.child.try_wait().expect("look at the command").is_none()
     }
 
-    /// Waits until the condition holds for the events told so far.
+    /// Waits until the condition is true for the events so far.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut condition: impl FnMut(&[Value]) -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -190,7 +193,7 @@ impl Running {
         }
     }
 
-    /// Waits until this many trials are told to be in a phase or beyond.
+    /// Waits until this many trials have reached a phase.
     #[track_caller]
     pub fn until_phase(&mut self, phase: &str, trials: usize) {
         self.until(phase, |events| {
@@ -231,7 +234,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A failed test must not leave its job running; one that ended is already gone.
+        // A failed test must not leave its job running; the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

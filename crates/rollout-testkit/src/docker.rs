@@ -1,4 +1,5 @@
-//! Docker engines for tests, seen through their own client: the one that all tests share, and some that a test may stop.
+//! Docker engines for tests, used through their own client: the one that all tests share, and some that a test
+//! may stop.
 
 use std::{
     collections::BTreeSet,
@@ -14,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::{job::TestJob, variable::variable};
 
-/// Debian's client: a newer one in front of it would need plugins to build.
+/// Debian's client: a newer one in PATH would need plugins to build.
 const CLIENT: &str = "/usr/bin/docker";
 
-/// How long an engine may take to start or to stop.
+/// The timeout for starting or stopping an engine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine that is running.
@@ -26,10 +27,10 @@ pub struct TestEngine {
     host: String,
 }
 
-/// Everything an engine holds that a job could have left there. Images are not among it: they are meant to stay.
+/// Everything on an engine that a job could have left behind. Images are not included: they are meant to stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holdings {
-    /// The names of its containers, those that ended too.
+    /// The names of its containers, including stopped ones.
     pub containers: BTreeSet<String>,
     /// The names of its networks.
     pub networks: BTreeSet<String>,
@@ -38,7 +39,7 @@ pub struct Holdings {
 }
 
 impl TestEngine {
-    /// The Docker engine that all tests share. Only what a test itself put there is its concern.
+    /// The Docker engine that all tests share. A test may only change its own objects there.
     #[track_caller]
     pub fn shared() -> Self {
         Self { host: variable("ROLLOUT_TEST_DOCKER_HOST") }
@@ -50,12 +51,12 @@ impl TestEngine {
         Self { host: variable("ROLLOUT_TEST_PODMAN_HOST") }
     }
 
-    /// Its address, as `DOCKER_HOST` has it.
+    /// Its address, in the form of `DOCKER_HOST`.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The client, without the user's configuration, so that nobody is logged in anywhere.
+    /// The client, without the user's configuration and so without logins.
     pub fn client(&self) -> Command {
         let mut client = Command::new(CLIENT);
         client.env("DOCKER_HOST", &self.host).env("DOCKER_CONFIG", "/nonexistent").stdin(Stdio::null());
@@ -63,7 +64,7 @@ impl TestEngine {
         client
     }
 
-    /// Runs the client and returns what it printed.
+    /// Runs the client and returns its output.
     #[track_caller]
     pub fn docker(&self, arguments: &[&str]) -> String {
         let output = self.client().args(arguments).output().expect("run the client");
@@ -71,13 +72,13 @@ impl TestEngine {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    /// The names of its containers, those that ended too.
+    /// The names of its containers, including stopped ones.
     #[track_caller]
     pub fn containers(&self) -> BTreeSet<String> {
         self.list(&["ps", "--all", "--format", "{{.Names}}"])
     }
 
-    /// The names of its containers that run.
+    /// The names of its running containers.
     #[track_caller]
     pub fn running(&self) -> BTreeSet<String> {
         self.list(&["ps", "--format", "{{.Names}}"])
@@ -101,7 +102,7 @@ impl TestEngine {
         self.list(&["images", "--format", "{{.Repository}}:{{.Tag}}"])
     }
 
-    /// What it holds now, to be compared with what it holds later.
+    /// Its current objects, for a later comparison.
     #[track_caller]
     pub fn holdings(&self) -> Holdings {
         Holdings { containers: self.containers(), networks: self.networks(), volumes: self.volumes() }
@@ -112,7 +113,7 @@ impl TestEngine {
         self.docker(arguments).lines().map(str::to_owned).collect()
     }
 
-    /// Waits until no container has this text in its name, and fails the test if one stays.
+    /// Waits until no container has this text in its name, and fails the test if one remains.
     #[track_caller]
     pub fn expect_no_container(&self, text: &str) {
         let named = || -> Vec<_> {
@@ -127,7 +128,7 @@ impl TestEngine {
 }
 
 impl TestJob {
-    /// Runs the job on an engine, with the host's network, so that scripts reach a [`Gate`](crate::Gate).
+    /// Runs the job on an engine, with the host's network, so that scripts can reach a [`Gate`](crate::Gate).
     #[must_use]
     pub fn on(self, engine: &TestEngine) -> Self {
         self.set("environment", json!({"type": "docker", "provider_config": {"network": "host"}}))
@@ -135,7 +136,7 @@ impl TestJob {
     }
 }
 
-/// An engine that belongs to one test, which may stop it. It has the image `test` and no network of its own.
+/// An engine of a single test, which may stop it. It has the image `test` and no network.
 pub struct OwnEngine {
     engine: TestEngine,
     dir: TempDir,
@@ -147,8 +148,9 @@ impl OwnEngine {
     #[track_caller]
     pub fn start() -> Self {
         let shared = PathBuf::from(variable("ROLLOUT_TEST_DOCKER_HOST").trim_start_matches("unix://"));
-        // Beside the shared one, because the file system there can hold layers and is gone with the services.
-        let services = shared.ancestors().nth(2).expect("the engine's socket lies two directories deep");
+        // Next to the shared one, because the file system there supports layers and is removed with the
+        // services.
+        let services = shared.ancestors().nth(2).expect("the engine's socket is two directories deep");
         let dir = TempDir::with_prefix_in("own-", services).expect("make a directory for the engine");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("open the directory");
         let engine = TestEngine { host: format!("unix://{}", dir.path().join("sock").display()) };
@@ -158,37 +160,37 @@ impl OwnEngine {
         own
     }
 
-    /// The engine as every other.
+    /// The engine, for the common operations.
     pub fn engine(&self) -> &TestEngine {
         &self.engine
     }
 
-    /// Lets every user of the machine talk to it, until it is stopped.
+    /// Lets every user of the machine connect to it, until it is stopped.
     pub fn open_to_everyone(&self) {
         fs::set_permissions(self.dir.path().join("sock"), fs::Permissions::from_mode(0o666))
             .expect("open the engine's socket");
     }
 
-    /// Stops it as an administrator would: its containers are ended first.
+    /// Stops it like an administrator: its containers are ended first.
     #[track_caller]
     pub fn stop(&mut self) {
         self.end("-TERM");
     }
 
-    /// Kills it as a crash would: its containers go on.
+    /// Kills it like a crash: its containers keep running.
     #[track_caller]
     pub fn kill(&mut self) {
         self.end("-KILL");
     }
 
-    /// Starts it again with what it had.
+    /// Starts it again with its data.
     #[track_caller]
     pub fn start_again(&mut self) {
         assert!(self.daemon.is_none(), "the engine is running");
         let path = |name: &str| self.dir.path().join(name);
         let log =
             fs::File::options().create(true).append(true).open(path("log")).expect("open the engine's log");
-        // A daemon that was killed leaves it, and the next one then takes it for another that runs.
+        // A killed daemon leaves the file, and the next one would think that another daemon runs.
         let _ = fs::remove_file(path("pid"));
         let daemon = Command::new("dockerd")
             .arg("--data-root")
@@ -200,7 +202,7 @@ impl OwnEngine {
             .args(["--host", &self.engine.host, "--storage-driver", "overlay2"])
             .args(["--exec-opt", "native.cgroupdriver=cgroupfs"])
             .args(["--cgroup-parent", &variable("ROLLOUT_TEST_CGROUP")])
-            // The bridge and the rules of the shared engine stay as they are.
+            // The bridge and the rules of the shared engine stay unchanged.
             .args(["--bridge", "none", "--iptables=false", "--ip-forward=false"])
             .args(["--shutdown-timeout", "3"])
             .stdin(Stdio::null())
@@ -252,7 +254,7 @@ mod tests {
     use crate::TestRegistry;
 
     #[test]
-    fn an_own_engine_keeps_what_it_has_over_a_stop_and_leaves_the_shared_one_alone() {
+    fn an_own_engine_keeps_its_data_over_a_stop_and_does_not_affect_the_shared_one() {
         let mut own = OwnEngine::start();
         let before = own.engine().holdings();
         own.engine().docker(&[
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_takes_images_and_counts_requests() {
+    fn the_registry_accepts_images_and_counts_requests() {
         let registry = TestRegistry::shared();
         let reference = registry.push(&TestEngine::shared(), "busybox", "counted:1");
         assert!(!TestEngine::shared().images().contains(&reference));

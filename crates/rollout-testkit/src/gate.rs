@@ -1,4 +1,4 @@
-//! A door that a script inside an environment waits at until the test lets it through.
+//! A gate at which a script inside an environment waits until the test lets it continue.
 
 use std::{
     io::{Read as _, Write as _},
@@ -29,7 +29,7 @@ impl Gate {
         format!("exec 3<>/dev/tcp/127.0.0.1/{port}; echo here >&3; read -r _ <&3; exec 3<&-\n")
     }
 
-    /// Waits until a script has come to the gate.
+    /// Waits until a script has reached the gate.
     #[track_caller]
     pub fn arrival(&self) -> Arrival {
         let deadline = Instant::now() + PATIENCE;
@@ -37,7 +37,7 @@ impl Gate {
             if let Some(arrival) = self.next() {
                 return arrival;
             }
-            assert!(Instant::now() < deadline, "no script came to the gate in time");
+            assert!(Instant::now() < deadline, "no script reached the gate in time");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -48,18 +48,18 @@ impl Gate {
         let (mut stream, _) = self.0.accept().ok()?;
         stream.set_nonblocking(false).expect("wait for the script");
         let mut word = [0; 5];
-        stream.read_exact(&mut word).expect("hear from the script");
+        stream.read_exact(&mut word).expect("read from the script");
         Some(Arrival(stream))
     }
 }
 
-/// A script that waits.
+/// A waiting script.
 pub struct Arrival(TcpStream);
 
 impl Arrival {
-    /// Lets it through.
+    /// Lets it continue.
     pub fn pass(mut self) {
-        self.0.write_all(b"go\n").expect("tell the script");
+        self.0.write_all(b"go\n").expect("write to the script");
     }
 
     /// Waits until it has been ended at the gate.

@@ -1,4 +1,4 @@
-//! Environments that do nothing, to see what everything around them costs, and what becomes of silence.
+//! Environments that do nothing, to measure the cost of everything else, and environments that stop answering.
 
 use std::{os::fd::OwnedFd, path::Path};
 
@@ -8,11 +8,11 @@ use rollout::environment::{
     FileRead, ImageRequest, Outcome, PreparedImage, Provider,
 };
 
-/// Makes environments in which every command succeeds at once and every reward is 1.
+/// Creates environments in which every command succeeds at once and every reward is 1.
 #[derive(Debug, Default)]
 pub struct IdleProvider;
 
-/// Makes environments that do not answer any more when a trial is to be verified.
+/// Creates environments that stop answering when a trial is to be verified.
 #[derive(Debug, Default)]
 pub struct SilentProvider;
 

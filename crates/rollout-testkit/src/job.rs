@@ -1,4 +1,4 @@
-//! A job in a temporary directory, and what came of it.
+//! A job in a temporary directory, and its results.
 
 use std::{
     fs,
@@ -10,13 +10,13 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long anything in a test may take before the test fails instead of hanging.
+/// The timeout of all operations in tests, so that a test fails instead of hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Runs jobs by the command.
+/// Runs jobs with the command.
 pub struct Binary(pub(crate) PathBuf);
 
-/// A job with its tasks, run by the command or, as a [`crate::Library`] job, by the library.
+/// A job with its tasks, run with the command or, as a [`crate::Library`] job, with the library.
 pub struct TestJob<R = Binary> {
     pub(crate) runner: R,
     pub(crate) name: String,
@@ -26,7 +26,7 @@ pub struct TestJob<R = Binary> {
 }
 
 impl<R> TestJob<R> {
-    /// A job without agents and tasks, for the environments of this section of a job file.
+    /// A job without agents and tasks, with this `environment` section.
     pub(crate) fn empty(runner: R, name: String, root: TempDir, environment: Value) -> Self {
         let config = json!({
             "name": name,
@@ -50,7 +50,7 @@ impl<R> TestJob<R> {
         self.agent(json!({"name": "agent", "execute": execute}))
     }
 
-    /// Adds an agent as the job file has it.
+    /// Adds an agent in the form of the job file.
     #[must_use]
     pub fn agent(mut self, agent: Value) -> Self {
         self.config["agents"].as_array_mut().expect("agents is a list").push(agent);
@@ -68,14 +68,14 @@ impl<R> TestJob<R> {
         self
     }
 
-    /// Sets a variable of the environment that the job file is read in.
+    /// Sets an environment variable for reading the job file.
     #[must_use]
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Writes a file beside the job file.
+    /// Writes a file next to the job file.
     #[must_use]
     pub fn file(self, path: &str, content: &str) -> Self {
         let path = self.root.path().join(path);
@@ -89,7 +89,7 @@ impl<R> TestJob<R> {
         self.root.path()
     }
 
-    /// Where images and running environments are kept.
+    /// The directory of images and running environments.
     pub fn state_dir(&self) -> PathBuf {
         self.root.path().join("state")
     }
@@ -99,7 +99,7 @@ impl<R> TestJob<R> {
         self.root.path().join("jobs").join(&self.name)
     }
 
-    /// Writes a job file. It is moved into place, because another run of the same test may be reading it.
+    /// Writes a job file atomically, because another run of the same test may be reading it.
     pub(crate) fn write(&self, file: &str, config: &Value) {
         let written = self.root.path().join(file).with_extension("new");
         fs::write(&written, config.to_string()).expect("write the job file");
@@ -113,33 +113,33 @@ pub struct Finished {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) dir: PathBuf,
-    /// Keeps the files until the last one who may look at them is done.
+    /// Keeps the files until the last reader is done.
     pub(crate) _root: Arc<TempDir>,
 }
 
 impl Finished {
-    /// The exit code; for a job run by the library, the one that the command would have had.
+    /// The exit code; for a job run with the library, the one that the command would have returned.
     pub fn code(&self) -> i32 {
         self.code
     }
 
-    /// What it printed.
+    /// Its standard output.
     pub fn stdout(&self) -> String {
         self.stdout.clone()
     }
 
-    /// What it complained.
+    /// Its standard error.
     pub fn stderr(&self) -> String {
         self.stderr.clone()
     }
 
-    /// The events it told with `--output json`.
+    /// Its events with `--output json`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         whole_lines(&self.stdout)
     }
 
-    /// Fails the test unless the run ended with this code.
+    /// Fails the test unless the run ended with this exit code.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code(), code, "stdout:\n{}\nstderr:\n{}", self.stdout(), self.stderr());
@@ -167,7 +167,7 @@ impl Finished {
     }
 }
 
-/// The JSON of every line that is there to its end: a killed command may leave a torn one.
+/// The JSON of every complete line: a killed command may leave a partial one.
 #[track_caller]
 pub(crate) fn whole_lines(text: &str) -> Vec<Value> {
     text.split_inclusive('\n')

@@ -1,4 +1,4 @@
-//! Jobs of many trials that nobody ran, and what a command needs to read them.
+//! Generated jobs of many trials, and measurements of commands that read them.
 
 use std::{
     fs::{self, File},
@@ -28,7 +28,7 @@ const ATTEMPTS: u32 = 10;
 
 const TIME: &str = "2026-01-02T03:04:05.678901Z";
 
-/// The commands that have to do with any number of trials: what is written between `rollout` and the job's directory.
+/// The commands that read any number of trials: the arguments between `rollout` and the job's directory.
 pub const READERS: [&[&str]; 11] = [
     &["export", "csv"],
     &["export", "parquet"],
@@ -43,20 +43,20 @@ pub const READERS: [&[&str]; 11] = [
     &["compare"],
 ];
 
-/// A job directory with many finished trials: ten attempts at each task of one agent, in one run.
+/// A job directory with many finished trials: ten attempts at each task by one agent, in one run.
 #[derive(Debug)]
 pub struct LargeJob {
     root: TempDir,
 }
 
-/// What a command took.
+/// The resources that a command used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Measured {
-    /// From its start to its end.
+    /// The wall-clock time.
     pub time: Duration,
-    /// The time of processors.
+    /// The CPU time.
     pub cpu: Duration,
-    /// The most memory that it had, in kilobytes.
+    /// The peak memory, in kilobytes.
     pub peak_kilobytes: u64,
 }
 
@@ -101,7 +101,8 @@ impl LargeJob {
         self.root.path().join("job")
     }
 
-    /// Runs a command on it: an export into a new directory, which is removed again, or a comparison with itself.
+    /// Runs a command on it: an export into a new directory, which is removed again, or a comparison with
+    /// itself.
     ///
     /// # Panics
     ///
@@ -115,11 +116,11 @@ impl LargeJob {
             _ => command_line.arg("-o").arg(&out),
         };
         fs::create_dir(&out).expect("make a directory");
-        let told = self.root.path().join("stderr");
-        let stderr = File::create(&told).expect("make a file");
+        let stderr_path = self.root.path().join("stderr");
+        let stderr = File::create(&stderr_path).expect("make a file");
         let (measured, status) = Measured::of(command_line.stdout(Stdio::null()).stderr(stderr));
-        let told = fs::read_to_string(told).unwrap_or_default();
-        assert!(status.success(), "{command:?} failed with {status}: {told}");
+        let message = fs::read_to_string(stderr_path).unwrap_or_default();
+        assert!(status.success(), "{command:?} failed with {status}: {message}");
         fs::remove_dir_all(out).expect("remove what was made");
         measured
     }
@@ -175,7 +176,7 @@ impl LargeJob {
     }
 }
 
-/// The entry that says where the results of the run come from.
+/// The entry that records the source of the run's results.
 fn started() -> JournalEntry {
     let provenance = json!({
         "rollout_version": "0.1.0", "config_hash": "sha256:0", "provider": "native", "seeds": null,
@@ -210,7 +211,7 @@ fn result() -> Value {
     })
 }
 
-/// A rollout of two turns with a call of a tool, and its tokens. No two are the same.
+/// A rollout of two turns with a tool call, and its tokens. Each is unique.
 fn row(number: u32) -> Value {
     let said = format!("I look at file {number} first, and then decide. ").repeat(4);
     let user = json!({"role": "user", "content": "What is the deadline? ".repeat(10)});
@@ -247,7 +248,7 @@ impl Measured {
         let mut child = command.spawn().expect("start the command");
         let mut last = Self::default();
         let status = loop {
-            // A process that has ended has no figures to ask, so the last ones before that are taken.
+            // An ended process has no figures, so the last ones before its end are used.
             last = used(child.id()).unwrap_or(last);
             if let Some(status) = child.try_wait().expect("wait for the command") {
                 break status;
@@ -258,7 +259,7 @@ impl Measured {
     }
 }
 
-/// What a process has used so far. None of one that is over.
+/// The resources used by a process so far; `None` if it has ended.
 fn used(process: u32) -> Option<Measured> {
     let files = Path::new("/proc").join(process.to_string());
     let status = fs::read_to_string(files.join("status")).ok()?;
@@ -268,7 +269,7 @@ fn used(process: u32) -> Option<Measured> {
     let ticks = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok());
     Some(Measured {
         time: Duration::ZERO,
-        // The kernel reports in hundredths of a second on every architecture that Rollout runs on.
+        // The kernel reports hundredths of a second on every supported architecture.
         cpu: Duration::from_millis((ticks(11)? + ticks(12)?) * 10),
         peak_kilobytes: peak.trim().trim_end_matches(" kB").parse().ok()?,
     })

@@ -1,4 +1,4 @@
-//! What a job has left on the machine besides its results.
+//! Finds what a job has left on the machine besides its results.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::TestJob;
 
-/// How long the kernel may take to end what it has to end.
+/// The timeout for the kernel to end processes and mounts.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The command lines of processes and the mounts that name a path below a directory.
@@ -44,29 +44,29 @@ impl TestJob {
         self.processes_and_mounts().into_iter().chain(runs).chain(environments).collect()
     }
 
-    /// Waits until nothing is left, and fails the test if something stays.
+    /// Waits until nothing is left, and fails the test if something remains.
     #[track_caller]
     pub fn expect_nothing_left(&self) {
         until_empty(|| self.leftovers());
     }
 
-    /// Waits until no process and no mount is left, and fails the test if one stays.
+    /// Waits until no process and no mount is left, and fails the test if one remains.
     #[track_caller]
     pub fn expect_nothing_running(&self) {
         until_empty(|| self.processes_and_mounts());
     }
 }
 
-/// Waits until something is so, and fails the test if it never is. A busy machine has all the time it needs.
+/// Waits until a condition is true, and fails the test if it never is. The timeout suits a busy machine.
 ///
 /// # Panics
 ///
-/// When it is not so after ten minutes.
+/// If the condition is not true after ten minutes.
 #[track_caller]
 pub fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not in time");
+        assert!(Instant::now() < deadline, "{what}: timed out");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,6 +1,6 @@
-//! Fixtures for tests of Rollout: jobs in a temporary directory, run by the command or by the library, an
-//! environment that does nothing, a scripted [model server](ModelServer), and the [`mod@conformance`] suite that every
-//! provider has to pass.
+//! Fixtures for tests of Rollout: jobs in a temporary directory, run with the command or the library, an
+//! environment that does nothing, a scripted [model server](ModelServer), and the [`mod@conformance`] suite
+//! that every provider must pass.
 
 mod command;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! Jobs run by the library, with any provider.
+//! Jobs run with the library, with any provider.
 
 use std::{
     collections::HashMap,
@@ -26,14 +26,15 @@ use tokio::runtime::Runtime;
 
 use crate::{Arrival, Finished, Gate, TestJob, TestTask, leftover::until_empty, subject::Subject};
 
-/// How long a job may take, with its builds, before the test fails instead of hanging.
+/// The timeout of a job with its builds, so that the test fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Runs jobs by the library.
+/// Runs jobs with the library.
 pub struct Library(Arc<dyn Subject>);
 
 impl TestJob<Library> {
-    /// An empty job for the environments of a subject. Its name is its own, so that what it leaves can be told.
+    /// An empty job for the environments of a subject. Its name is unique, so that its leftovers can be
+    /// identified.
     pub(crate) fn of(subject: Arc<dyn Subject>) -> Self {
         let root = tempfile::Builder::new().prefix("job-").tempdir().expect("make a temporary directory");
         let name = root.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -41,7 +42,7 @@ impl TestJob<Library> {
         Self::empty(Library(subject), name, root, environment)
     }
 
-    /// Adds a task to the dataset `set`, with the subject's base image in the place of `test`.
+    /// Adds a task to the dataset `set`, with the subject's base image instead of `test`.
     #[must_use]
     pub fn task(self, task: TestTask) -> Self {
         task.base(self.runner.0.base_image()).write(&self.root.path().join("set"));
@@ -59,18 +60,18 @@ impl TestJob<Library> {
         self.start().finish()
     }
 
-    /// Runs the job to its end under a name with this suffix.
+    /// Runs the job to its end with this suffix added to its name.
     #[track_caller]
     pub fn run_as(&self, suffix: &str) -> Finished {
         self.start_as(suffix).finish()
     }
 
-    /// Starts the job and goes on.
+    /// Starts the job without waiting for it.
     pub fn start(&self) -> Started {
         self.start_as("")
     }
 
-    /// Starts the job under a name with this suffix and goes on.
+    /// Starts the job with this suffix added to its name, without waiting for it.
     pub fn start_as(&self, suffix: &str) -> Started {
         let (config, file) = self.named(suffix);
         self.write(&file, &config);
@@ -89,14 +90,14 @@ impl TestJob<Library> {
                 let result = job.run(events, stop).await.expect("run the job");
                 let (stdout, stderr) = (errors(&dir), String::new());
                 let finished = Finished { code: code(&result), stdout, stderr, dir, _root: root };
-                // Nobody waits any more when the test has failed.
+                // The receiver is gone if the test has failed.
                 let _ = sender.send(finished);
             });
         });
         Started { finished, cancel, thread: Some(thread) }
     }
 
-    /// The job file under a name with a suffix, and its name.
+    /// The job file with a suffix added to the job's name, and the name.
     fn named(&self, suffix: &str) -> (Value, String) {
         let mut config = self.config.clone();
         if !suffix.is_empty() {
@@ -116,7 +117,7 @@ impl TestJob<Library> {
         (plan, provider)
     }
 
-    /// Waits until nothing of the job is left on the machine, and fails the test if something stays.
+    /// Waits until nothing of the job is left on the machine, and fails the test if something remains.
     #[track_caller]
     pub fn expect_nothing_left(&self) {
         until_empty(|| self.runner.0.leftovers(&self.name, &self.state_dir()));
@@ -154,7 +155,7 @@ fn models(config: &JobConfig) -> HashMap<AgentName, Arc<Model>> {
     models.collect()
 }
 
-/// The code that the command would end with.
+/// The exit code that the command would return.
 fn code(result: &JobResult) -> i32 {
     match result {
         result if result.cancelled => 130,
@@ -163,7 +164,7 @@ fn code(result: &JobResult) -> i32 {
     }
 }
 
-/// What is wrong with the trials of a job, for whoever reads why a test failed.
+/// The errors of a job's trials, for the message of a failed test.
 fn errors(dir: &Path) -> String {
     let mut found = String::new();
     let mut pending = vec![dir.to_owned()];
@@ -186,7 +187,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// Waits until a script of the job has come to a gate.
+    /// Waits until a script of the job has reached a gate.
     #[track_caller]
     pub fn arrival(&self, gate: &Gate) -> Arrival {
         let deadline = Instant::now() + PATIENCE;
@@ -197,12 +198,12 @@ impl Started {
             if let Ok(finished) = self.finished.try_recv() {
                 panic!("the job ended before a script came to the gate: {}", finished.stdout);
             }
-            assert!(Instant::now() < deadline, "no script came to the gate in time");
+            assert!(Instant::now() < deadline, "no script reached the gate in time");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits for the end, also that of its provider.
+    /// Waits for the end of the job and of its provider.
     #[track_caller]
     pub fn finish(mut self) -> Finished {
         let finished = self.finished.recv_timeout(PATIENCE);

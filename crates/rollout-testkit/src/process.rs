@@ -1,13 +1,14 @@
-//! Tests with a process of their own.
+//! Tests that run in a separate process.
 
 use std::{env, process::Command};
 
-/// Whether a test has this process for itself. If not, the test is run again in a process of its own, and the caller
-/// returns. Tests that change the current directory or measure memory need this where all tests share one process.
+/// Whether a test runs in its own process. If not, the test is rerun in a separate process, and the caller
+/// returns. Tests that change the current directory or measure memory need this if all tests share one process.
 ///
-/// `test` is the whole name of the calling test.
+/// `test` is the full name of the calling test.
 ///
 /// # Panics
+///
 /// If the test fails in its process.
 #[track_caller]
 pub fn in_own_process(test: &str) -> bool {

@@ -1,4 +1,4 @@
-//! A Python interpreter with independent readers of files and references for numbers.
+//! A Python interpreter with independent implementations, to check files and numbers against.
 
 use std::{
     io::Write as _,
@@ -9,18 +9,18 @@ use std::{
 
 use serde_json::Value;
 
-/// The interpreter that `scripts/python-env` makes, with the packages of `scripts/requirements.txt`.
+/// The interpreter that `scripts/python-env` creates, with the packages of `scripts/requirements.txt`.
 #[derive(Debug)]
 pub struct Python {
     interpreter: PathBuf,
 }
 
 impl Python {
-    /// Finds the interpreter; the first time the packages are installed.
+    /// Finds the interpreter; the first time, the packages are installed.
     ///
     /// # Panics
     ///
-    /// If the environment cannot be made, with the reason.
+    /// If the environment cannot be created, with the reason.
     #[expect(clippy::new_without_default, reason = "it runs a program")]
     pub fn new() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/python-env");
@@ -33,7 +33,8 @@ impl Python {
         Self { interpreter: path.trim_end().into() }
     }
 
-    /// Asks the verifiers library, and returns its answer to each request. `verifiers.py` has the requests.
+    /// Sends requests to the verifiers library, and returns its answers. The requests are defined in
+    /// `verifiers.py`.
     ///
     /// # Panics
     ///
@@ -47,7 +48,7 @@ impl Python {
         answers
     }
 
-    /// Runs a program with this input, and returns what it prints.
+    /// Runs a program with this input, and returns its output.
     ///
     /// # Panics
     ///
@@ -62,8 +63,8 @@ impl Python {
             .expect("the interpreter starts");
         let mut stdin = child.stdin.take().expect("it is piped");
         let output = thread::scope(|scope| {
-            // Both sides would wait for one another if the program printed while it reads. A program that ends before
-            // it has read everything tells so by its status.
+            // Written in a thread: otherwise both sides would block if the program prints while it reads. A
+            // program that exits before it has read everything reports that by its status.
             scope.spawn(move || stdin.write_all(input.as_bytes()));
             child.wait_with_output().expect("the output can be read")
         });

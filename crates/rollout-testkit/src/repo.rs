@@ -12,7 +12,7 @@ use crate::TestTask;
 pub struct TestRepo(PathBuf);
 
 impl TestRepo {
-    /// An empty repository in a directory that is made for it.
+    /// An empty repository in a new directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let repo = Self(dir.into());
         fs::create_dir_all(&repo.0).expect("make a directory for the repository");
@@ -20,22 +20,22 @@ impl TestRepo {
         repo
     }
 
-    /// Commits everything that is there, with this task, and returns the commit's id.
+    /// Writes this task, commits all files, and returns the commit's id.
     pub fn commit(&self, task: &TestTask) -> String {
         task.write(&self.0.join("tasks"));
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--message=tasks"]);
-        // For servers that only hand out files.
+        // For servers that only serve files.
         self.git(&["update-server-info"]);
         self.git(&["rev-parse", "HEAD"])
     }
 
-    /// Where it lies.
+    /// Its directory.
     pub fn dir(&self) -> &Path {
         &self.0
     }
 
-    /// Its address on this machine.
+    /// Its file URL.
     pub fn url(&self) -> String {
         format!("file://{}", self.0.display())
     }

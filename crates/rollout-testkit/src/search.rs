@@ -1,8 +1,8 @@
-//! Looking for words in all files of a directory.
+//! Searches all files of a directory for words.
 
 use std::{fs, path::Path};
 
-/// Every file below a directory that holds these words, with the first line that does.
+/// Every file below a directory that contains these words, with the first matching line.
 pub fn files_holding(dir: &Path, words: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! A server on loopback that hands out the files of a directory.
+//! A server on loopback that serves the files of a directory.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 /// A plain HTTP server. It runs until the test's process ends.
 pub struct FileServer(String);
 
-/// The status that a request is refused with, by its number, from 0, and its head.
+/// The error status of a request, by its number, from 0, and its head.
 type Refusal = Box<dyn Fn(usize, &str) -> Option<&'static str> + Send>;
 
 impl FileServer {
@@ -26,7 +26,7 @@ impl FileServer {
         Self::serve(root.into(), Box::new(refusal))
     }
 
-    /// The same for clients that send this as `Authorization`; others are answered with status 401.
+    /// The same for clients that send this `Authorization`; others are answered with status 401.
     pub fn guarded(root: impl Into<PathBuf>, authorization: &'static str) -> Self {
         let refusal = move |_, head: &str| {
             let sent = head
@@ -42,14 +42,14 @@ impl FileServer {
         let address = listener.local_addr().expect("a listener has an address");
         thread::spawn(move || {
             for (number, stream) in listener.incoming().flatten().enumerate() {
-                // A client that goes away in the middle is no concern of the others.
+                // A client that disconnects does not affect the others.
                 let _ = answer(&root, stream, |head| refusal(number, head));
             }
         });
         Self(format!("http://{address}"))
     }
 
-    /// The address of a file.
+    /// The URL of a file.
     pub fn url(&self, path: &str) -> String {
         format!("{}/{path}", self.0)
     }

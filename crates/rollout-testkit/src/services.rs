@@ -7,14 +7,14 @@ use serde_json::json;
 
 use crate::{docker::TestEngine, variable::variable};
 
-/// The image registry on loopback. Whoever wants anything of it has to log in.
+/// The image registry on loopback. It requires a login.
 pub struct TestRegistry {
     address: String,
     login: String,
 }
 
 impl TestRegistry {
-    /// The registry that all tests share. It holds what they push, so each uses names of its own.
+    /// The registry that all tests share. It keeps what they push, so each test uses unique names.
     #[track_caller]
     pub fn shared() -> Self {
         Self { address: variable("ROLLOUT_TEST_REGISTRY"), login: variable("ROLLOUT_TEST_REGISTRY_LOGIN") }
@@ -30,7 +30,7 @@ impl TestRegistry {
         self.login.split_once(':').expect("a login is a user and a password").1
     }
 
-    /// Writes a client's configuration that logs in, into a directory for `DOCKER_CONFIG`.
+    /// Writes a client configuration with the login into a directory for `DOCKER_CONFIG`.
     pub fn write_login(&self, dir: &Path) {
         self.write(dir, &self.login);
     }
@@ -46,13 +46,14 @@ impl TestRegistry {
         fs::write(dir.join("config.json"), config.to_string()).expect("write the client's configuration");
     }
 
-    /// Puts an image that no engine has into the registry: the source with a label of its own.
+    /// Pushes an image that no engine has: the source with an additional label.
     #[track_caller]
     pub fn push(&self, engine: &TestEngine, source: &str, name: &str) -> String {
         let config = tempfile::tempdir().expect("make a temporary directory");
         self.write_login(config.path());
         let reference = self.image(name);
-        // The directory's name is no other's: two images alike would be one, which the other test may remove meanwhile.
+        // The directory's name is unique: two identical images would be one, which another test may remove
+        // meanwhile.
         let unique = config.path().display();
         let dockerfile = format!("FROM {source}\nLABEL pushed-as={name} pushed-from={unique}\n");
         fs::write(config.path().join("Dockerfile"), dockerfile).expect("write a Dockerfile");
@@ -68,11 +69,11 @@ impl TestRegistry {
         reference
     }
 
-    /// The requests for a repository so far that were let in, such as `GET /v2/name/manifests/1`.
+    /// The accepted requests for a repository so far, such as `GET /v2/name/manifests/1`.
     pub fn requests(&self, repository: &str) -> Vec<String> {
         let log = fs::read_to_string(variable("ROLLOUT_TEST_REGISTRY_LOG")).expect("read the registry's log");
         let within = format!("/v2/{repository}/");
-        // Lines as web servers write them: address, time, "METHOD path protocol", status.
+        // Lines in the common log format: address, time, "METHOD path protocol", status.
         log.lines()
             .filter_map(|line| line.split_once("] \"")?.1.split_once("\" "))
             .filter(|(request, rest)| request.contains(&within) && !rest.starts_with("401"))

@@ -1,4 +1,4 @@
-//! What the conformance suite needs of a provider under test.
+//! The interface between the conformance suite and a provider under test.
 
 use std::{path::Path, sync::Arc};
 
@@ -9,42 +9,43 @@ use serde_json::Value;
 /// A provider under test.
 #[async_trait]
 pub trait Subject: Send + Sync + 'static {
-    /// The `environment` section of a job file. Its environments reach the loopback of this machine, where tests
-    /// listen to what scripts have to say.
+    /// The `environment` section of a job file. Its environments must reach the loopback of this machine, where
+    /// tests listen for scripts.
     fn environment(&self) -> Value;
 
-    /// The provider that the section asks for, keeping what it has to keep below this directory.
+    /// The provider of the section, which stores its data below this directory.
     async fn provider(&self, config: &EnvironmentConfig, state_dir: &Path) -> Arc<dyn Provider>;
 
-    /// An image with bash, coreutils, util-linux and findutils, and Debian's usual users. No other image is to be had.
+    /// An image with bash, coreutils, util-linux and findutils, and Debian's usual users. No other image is
+    /// available.
     fn base_image(&self) -> &str {
         "test"
     }
 
-    /// What is on the machine for the jobs whose name starts like this: processes, mounts, containers, directories.
-    /// Images and what was preserved are no leftovers.
+    /// The objects on the machine of the jobs whose names start with `job`: processes, mounts, containers,
+    /// directories. Images and preserved environments are not leftovers.
     fn leftovers(&self, job: &str, state_dir: &Path) -> Vec<String>;
 
-    /// Ends the environments of the jobs whose name starts like this as a failure of the machine would: from outside,
-    /// while they run, without a word to the provider.
+    /// Ends the environments of the jobs whose names start with `job` like a failure of the machine: from
+    /// outside, while they run, without notice to the provider.
     fn end_environments(&self, job: &str, state_dir: &Path);
 
-    /// Removes a preserved environment, by the place that it named.
+    /// Removes a preserved environment by its place.
     fn forget(&self, place: &str);
 
-    /// Words about an ability that it lacks, if it does: they must be in the note or the error that a user sees.
+    /// Words about a missing ability; they must be in the note or the error that a user sees.
     fn lacks(&self, _ability: Ability) -> Option<&'static str> {
         None
     }
 }
 
-/// What not every provider can do. Instead of the cases that need it, the provider's word on it is checked.
+/// An ability that some providers lack. For those, the cases that need it only check the provider's note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
-    /// Holds environments to their processors; told by a note of the provider.
+    /// Enforces CPU limits; otherwise a note of the provider says so.
     LimitCpus,
-    /// Holds environments to their memory; told by a note of the provider.
+    /// Enforces memory limits; otherwise a note of the provider says so.
     LimitMemory,
-    /// Holds environments to a number of processes, `pids` in its configuration; told by a note of the provider.
+    /// Enforces the limit on processes, `pids` in its configuration; otherwise a note of the provider says so.
     LimitProcesses,
 }

@@ -11,7 +11,7 @@ pub struct TestTask {
 }
 
 impl TestTask {
-    /// A complete task of this name.
+    /// A complete task with this name.
     pub fn new(name: &str) -> Self {
         let task = Self { name: name.to_owned(), files: Vec::new(), removed: Vec::new() };
         task.file("instruction.md", "Create the file /app/done.\n")
@@ -27,7 +27,7 @@ impl TestTask {
         self
     }
 
-    /// Leaves a file out.
+    /// Removes a file.
     pub fn without(mut self, path: &str) -> Self {
         self.removed.push(path.to_owned());
         self
@@ -53,7 +53,7 @@ impl TestTask {
         self.file("environment/Dockerfile", text)
     }
 
-    /// Builds on this image where the Dockerfile says `FROM test`.
+    /// Replaces the image in `FROM test` of the Dockerfile.
     pub(crate) fn base(mut self, image: &str) -> Self {
         for (path, content) in &mut self.files {
             if path == "environment/Dockerfile" {

@@ -1,4 +1,4 @@
-//! A provider around another one, which takes the time of every call.
+//! A provider that wraps another one and measures the time of every call.
 
 use std::{
     future::Future,
@@ -14,15 +14,15 @@ use rollout::environment::{
     FileChange, FileRead, ImageRequest, PreparedImage, Provider,
 };
 
-/// A kind of call, with the times it took.
+/// A kind of call, with its durations.
 type Calls = (&'static str, Vec<Duration>);
 
-/// The times of the calls so far, in the order in which each kind was first made.
+/// The durations of the calls so far, in the order in which each kind was first made.
 #[derive(Debug, Clone, Default)]
 pub struct Times(Arc<Mutex<Vec<Calls>>>);
 
 impl Times {
-    /// Every kind of call with the times it took.
+    /// Every kind of call with its durations.
     pub fn take(&self) -> Vec<(&'static str, Vec<Duration>)> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -40,14 +40,14 @@ impl Times {
     }
 }
 
-/// Passes every call on, and takes its time.
+/// Forwards every call and measures its duration.
 pub struct TimedProvider {
     inner: Arc<dyn Provider>,
     times: Times,
 }
 
 impl TimedProvider {
-    /// Takes the times of this provider.
+    /// Measures the calls of this provider.
     pub fn new(inner: Arc<dyn Provider>) -> (Self, Times) {
         let times = Times::default();
         (Self { inner, times: times.clone() }, times)

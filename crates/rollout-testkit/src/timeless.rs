@@ -1,8 +1,8 @@
-//! What of results and output does not depend on when they came about.
+//! Removes times from results and output.
 
 use serde_json::Value;
 
-/// A document without times, ids that are new every time, and the command that made it.
+/// A document without times, random ids, and the command that made it.
 pub fn without_times(mut value: Value) -> Value {
     match &mut value {
         Value::Object(map) => {
@@ -21,7 +21,7 @@ pub fn without_times(mut value: Value) -> Value {
     value
 }
 
-/// A line of output without the times in it, and without the room that they take.
+/// A line of output without the times in it and their padding.
 pub fn timeless_line(line: &str) -> String {
     let is_time = |word: &str| {
         let number = word.strip_suffix('s').unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Commands run by somebody who is not root.
+//! Commands run by a user other than root.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::TestJob;
 const NOBODY: u32 = 65534;
 
 impl TestJob {
-    /// The command as an ordinary user, to whom everything of the job but the command itself belongs.
+    /// The command run by an ordinary user who owns everything of the job except for the command itself.
     pub fn command_as_nobody(&self, arguments: &[&str]) -> Command {
         let command = self.command(arguments);
         let mut pending = vec![self.root().to_owned()];

@@ -1,6 +1,6 @@
-//! Where the services of `scripts/with-services` are, from the environment of the test.
+//! The addresses of the services of `scripts/with-services`, from the environment of the test.
 
-/// What a service is reached by, from the environment of the test.
+/// The address of a service, from the environment of the test.
 #[track_caller]
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {

@@ -1,8 +1,9 @@
-//! A scripted model server as a process of its own, for examples and measurements.
+//! A scripted model server as a separate process, for examples and measurements.
 //!
-//! `model-server [--port PORT] [--script NAME] [--key KEY]` prints its base address as the first line. If its standard
-//! input is a pipe, it ends when that is closed, so that it does not outlive whoever started it.
-#![expect(clippy::print_stdout, reason = "its address is what whoever started it waits for")]
+//! `model-server [--port PORT] [--script NAME] [--key KEY]` prints its base address as the first line. If its
+//! standard input is a pipe, it exits when the pipe closes, so that it does not outlive the process that
+//! started it.
+#![expect(clippy::print_stdout, reason = "it prints its address for the process that started it")]
 
 use std::{fs, io::Write as _, os::unix::fs::FileTypeExt as _, process::ExitCode};
 
@@ -12,7 +13,7 @@ fn main() -> ExitCode {
     match start(std::env::args().skip(1)) {
         Ok(server) => {
             println!("{}", server.url());
-            // Nobody reads an address that stays in a buffer; with nobody there to read it, serving goes on.
+            // The address must not stay in a buffer; if stdout is closed, serving continues.
             let _ = std::io::stdout().flush();
             wait();
             ExitCode::SUCCESS
@@ -30,7 +31,7 @@ fn start(mut arguments: impl Iterator<Item = String>) -> Result<ModelServer, Str
     while let Some(option) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("a value is missing after `{option}`"))?;
         match option.as_str() {
-            "--port" => port = value.parse().map_err(|_| format!("`{value}` is no port"))?,
+            "--port" => port = value.parse().map_err(|_| format!("`{value}` is not a port"))?,
             "--script" => script = value,
             "--key" => key = Some(value),
             _ => return Err(format!("unknown option `{option}`")),
@@ -44,11 +45,11 @@ fn start(mut arguments: impl Iterator<Item = String>) -> Result<ModelServer, Str
     })
 }
 
-/// Waits for the end of a pipe, or for a signal where there is none.
+/// Waits for the end of the pipe, or for a signal if there is none.
 fn wait() {
     let piped = fs::metadata("/dev/stdin").is_ok_and(|stdin| stdin.file_type().is_fifo());
     if piped {
-        // However reading ends, whoever held the other end is gone.
+        // However reading ends, the other end is closed.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     } else {
         loop {

@@ -1,12 +1,12 @@
-//! Jobs that are stopped in the middle: what runs inside ends, and nothing is left behind.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
+//! Jobs that are cancelled while they run: their processes end, and nothing is left behind.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
 
 use serde_json::json;
 
 use super::Suite;
 use crate::{Gate, Library, TestJob, TestTask};
 
-/// Stops a job when one of its scripts is at the gate, and makes sure that this ends the script.
+/// Stops a job when one of its scripts is at the gate, and checks that this ends the script.
 #[track_caller]
 fn stopped_at(gate: &Gate, job: &TestJob<Library>) {
     let running = job.start();

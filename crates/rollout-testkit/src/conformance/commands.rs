@@ -1,6 +1,6 @@
-//! Commands in an environment, by calls to the environment itself.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Commands in an environment, with calls to the environment itself.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::{fs, time::Duration};
 
@@ -12,7 +12,7 @@ use rollout::{
 use super::{Suite, suite::on_terminal};
 use crate::TestTask;
 
-pub fn codes_and_signals_are_told_apart(suite: &Suite) {
+pub fn codes_and_signals_are_distinguished(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         for (script, expected) in [
             ("exit 0", Outcome::Code(0)),
@@ -88,7 +88,7 @@ pub fn a_deadline_kills_detached_grandchildren_and_spares_older_processes(suite:
     });
 }
 
-pub fn a_deadline_does_not_wait_for_those_who_ignore_signals(suite: &Suite) {
+pub fn a_deadline_does_not_wait_for_processes_that_ignore_signals(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let stubborn = "trap '' TERM INT HUP QUIT; while :; do sleep 1; done";
         let (exit, _) =
@@ -125,7 +125,7 @@ pub fn orphans_that_end_leave_no_trace(suite: &Suite) {
         inside.bash("for i in {1..300}; do (true &) ; done").await;
         let running = "grep -qz '{1..30[0]}' /proc/[0-9]*/cmdline 2>/dev/null";
         let count = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
-        // The last ones may still run, and who adopts orphans need a moment to see their end.
+        // The last ones may still run, and their reaper needs a moment.
         let wait = format!("while {running}; do :; done; until [ $({count}) = 0 ]; do :; done; echo gone");
         let gone = inside.bash(&wait).await;
         assert_eq!(gone, "gone\n");
@@ -135,7 +135,7 @@ pub fn orphans_that_end_leave_no_trace(suite: &Suite) {
 
 pub fn commands_run_side_by_side(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
-        // Each waits for the other; one after the other would never end.
+        // Each waits for the other; run one after the other they would never end.
         let wait =
             |mine: &str, other: &str| format!("mkfifo /tmp/{mine}; until [ -p /tmp/{other} ]; do :; done");
         let (one, two) = (wait("one", "two"), wait("two", "one"));
@@ -156,7 +156,7 @@ pub fn commands_run_side_by_side(suite: &Suite) {
     });
 }
 
-pub fn a_person_has_a_terminal(suite: &Suite) {
+pub fn a_user_can_open_a_terminal(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let script =
             "[ -t 0 ] && [ -t 1 ] && read -r line && echo got $line in $PWD on ${TERM:-nothing}; exit 3";

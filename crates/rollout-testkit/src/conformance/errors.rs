@@ -1,6 +1,6 @@
-//! Every way a trial can fail, each with the behaviour that is documented for it.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Every way in which a trial can fail, each with its documented behaviour.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Gate, TestTask};
 
-/// An image that no registry has: nothing listens there.
+/// An image of a registry that does not exist: nothing listens there.
 const ABSENT: &str = "127.0.0.1:1/acme/absent:1";
 
 pub fn a_failing_run_instruction_is_environment_build_failed_with_the_end_of_its_output(suite: &Suite) {
@@ -47,7 +47,7 @@ pub fn force_build_without_a_dockerfile_is_environment_build_failed_even_with_an
     says(&result, "environment/Dockerfile");
 }
 
-pub fn a_base_image_that_is_not_to_be_had_is_environment_build_failed(suite: &Suite) {
+pub fn an_unavailable_base_image_is_environment_build_failed(suite: &Suite) {
     let task = TestTask::new("task").dockerfile(&format!("FROM {ABSENT}\n"));
     let (_, result) = fails(&suite.job().task(task).oracle(), "environment_build_failed");
     says(&result, ABSENT);
@@ -85,7 +85,7 @@ pub fn a_build_that_the_network_failed_is_tried_again_and_one_that_fails_by_itse
     assert!(finished.file("oracle/set/network__1/tries/2/error.txt").contains("Temporary failure"));
 }
 
-pub fn an_image_that_is_not_to_be_had_is_environment_image_pull_failed(suite: &Suite) {
+pub fn an_unavailable_image_is_environment_image_pull_failed(suite: &Suite) {
     let task = TestTask::new("task").config(&format!("[environment]\ndocker_image = \"{ABSENT}\"\n"));
     let (_, result) = fails(&suite.job().task(task).oracle(), "environment_image_pull_failed");
     says(&result, ABSENT);
@@ -182,7 +182,7 @@ pub fn tests_without_a_reward_are_verifier_reward_missing_quoting_their_output(s
     says(&result, "pytest: not found");
 }
 
-pub fn what_is_not_one_finite_number_in_a_regular_file_is_verifier_reward_invalid(suite: &Suite) {
+pub fn a_reward_that_is_not_one_finite_number_in_a_regular_file_is_verifier_reward_invalid(suite: &Suite) {
     let mut job = suite.job().oracle();
     let cases = [
         ("text", "echo passed > reward.txt"),
@@ -229,7 +229,7 @@ pub fn incomplete_tasks_are_task_invalid_without_an_environment_and_the_others_r
     assert_eq!(finished.result()["failed_trials"], 3);
 }
 
-pub fn a_registry_task_that_is_not_there_is_task_not_found(suite: &Suite) {
+pub fn a_missing_registry_task_is_task_not_found(suite: &Suite) {
     let registry = json!([{"name": "set", "version": "1", "description": "", "tasks": [
         {"name": "there", "path": "set/there"}, {"name": "absent", "path": "set/absent"}]}]);
     let job = suite

@@ -1,6 +1,6 @@
-//! Files into an environment and out of it, by calls to the environment itself.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Copying files into an environment and out of it, with calls to the environment itself.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use rollout::{
 use super::{Inside, Suite};
 use crate::TestTask;
 
-/// A directory of the host to be copied: files of several modes, links, an empty directory.
+/// A directory of the host to copy: files with several modes, links, an empty directory.
 fn host_tree(inside: &Inside) -> PathBuf {
     let dir = inside.scratch().join("tree");
     fs::create_dir_all(dir.join("deep/empty")).unwrap();
@@ -47,7 +47,7 @@ pub fn a_directory_is_copied_with_its_modes_and_links(suite: &Suite) {
     });
 }
 
-pub fn a_merge_keeps_what_is_there_and_a_replacement_does_not(suite: &Suite) {
+pub fn a_merge_keeps_existing_files_and_a_replacement_does_not(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let environment = inside.environment();
         let tree = host_tree(inside);
@@ -81,7 +81,7 @@ pub fn a_copy_replaces_links_and_pipes_instead_of_going_through_them(suite: &Sui
 pub fn a_single_file_is_copied_to_its_path(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let file = inside.scratch().join("file");
-        // Larger than any buffer on its way.
+        // Larger than any buffer on the way.
         let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7 % 251) as u8).collect();
         fs::write(&file, &content).unwrap();
         inside.environment().copy_to(&file, "/new/place", CopyMode::Merge).await.unwrap();
@@ -90,7 +90,7 @@ pub fn a_single_file_is_copied_to_its_path(suite: &Suite) {
     });
 }
 
-pub fn what_is_no_file_directory_or_link_is_not_copied_in(suite: &Suite) {
+pub fn special_files_are_not_copied_in(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let tree = host_tree(inside);
         std::os::unix::net::UnixListener::bind(tree.join("a-socket")).unwrap();
@@ -100,7 +100,7 @@ pub fn what_is_no_file_directory_or_link_is_not_copied_in(suite: &Suite) {
     });
 }
 
-pub fn a_written_file_is_executable_and_takes_the_place_of_what_was_there(suite: &Suite) {
+pub fn a_written_file_is_executable_and_replaces_an_existing_one(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         inside.bash("echo mine > /target; ln -s /target /script; mkfifo /pipe").await;
         for path in ["/script", "/pipe", "/new/dir/script"] {
@@ -114,7 +114,7 @@ pub fn a_written_file_is_executable_and_takes_the_place_of_what_was_there(suite:
     });
 }
 
-pub fn reading_tells_files_from_what_is_none(suite: &Suite) {
+pub fn reading_accepts_only_regular_files(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let make = "cd /app; echo content > file; : > empty; ln -s file link; mkdir dir; mkfifo pipe
                     ln -s /app /linked-dir; head -c 100 /dev/zero > hundred; chmod 000 file";
@@ -139,7 +139,7 @@ pub fn reading_tells_files_from_what_is_none(suite: &Suite) {
     });
 }
 
-pub fn directories_are_made_for_everybody_and_kept_unless_they_are_to_be_empty(suite: &Suite) {
+pub fn directories_are_created_for_all_users_and_kept_unless_emptied(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let environment = inside.environment();
         environment.make_dirs(&["/one/two", "/one/three"], false).await.unwrap();
@@ -155,7 +155,7 @@ pub fn directories_are_made_for_everybody_and_kept_unless_they_are_to_be_empty(s
     });
 }
 
-pub fn an_empty_directory_takes_the_place_of_a_link_a_file_and_a_pipe(suite: &Suite) {
+pub fn an_empty_directory_replaces_a_link_a_file_and_a_pipe(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         inside
             .bash("mkdir /elsewhere; touch /elsewhere/kept /file; ln -s /elsewhere /link; mkfifo /pipe")
@@ -180,7 +180,7 @@ pub fn a_link_is_made_unless_something_is_there(suite: &Suite) {
     });
 }
 
-pub fn what_comes_out_keeps_its_content_and_belongs_to_whoever_asked(suite: &Suite) {
+pub fn copied_files_keep_their_content_and_belong_to_the_caller(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let make = "mkdir -p /out/deep/empty; cd /out; echo a > a; printf '\\000\\377' > bytes; ln -s a link
                     cp /bin/true tool; chmod 4755 tool; chown 1:1 a; echo x > deep/x; chmod 000 deep/x";
@@ -198,7 +198,7 @@ pub fn what_comes_out_keeps_its_content_and_belongs_to_whoever_asked(suite: &Sui
     });
 }
 
-pub fn what_the_host_has_already_is_kept(suite: &Suite) {
+pub fn existing_files_of_the_host_are_kept(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         inside
             .bash("mkdir -p /out/dir; cd /out; echo theirs > file; echo theirs > dir/x; echo new > dir/new")
@@ -216,7 +216,7 @@ pub fn what_the_host_has_already_is_kept(suite: &Suite) {
     });
 }
 
-pub fn what_cannot_come_out_safely_is_left_out_and_named(suite: &Suite) {
+pub fn files_that_cannot_be_copied_out_safely_are_skipped_and_reported(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let make =
             "mkdir -p /out; cd /out; ln -s /etc/passwd absolute; ln -s ../etc/passwd climbing; mkfifo pipe
@@ -252,7 +252,7 @@ pub fn a_file_that_is_too_long_comes_out_without_its_middle_and_holes_stay_holes
     });
 }
 
-pub fn what_comes_first_is_copied_whatever_lies_beside_it(suite: &Suite) {
+pub fn the_first_directory_is_copied_whatever_its_siblings(suite: &Suite) {
     suite.inside(TestTask::new("task"), async |inside| {
         let make = "mkdir -p /out/agent /out/verifier; echo 0 > /out/verifier/reward.txt
                     for n in 1 2 3 4 5; do truncate -s 300M /out/agent/$n; done";
@@ -281,7 +281,7 @@ pub fn secrets_are_masked_before_they_are_written(suite: &Suite) {
     });
 }
 
-/// A copy with nothing to mask.
+/// A copy without secrets to mask.
 fn copy_out<'a>(source: &'a str, target: &'a Path) -> CopyOut<'a> {
     static NOTHING: LazyLock<Redactor> = LazyLock::new(Redactor::default);
     CopyOut { source, target, first: None, redactor: &NOTHING }

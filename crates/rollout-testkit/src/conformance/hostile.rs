@@ -1,6 +1,6 @@
-//! Hostile agents and hostile output: each ends as documented, harms nobody, and nothing is left behind.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Hostile agents and hostile output: each ends as documented, harms no other trial, and leaves nothing behind.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Ability, Suite, suite::says};
 use crate::{Library, TestJob, TestTask};
 
-/// What an agent may do to make collecting and removing hard.
+/// Files that make collecting and removing difficult.
 pub const MESS: &str = "cd /logs/agent
     truncate -s 1T sparse
     mkdir locked && echo x > locked/file && chmod 000 locked/file locked
@@ -24,7 +24,7 @@ pub const MESS: &str = "cd /logs/agent
     mkdir -p /app/closed/inner && touch /app/closed/inner/x && chmod 000 /app/closed/inner /app/closed
     touch /app/done";
 
-/// A job of one hostile agent between two good ones, which have to succeed all the same.
+/// A job with one hostile agent between two good ones, which must still succeed.
 fn beside_others(suite: &Suite, hostile: &str) -> TestJob<Library> {
     suite
         .job()
@@ -35,7 +35,7 @@ fn beside_others(suite: &Suite, hostile: &str) -> TestJob<Library> {
         .agent(json!({"name": "good-too", "execute": "touch /app/done"}))
 }
 
-/// Runs it, and returns the hostile trial's result.
+/// Runs it, and returns the result of the hostile trial.
 #[track_caller]
 fn result_beside_others(job: &TestJob<Library>) -> Value {
     let finished = job.run();
@@ -71,7 +71,7 @@ pub fn a_fork_bomb_ends_at_the_limit_of_processes_and_at_its_deadline(suite: &Su
     assert_eq!(result["error"]["type"], "agent_execution_timeout", "{result:#}");
 }
 
-pub fn an_agent_that_eats_all_memory_fails_alone_and_is_told_why(suite: &Suite) {
+pub fn an_agent_that_uses_all_memory_fails_alone_with_the_reason(suite: &Suite) {
     if suite.lacks(Ability::LimitMemory) {
         return;
     }
@@ -101,7 +101,7 @@ pub fn output_that_is_not_utf8_is_kept_as_it_is(suite: &Suite) {
     assert_eq!(output, b"ok \xff\xfe\n");
 }
 
-pub fn links_that_lead_out_and_pipes_stay_inside_and_are_noted(suite: &Suite) {
+pub fn links_that_leave_the_directory_and_pipes_are_skipped_and_reported(suite: &Suite) {
     let script = "cd /logs/agent; ln -s /etc/passwd absolute; \
                   ln -s ../../../../../../../../etc/passwd climbing; ln -s real inside; \
                   echo real > real; mkfifo pipe; touch /app/done";
@@ -119,7 +119,7 @@ pub fn links_that_lead_out_and_pipes_stay_inside_and_are_noted(suite: &Suite) {
 pub fn an_agent_that_replaces_logs_by_a_file_harms_no_more_than_itself(suite: &Suite) {
     let job = suite.job().task(TestTask::new("task")).script("rm -rf /logs; touch /logs");
     let result = job.run().trial("agent/set/task__1");
-    // Where the verifier is isolated, it cannot be done, and the tests find that nothing else was.
+    // If the verifier is isolated, the attack is impossible, and the tests find that nothing else was changed.
     let ended = (&result["error"]["type"], &result["reward"]);
     assert!(
         ended == (&json!("verifier_failed"), &Value::Null) || ended == (&Value::Null, &json!(0.0)),
@@ -238,7 +238,7 @@ pub fn an_agent_has_no_power_over_the_machine(suite: &Suite) {
     }
 }
 
-pub fn names_with_blanks_and_strange_letters_work_everywhere(suite: &Suite) {
+pub fn names_with_spaces_and_special_characters_work_everywhere(suite: &Suite) {
     let job = suite.job().task(TestTask::new("a task: ünïcode")).oracle();
     let name = format!("{} №1, the job", job.name());
     let job = job.set("name", json!(name)).set("jobs_dir", json!("all my jobs"));

@@ -1,6 +1,6 @@
-//! Images: built once for their content, kept, and what they say holds in the environment.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Images: built once for their content, stored, and their settings apply in the environment.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Finished, Gate, Library, TestJob, TestTask};
 
-/// A task whose image knows which build it came from. No other job has built it.
+/// A task whose image records which build it came from. No other job has built it.
 fn stamped(job: &str, task: &str) -> TestTask {
     TestTask::new(task)
         .dockerfile(&format!(
@@ -115,7 +115,7 @@ pub fn a_changed_context_is_another_image(suite: &Suite) {
 pub fn a_dockerignore_file_keeps_files_out_of_the_image(suite: &Suite) {
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /app\nCOPY . /context/\n")
-        .file("environment/.dockerignore", "# what nobody needs\n*.log\n!keep.log\nsecret\n**/cache\n")
+        .file("environment/.dockerignore", "# unused files\n*.log\n!keep.log\nsecret\n**/cache\n")
         .file("environment/data.txt", "data\n")
         .file("environment/noise.log", "noise\n")
         .file("environment/keep.log", "kept\n")
@@ -129,7 +129,7 @@ pub fn a_dockerignore_file_keeps_files_out_of_the_image(suite: &Suite) {
 }
 
 pub fn the_build_log_is_there_when_something_was_built(suite: &Suite) {
-    // Its own content, so that no earlier test has built the image.
+    // Unique content, so that no earlier test has built the image.
     let job = suite.job();
     let words = format!("said while building {}", job.name());
     let task = TestTask::new("task")
@@ -158,7 +158,7 @@ pub fn user_directory_and_variables_of_the_dockerfile_hold_for_agent_and_tests(s
     assert_eq!(finished.file("agent/set/task__1/logs/agent/by-daemon"), "seen\n");
 }
 
-pub fn a_user_may_be_numbers_that_nobody_has_a_name_for(suite: &Suite) {
+pub fn a_user_may_be_numeric_ids_without_a_name(suite: &Suite) {
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /app\nRUN chown 4321:8765 .\nUSER 4321:8765\n")
         .solution("echo $(id -u) $(id -g); touch /app/done\n");
@@ -174,7 +174,7 @@ pub fn entrypoint_and_command_of_the_image_are_not_run(suite: &Suite) {
     assert_eq!(result["reward"], 1.0);
 }
 
-pub fn tests_of_the_task_take_the_place_of_those_in_the_image(suite: &Suite) {
+pub fn tests_of_the_task_replace_those_in_the_image(suite: &Suite) {
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /app\nRUN mkdir /tests && echo forged > /tests/helper.sh && echo 'exit 1' > /tests/test.sh\n")
         .tests("ls -A /tests; echo 1 > /logs/verifier/reward.txt\n");

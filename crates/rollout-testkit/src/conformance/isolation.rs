@@ -1,6 +1,6 @@
-//! What keeps the agent, the verifier and the machine apart.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! The isolation between the agent, the verifier and the machine.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use rollout::environment::{CommandRole, EnvironmentError, Outcome};
 use super::{Inside, Suite};
 use crate::TestTask;
 
-/// Starts another process and ends, over and over: a look at /proc finds it only by luck. Each leaves a mark.
+/// Forks and exits in an endless loop: a scan of /proc rarely finds it. Each process leaves a mark.
 pub(crate) const HOP: &str = "hop() { echo >> /tmp/hops; hop & }; hop";
 
-pub fn an_environment_killed_from_outside_is_lost_and_no_exit(suite: &Suite) {
+pub fn an_environment_killed_from_outside_is_reported_as_lost(suite: &Suite) {
     for role in [CommandRole::Agent, CommandRole::Verifier] {
         let ended = suite.killed(role);
         assert!(matches!(ended, Err(EnvironmentError::Lost(_))), "{role:?}: {ended:?}");
     }
 }
 
-/// Waits until a process hops, then until `end` has ended it, and makes sure that it hops no more.
+/// Waits until a process hops, then until `end` has ended it, and checks that it has stopped.
 async fn hops_until(inside: &Inside, end: impl AsyncFnOnce()) {
     inside.bash("until [ -s /tmp/hops ]; do sleep 0.01; done").await;
     end().await;
     let count = "wc -l < /tmp/hops; sleep 0.2; wc -l < /tmp/hops";
     let counted = inside.bash(count).await;
     let (before, after) = counted.trim().split_once('\n').unwrap();
-    assert_eq!(before, after, "it goes on");
+    assert_eq!(before, after, "it keeps forking");
     inside.bash("rm /tmp/hops").await;
 }
 

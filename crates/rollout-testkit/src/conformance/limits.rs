@@ -1,13 +1,13 @@
-//! Limits: those that hold really do, and the result says which.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Limits: those that are reported as enforced are enforced.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use serde_json::json;
 
 use super::{Ability, Suite};
 use crate::TestTask;
 
-pub fn the_result_says_which_limits_hold(suite: &Suite) {
+pub fn the_result_records_which_limits_are_enforced(suite: &Suite) {
     let result = suite.job().task(TestTask::new("task")).oracle().run().expect(0).trial("oracle/set/task__1");
     for (limit, ability) in
         [("cpus", Ability::LimitCpus), ("memory", Ability::LimitMemory), ("pids", Ability::LimitProcesses)]
@@ -16,7 +16,7 @@ pub fn the_result_says_which_limits_hold(suite: &Suite) {
     }
 }
 
-pub fn a_fraction_of_a_processor_is_no_more_than_that(suite: &Suite) {
+pub fn a_fraction_of_a_processor_is_enforced(suite: &Suite) {
     if suite.lacks(Ability::LimitCpus) {
         return;
     }
@@ -24,13 +24,13 @@ pub fn a_fraction_of_a_processor_is_no_more_than_that(suite: &Suite) {
     let script = "timeout 2 bash -c 'while :; do :; done'; read -r stat < /proc/$$/stat; set -- ${stat##*) }; \
                   echo $((${12} + ${13} + ${14} + ${15}))";
     let finished = suite.job().task(task).script(script).run().expect(0);
-    // Two seconds of a fifth of a processor are forty ticks; all of it would be two hundred.
+    // Two seconds of a fifth of a processor are forty ticks; a whole processor would use two hundred.
     let said = finished.file("agent/set/task__1/command/stdout.txt");
     let ticks: u32 = said.trim().parse().unwrap();
     assert!(ticks < 100, "{ticks} ticks of processor time");
 }
 
-pub fn the_limits_of_the_job_take_the_place_of_those_of_the_task(suite: &Suite) {
+pub fn the_limits_of_the_job_override_those_of_the_task(suite: &Suite) {
     if suite.lacks(Ability::LimitMemory) {
         return;
     }

@@ -1,7 +1,7 @@
 //! The list of the cases.
 
-/// Makes a test of every case for a [`Subject`](crate::conformance::Subject), or of those in some modules of
-/// [`conformance`](mod@crate::conformance): `conformance!(MyProvider; images errors)`.
+/// Creates a test for every case for a [`Subject`](crate::conformance::Subject), or for the cases in some
+/// modules of [`conformance`](mod@crate::conformance): `conformance!(MyProvider; images errors)`.
 #[macro_export]
 macro_rules! conformance {
     ($subject:expr) => {
@@ -15,7 +15,7 @@ macro_rules! conformance {
     };
 }
 
-/// Makes a test of every case of a module.
+/// Creates a test for every case of a module.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_module {
@@ -32,7 +32,7 @@ macro_rules! conformance_module {
             a_script_of_hundreds_of_kilobytes_runs
             an_install_file_is_found_beside_the_job
             shell_variables_in_scripts_belong_to_the_shell
-            what_the_agent_reports_to_have_used_goes_into_the_result
+            usage_reported_by_the_agent_is_in_the_result
             without_a_report_the_model_cost_is_unknown_and_not_zero
             output_files_grow_while_the_trial_runs
             scripts_need_no_executable_bit
@@ -42,7 +42,7 @@ macro_rules! conformance_module {
     (rewards $subject:expr) => {
         $crate::conformance_cases! { rewards $subject;
             reward_json_gives_a_reward_and_named_rewards
-            reward_txt_wins_over_reward_json
+            reward_txt_takes_precedence_over_reward_json
             an_agent_error_can_be_graded_all_the_same
             the_exit_code_of_the_tests_can_be_ignored
             compat_harbor_grades_failed_agents_and_ignores_the_exit_code_of_tests
@@ -75,10 +75,10 @@ macro_rules! conformance_module {
             a_syntax_error_in_the_dockerfile_is_environment_build_failed_with_its_line
             neither_dockerfile_nor_image_is_environment_build_failed_naming_the_file
             force_build_without_a_dockerfile_is_environment_build_failed_even_with_an_image
-            a_base_image_that_is_not_to_be_had_is_environment_build_failed
+            an_unavailable_base_image_is_environment_build_failed
             a_slow_build_is_environment_build_timeout_and_stops
             a_build_that_the_network_failed_is_tried_again_and_one_that_fails_by_itself_is_not
-            an_image_that_is_not_to_be_had_is_environment_image_pull_failed
+            an_unavailable_image_is_environment_image_pull_failed
             more_memory_than_the_machine_has_is_environment_resource_allocation_failed
             a_failing_install_script_is_agent_install_failed_and_nothing_else_runs
             a_slow_install_script_is_agent_install_timeout
@@ -90,9 +90,9 @@ macro_rules! conformance_module {
             tests_that_exit_non_zero_are_verifier_failed_whatever_reward_they_wrote
             slow_tests_are_verifier_timeout
             tests_without_a_reward_are_verifier_reward_missing_quoting_their_output
-            what_is_not_one_finite_number_in_a_regular_file_is_verifier_reward_invalid
+            a_reward_that_is_not_one_finite_number_in_a_regular_file_is_verifier_reward_invalid
             incomplete_tasks_are_task_invalid_without_an_environment_and_the_others_run
-            a_registry_task_that_is_not_there_is_task_not_found
+            a_missing_registry_task_is_task_not_found
             output_that_cannot_be_captured_is_internal_error
         }
     };
@@ -108,9 +108,9 @@ macro_rules! conformance_module {
             a_dockerignore_file_keeps_files_out_of_the_image
             the_build_log_is_there_when_something_was_built
             user_directory_and_variables_of_the_dockerfile_hold_for_agent_and_tests
-            a_user_may_be_numbers_that_nobody_has_a_name_for
+            a_user_may_be_numeric_ids_without_a_name
             entrypoint_and_command_of_the_image_are_not_run
-            tests_of_the_task_take_the_place_of_those_in_the_image
+            tests_of_the_task_replace_those_in_the_image
             a_tests_link_of_the_image_leads_nowhere
             a_logs_directory_of_the_image_is_used_whatever_its_mode
             a_logs_directory_that_the_image_closes_to_its_own_user_is_named_in_the_error
@@ -124,24 +124,24 @@ macro_rules! conformance_module {
             the_path_of_the_image_decides_which_bash_runs
             an_image_with_bash_outside_of_its_path_fails_the_agent_with_what_is_missing
             an_image_without_its_user_fails_the_agent_naming_the_user
-            a_working_directory_that_nobody_made_is_there
+            a_missing_working_directory_is_created
         }
     };
     (limits $subject:expr) => {
         $crate::conformance_cases! { limits $subject;
-            the_result_says_which_limits_hold
-            a_fraction_of_a_processor_is_no_more_than_that
-            the_limits_of_the_job_take_the_place_of_those_of_the_task
+            the_result_records_which_limits_are_enforced
+            a_fraction_of_a_processor_is_enforced
+            the_limits_of_the_job_override_those_of_the_task
             an_out_of_memory_kill_of_another_process_leaves_the_environment_working
         }
     };
     (hostile $subject:expr) => {
         $crate::conformance_cases! { hostile $subject;
             a_fork_bomb_ends_at_the_limit_of_processes_and_at_its_deadline
-            an_agent_that_eats_all_memory_fails_alone_and_is_told_why
+            an_agent_that_uses_all_memory_fails_alone_with_the_reason
             an_agent_that_kills_every_process_harms_no_more_than_itself
             output_that_is_not_utf8_is_kept_as_it_is
-            links_that_lead_out_and_pipes_stay_inside_and_are_noted
+            links_that_leave_the_directory_and_pipes_are_skipped_and_reported
             an_agent_that_replaces_logs_by_a_file_harms_no_more_than_itself
             an_agent_that_removes_all_programs_fails_its_own_verification
             a_mess_is_collected_as_far_as_possible_and_removed_altogether
@@ -150,7 +150,7 @@ macro_rules! conformance_module {
             a_flood_of_output_without_a_newline_is_cut_and_counted_in_little_memory
             trials_share_nothing_with_each_other_or_the_host
             an_agent_has_no_power_over_the_machine
-            names_with_blanks_and_strange_letters_work_everywhere
+            names_with_spaces_and_special_characters_work_everywhere
         }
     };
     (cancel $subject:expr) => {
@@ -174,52 +174,52 @@ macro_rules! conformance_module {
         $crate::conformance_cases! { snapshots $subject;
             trials_of_this_job_and_later_ones_share_one_install
             nothing_of_the_trial_that_installed_is_visible_in_others
-            what_the_install_removed_and_made_is_so_in_later_trials
+            changes_of_the_install_are_visible_in_later_trials
             settings_of_the_image_hold_in_later_trials
             an_install_that_fails_is_not_kept
-            what_the_install_put_into_a_volume_is_there_in_later_trials
+            files_that_the_install_wrote_to_a_volume_exist_in_later_trials
             a_snapshot_is_found_by_its_key_and_the_first_one_stays
         }
     };
     (files $subject:expr) => {
         $crate::conformance_cases! { files $subject;
             a_directory_is_copied_with_its_modes_and_links
-            a_merge_keeps_what_is_there_and_a_replacement_does_not
+            a_merge_keeps_existing_files_and_a_replacement_does_not
             a_copy_replaces_links_and_pipes_instead_of_going_through_them
             a_single_file_is_copied_to_its_path
-            what_is_no_file_directory_or_link_is_not_copied_in
-            a_written_file_is_executable_and_takes_the_place_of_what_was_there
-            reading_tells_files_from_what_is_none
-            directories_are_made_for_everybody_and_kept_unless_they_are_to_be_empty
-            an_empty_directory_takes_the_place_of_a_link_a_file_and_a_pipe
+            special_files_are_not_copied_in
+            a_written_file_is_executable_and_replaces_an_existing_one
+            reading_accepts_only_regular_files
+            directories_are_created_for_all_users_and_kept_unless_emptied
+            an_empty_directory_replaces_a_link_a_file_and_a_pipe
             a_link_is_made_unless_something_is_there
-            what_comes_out_keeps_its_content_and_belongs_to_whoever_asked
-            what_the_host_has_already_is_kept
-            what_cannot_come_out_safely_is_left_out_and_named
+            copied_files_keep_their_content_and_belong_to_the_caller
+            existing_files_of_the_host_are_kept
+            files_that_cannot_be_copied_out_safely_are_skipped_and_reported
             a_file_that_is_too_long_comes_out_without_its_middle_and_holes_stay_holes
-            what_comes_first_is_copied_whatever_lies_beside_it
+            the_first_directory_is_copied_whatever_its_siblings
             secrets_are_masked_before_they_are_written
             a_missing_directory_to_copy_from_is_an_error_of_its_path
         }
     };
     (commands $subject:expr) => {
         $crate::conformance_cases! { commands $subject;
-            codes_and_signals_are_told_apart
+            codes_and_signals_are_distinguished
             output_is_complete_when_a_command_has_ended
             arguments_and_variables_arrive_as_they_are
             a_command_has_no_input
             a_program_that_is_missing_or_cannot_run_is_an_error_that_names_it
             a_deadline_kills_detached_grandchildren_and_spares_older_processes
-            a_deadline_does_not_wait_for_those_who_ignore_signals
+            a_deadline_does_not_wait_for_processes_that_ignore_signals
             survivors_are_listed_and_all_of_them_can_be_ended
             orphans_that_end_leave_no_trace
             commands_run_side_by_side
-            a_person_has_a_terminal
+            a_user_can_open_a_terminal
         }
     };
     (isolation $subject:expr) => {
         $crate::conformance_cases! { isolation $subject;
-            an_environment_killed_from_outside_is_lost_and_no_exit
+            an_environment_killed_from_outside_is_reported_as_lost
             killing_all_leaves_no_process_that_keeps_starting_others
             a_deadline_ends_a_process_that_keeps_starting_others
             an_agents_processes_cannot_reach_the_verifiers_where_the_provider_says_so
@@ -258,7 +258,7 @@ macro_rules! conformance_module {
     };
 }
 
-/// Makes a test of every one of these cases of a module.
+/// Creates a test for each of these cases of a module.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases {

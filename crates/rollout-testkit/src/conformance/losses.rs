@@ -1,12 +1,12 @@
-//! Environments that are lost through nobody's fault inside: tried again, and never the agent's failure.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
+//! Environments that are lost for an outside reason: the trial is retried, and the agent is not blamed.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
 
 use serde_json::{Value, json};
 
 use super::Suite;
 use crate::{Gate, TestTask};
 
-/// Runs a trial that waits in the middle, ends its environment there, and lets the next try go on.
+/// Runs a trial that waits in the middle, ends its environment there, and lets the next attempt continue.
 fn lose(suite: &Suite, gate: &Gate, task: TestTask, script: &str) {
     let job = suite
         .job()

@@ -1,5 +1,5 @@
-//! Images that lack what others have: each works, or the error says what is missing.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
+//! Images without common programs: each works, or the error says what is missing.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
 
 use serde_json::json;
 
@@ -59,7 +59,7 @@ pub fn an_image_without_its_user_fails_the_agent_naming_the_user(suite: &Suite) 
     says(&result, "no-such-user");
 }
 
-pub fn a_working_directory_that_nobody_made_is_there(suite: &Suite) {
+pub fn a_missing_working_directory_is_created(suite: &Suite) {
     let task = TestTask::new("task")
         .dockerfile("FROM test\nWORKDIR /not/made/by/anybody\n")
         .solution("pwd; mkdir /app; touch /app/done\n");

@@ -1,6 +1,6 @@
-//! How trials behave, in whatever environment they run: one description, run against any provider.
+//! The behaviour of trials in any environment: one specification, run against any provider.
 //!
-//! A provider's author implements [`Subject`], and names it in a test file. That makes a test of each case:
+//! The author of a provider implements [`Subject`], and names it in a test file. That creates a test for each case:
 //!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc};
@@ -32,9 +32,9 @@
 //! # fn main() {}
 //! ```
 //!
-//! Cases run whole jobs by the library and look at the job's directory, or call the [`Environment`] itself. Scripts
-//! in them need no more than a minimal Debian has: bash, coreutils, findutils, grep, util-linux. Nothing is skipped:
-//! what a provider cannot do it has to say, by [`Subject::lacks`].
+//! Cases run whole jobs with the library and check the job's directory, or call the [`Environment`] itself. Their
+//! scripts only need a minimal Debian: bash, coreutils, findutils, grep, util-linux. No case is skipped: a provider
+//! declares what it cannot do with [`Subject::lacks`].
 //!
 //! [`Environment`]: rollout::environment::Environment
 

@@ -1,6 +1,6 @@
-//! A model as the agent: its tools in the environment of its trial.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! A model as the agent: its tools run in the environment of its trial.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn agent(server: &ModelServer) -> Value {
     })
 }
 
-/// What the tools answered to each turn of the last conversation.
+/// The answers of the tools to each turn of the last conversation.
 fn answers(server: &ModelServer) -> Vec<String> {
     let requests = server.requests();
     let messages = requests.last().unwrap().messages().iter();

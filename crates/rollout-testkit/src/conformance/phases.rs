@@ -1,6 +1,6 @@
 //! The phases of a trial: their scripts, variables, files and processes.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::{
     fs,
@@ -125,13 +125,13 @@ pub fn agent_scripts_get_the_documented_variables(suite: &Suite) {
 pub fn variables_of_the_agent_are_not_those_of_the_verifier(suite: &Suite) {
     let agent = json!({"name": "agent", "execute": "true", "env": {"AGENT_SETTING": "a"}});
     let task = TestTask::new("task")
-        .config("[verifier.env]\nJUDGE = \"${JUDGE:-nobody}\"\nLEVEL = \"task\"\n")
+        .config("[verifier.env]\nJUDGE = \"${JUDGE:-none}\"\nLEVEL = \"task\"\n")
         .tests("env | grep -E '^(AGENT_SETTING|JUDGE|LEVEL|EXTRA)=' | sort; echo 1 > /logs/verifier/reward.txt\n");
     let job = suite.job().task(task).agent(agent).set("verifier/env", json!({"LEVEL": "job", "EXTRA": "x"}));
     let finished = job.run().expect(0);
     assert_eq!(
         finished.file("agent/set/task__1/logs/verifier/stdout.txt"),
-        "EXTRA=x\nJUDGE=nobody\nLEVEL=job\n"
+        "EXTRA=x\nJUDGE=none\nLEVEL=job\n"
     );
 }
 
@@ -201,7 +201,7 @@ pub fn shell_variables_in_scripts_belong_to_the_shell(suite: &Suite) {
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "1 two\n");
 }
 
-pub fn what_the_agent_reports_to_have_used_goes_into_the_result(suite: &Suite) {
+pub fn usage_reported_by_the_agent_is_in_the_result(suite: &Suite) {
     let usage = r#"{"input_tokens": 100, "output_tokens": 20, "cost_usd": 0.25, "anything": "else"}"#;
     let finished = suite
         .job()

@@ -1,6 +1,6 @@
-//! Environments that outlive their trial.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Environments that are kept after their trial.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use rollout::environment::Outcome;
 use serde_json::{Value, json};

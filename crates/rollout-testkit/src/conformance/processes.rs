@@ -1,6 +1,6 @@
 //! Processes that outlive the script that started them.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub fn a_service_that_the_tests_need_stays_by_default(suite: &Suite) {
     let result = finished.trial("agent/set/task__1");
     assert_eq!(result["reward"], 1.0, "{result:#}");
     assert!(!result["survivors"].as_array().unwrap().is_empty());
-    // The service could still write its log: it was not cut off when the agent's script ended.
+    // The service could still write its log: its output stayed open after the agent's script had ended.
     assert_eq!(finished.file("agent/set/task__1/command/stdout.txt"), "up\nserved\n");
 }
 

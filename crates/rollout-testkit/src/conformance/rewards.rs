@@ -1,6 +1,6 @@
-//! Grading: where rewards come from, and what the job file says about the verifier.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Grading: the sources of rewards, and the verifier settings of the job file.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub fn reward_json_gives_a_reward_and_named_rewards(suite: &Suite) {
     assert_eq!(result["rewards"], json!({"speed": 2.0}));
 }
 
-pub fn reward_txt_wins_over_reward_json(suite: &Suite) {
+pub fn reward_txt_takes_precedence_over_reward_json(suite: &Suite) {
     let task = TestTask::new("task").tests("cd /logs/verifier; echo 0 > reward.txt; echo 1 > reward.json\n");
     assert_eq!(suite.job().task(task).oracle().run().expect(0).trial("oracle/set/task__1")["reward"], 0.0);
 }

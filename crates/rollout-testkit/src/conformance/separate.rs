@@ -1,5 +1,5 @@
-//! Tests in an environment of their own, which sees what the task declares of the agent's work.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
+//! Tests in a separate environment, which gets only the declared artifacts of the agent's work.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! Installs that are kept for other trials, as images.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! Installations that are stored as images for other trials.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::{Finished, Library, TestJob, TestTask, library::runtime};
 
 const REWARD: &str = "echo 1 > /logs/verifier/reward.txt\n";
 
-/// A job that keeps its agent's install, which no other job has kept.
+/// A job that stores its agent's installation, which no other job has stored.
 fn job(suite: &Suite, install: &str, execute: &str) -> TestJob<Library> {
     let job = suite.job();
     let install = format!(": {}\n{install}", job.name());
@@ -31,7 +31,7 @@ fn results(finished: &Finished) -> Vec<Value> {
     .collect()
 }
 
-/// How many trials ran their install script.
+/// The number of trials that ran their install script.
 fn installed(finished: &Finished) -> usize {
     let took_time = |result: &Value| result["durations"]["agent_setup_sec"].as_f64() > Some(0.0);
     results(finished).iter().filter(|result| took_time(result)).count()
@@ -69,7 +69,7 @@ pub fn nothing_of_the_trial_that_installed_is_visible_in_others(suite: &Suite) {
     assert_eq!(second, "the second\n/logs:\nagent\nverifier\n\n/logs/agent:\n");
 }
 
-pub fn what_the_install_removed_and_made_is_so_in_later_trials(suite: &Suite) {
+pub fn changes_of_the_install_are_visible_in_later_trials(suite: &Suite) {
     let install =
         "rm -r /usr/share/base-files; mkdir -m 1751 /opt/own; ln -s own /opt/link; chown daemon /opt/own";
     let look = "ls -d /usr/share/base-files 2> /dev/null; stat -c '%a %U %N' /opt/own /opt/link";
@@ -110,7 +110,7 @@ pub fn an_install_that_fails_is_not_kept(suite: &Suite) {
     job.expect_nothing_left();
 }
 
-pub fn what_the_install_put_into_a_volume_is_there_in_later_trials(suite: &Suite) {
+pub fn files_that_the_install_wrote_to_a_volume_exist_in_later_trials(suite: &Suite) {
     let task = TestTask::new("task").dockerfile("FROM test\nVOLUME /opt/agent\n").tests(REWARD);
     let job = job(suite, "echo installed > /opt/agent/state", "cat /opt/agent/state")
         .task(task)
@@ -124,7 +124,7 @@ pub fn what_the_install_put_into_a_volume_is_there_in_later_trials(suite: &Suite
 
 pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
     let job = suite.job().task(TestTask::new("task")).oracle();
-    // Keys are hashes in the hexadecimal form, as in trials.
+    // Keys are hexadecimal hashes, as in trials.
     let key: String = job.name().bytes().cycle().take(32).map(|byte| format!("{byte:02x}")).collect();
     let log = job.root().join("build.txt");
     runtime().block_on(async {
@@ -154,7 +154,7 @@ pub fn a_snapshot_is_found_by_its_key_and_the_first_one_stays(suite: &Suite) {
             assert_eq!(found, expected);
             environment.write_file("/opt/round", round.as_bytes()).await.unwrap();
             environment.snapshot(&key).await.unwrap();
-            // What comes after it is no part of it.
+            // Later changes are not part of it.
             environment.write_file("/opt/round", b"later").await.unwrap();
             environment.destroy().await.unwrap();
             start = provider.snapshot(&key).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What every case works with.
+//! The fixtures of every case.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ use tempfile::TempDir;
 use super::{Ability, Subject};
 use crate::{Finished, Library, TestJob, TestTask, library::runtime};
 
-/// What a trial keeps from its agent.
+/// The directories that a trial hides from its agent.
 pub(crate) const PRIVATE_DIRS: &[&str] = &["/tests", "/logs/verifier"];
 
-/// A subject, and the jobs for it.
+/// A subject and its jobs.
 pub struct Suite(Arc<dyn Subject>);
 
 impl Suite {
@@ -42,7 +42,7 @@ impl Suite {
         &*self.0
     }
 
-    /// Whether the subject lacks an ability; if it does, makes sure that it says so.
+    /// Whether the subject lacks an ability; if it does, checks that its notes say so.
     #[track_caller]
     pub(crate) fn lacks(&self, ability: Ability) -> bool {
         let Some(words) = self.0.lacks(ability) else {
@@ -54,7 +54,7 @@ impl Suite {
         true
     }
 
-    /// Makes an environment for a task, works in it, and removes it.
+    /// Creates an environment for a task, works in it, and removes it.
     #[track_caller]
     pub fn inside(&self, task: TestTask, work: impl AsyncFnOnce(&Inside)) {
         let job = self.job().task(task).oracle();
@@ -67,7 +67,8 @@ impl Suite {
         job.expect_nothing_left();
     }
 
-    /// Makes an environment, kills it from outside while a command runs in it, and returns what became of the command.
+    /// Creates an environment, kills it from outside while a command runs in it, and returns the result of the
+    /// command.
     pub(crate) fn killed(&self, role: CommandRole) -> Result<(Exit, String), EnvironmentError> {
         let job = self.job().task(TestTask::new("task")).oracle();
         let ended = runtime().block_on(async {
@@ -82,7 +83,7 @@ impl Suite {
             };
             let argv = ["bash", "-c", "echo up; exec sleep 600"];
             let (ended, ()) = tokio::join!(inside.exec_as(role, &argv, None), kill);
-            // Of what is lost, what remains is removed all the same; a complaint about it is no matter here.
+            // The remains of a lost environment are removed, too; an error is expected here.
             let _ = inside.environment.destroy().await;
             ended
         });
@@ -90,7 +91,7 @@ impl Suite {
         ended
     }
 
-    /// Makes an environment, and lets go of its provider first and of it then.
+    /// Creates an environment, and drops its provider before the environment.
     #[track_caller]
     pub(crate) fn let_go(&self) {
         let job = self.job().task(TestTask::new("task")).oracle();
@@ -102,7 +103,7 @@ impl Suite {
     }
 }
 
-/// Makes an environment for a job's one task. Nothing has its provider any more.
+/// Creates an environment for a job's only task. Its provider has been dropped.
 async fn make(job: &TestJob<Library>) -> (Box<dyn Environment>, TempDir) {
     let (plan, provider) = job.connect().await;
     let task = plan.tasks()[0].container().expect("the task is valid");
@@ -137,17 +138,17 @@ impl Inside {
         &*self.environment
     }
 
-    /// A directory of the host, empty but for a build log.
+    /// A directory of the host, empty except for a build log.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Runs a script to its end and returns what it printed, its standard error after its standard output.
+    /// Runs a script to its end and returns its standard output followed by its standard error.
     pub async fn bash(&self, script: &str) -> String {
         self.exec(&["bash", "-c", script], None).await.expect("run a script").1
     }
 
-    /// Runs a command of the agent's, and returns how it ended and what it printed.
+    /// Runs a command as the agent, and returns its exit and its output.
     pub async fn exec(
         &self,
         argv: &[&str],
@@ -156,7 +157,7 @@ impl Inside {
         self.exec_as(CommandRole::Agent, argv, deadline).await
     }
 
-    /// Runs a script of the verifier's to its end and returns what it printed.
+    /// Runs a script as the verifier to its end and returns its output.
     pub(crate) async fn verifier_bash(&self, script: &str) -> String {
         self.exec_as(CommandRole::Verifier, &["bash", "-c", script], None).await.expect("run a script").1
     }
@@ -181,19 +182,19 @@ impl Inside {
     }
 }
 
-/// Runs a command on a terminal, as a person who types this would, and returns how it ended and what was shown.
+/// Runs a command on a terminal with this typed input, and returns its exit and its output.
 pub(crate) async fn on_terminal(environment: &dyn Environment, argv: &[&str], typed: &str) -> (Exit, String) {
     let Terminal { person_end, command_end } = Terminal::open().expect("open a terminal");
     let mut screen = fs::File::from(person_end);
     screen.write_all(typed.as_bytes()).expect("type");
     let exit = environment.exec_on_terminal(argv, command_end).await.expect("run a command on a terminal");
     let mut shown = Vec::new();
-    // When nobody has the other end any more, reading fails.
+    // Reading fails after the other end is closed.
     let _ = screen.read_to_end(&mut shown);
     (exit, String::from_utf8_lossy(&shown).into_owned())
 }
 
-/// Runs a job of one trial that has to fail in this way, and returns its result.
+/// Runs a job of one trial that must fail with this error, and returns its result.
 #[track_caller]
 pub(crate) fn fails(job: &TestJob<Library>, kind: &str) -> (Finished, Value) {
     let finished = job.run();
@@ -219,13 +220,13 @@ pub(crate) fn message(result: &Value) -> &str {
     result["error"]["message"].as_str().unwrap_or_else(|| panic!("there is no error in {result:#}"))
 }
 
-/// Fails the test unless the error's message has these words.
+/// Fails the test unless the error's message contains these words.
 #[track_caller]
 pub(crate) fn says(result: &Value, words: &str) {
     assert!(message(result).contains(words), "{words:?} is not in: {}", message(result));
 }
 
-/// The phases that did not run have neither a duration nor timestamps.
+/// Checks that phases that did not run have neither a duration nor timestamps.
 #[track_caller]
 pub(crate) fn never_ran(result: &Value, phases: &[&str]) {
     for phase in phases {

@@ -1,20 +1,21 @@
 //! Agents that attack their verdict: no reward is forged, and nothing is gained by breaking the environment.
 //!
-//! The honest reward of each task is 0, so a reward of 1 is a forged one. A provider either keeps the agent's processes
-//! away from the tests, and the reward is 0, or it finds what they did, and the trial fails with evidence.
-#![expect(missing_docs, reason = "the name of a case says what it describes")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! The honest reward of each task is 0, so a reward of 1 is forged. A provider either keeps the agent's
+//! processes away from the tests, and the reward is 0, or it detects the attack, and the trial fails with
+//! evidence.
+#![expect(missing_docs, reason = "the names of the cases describe them")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use serde_json::{Value, json};
 
 use super::{Ability, Suite};
 use crate::{Library, TestJob, TestTask};
 
-/// Tests that take a while before and after they write the reward that is deserved.
+/// Tests that take a while before and after they write the honest reward.
 const HONEST_TESTS: &str = "sleep 0.3\necho 0 > /logs/verifier/reward.txt\nsleep 0.2\nexit 0\n";
 
-/// A process that becomes another one all the time: it forks, and the older one ends. It is never where it was seen.
-/// The text is Perl, which runs in each of them; `$dir` is where rewards go.
+/// A process that keeps forking: the parent exits and the child continues, so its pid changes all the time. The
+/// text is Perl, which runs in each of them; `$dir` is the directory of rewards.
 fn hopper(work: &str) -> String {
     let program = format!(
         "$dir = \"/logs/verifier\"; setpgrp; \
@@ -23,7 +24,7 @@ fn hopper(work: &str) -> String {
     format!("perl -e '{program}' > /dev/null 2>&1 < /dev/null &\n")
 }
 
-/// What a hopper does to forge a reward.
+/// The attempt of a hopper to forge a reward.
 const FORGE: &str =
     "if (-e \"$dir/reward.txt\") { open(F, \">\", \"$dir/reward.txt\"); print F \"1\\n\"; close F }";
 
@@ -34,7 +35,7 @@ fn daemon(script: &str) -> String {
     )
 }
 
-/// Attempts of each attack.
+/// The number of attempts of each attack.
 fn attempts() -> u64 {
     if std::env::var_os("ROLLOUT_TEST_FULL").is_some() { 50 } else { 3 }
 }
@@ -57,7 +58,8 @@ fn results(job: &TestJob<Library>) -> Vec<Value> {
     results
 }
 
-/// Runs a process of the agent beside the tests: the reward is the tests' own, or there is evidence and none.
+/// Runs a process of the agent during the tests: the reward must be that of the tests, or there must be
+/// evidence and no reward.
 fn attack(suite: &Suite, script: &str) {
     for result in results(&job(suite, script)) {
         assert_eq!(result["tries"], 1, "{result:#}");
@@ -188,7 +190,7 @@ pub fn tests_beside_a_service_may_change_modes_and_add_files(suite: &Suite) {
     }
 }
 
-/// Makes the first process the one that the kernel kills, and uses up the memory.
+/// Makes the kernel choose the first process, and uses up the memory.
 const KILL_ENVIRONMENT: &str = "echo 1000 > /proc/1/oom_score_adj; tail /dev/zero";
 
 fn small(tests: &str) -> TestTask {
@@ -226,7 +228,7 @@ pub fn a_process_that_has_the_environment_killed_gains_no_second_verification(su
 pub fn an_install_that_replaces_what_starts_environments_has_no_power_over_later_trials(suite: &Suite) {
     let install = "cp /.rollout/guest /opt/guest; rm -rf /.rollout; mkdir -p /.rollout
                    printf '#!/bin/sh\\nexit 7\\n' > /.rollout/guest; chmod 755 /.rollout/guest; true";
-    // Where there was one before, it is the same again.
+    // If there was one before, it must be the same again.
     let execute = "[ ! -e /opt/guest ] || cmp /.rollout/guest /opt/guest";
     let job = suite.job();
     let install = format!(": {}\n{install}", job.name());

@@ -1,4 +1,4 @@
-//! The protocol of a hub: what each request does, and its answer.
+//! The protocol of a hub: the requests and their answers.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
@@ -9,11 +9,11 @@ use super::{
     store::{Repo, Store, Stored, sha256},
 };
 
-/// From this size on files are large.
+/// The size from which files are large.
 const LARGE: u64 = 1000;
 
 /// A request.
-pub(super) struct Asked<'a> {
+pub(super) struct HubRequest<'a> {
     pub(super) method: &'a str,
     pub(super) path: Vec<String>,
     pub(super) query: &'a str,
@@ -21,7 +21,7 @@ pub(super) struct Asked<'a> {
     pub(super) body: Bytes,
 }
 
-impl Asked<'_> {
+impl HubRequest<'_> {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -64,9 +64,10 @@ impl Answer {
 }
 
 /// A request to the hub itself.
-pub(super) fn hub(store: &mut Store, asked: &Asked<'_>) -> Answer {
+pub(super) fn hub(store: &mut Store, asked: &HubRequest<'_>) -> Answer {
     let path: Vec<&str> = asked.path.iter().map(String::as_str).collect();
-    // Who knows the address that completes an upload has been let in before: the official client sends no token there.
+    // The URL that completes an upload is only known to authorized clients: the official client sends no token
+    // there.
     let is_open = matches!(asked.method, "GET" | "HEAD") || path.starts_with(&["lfs", "complete"]);
     if asked.authorization.is_some() && !asked.is_writer() || asked.authorization.is_none() && !is_open {
         let echo = asked.authorization.unwrap_or("no token");
@@ -106,7 +107,7 @@ pub(super) fn hub(store: &mut Store, asked: &Asked<'_>) -> Answer {
 }
 
 /// A request to the storage of large files.
-pub(super) fn storage(store: &mut Store, asked: &Asked<'_>) -> Answer {
+pub(super) fn storage(store: &mut Store, asked: &HubRequest<'_>) -> Answer {
     match (asked.method, asked.path.first().map(String::as_str).unwrap_or_default(), asked.part()) {
         ("PUT", oid, None) if sha256(&asked.body) == oid => {
             store.large.insert(oid.to_owned(), asked.body.clone());
@@ -146,7 +147,7 @@ fn create(store: &mut Store, asked: &Value) -> Answer {
     Answer::json(200, &json!({"url": url, "name": id, "id": id}))
 }
 
-fn of_repo(store: &mut Store, asked: &Asked<'_>, id: &str, rest: &[&str]) -> Answer {
+fn of_repo(store: &mut Store, asked: &HubRequest<'_>, id: &str, rest: &[&str]) -> Answer {
     let is_writer = asked.is_writer();
     let Some(repo) = store.repos.get(id).filter(|repo| is_writer || !repo.private) else { return no_repo() };
     match (asked.method, rest) {
@@ -241,7 +242,7 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
     let mut files = Vec::new();
     for line in body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let Ok(line) = serde_json::from_slice::<Value>(line) else {
-            return Answer::error(400, "a line is no JSON");
+            return Answer::error(400, "a line is not JSON");
         };
         let value = &line["value"];
         let name = || value["path"].as_str().unwrap_or_default().to_owned();
@@ -250,7 +251,7 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
             Some("file") if value["encoding"] == "base64" => {
                 match value["content"].as_str().and_then(|text| BASE64_STANDARD.decode(text).ok()) {
                     Some(content) => files.push((name(), store.regular(content.into()))),
-                    None => return Answer::error(400, "the content of a file is no base64"),
+                    None => return Answer::error(400, "the content of a file is not base64"),
                 }
             }
             Some("lfsFile") => {
@@ -277,7 +278,7 @@ fn commit(store: &mut Store, id: &str, body: &[u8]) -> Answer {
     )
 }
 
-fn resolve(store: &Store, asked: &Asked<'_>, id: &str, name: &str) -> Answer {
+fn resolve(store: &Store, asked: &HubRequest<'_>, id: &str, name: &str) -> Answer {
     let is_writer = asked.is_writer();
     let Some(repo) = store.repos.get(id).filter(|repo| is_writer || !repo.private) else { return no_repo() };
     let Some(file) = repo.files.get(name) else {

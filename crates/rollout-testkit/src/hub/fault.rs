@@ -1,46 +1,46 @@
-//! What goes wrong at a hub.
+//! Injected faults of a hub.
 
 use crate::Hold;
 
-/// A trouble of some requests.
+/// A fault of some requests.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// A part of the request's line, such as `PUT` or `/commit/`.
+    /// A part of the request line, such as `PUT` or `/commit/`.
     pub(super) on: String,
     pub(super) trouble: Trouble,
-    /// How many requests it still meets.
+    /// The number of requests that it still affects.
     pub(super) left: usize,
 }
 
-/// How a request goes wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone)]
 pub enum Trouble {
-    /// It is refused with this status, and with `Retry-After` in seconds if any.
+    /// The request is rejected with this status, and with `Retry-After` in seconds if given.
     Status(u16, Option<u32>),
-    /// The connection is cut when the first bytes of the body have come.
+    /// The connection is closed after the first bytes of the body.
     CutRequest,
-    /// The work is done, and the connection cut before the answer.
+    /// The request is handled, and the connection is closed before the answer.
     CutAnswer,
-    /// It is led to another address.
+    /// The request is redirected to another address.
     Redirect(String),
-    /// It is answered with something else.
+    /// The request gets another answer.
     Answer(serde_json::Value),
-    /// It waits before anything is done.
+    /// The request waits before it is handled.
     Hold(Hold),
 }
 
 impl Fault {
-    /// The next request whose line holds this goes wrong.
+    /// The next request whose line contains this text fails.
     pub fn once(on: &str, trouble: Trouble) -> Self {
         Self::times(1, on, trouble)
     }
 
-    /// So many requests go wrong whose lines hold this.
+    /// This many requests whose lines contain this text fail.
     pub fn times(number: usize, on: &str, trouble: Trouble) -> Self {
         Self { on: on.to_owned(), trouble, left: number }
     }
 
-    /// What goes wrong with a request, if anything.
+    /// The fault of a request, if any.
     pub(super) fn meet(faults: &mut [Self], line: &str) -> Option<Trouble> {
         let fault = faults.iter_mut().find(|fault| fault.left > 0 && line.contains(&fault.on))?;
         fault.left -= 1;

@@ -1,6 +1,7 @@
-//! A hub for datasets on loopback, that speaks the upload protocol of the Hugging Face Hub.
+//! A hub for datasets on loopback that implements the upload protocol of the Hugging Face Hub.
 //!
-//! It has two addresses: that of the hub, and that of its storage for large files, to which tokens must not go.
+//! It has two addresses: that of the hub, and that of its storage for large files, which must not receive
+//! tokens.
 
 mod api;
 mod fault;
@@ -19,7 +20,7 @@ use bytes::Bytes;
 pub use fault::{Fault, Trouble};
 use store::Store;
 
-/// A hub at free ports, in a thread of its own. It runs until it is dropped.
+/// A hub at free ports, in its own thread. It runs until it is dropped.
 pub struct HubServer {
     url: String,
     shared: Arc<Mutex<Store>>,
@@ -27,16 +28,16 @@ pub struct HubServer {
 }
 
 impl HubServer {
-    /// The token that may write.
+    /// The token with write access.
     pub const TOKEN: &str = "hf_loopbackloopbackloopback";
 
-    /// Who has the token.
+    /// The user of the token.
     pub const USER: &str = "tester";
 
     /// An organisation that the user belongs to.
     pub const ORGANISATION: &str = "team";
 
-    /// Starts a hub without datasets, to which files of 1000 bytes and more are large.
+    /// Starts a hub without datasets. Files of 1000 bytes and more are large.
     pub fn start() -> Self {
         let listen = || {
             let listener = TcpListener::bind("127.0.0.1:0").expect("listen on loopback");
@@ -52,21 +53,21 @@ impl HubServer {
         Self { url, shared, _running: running }
     }
 
-    /// Has large files sent in parts of so many bytes.
+    /// Requires large files in parts of this many bytes.
     #[must_use]
     pub fn parts_of(self, bytes: usize) -> Self {
         self.store().part_size = Some(bytes);
         self
     }
 
-    /// Has something go wrong. Troubles of the same requests come one after the other.
+    /// Adds a fault. Faults of the same requests happen one after the other.
     #[must_use]
     pub fn fault(self, fault: Fault) -> Self {
         self.store().faults.push(fault);
         self
     }
 
-    /// The address, as `HF_ENDPOINT` has it.
+    /// The address, in the form of `HF_ENDPOINT`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -75,7 +76,7 @@ impl HubServer {
     ///
     /// # Panics
     ///
-    /// If there is no such dataset.
+    /// If the dataset does not exist.
     #[track_caller]
     pub fn files(&self, repo: &str) -> BTreeMap<String, Bytes> {
         let store = self.store();
@@ -84,17 +85,17 @@ impl HubServer {
         repo.files.iter().map(content).collect()
     }
 
-    /// What the commits to a dataset say, from the first.
+    /// The messages of the commits to a dataset, from the first.
     ///
     /// # Panics
     ///
-    /// If there is no such dataset.
+    /// If the dataset does not exist.
     #[track_caller]
     pub fn commits(&self, repo: &str) -> Vec<String> {
         self.store().repos.get(repo).expect("there is such a dataset").commits.clone()
     }
 
-    /// Whether there is such a dataset, and it is private.
+    /// Whether a dataset is private; `None` if it does not exist.
     pub fn is_private(&self, repo: &str) -> Option<bool> {
         self.store().repos.get(repo).map(|repo| repo.private)
     }
@@ -104,7 +105,7 @@ impl HubServer {
         self.store().requests.clone()
     }
 
-    /// How many requests to the storage had a token.
+    /// The number of requests to the storage that had a token.
     pub fn leaks(&self) -> usize {
         self.store().leaks
     }

@@ -1,4 +1,4 @@
-//! Connections to a hub, and what goes wrong with them.
+//! Connections to a hub, and their faults.
 
 use std::{
     net::TcpListener,
@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::oneshot;
 
 use super::{
-    api::{self, Answer, Asked},
+    api::{self, Answer, HubRequest},
     fault::{Fault, Trouble},
     store::Store,
 };
@@ -28,7 +28,7 @@ use super::{
 #[error("the test cuts the connection here")]
 struct CutHere;
 
-/// Serves until the other end of `dropped` is.
+/// Serves until the other end of `dropped` is dropped.
 pub(super) fn run(
     hub: TcpListener,
     storage: TcpListener,
@@ -56,7 +56,7 @@ async fn accept(listener: TcpListener, is_storage: bool, shared: &Arc<Mutex<Stor
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, is_storage, &shared));
-            // A client that goes away in the middle, or a cut that the test asked for.
+            // An error means that the client disconnected, or that a fault closed the connection.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -80,7 +80,7 @@ async fn answer(
     };
     match &trouble {
         Some(Trouble::Status(status, after)) => {
-            // Everything is read first, so that the client reads the answer and not a broken connection.
+            // The whole body is read first, so that the client reads the answer instead of a broken connection.
             let _ = body.collect().await;
             let mut answer = Answer::error(*status, "the test refuses this");
             if let Some(after) = after {
@@ -104,7 +104,7 @@ async fn answer(
         Some(Trouble::CutAnswer) | None => {}
     }
     let body = body.collect().await.map_err(|_| CutHere)?.to_bytes();
-    let asked = Asked {
+    let asked = HubRequest {
         method: head.method.as_str(),
         path: head.uri.path().trim_start_matches('/').split('/').map(decoded).collect(),
         query: head.uri.query().unwrap_or_default(),
@@ -129,7 +129,7 @@ fn render(answer: Answer) -> Response<Full<Bytes>> {
     response
 }
 
-/// A part of a path without its percent signs.
+/// A percent-decoded part of a path.
 fn decoded(part: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = part.as_bytes();

@@ -1,4 +1,4 @@
-//! What a hub keeps.
+//! The content of a hub.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,9 +19,9 @@ pub(super) struct Store {
     pub(super) repos: BTreeMap<String, Repo>,
     /// Large files by the SHA-256 of their content.
     pub(super) large: HashMap<String, Bytes>,
-    /// Parts of large files that are not whole yet, by file and number.
+    /// Parts of incomplete large files, by file and number.
     pub(super) parts: HashMap<(String, usize), Bytes>,
-    /// What git calls content that was seen before, by its SHA-256.
+    /// The git ids of known content, by its SHA-256.
     git_blobs: HashMap<String, String>,
     pub(super) requests: Vec<String>,
     pub(super) leaks: usize,
@@ -92,7 +92,7 @@ impl Repo {
 }
 
 impl Stored {
-    /// How clients tell whether it has changed.
+    /// The id by which clients detect changes.
     pub(super) fn oid(&self) -> &str {
         match self {
             Self::Regular { git_blob, .. } => git_blob,
@@ -105,7 +105,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name of the content by git itself.
+/// The git id of the content.
 fn git_blob(content: &[u8]) -> String {
     let mut child = Command::new("git")
         .args(["hash-object", "--no-filters", "--stdin"])

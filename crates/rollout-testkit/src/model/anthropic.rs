@@ -1,19 +1,19 @@
-//! Replies in Anthropic's messages.
+//! Replies in the format of Anthropic's messages.
 
 use serde_json::{Value, json};
 
 use super::{
     chat::halves,
     render::{Event, Rendering},
-    reply::{Said, Tokens, Usage},
+    reply::{ScriptedMessage, Tokens, Usage},
     token::words,
 };
 
-/// The server's signature under thoughts, which clients have to send back with them.
+/// The server's signature of thoughts, which clients must send back with them.
 const SIGNATURE: &str = "c2lnbmVkIGJ5IHRoZSBzY3JpcHQ=";
 
 /// The whole reply at once.
-pub(super) fn body(said: &Said, rendering: &Rendering) -> Value {
+pub(super) fn body(said: &ScriptedMessage, rendering: &Rendering) -> Value {
     let tokens = rendering.tokens(said);
     let mut body = envelope(said, rendering);
     body["content"] = blocks(said, rendering).into_iter().map(|block| block.whole).collect();
@@ -26,7 +26,7 @@ pub(super) fn body(said: &Said, rendering: &Rendering) -> Value {
 }
 
 /// The reply as the events of a stream.
-pub(super) fn events(said: &Said, rendering: &Rendering) -> Vec<Event> {
+pub(super) fn events(said: &ScriptedMessage, rendering: &Rendering) -> Vec<Event> {
     let tokens = rendering.tokens(said);
     let usage = usage(said, &tokens);
     let mut message = envelope(said, rendering);
@@ -78,7 +78,7 @@ pub(super) fn event(name: &'static str, mut data: Value) -> Event {
     Event { name: Some(name), data: data.to_string() }
 }
 
-fn envelope(said: &Said, rendering: &Rendering) -> Value {
+fn envelope(said: &ScriptedMessage, rendering: &Rendering) -> Value {
     let mut envelope = json!({
         "id": rendering.id("msg"),
         "type": "message",
@@ -100,7 +100,7 @@ struct Block {
     deltas: Vec<Value>,
 }
 
-fn blocks(said: &Said, rendering: &Rendering) -> Vec<Block> {
+fn blocks(said: &ScriptedMessage, rendering: &Rendering) -> Vec<Block> {
     let mut blocks = Vec::new();
     if let Some((_, thoughts)) = &said.reasoning {
         let mut deltas: Vec<Value> =
@@ -135,7 +135,7 @@ fn blocks(said: &Said, rendering: &Rendering) -> Vec<Block> {
     blocks
 }
 
-fn stop_reason(said: &Said) -> Value {
+fn stop_reason(said: &ScriptedMessage) -> Value {
     match said.finished().as_str() {
         None => Value::Null,
         Some("stop") if said.refusal.is_some() => json!("refusal"),
@@ -147,7 +147,7 @@ fn stop_reason(said: &Said) -> Value {
     }
 }
 
-fn usage(said: &Said, tokens: &Tokens) -> Option<Value> {
+fn usage(said: &ScriptedMessage, tokens: &Tokens) -> Option<Value> {
     let counts = match &said.usage {
         Usage::Given(counts) => *counts,
         Usage::Counted => tokens.counts(),

@@ -1,13 +1,13 @@
-//! Plays a model that answers the questions of the benchmark examples, with tools of the tool server.
+//! Plays a model that answers the questions of the benchmark examples with tools of the tool server.
 
 use serde_json::{Value, json};
 
 use super::{ModelReply, ModelRequest};
 
-/// What it knows: words of the question, the tool, its arguments, and between what the answer stands in what that gives.
+/// A known question: its words, the tool, its arguments, and the texts around the answer in the tool's result.
 type Known = (&'static str, &'static str, Value, [&'static str; 2]);
 
-/// The reply to a question of the examples; none if the request offers other tools.
+/// The reply to a question of the examples; `None` if the request offers other tools.
 pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<ModelReply> {
     let tools = request.body["tools"].as_array()?;
     let offers = |tool: &str| tools.iter().any(|offered| offered["function"]["name"] == tool);
@@ -19,8 +19,8 @@ pub(super) fn reply(request: &ModelRequest, asked: &str) -> Option<ModelReply> {
         None => ModelReply::text("I do not know."),
         Some((_, tool, arguments, _)) if request.turns() == 0 => ModelReply::tool_call(tool, &arguments),
         Some((.., [before, after])) => {
-            let told = request.last_text();
-            let answer = told.split_once(before).map_or("", |(_, rest)| rest);
+            let result = request.last_text();
+            let answer = result.split_once(before).map_or("", |(_, rest)| rest);
             let answer = answer.split_once(after).map_or(answer, |(answer, _)| answer);
             ModelReply::text(format!("Final answer: {}", answer.trim()))
         }

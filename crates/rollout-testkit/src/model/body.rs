@@ -15,13 +15,13 @@ use super::hold::{Hold, Wait};
 /// A body that is written frame by frame.
 pub(super) struct Body {
     frames: VecDeque<Bytes>,
-    /// What its headers promise; none for a stream.
+    /// The length in its headers; `None` for a stream.
     length: Option<u64>,
-    /// Ends with the connection cut instead.
+    /// Whether it ends with a closed connection.
     cut: bool,
-    /// Waits when so many frames are left.
+    /// Waits when this many frames are left.
     held: Option<(usize, Wait)>,
-    /// Gives what was written the time to leave before the connection is cut.
+    /// Whether the written data had time to be sent before the connection is closed.
     flushed: bool,
 }
 
@@ -35,7 +35,7 @@ impl Body {
         Self { frames: frames.into(), length: None, cut: false, held: None, flushed: false }
     }
 
-    /// Cuts the connection after so many frames.
+    /// Closes the connection after this many frames.
     pub(super) fn cut(mut self, frames: usize) -> Self {
         self.frames.truncate(frames);
         Self { cut: true, ..self }

@@ -1,17 +1,17 @@
-//! Replies in OpenAI's chat completions.
+//! Replies in the format of OpenAI's chat completions.
 
 use serde_json::{Map, Value, json};
 
 use super::{
     render::{Event, Rendering},
-    reply::{Call, Reasoning, Said, TokenFields, Tokens, Usage},
+    reply::{Call, Reasoning, ScriptedMessage, TokenFields, Tokens, Usage},
     token::words,
 };
 
 const CREATED: i64 = 1_700_000_000;
 
 /// The whole reply at once.
-pub(super) fn body(said: &Said, rendering: &Rendering) -> Value {
+pub(super) fn body(said: &ScriptedMessage, rendering: &Rendering) -> Value {
     let tokens = rendering.tokens(said);
     let mut message = json!({"role": "assistant", "content": content(said)});
     if let Some((place, text)) = &said.reasoning {
@@ -78,7 +78,7 @@ pub(super) fn body(said: &Said, rendering: &Rendering) -> Value {
 }
 
 /// The reply as the events of a stream.
-pub(super) fn events(said: &Said, rendering: &Rendering) -> Vec<Event> {
+pub(super) fn events(said: &ScriptedMessage, rendering: &Rendering) -> Vec<Event> {
     let asked = rendering.asked;
     let tokens = rendering.tokens(said);
     let mut envelope = json!({
@@ -94,7 +94,7 @@ pub(super) fn events(said: &Said, rendering: &Rendering) -> Vec<Event> {
         envelope["usage"] = Value::Null;
     }
     let deltas = deltas(said, rendering);
-    // The last one says how it ended, and comes with whatever tokens are left.
+    // The last one has the finish reason and the remaining tokens.
     let count = deltas.len() + 1;
     let mut events = Vec::new();
     for index in 0..said.choices {
@@ -156,14 +156,14 @@ pub(super) fn error(status: u16, code: Option<&str>, message: &str) -> Value {
     json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
 }
 
-fn content(said: &Said) -> Value {
+fn content(said: &ScriptedMessage) -> Value {
     match &said.parts {
         Some(parts) => json!(parts),
         None => json!(said.text),
     }
 }
 
-fn deltas(said: &Said, rendering: &Rendering) -> Vec<Value> {
+fn deltas(said: &ScriptedMessage, rendering: &Rendering) -> Vec<Value> {
     let mut first = json!({"role": "assistant", "content": ""});
     for (name, value) in &said.message_fields {
         first[name] = value.clone();
@@ -196,7 +196,7 @@ fn call_deltas(call: &Call, index: usize, id: &str) -> Vec<Value> {
     [first].into_iter().chain(rest).map(|call| json!({"tool_calls": [call]})).collect()
 }
 
-/// A word in two pieces, so that arguments without spaces come in pieces too.
+/// A word in two pieces, so that arguments without spaces also arrive in pieces.
 pub(super) fn halves(word: &str) -> impl Iterator<Item = &str> {
     let middle = word.char_indices().nth(word.chars().count() / 2).map_or(0, |(place, _)| place);
     let (first, second) = word.split_at(middle);
@@ -222,7 +222,7 @@ fn logprobs(tokens: &Tokens, rendering: &Rendering, range: std::ops::Range<usize
     json!({"content": content.collect::<Vec<_>>()})
 }
 
-fn usage(said: &Said, tokens: &Tokens) -> Option<Value> {
+fn usage(said: &ScriptedMessage, tokens: &Tokens) -> Option<Value> {
     let counts = match &said.usage {
         Usage::Given(counts) => *counts,
         Usage::Counted => tokens.counts(),

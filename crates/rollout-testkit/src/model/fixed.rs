@@ -1,4 +1,4 @@
-//! Replies that are written once, so that a server costs next to nothing beside what is measured.
+//! Replies that are rendered once, so that the server costs almost nothing compared to what is measured.
 
 use std::{
     collections::HashMap,
@@ -16,14 +16,14 @@ use super::{
     body::Body,
     chat,
     render::{Rendering, frames},
-    reply::{Form, ModelReply, Said},
-    request::{Asked, RequestDialect},
+    reply::{Form, ModelReply, ScriptedMessage},
+    request::{RequestDialect, RequestFlags},
 };
 
-/// One reply for each turn of a conversation. They say their words and nothing else: no status, no delay.
+/// One reply for each turn of a conversation. Only messages: no status, no delay.
 pub(super) struct Fixed {
     replies: Vec<ModelReply>,
-    written: RwLock<HashMap<(usize, Asked), Arc<Written>>>,
+    written: RwLock<HashMap<(usize, RequestFlags), Arc<Written>>>,
 }
 
 struct Written {
@@ -42,7 +42,7 @@ impl Fixed {
     }
 
     pub(super) fn reply(&self, dialect: RequestDialect, request: &[u8]) -> Response<Body> {
-        let (asked, turns) = Asked::scan(dialect, request);
+        let (asked, turns) = RequestFlags::scan(dialect, request);
         let key = (turns.min(self.replies.len() - 1), asked);
         let found = self.written.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let written = found.unwrap_or_else(|| {
@@ -55,7 +55,7 @@ impl Fixed {
         response
     }
 
-    fn write(&self, (turn, asked): (usize, Asked)) -> Written {
+    fn write(&self, (turn, asked): (usize, RequestFlags)) -> Written {
         let reply = &self.replies[turn];
         let Form::Message(said) = &reply.form else { unreachable!("new takes only messages") };
         let rendering = Rendering { asked, number: turn, model: "fixed", prompt_ids: vec![1; 10] };
@@ -70,7 +70,7 @@ impl Fixed {
     }
 }
 
-type Writer<T> = fn(&Said, &Rendering) -> T;
+type Writer<T> = fn(&ScriptedMessage, &Rendering) -> T;
 
 fn by_dialect<T>(dialect: RequestDialect, chat: Writer<T>, messages: Writer<T>) -> Writer<T> {
     match dialect {

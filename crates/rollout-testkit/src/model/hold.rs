@@ -1,10 +1,10 @@
-//! A door that replies wait at until the test lets them through.
+//! A gate at which replies wait until the test lets them continue.
 
 use std::{pin::Pin, sync::Arc};
 
 use tokio::sync::{Semaphore, watch};
 
-/// Holds replies back. Clones are the same door.
+/// Holds replies. Clones share the same gate.
 #[derive(Debug, Clone)]
 pub struct Hold {
     door: Arc<Semaphore>,
@@ -18,23 +18,24 @@ impl Default for Hold {
 }
 
 impl Hold {
-    /// A closed door.
+    /// A closed gate.
     pub fn new() -> Self {
         Self { door: Arc::new(Semaphore::new(0)), waiting: watch::Sender::new(0) }
     }
 
-    /// Waits until so many replies are held at once; with 0, until the last one has gone or its client has.
+    /// Waits until this many replies are held at once; with 0, until the last one has left or its client has
+    /// disconnected.
     pub async fn waiting(&self, replies: usize) {
         let enough = |waiting: &usize| if replies == 0 { *waiting == 0 } else { *waiting >= replies };
-        self.waiting.subscribe().wait_for(enough).await.expect("the sender lives as long as the door");
+        self.waiting.subscribe().wait_for(enough).await.expect("the sender lives as long as the gate");
     }
 
-    /// Lets so many replies through.
+    /// Lets this many replies through.
     pub fn pass(&self, replies: usize) {
         self.door.add_permits(replies);
     }
 
-    /// Lets all through from now on.
+    /// Lets all replies through from now on.
     pub fn open(&self) {
         self.door.close();
     }
@@ -49,10 +50,10 @@ impl Hold {
     }
 }
 
-/// A reply's wait at the door.
+/// The wait of a reply at the gate.
 pub(crate) type Wait = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 
-/// A reply at the door. A client that hangs up takes its reply away.
+/// A reply at the gate. It is removed if its client disconnects.
 struct Present<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Present<'a> {

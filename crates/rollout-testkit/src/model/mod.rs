@@ -1,4 +1,4 @@
-//! A scripted model server on loopback that keeps to the protocol, in OpenAI's dialect and Anthropic's.
+//! A scripted model server on loopback that follows the protocols of OpenAI and Anthropic.
 
 mod anthropic;
 mod benchmark;
@@ -26,10 +26,10 @@ pub use request::{ModelRequest, RequestDialect};
 pub use script::Script;
 use serve::Shared;
 
-/// A model server at a free port, in a thread of its own. It runs until it is dropped.
+/// A model server at a free port, in its own thread. It runs until it is dropped.
 ///
-/// Requests are checked as strict servers do and refused with their errors; a valid one gets the next reply of the
-/// script.
+/// Requests are checked like strict servers do, and invalid ones are rejected with the same errors; a valid one
+/// gets the next reply of the script.
 pub struct ModelServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ pub struct ModelServer {
 }
 
 impl ModelServer {
-    /// Answers by a function of the request.
+    /// Answers with a function of the request.
     pub fn scripted(script: impl Fn(&ModelRequest) -> ModelReply + Send + Sync + 'static) -> Self {
         Self::start(Script::by(script))
     }
@@ -47,22 +47,23 @@ impl ModelServer {
         Self::scripted(|request| ModelReply::text(request.last_text()))
     }
 
-    /// Gives these replies to the requests as they come, and refuses those after them.
+    /// Answers requests with these replies in order, and rejects those after them.
     pub fn sequence(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self::start(Script::sequence(replies))
     }
 
-    /// Gives the same reply to all.
+    /// Answers every request with the same reply.
     pub fn always(reply: ModelReply) -> Self {
         Self::scripted(move |_| reply.clone())
     }
 
-    /// Gives the first reply to the first turn of every conversation, and so on; the last one to all after it.
+    /// Answers the first turn of every conversation with the first reply, and so on; later turns get the last
+    /// one.
     pub fn turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self::start(Script::turns(replies))
     }
 
-    /// Answers what a sum is, such as "What is 2+2?".
+    /// Answers sums, such as "What is 2+2?".
     pub fn arithmetic() -> Self {
         Self::start(Script::arithmetic())
     }
@@ -84,14 +85,14 @@ impl ModelServer {
         Self { address, shared, _running: running }
     }
 
-    /// Lets in this key only; otherwise any is, and none too.
+    /// Accepts only this key; without it, any key or none.
     #[must_use]
     pub fn key(self, key: &str) -> Self {
         *self.shared.key.lock().expect("no thread panics with the key") = Some(key.to_owned());
         self
     }
 
-    /// The base address of the API, with its `/v1`.
+    /// The base address of the API, with `/v1`.
     pub fn url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -101,22 +102,22 @@ impl ModelServer {
         format!("http://{}", self.address)
     }
 
-    /// All requests for a reply so far, refused ones too. A fixed script keeps none.
+    /// All requests for a reply so far, including rejected ones. A fixed script stores none.
     pub fn requests(&self) -> Vec<Arc<ModelRequest>> {
         self.shared.requests.lock().expect("no thread panics with the requests").clone()
     }
 
-    /// Why requests were refused so far.
+    /// The reasons of rejected requests so far.
     pub fn refusals(&self) -> Vec<String> {
         self.shared.refusals.lock().expect("no thread panics with the refusals").clone()
     }
 
-    /// How many requests for a reply came so far.
+    /// The number of requests for a reply so far.
     pub fn served(&self) -> usize {
         self.shared.served.load(Ordering::Relaxed)
     }
 
-    /// How many connections were made so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! How a reply is written, in whichever dialect and form its request asks for.
+//! Renders a reply in the dialect and form that its request asks for.
 
 use bytes::Bytes;
 use hyper::{Response, StatusCode, header::CONTENT_TYPE};
@@ -8,15 +8,15 @@ use super::{
     anthropic,
     body::Body,
     chat,
-    reply::{Call, Cut, Form, ModelReply, Said, Split, TokenCounts, Tokens},
-    request::{Asked, RequestDialect},
+    reply::{Call, Cut, Form, ModelReply, ScriptedMessage, Split, TokenCounts, Tokens},
+    request::{RequestDialect, RequestFlags},
     token,
 };
 
-/// What of a request its reply repeats.
+/// The parts of a request that its reply repeats.
 pub(super) struct Rendering<'a> {
-    pub(super) asked: Asked,
-    /// Makes ids of their own.
+    pub(super) asked: RequestFlags,
+    /// Makes ids unique.
     pub(super) number: usize,
     pub(super) model: &'a str,
     pub(super) prompt_ids: Vec<u32>,
@@ -31,7 +31,7 @@ impl Rendering<'_> {
         call.id.clone().unwrap_or_else(|| format!("call_{}_{index}", self.number))
     }
 
-    pub(super) fn tokens(&self, said: &Said) -> Tokens {
+    pub(super) fn tokens(&self, said: &ScriptedMessage) -> Tokens {
         token::tokens(said, &self.prompt_ids)
     }
 }

@@ -1,4 +1,4 @@
-//! What a scripted model says, and how its server goes wrong on the way.
+//! The replies of a scripted model, and the faults of its server.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::Hold;
 
-/// One reply of a [`ModelServer`](super::ModelServer). It is the same for every dialect, streamed or not: the request
-/// decides how it is written.
+/// One reply of a [`ModelServer`](super::ModelServer). It is independent of dialect and streaming: the request
+/// decides how it is rendered.
 #[derive(Debug, Clone)]
 pub struct ModelReply {
     pub(super) form: Form,
@@ -26,7 +26,7 @@ pub struct ModelReply {
 
 #[derive(Debug, Clone)]
 pub(super) enum Form {
-    Message(Box<Said>),
+    Message(Box<ScriptedMessage>),
     /// An error in the shape of the dialect.
     Error {
         status: u16,
@@ -40,7 +40,7 @@ pub(super) enum Form {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Said {
+pub(super) struct ScriptedMessage {
     pub(super) text: Option<String>,
     pub(super) parts: Option<Vec<Value>>,
     pub(super) reasoning: Option<(Reasoning, String)>,
@@ -65,11 +65,11 @@ pub(super) struct Call {
 
 #[derive(Debug, Clone, Default)]
 pub(super) enum Usage {
-    /// As many tokens as there are.
+    /// Counted from the tokens.
     #[default]
     Counted,
     Given(TokenCounts),
-    /// In the words of some server.
+    /// As written, in the format of some server.
     Raw(Value),
     Absent,
 }
@@ -81,24 +81,24 @@ pub(super) struct Tokens {
     pub(super) logprobs: Vec<f64>,
 }
 
-/// How many tokens of which sort a reply took.
+/// The numbers of tokens of a reply, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TokenCounts {
-    /// All of the prompt, with those below.
+    /// All tokens of the prompt, including those below.
     pub prompt: u64,
-    /// Of the prompt, those read from a cache.
+    /// The tokens of the prompt that were read from a cache.
     pub cached: u64,
-    /// Of the prompt, those written to a cache. Only Anthropic's dialect tells them.
+    /// The tokens of the prompt that were written to a cache. Only reported in Anthropic's dialect.
     pub cache_write: u64,
-    /// All of the completion, with those of thoughts.
+    /// All tokens of the completion, including thoughts.
     pub completion: u64,
-    /// Of the completion, those of thoughts. Only OpenAI's dialect tells them.
+    /// The tokens of thoughts in the completion. Only reported in OpenAI's dialect.
     pub reasoning: u64,
-    /// What the server charges, in USD. OpenRouter tells it.
+    /// The price in USD, as OpenRouter reports it.
     pub cost: Option<f64>,
 }
 
-/// Where servers of OpenAI's dialect put a model's thoughts. Anthropic's has one place for them.
+/// The field of a model's thoughts in OpenAI's dialect. Anthropic's has only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reasoning {
     /// `message.reasoning`.
@@ -109,13 +109,13 @@ pub enum Reasoning {
     ReasoningDetails,
 }
 
-/// Where servers put the ids of tokens.
+/// The fields of token ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TokenFields {
     /// `prompt_token_ids` at the top and `token_ids` in the choice, as vLLM does.
     #[default]
     Vllm,
-    /// Both in the choice, as vLLM's plain completions have it.
+    /// Both in the choice, as in vLLM's plain completions.
     Choice,
     /// `output_ids` in the choice.
     OutputIds,
@@ -123,10 +123,10 @@ pub enum TokenFields {
     Message,
 }
 
-/// Where a connection is cut.
+/// The point at which a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// When the request has been read.
+    /// After the request was read.
     BeforeHeaders,
     /// After the headers, before the body.
     AfterHeaders,
@@ -134,15 +134,15 @@ pub enum Cut {
     Midway,
 }
 
-/// Into which pieces a streamed body is split on the wire.
+/// How a streamed body is split into packets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Split {
-    /// One for each event.
+    /// One packet per event.
     #[default]
     Events,
-    /// All in one.
+    /// All in one packet.
     Whole,
-    /// Pieces of so many bytes: with few, lines and characters are split too.
+    /// Packets of this many bytes: small ones also split lines and characters.
     Bytes(usize),
 }
 
@@ -163,14 +163,14 @@ impl ModelReply {
         }
     }
 
-    /// A message of words.
+    /// A text message.
     pub fn text(text: impl Into<String>) -> Self {
         Self::empty().said(|said| said.text = Some(text.into()))
     }
 
-    /// A message that says nothing at all.
+    /// An empty message.
     pub fn empty() -> Self {
-        Self::with(Form::Message(Box::new(Said { choices: 1, ..Said::default() })))
+        Self::with(Form::Message(Box::new(ScriptedMessage { choices: 1, ..ScriptedMessage::default() })))
     }
 
     /// A message whose content is a list of parts.
@@ -178,7 +178,7 @@ impl ModelReply {
         Self::empty().said(|said| said.parts = Some(parts.into_iter().collect()))
     }
 
-    /// A message that calls one tool. More calls are added by [`call`](Self::call).
+    /// A message with one tool call. More calls are added by [`call`](Self::call).
     pub fn tool_call(name: &str, arguments: &Value) -> Self {
         Self::empty().call(name, arguments)
     }
@@ -188,12 +188,12 @@ impl ModelReply {
         Self::with(Form::Error { status, code: None, message: message.into() })
     }
 
-    /// A refusal of the key.
+    /// An error for an invalid key.
     pub fn unauthorized() -> Self {
         Self::error(401, "Incorrect API key provided").code("invalid_api_key")
     }
 
-    /// A refusal for too many requests, with the seconds to wait if the server says so.
+    /// An error for too many requests, with the seconds to wait if given.
     pub fn rate_limited(retry_after: Option<&str>) -> Self {
         let reply = Self::error(429, "Rate limit reached for requests").code("rate_limit_exceeded");
         match retry_after {
@@ -202,7 +202,7 @@ impl ModelReply {
         }
     }
 
-    /// A refusal because the prompt does not fit the model.
+    /// An error because the prompt is too long for the model.
     pub fn overlong() -> Self {
         Self::error(
             400,
@@ -216,7 +216,7 @@ impl ModelReply {
         Self::with(Form::Raw { status, body: body.into() })
     }
 
-    /// A success whose body is no JSON.
+    /// A success whose body is not JSON.
     pub fn malformed() -> Self {
         Self::raw(200, r#"{"id": "chatcmpl-1", "choices": [{"mess"#)
     }
@@ -228,14 +228,14 @@ impl ModelReply {
         self
     }
 
-    /// Says that the body is something else than it is.
+    /// Sets another content type than that of the body.
     #[must_use]
     pub fn content_type(mut self, content_type: &str) -> Self {
         self.content_type = Some(content_type.to_owned());
         self
     }
 
-    /// Gives an error a code.
+    /// Sets the code of an error.
     #[must_use]
     pub fn code(mut self, name: &str) -> Self {
         if let Form::Error { code, .. } = &mut self.form {
@@ -244,14 +244,14 @@ impl ModelReply {
         self
     }
 
-    /// Adds a tool call. Arguments are written as they are if they are a text, so that they need not be JSON.
+    /// Adds a tool call. A text is sent unchanged as arguments, so it need not be JSON.
     #[must_use]
     pub fn call(self, name: &str, arguments: &Value) -> Self {
         let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
         self.said(|said| said.calls.push(Call { id: None, name: name.to_owned(), arguments }))
     }
 
-    /// Names the last tool call; otherwise the server does.
+    /// Sets the id of the last tool call; otherwise the server chooses one.
     #[must_use]
     pub fn call_id(self, id: &str) -> Self {
         self.said(|said| {
@@ -273,32 +273,32 @@ impl ModelReply {
         self.said(|said| said.refusal = Some(text.to_owned()))
     }
 
-    /// Says why the model stopped, in OpenAI's words; otherwise `tool_calls` or `stop`.
+    /// Sets the finish reason, in OpenAI's words; otherwise it is `tool_calls` or `stop`.
     #[must_use]
     pub fn finish_reason(self, reason: impl Into<Value>) -> Self {
         self.said(|said| said.finish_reason = Some(reason.into()))
     }
 
-    /// Says how many tokens it took; otherwise they are counted.
+    /// Sets the token counts; otherwise the tokens are counted.
     #[must_use]
     pub fn usage(self, counts: TokenCounts) -> Self {
         self.said(|said| said.usage = Usage::Given(counts))
     }
 
-    /// The `usage` in the words of some server.
+    /// Sets `usage` in the format of some server.
     #[must_use]
     pub fn raw_usage(self, usage: Value) -> Self {
         self.said(|said| said.usage = Usage::Raw(usage))
     }
 
-    /// Says nothing of usage.
+    /// Omits the usage.
     #[must_use]
     pub fn no_usage(self) -> Self {
         self.said(|said| said.usage = Usage::Absent)
     }
 
-    /// The tokens of the prompt, and those of the completion with their logarithmic probabilities. They are told to
-    /// requests that ask for them; without this, words are tokens.
+    /// Sets the tokens of the prompt, and those of the completion with their log probabilities. They are sent
+    /// to requests that ask for them; by default, words are tokens.
     #[must_use]
     pub fn tokens(self, prompt: &[u32], completion: &[(u32, f64)]) -> Self {
         let (ids, logprobs) = completion.iter().copied().unzip();
@@ -307,19 +307,19 @@ impl ModelReply {
         })
     }
 
-    /// Puts the ids of tokens elsewhere.
+    /// Sets the fields of token ids.
     #[must_use]
     pub fn token_fields(self, fields: TokenFields) -> Self {
         self.said(|said| said.token_fields = fields)
     }
 
-    /// Adds the experts that each token went to.
+    /// Adds the experts of each token.
     #[must_use]
     pub fn routed_experts(self, experts: Value) -> Self {
         self.said(|said| said.routed_experts = Some(experts))
     }
 
-    /// The same choice so many times; none for an empty list.
+    /// Repeats the choice this many times; 0 gives an empty list.
     #[must_use]
     pub fn choices(self, number: usize) -> Self {
         self.said(|said| said.choices = number)
@@ -333,7 +333,7 @@ impl ModelReply {
         })
     }
 
-    /// Adds a field beside the choices.
+    /// Adds a field next to the choices.
     #[must_use]
     pub fn field(self, name: &str, value: Value) -> Self {
         self.said(|said| {
@@ -341,49 +341,49 @@ impl ModelReply {
         })
     }
 
-    /// Comes later.
+    /// Delays the reply.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// Waits before its headers until the test lets it go.
+    /// Waits before its headers until the test lets it continue.
     #[must_use]
     pub fn held(mut self, hold: &Hold) -> Self {
         self.hold = Some(hold.clone());
         self
     }
 
-    /// Waits in the middle of its body until the test lets it go.
+    /// Waits in the middle of its body until the test lets it continue.
     #[must_use]
     pub fn held_midway(mut self, hold: &Hold) -> Self {
         self.hold_midway = Some(hold.clone());
         self
     }
 
-    /// Ends with the connection cut.
+    /// Ends with a closed connection.
     #[must_use]
     pub fn cut(mut self, cut: Cut) -> Self {
         self.cut = Some(cut);
         self
     }
 
-    /// Tells of an error in the middle of a stream, as a server does that has sent its status already.
+    /// Reports an error in the middle of a stream, like a server that has already sent its status.
     #[must_use]
     pub fn fails_midway(mut self, message: &str) -> Self {
         self.failure = Some(message.to_owned());
         self
     }
 
-    /// How a stream is split on the wire.
+    /// Sets how a stream is split into packets.
     #[must_use]
     pub fn split(mut self, split: Split) -> Self {
         self.split = split;
         self
     }
 
-    /// Ends the lines of a stream as Windows does.
+    /// Ends the lines of a stream with CRLF.
     #[must_use]
     pub fn carriage_returns(mut self) -> Self {
         self.line_end = "\r\n";
@@ -397,7 +397,7 @@ impl ModelReply {
         self
     }
 
-    fn said(mut self, change: impl FnOnce(&mut Said)) -> Self {
+    fn said(mut self, change: impl FnOnce(&mut ScriptedMessage)) -> Self {
         if let Form::Message(said) = &mut self.form {
             change(said);
         }
@@ -405,8 +405,8 @@ impl ModelReply {
     }
 }
 
-impl Said {
-    /// Why it ended, in OpenAI's words.
+impl ScriptedMessage {
+    /// The finish reason, in OpenAI's words.
     pub(super) fn finished(&self) -> Value {
         match &self.finish_reason {
             Some(reason) => reason.clone(),
@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reply_with_calls_finishes_with_them_unless_it_says_otherwise() {
+    fn a_reply_with_calls_finishes_with_tool_calls_by_default() {
         let finished = |reply: ModelReply| match reply.form {
             Form::Message(said) => said.finished(),
             _ => Value::Null,

@@ -1,8 +1,8 @@
-//! What a client asked of a model server.
+//! The requests of clients to a model server.
 
 use serde_json::Value;
 
-/// The language of a request.
+/// The dialect of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RequestDialect {
     /// OpenAI's chat completions.
@@ -24,13 +24,13 @@ impl RequestDialect {
 /// One request that a [`ModelServer`](super::ModelServer) received.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// How many came before it.
+    /// The number of requests before it.
     pub number: usize,
-    /// Its language.
+    /// Its dialect.
     pub dialect: RequestDialect,
     /// Its headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body; null if that was no JSON.
+    /// Its body; null if it was not JSON.
     pub body: Value,
 }
 
@@ -45,12 +45,12 @@ impl ModelRequest {
         self.body["messages"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// How many turns the model had before.
+    /// The number of previous turns of the model.
     pub fn turns(&self) -> usize {
         self.messages().iter().filter(|message| message["role"] == "assistant").count()
     }
 
-    /// The words of the last message.
+    /// The text of the last message.
     pub fn last_text(&self) -> String {
         self.messages().last().map(|message| text_of(&message["content"])).unwrap_or_default()
     }
@@ -60,9 +60,9 @@ impl ModelRequest {
         self.body["model"].as_str().unwrap_or_default()
     }
 
-    pub(super) fn asked(&self) -> Asked {
+    pub(super) fn asked(&self) -> RequestFlags {
         let flag = |name: &str| self.body[name] == true;
-        Asked {
+        RequestFlags {
             dialect: self.dialect,
             stream: flag("stream"),
             include_usage: self.body["stream_options"]["include_usage"] == true,
@@ -73,7 +73,7 @@ impl ModelRequest {
     }
 }
 
-/// The words of a content: the text itself, or its text parts joined by a space.
+/// The text of a content: the text itself, or its text parts joined by a space.
 pub(super) fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -89,9 +89,9 @@ pub(super) fn text_of(content: &Value) -> String {
     }
 }
 
-/// What of a request decides how its reply is written.
+/// The parts of a request that decide how its reply is rendered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
+pub(super) struct RequestFlags {
     pub(super) dialect: RequestDialect,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
@@ -100,9 +100,9 @@ pub(super) struct Asked {
     pub(super) tokens_as_ids: bool,
 }
 
-impl Asked {
-    /// Looks for the flags and counts the model's turns, in one pass and without reading the JSON. Quotes inside a
-    /// text are escaped there, so no text is taken for a key; a body has to be written without spaces.
+impl RequestFlags {
+    /// Finds the flags and counts the model's turns, in one pass and without parsing the JSON. Quotes inside a
+    /// text are escaped, so no text is mistaken for a key; the body must be written without spaces.
     pub(super) fn scan(dialect: RequestDialect, body: &[u8]) -> (Self, usize) {
         let mut asked = Self {
             dialect,
@@ -157,7 +157,7 @@ mod tests {
             headers: Vec::new(),
             body: body.clone(),
         };
-        let (asked, turns) = Asked::scan(RequestDialect::Chat, body.to_string().as_bytes());
+        let (asked, turns) = RequestFlags::scan(RequestDialect::Chat, body.to_string().as_bytes());
         assert_eq!(asked, request.asked());
         assert_eq!(turns, request.turns());
         assert_eq!(turns, 2);

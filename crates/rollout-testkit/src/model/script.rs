@@ -1,4 +1,4 @@
-//! Which reply a request gets.
+//! Chooses the reply to a request.
 
 use std::{
     collections::VecDeque,
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{ModelReply, ModelRequest, benchmark, fixed::Fixed, request::text_of};
 
-/// What a [`ModelServer`](super::ModelServer) plays.
+/// The script of a [`ModelServer`](super::ModelServer).
 pub struct Script(pub(super) Kind);
 
 pub(super) enum Kind {
@@ -23,7 +23,7 @@ impl Script {
         Self(Kind::By(Box::new(script)))
     }
 
-    /// These replies in the order of the requests; then refusals that no client tries again.
+    /// These replies in the order of the requests; then errors that clients do not retry.
     pub fn sequence(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         let replies = Mutex::new(replies.into_iter().collect::<VecDeque<_>>());
         Self::by(move |_| {
@@ -32,14 +32,14 @@ impl Script {
         })
     }
 
-    /// The first reply for the first turn of every conversation, and so on; the last one for all after it.
+    /// The first reply for the first turn of every conversation, and so on; the last one for later turns.
     pub fn turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         let replies: Vec<ModelReply> = replies.into_iter().collect();
         assert!(!replies.is_empty(), "a script of turns has a reply at least");
         Self::by(move |request| replies[request.turns().min(replies.len() - 1)].clone())
     }
 
-    /// The same for measurements: replies are written once, requests neither checked nor kept.
+    /// The same for measurements: replies are rendered once, requests are neither checked nor stored.
     pub fn fixed_turns(replies: impl IntoIterator<Item = ModelReply>) -> Self {
         Self(Kind::Fixed(Fixed::new(replies)))
     }
@@ -59,28 +59,28 @@ impl Script {
         }
     }
 
-    /// The names that [`named`](Self::named) knows.
+    /// The names of the scripts of [`named`](Self::named).
     pub const NAMES: [&str; 8] =
         ["arithmetic", "echo", "examples", "fixed", "fixed-tools", "guess", "judge", "tools"];
 
-    /// Answers sums and the like: "What is 2+2?". In a box, if it is asked to.
+    /// Answers simple calculations such as "What is 2+2?", in a box if requested.
     pub fn arithmetic() -> Self {
         Self::by(arithmetic)
     }
 
-    /// Guesses a number from 1 to 100 by halves, told "higher" or "lower" after each guess.
+    /// Guesses a number from 1 to 100 by bisection, with "higher" or "lower" after each guess.
     pub fn guess() -> Self {
         Self::by(guess)
     }
 
-    /// Grades: "yes" if the last two blocks between fences of the prompt are the same, as a judge's prompt has the
-    /// ground truth and then the response.
+    /// Grades: "yes" if the last two fenced blocks of the prompt are equal, because a judge's prompt contains
+    /// the ground truth and then the response.
     pub fn judge() -> Self {
         Self::by(|request| ModelReply::text(if judged(request) == Some(true) { "yes" } else { "no" }))
     }
 
-    /// Plays whatever an example of the repository asks for: it does sums, guesses numbers, opens a safe, judges, knows
-    /// two tricks with a shell, and looks things up with the tools of benchmarks.
+    /// Plays the model of the repository's examples: it calculates, guesses numbers, opens a safe, judges, knows two
+    /// shell commands, and uses the tools of benchmarks.
     pub fn examples() -> Self {
         Self::by(|request| {
             let asked = request.messages().iter().find(|message| message["role"] == "user");
@@ -98,7 +98,7 @@ impl Script {
         })
     }
 
-    /// Calls the first tool that it is offered in five turns, and then answers.
+    /// Calls the first offered tool in five turns, and then answers.
     pub fn tools() -> Self {
         Self::by(|request| {
             let tool = &request.body["tools"][0];
@@ -111,7 +111,7 @@ impl Script {
     }
 }
 
-/// Asks for the price of what "What do 3 apples cost?" names, and multiplies.
+/// Asks for the price in "What do 3 apples cost?", and multiplies.
 fn buy(request: &ModelRequest, asked: &str) -> ModelReply {
     let mut words = asked.split([' ', '?']).skip_while(|word| word.parse::<u32>().is_err());
     let count: u32 = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
@@ -160,7 +160,7 @@ fn middle(request: &ModelRequest, role: &str) -> i64 {
     i64::midpoint(low, high)
 }
 
-/// Whether a response agrees with the ground truth; none if nobody asks for a judgement.
+/// Whether a response agrees with the ground truth; `None` if the request is not a judgement.
 fn judged(request: &ModelRequest) -> Option<bool> {
     let text = request.last_text();
     let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).map(str::trim).collect();
@@ -170,7 +170,7 @@ fn judged(request: &ModelRequest) -> Option<bool> {
     }
 }
 
-/// Runs the command that it knows for what it is asked, and says the first line that it printed.
+/// Runs the command that it knows for the question, and answers with the first line of its output.
 fn shell(request: &ModelRequest, asked: &str) -> ModelReply {
     let status = asked.split_once("status ").map(|(_, rest)| rest.get(..3).unwrap_or_default());
     let command = match status {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_the_name_of_a_script() {
+    fn every_name_has_a_script() {
         assert!(Script::NAMES.iter().all(|name| Script::named(name).is_some()));
         assert!(Script::named("chess").is_none());
     }

@@ -1,4 +1,4 @@
-//! The server itself: connections, and from a request to its reply.
+//! The server itself: accepts connections and answers requests.
 
 use std::{
     net::TcpListener,
@@ -26,7 +26,7 @@ use super::{
     validate::validate,
 };
 
-/// What connections and the test share.
+/// The state shared by connections and the test.
 pub(super) struct Shared {
     script: Script,
     pub(super) key: Mutex<Option<String>>,
@@ -53,7 +53,7 @@ impl Shared {
     }
 }
 
-/// Serves until the other end of `dropped` is.
+/// Serves until the other end of `dropped` is dropped.
 pub(super) fn run(listener: TcpListener, shared: Arc<Shared>, dropped: oneshot::Receiver<()>) {
     allow_connections();
     let runtime =
@@ -67,29 +67,29 @@ pub(super) fn run(listener: TcpListener, shared: Arc<Shared>, dropped: oneshot::
     });
 }
 
-/// Raises the number of files that this process may open as far as it can: a thousand clients need a thousand.
+/// Raises the limit of open files as far as possible: a thousand clients need a thousand files.
 fn allow_connections() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Without it there is room for fewer clients.
+    // Without it, fewer clients are possible.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
 async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Too many open files, most likely: others have to be closed first.
+            // Most likely too many open files: others must be closed first.
             tokio::task::yield_now().await;
             continue;
         };
-        // Streams have to leave as they are written; without it they only are slower.
+        // Streams should be sent as they are written; a failure only makes them slower.
         let _ = stream.set_nodelay(true);
         shared.connections.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, &shared));
-            // A client that goes away in the middle, or a cut that the script asked for.
+            // An error means that the client disconnected, or that the script closed the connection.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }

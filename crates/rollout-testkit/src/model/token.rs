@@ -1,26 +1,26 @@
-//! A tokeniser that stands in for a real one: words are tokens.
+//! A replacement for a real tokeniser: words are tokens.
 //!
-//! A prompt of a later turn begins with the tokens of the prompt and completion before it, as it does with a chat
-//! template that changes nothing of what was said.
+//! The prompt of a later turn begins with the tokens of the previous prompt and completion, as with a chat
+//! template that does not change earlier messages.
 
 use serde_json::{Value, json};
 
 use super::{
-    reply::{Said, Tokens},
+    reply::{ScriptedMessage, Tokens},
     request::text_of,
 };
 
 /// Ends every message.
 const END: u32 = 2;
 
-/// The words of a text with the spaces after them.
+/// The words of a text, each with the following spaces.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive(' ').filter(|word| !word.is_empty())
 }
 
 /// The tokens of a prompt, and then those that begin the model's message.
 pub(super) fn prompt_ids(body: &Value) -> Vec<u32> {
-    // A prompt may come as tokens.
+    // A prompt may be given as tokens.
     if let Some(tokens) = body.get("tokens") {
         return serde_json::from_value(tokens.clone()).unwrap_or_default();
     }
@@ -29,7 +29,7 @@ pub(super) fn prompt_ids(body: &Value) -> Vec<u32> {
     ids
 }
 
-/// What `/tokenize` answers.
+/// The answer of `/tokenize`.
 pub(super) fn tokenized(body: &Value) -> Value {
     let mut ids = message_ids(body);
     if body["add_generation_prompt"] == true {
@@ -40,7 +40,7 @@ pub(super) fn tokenized(body: &Value) -> Value {
 
 fn message_ids(body: &Value) -> Vec<u32> {
     let mut ids = Vec::new();
-    // Anthropic's dialect has the system's message on its own.
+    // Anthropic's dialect has a separate field for the system message.
     if let Some(system) = body.get("system") {
         ids.push(id("system"));
         ids.extend(words(&text_of(system)).map(id));
@@ -59,8 +59,8 @@ fn message_ids(body: &Value) -> Vec<u32> {
     ids
 }
 
-/// The tokens of a reply: those that it was given, or its words.
-pub(super) fn tokens(said: &Said, prompt: &[u32]) -> Tokens {
+/// The tokens of a reply: those given by the script, or its words.
+pub(super) fn tokens(said: &ScriptedMessage, prompt: &[u32]) -> Tokens {
     if let Some(tokens) = &said.tokens {
         return tokens.clone();
     }
@@ -74,7 +74,7 @@ pub(super) fn tokens(said: &Said, prompt: &[u32]) -> Tokens {
     Tokens { prompt: prompt.to_vec(), completion, logprobs }
 }
 
-/// A number of a word that is the same everywhere (FNV-1a), above those of special tokens.
+/// A stable number of a word (FNV-1a), above those of special tokens.
 fn id(word: &str) -> u32 {
     let hash =
         word.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -87,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_prompt_begins_with_all_that_was_said() {
+    fn the_next_prompt_begins_with_all_previous_messages() {
         let first = json!([{"role": "user", "content": "What is 2+2?"}]);
         let prompt = prompt_ids(&json!({"messages": first}));
-        let said = Said { text: Some("It is 4.".to_owned()), ..Said::default() };
+        let said = ScriptedMessage { text: Some("It is 4.".to_owned()), ..ScriptedMessage::default() };
         let reply = tokens(&said, &prompt);
         let next = prompt_ids(&json!({"messages": [
             {"role": "user", "content": "What is 2+2?"},

@@ -1,4 +1,4 @@
-//! What a strict server refuses of a request, in either dialect.
+//! Validates requests like strict servers, in both dialects.
 
 mod chat;
 mod messages;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::request::{ModelRequest, RequestDialect};
 
-/// Why a request is refused, with the status for it.
+/// Why a request is rejected, with the status.
 pub(super) type Refusal = (StatusCode, String);
 
-/// Checks a request as the real servers do; `key` is the only key that is let in, if there is one.
+/// Checks a request like the real servers; `key` is the only accepted key, if given.
 pub(super) fn validate(request: &ModelRequest, key: Option<&str>) -> Result<(), Refusal> {
     let given = given_key(request)?;
     if key.is_some_and(|key| given != Some(key)) {
@@ -36,7 +36,7 @@ pub(super) fn validate(request: &ModelRequest, key: Option<&str>) -> Result<(), 
     checked.map_err(refused)
 }
 
-/// The key of a request. Servers on one's own machine want none, but none takes a header that is not in form.
+/// The key of a request. Local servers need none, but a malformed header is always rejected.
 fn given_key(request: &ModelRequest) -> Result<Option<&str>, Refusal> {
     let bearer = match request.header("authorization") {
         Some(header) => match header.strip_prefix("Bearer ").filter(|key| !key.trim().is_empty()) {
@@ -54,7 +54,7 @@ fn given_key(request: &ModelRequest) -> Result<Option<&str>, Refusal> {
     }
 }
 
-/// A tool's name as servers take it.
+/// Checks the name of a tool.
 fn check_tool_name(place: &str, name: &Value) -> Result<(), String> {
     let fits = name.as_str().is_some_and(|name| {
         (1..=64).contains(&name.len())
@@ -63,7 +63,7 @@ fn check_tool_name(place: &str, name: &Value) -> Result<(), String> {
     if fits { Ok(()) } else { Err(format!("{place}: expected a string of 1 to 64 of [a-zA-Z0-9_-]")) }
 }
 
-/// The schema of a tool's arguments.
+/// Checks the schema of a tool's arguments.
 fn check_schema(place: &str, schema: &Value) -> Result<(), String> {
     if schema["type"] != "object" {
         return Err(format!("{place}: schema must be a JSON Schema of type \"object\""));
@@ -74,7 +74,7 @@ fn check_schema(place: &str, schema: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// A number that may be absent, within bounds.
+/// Checks an optional number within a range.
 fn check_number(body: &Value, name: &str, bounds: std::ops::RangeInclusive<f64>) -> Result<(), String> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(()),
@@ -83,7 +83,7 @@ fn check_number(body: &Value, name: &str, bounds: std::ops::RangeInclusive<f64>)
     }
 }
 
-/// A flag that may be absent.
+/// Checks an optional flag.
 fn check_flag(body: &Value, name: &str) -> Result<(), String> {
     match body.get(name) {
         None | Some(Value::Null | Value::Bool(_)) => Ok(()),
@@ -91,7 +91,7 @@ fn check_flag(body: &Value, name: &str) -> Result<(), String> {
     }
 }
 
-/// A text that has to be there.
+/// Checks a required text.
 fn check_text(place: &str, value: &Value) -> Result<(), String> {
     match value.as_str() {
         Some(text) if !text.is_empty() => Ok(()),
@@ -99,7 +99,7 @@ fn check_text(place: &str, value: &Value) -> Result<(), String> {
     }
 }
 
-/// A list that has to have something in it.
+/// A required list that is not empty.
 fn list<'a>(place: &str, value: &'a Value) -> Result<&'a [Value], String> {
     match value.as_array() {
         Some(list) if !list.is_empty() => Ok(list),

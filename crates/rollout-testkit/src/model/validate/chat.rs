@@ -52,7 +52,7 @@ fn check_tool(index: usize, tool: &Value) -> Result<(), String> {
     }
 }
 
-/// Goes through the messages; all calls of one have to be answered right after it, and nothing else may be.
+/// Checks the messages: all calls of a message must be answered right after it, and by nothing else.
 fn check_conversation(messages: &[Value]) -> Result<(), String> {
     let mut open: Vec<&str> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_conversation_with_tools_is_taken() {
+    fn a_whole_conversation_with_tools_is_accepted() {
         let body = json!({
             "model": "m",
             "messages": [
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_has_to_be_answered_before_anybody_else_speaks() {
+    fn every_call_must_be_answered_before_other_messages() {
         let user = json!({"role": "user", "content": "hi"});
         let asks = json!({"role": "assistant", "content": null, "tool_calls": [call("1"), call("2")]});
         let answer = json!({"role": "tool", "tool_call_id": "1", "content": "3"});
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_out_of_form_are_refused() {
+    fn malformed_messages_are_rejected() {
         assert_eq!(refused_messages(json!([])), "messages: expected an array that is not empty");
         assert!(refused_messages(json!([{"role": "text", "content": "a"}])).contains("got \"text\""));
         assert!(
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_form_are_refused() {
+    fn invalid_settings_are_rejected() {
         assert!(refusal(|body| body["model"] = json!("")).starts_with("model:"));
         assert!(refusal(|body| body["temperature"] = json!(3)).starts_with("temperature: 3 is not between"));
         assert!(refusal(|body| body["stream"] = json!("yes")).starts_with("stream: expected a boolean"));

@@ -37,7 +37,7 @@ pub(super) fn validate(body: &Value) -> Result<(), String> {
     check_conversation(list("messages", &body["messages"])?)
 }
 
-/// Goes through the messages; uses of tools have to be answered at the beginning of the next one.
+/// Checks the messages: uses of tools must be answered at the beginning of the next one.
 fn check_conversation(messages: &[Value]) -> Result<(), String> {
     if messages[0]["role"] != "user" {
         return Err("messages: first message must use the \"user\" role".to_owned());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_conversation_with_tools_is_taken() {
+    fn a_whole_conversation_with_tools_is_accepted() {
         let body = json!({
             "model": "m", "max_tokens": 100, "system": "be brief",
             "messages": [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_use_of_a_tool_has_to_be_answered_in_the_next_message() {
+    fn every_use_of_a_tool_must_be_answered_in_the_next_message() {
         let user = json!({"role": "user", "content": "hi"});
         let uses = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "add", "input": {}}]});
         let answer = json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]});
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_openai_knows_is_refused() {
+    fn fields_of_openai_are_rejected() {
         assert!(refused_messages(json!([{"role": "system", "content": "a"}])).starts_with("messages: first"));
         let user = json!({"role": "user", "content": "hi"});
         let tool = json!({"role": "tool", "tool_call_id": "1", "content": "a"});
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_empty_is_refused() {
+    fn missing_and_empty_fields_are_rejected() {
         assert!(refusal(|body| body["max_tokens"] = Value::Null).starts_with("max_tokens: field required"));
         assert!(refusal(|body| body["temperature"] = json!(1.5)).starts_with("temperature"));
         assert!(refused_messages(json!([{"role": "user", "content": ""}])).contains("non-empty"));
