@@ -1,12 +1,12 @@
-//! What a model passes to a tool, read with patience for how models write it.
+//! Reads the parameters that a model passes to a tool, tolerant of the forms that models write.
 //!
-//! Parameters that a tool does not know are left alone: a benchmark gives those of a question to every call.
+//! Unknown parameters are ignored: a benchmark passes those of a question to every call.
 
 use serde_json::Value;
 
 use crate::resource::{ErrorCode, Params, ToolError};
 
-/// A text, or nothing.
+/// An optional text.
 pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>, ToolError> {
     match given(params, name) {
         None => Ok(None),
@@ -15,12 +15,12 @@ pub(crate) fn text<'p>(params: &'p Params, name: &str) -> Result<Option<&'p str>
     }
 }
 
-/// A text that has to be there, and not be blank.
+/// A required text that is not blank.
 pub(crate) fn required_text<'p>(params: &'p Params, name: &str) -> Result<&'p str, ToolError> {
     text(params, name)?.filter(|text| !text.trim().is_empty()).ok_or_else(|| missing(name))
 }
 
-/// Some texts, as [`list`] reads them, of which there has to be one.
+/// A required list of texts, read as by [`list`].
 pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
     let found = list(params, names)?;
     if !found.is_empty() {
@@ -32,8 +32,8 @@ pub(crate) fn texts(params: &Params, names: &[&str]) -> Result<Vec<String>, Tool
     }
 }
 
-/// Some texts or none. One alone may be written without a list, and a list as JSON in a text. The first of the
-/// names that is there counts.
+/// An optional list of texts. A single text may be written without a list, and a list as JSON in a text. The
+/// first of the names that is present is used.
 pub(crate) fn list(params: &Params, names: &[&str]) -> Result<Vec<String>, ToolError> {
     let found = names.iter().find_map(|name| given(params, name).map(|value| (*name, value)));
     let Some((name, value)) = found else { return Ok(Vec::new()) };
@@ -56,7 +56,7 @@ fn item(name: &str, value: &Value) -> Result<String, ToolError> {
     }
 }
 
-/// How many of something: a whole number, zero or more, and at most `most`.
+/// A count: a whole number, zero or more, limited to `most`.
 pub(crate) fn count(params: &Params, name: &str, default: usize, most: usize) -> Result<usize, ToolError> {
     let Some(number) = whole(params, name)? else { return Ok(default.min(most)) };
     match usize::try_from(number) {
@@ -65,12 +65,12 @@ pub(crate) fn count(params: &Params, name: &str, default: usize, most: usize) ->
     }
 }
 
-/// A whole number, or nothing. Models write it as a number, with a fraction of zero, or as a text.
+/// An optional whole number. Models write it as a number, with a fraction of zero, or as a text.
 pub(crate) fn whole(params: &Params, name: &str) -> Result<Option<i64>, ToolError> {
     let Some(value) = given(params, name) else { return Ok(None) };
     let number = match value {
         Value::String(text) => text.trim().parse().ok(),
-        // The conversion keeps to the bounds of the type.
+        // The conversion saturates at the bounds of the type.
         value => value
             .as_i64()
             .or_else(|| value.as_f64().filter(|number| number.is_finite()).map(|n| n.round() as i64)),
@@ -78,7 +78,7 @@ pub(crate) fn whole(params: &Params, name: &str) -> Result<Option<i64>, ToolErro
     number.map(Some).ok_or_else(|| wrong(name, "a whole number", value))
 }
 
-/// Says that a parameter is not there.
+/// The error for a missing parameter.
 pub(crate) fn missing(name: &str) -> ToolError {
     ToolError::new(ErrorCode::MissingField, format!("the parameter {name:?} is missing"))
 }
@@ -90,7 +90,7 @@ fn given<'p>(params: &'p Params, name: &str) -> Option<&'p Value> {
 fn wrong(name: &str, expected: &str, found: &Value) -> ToolError {
     let found = match found {
         Value::Null => "null".to_owned(),
-        Value::Bool(_) => "a truth value".to_owned(),
+        Value::Bool(_) => "a boolean".to_owned(),
         Value::Number(number) => format!("the number {number}"),
         Value::String(text) => format!("the text {:?}", text.chars().take(50).collect::<String>()),
         Value::Array(_) => "a list".to_owned(),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn one_text_stands_for_a_list_of_one() {
+    fn one_text_is_a_list_of_one() {
         let params = params(json!({"query": "x", "urls": ["a", "b"], "bad": ["a", {}], "none": []}));
         assert_eq!(texts(&params, &["query"]), Ok(vec!["x".to_owned()]));
         assert_eq!(texts(&params, &["url", "urls"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_taken_in_every_form_that_models_send() {
+    fn a_list_is_accepted_in_every_form_that_models_send() {
         for (sent, want) in [
             (json!(["a", 2]), vec!["a", "2"]),
             (json!("[\"a\", \"b\"]"), vec!["a", "b"]),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_held_to_its_bound() {
+    fn a_count_is_limited() {
         for (sent, want) in [(json!(3), 3), (json!("4"), 4), (json!(1e300), 100), (json!(null), 10)] {
             assert_eq!(count(&params(json!({"p": sent.clone()})), "p", 10, 100), Ok(want), "{sent}");
         }

@@ -1,4 +1,4 @@
-//! The configuration of a tool server: which tools there are, and what they may use.
+//! The configuration of a tool server: which tools it has, and their limits.
 
 use std::{
     fmt,
@@ -23,22 +23,22 @@ use crate::{
     web::{Web, WebConfig, WebConfigError},
 };
 
-/// Everything that can be said of a tool server.
+/// The whole configuration of a tool server.
 #[derive(Clone)]
 pub struct ToolsConfig {
     /// The server itself.
     pub server: ServerConfig,
-    /// `code`, unless it is switched off.
+    /// `code`, unless it is disabled.
     pub code: Option<CodeConfig>,
-    /// `doc`, unless it is switched off.
+    /// `doc`, unless it is disabled.
     pub doc: Option<DocConfig>,
-    /// `rag`, unless it is switched off.
+    /// `rag`, unless it is disabled.
     pub rag: Option<RagConfig>,
-    /// `sql`, unless it is switched off.
+    /// `sql`, unless it is disabled.
     pub sql: Option<SqlConfig>,
-    /// `vm`, unless it is switched off.
+    /// `vm`, unless it is disabled.
     pub vm: Option<VmConfig>,
-    /// `web`, unless it is switched off.
+    /// `web`, unless it is disabled.
     pub web: Option<WebConfig>,
     /// How MCP servers are reached, by name.
     pub mcp: Vec<(String, McpTransport)>,
@@ -47,7 +47,7 @@ pub struct ToolsConfig {
 }
 
 impl fmt::Debug for ToolsConfig {
-    /// Tells nothing of the values: any of them may be a secret.
+    /// Shows none of the values: any of them may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ToolsConfig").finish_non_exhaustive()
     }
@@ -70,7 +70,7 @@ impl Default for ToolsConfig {
 }
 
 impl ToolsConfig {
-    /// Reads a file, YAML or JSON, with `${VAR}` from `vars`; tells all of its problems at once.
+    /// Reads a YAML or JSON file, with `${VAR}` from `vars`; reports all problems at once.
     pub fn load(path: &Path, vars: &dyn Fn(&str) -> Option<String>) -> Result<Self, Problems> {
         Self::read(&Document::load(path, vars)?)
     }
@@ -82,7 +82,7 @@ impl ToolsConfig {
         Ok(Self { server, code, doc, rag, sql, vm, web, mcp: mcp.servers, secrets })
     }
 
-    /// Lets the tools that read files read these too.
+    /// Adds folders to those that the tools may read.
     pub fn add_roots(&mut self, paths: &[PathBuf]) {
         let Self { code, doc, rag, sql, .. } = self;
         let roots = [
@@ -94,8 +94,8 @@ impl ToolsConfig {
         roots.into_iter().flatten().for_each(|roots| roots.extend_from_slice(paths));
     }
 
-    /// The tools that it describes. Nothing is started yet. The helper reads files that nobody vouches for, and the
-    /// place is where environments are made.
+    /// Creates the configured tools. Nothing is started yet. The helper reads untrusted files, and `place` has
+    /// the paths for environments.
     pub fn registry(self, place: HostPaths, helper: &Helper) -> Result<Registry, WebConfigError> {
         let mut resources: Vec<Arc<dyn Resource>> = Vec::new();
         if let Some(config) = self.code {
@@ -136,7 +136,7 @@ rollout_settings::settings! {
 }
 
 rollout_settings::settings! {
-    /// The kinds of tools. Each has settings, and `false` switches it off.
+    /// The kinds of tools. Each has settings; `false` disables it.
     struct ResourceKeys {
         /// Programs.
         code: Option<CodeConfig> = resource::<CodeConfig>(),
@@ -161,7 +161,7 @@ rollout_settings::settings! {
     }
 }
 
-/// The settings of a resource; none if it is switched off.
+/// The settings of a resource; `None` if it is disabled.
 fn resource<S: Settings>() -> Form<Option<S::Value>> {
     section::<S>()
         .read_into(
@@ -184,9 +184,8 @@ fn servers() -> Form<Vec<(String, McpTransport)>> {
             let server = |entry: &Entry| {
                 let (name, span) = (&entry.key, entry.node.span);
                 if !is_server_name(name) {
-                    let message = format!(
-                        "{name:?} cannot be the name of a server: write letters, digits, `_` and `-`"
-                    );
+                    let message =
+                        format!("{name:?} is not a valid server name: use letters, digits, `_` and `-`");
                     section.reader.error(span, Code::InvalidName, message);
                 }
                 let before = section.reader.count();
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_its_default() {
+    fn missing_settings_have_defaults() {
         let config =
             read("server: {session_ttl_sec: 0.5}\nresources: {code: {memory: 2Gi, cpus: 2}}\n").unwrap();
         assert_eq!(config.server.session_ttl_sec, Duration::from_millis(500));
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_in_docs_have_what_the_schemas_have() {
+    fn tables_in_docs_match_the_schemas() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let tables = [
             ("server", ServerConfig::keys()),
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told_with_its_place() {
+    fn every_problem_is_reported_with_its_position() {
         let text = "sever: 1
 server:
   max_sesions: 3
@@ -268,7 +267,7 @@ mcp:
 ";
         let document = Document::parse("tools.yaml".as_ref(), text, Some(&|_| None)).unwrap();
         let problems = ToolsConfig::read(&document).err().unwrap();
-        let told: Vec<String> = problems
+        let reported: Vec<String> = problems
             .diagnostics()
             .iter()
             .map(|one| {
@@ -277,14 +276,14 @@ mcp:
                 format!("{}: {} {hint}", one.line.unwrap(), one.message).trim_end().to_owned()
             })
             .collect();
-        insta::assert_snapshot!(told.join("\n"), @r#"
+        insta::assert_snapshot!(reported.join("\n"), @r#"
         1: unknown key `sever` did you mean `server`
         3: unknown key `max_sesions` in `server` did you mean `max_sessions`
         4: `server.session_ttl_sec` must be more than 0, not -1
         6: unknown key `cod` in `resources` did you mean `code`
         8: `resources.code.memory` cannot be `lots`: this is not a quantity
         9: `resources.code.environment` cannot be `cloud`
-        12: "a.b" cannot be the name of a server: write letters, digits, `_` and `-`
+        12: "a.b" is not a valid server name: use letters, digits, `_` and `-`
         13: an MCP server has a `command:` or a `url:`, not both
         14: an MCP server has a `command:` that starts it, or a `url:`
         15: unknown key `comand` in `mcp.servers.odd` did you mean `command`

@@ -1,4 +1,4 @@
-//! Environments for the sessions of tools that run something.
+//! Environments for the sessions of tools that run programs.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,13 +17,13 @@ use crate::resource::{ErrorCode, ToolError};
 /// The image of native environments: this machine's own system.
 pub(crate) const HOST: &str = "host";
 
-/// What the provider's labels say of environments of this kind.
+/// The job name of these environments in the provider's labels.
 const JOB: &str = "tools";
 
-/// How long an environment may take to go away.
+/// The timeout for removing an environment.
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(50);
 
-/// What makes environments.
+/// The provider of environments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvironmentType {
     /// The embedded engine, with this machine's own system inside.
@@ -32,7 +32,7 @@ pub enum EnvironmentType {
     Docker,
 }
 
-/// What makes the environments of one kind of tools, and what each of them may use.
+/// The provider and the limits of the environments of one kind of tools.
 pub(crate) struct Settings {
     pub(crate) environment: EnvironmentType,
     pub(crate) network: String,
@@ -41,7 +41,7 @@ pub(crate) struct Settings {
     pub(crate) pids: usize,
 }
 
-/// Makes environments for one kind of tools.
+/// Creates environments for one kind of tools.
 pub(crate) struct Environments {
     /// The name of the kind.
     kind: &'static str,
@@ -52,7 +52,7 @@ pub(crate) struct Environments {
 }
 
 impl Environments {
-    /// Makes environments for this kind of tools, so many at the same time. Nothing is started yet.
+    /// Creates environments for this kind of tools, at most `most` at the same time. Nothing is started yet.
     pub(crate) fn new(kind: &'static str, settings: Settings, place: HostPaths, most: usize) -> Self {
         Self { kind, settings, place, provider: OnceCell::new(), starts: Semaphore::new(most) }
     }
@@ -66,13 +66,13 @@ impl Environments {
         connected.await
     }
 
-    /// Starts an environment, by a name that no other has.
+    /// Starts an environment with a unique name.
     pub(crate) async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
         let provider = self.provider().await?;
         let _turn = self.starts.acquire().await;
         let (defaults, _) = load_task_config("task.toml".as_ref(), "").expect("every setting has a default");
         let origin = Origin { job: JOB, trial: name };
-        // Nothing is built, so nothing is logged; the provider wants to know where it would be.
+        // Nothing is built, so nothing is logged; the provider requires a path.
         let log = std::env::temp_dir().join("rollout-tools-build.txt");
         let request = ImageRequest {
             origin,
@@ -122,7 +122,7 @@ impl Settings {
     }
 }
 
-/// Ends an environment and all that runs in it.
+/// Removes an environment and all its processes.
 pub(crate) async fn end(environment: Box<dyn Environment>) {
     let id = environment.id().to_owned();
     match tokio::time::timeout(DESTROY_TIMEOUT, environment.destroy()).await {
@@ -132,7 +132,7 @@ pub(crate) async fn end(environment: Box<dyn Environment>) {
     }
 }
 
-/// What an environment that fails means for a call.
+/// Converts an environment error to the error of a call.
 pub(crate) fn failed(error: &EnvironmentError) -> ToolError {
     let code = match error {
         EnvironmentError::Command(_) => ErrorCode::ExecutionError,

@@ -1,4 +1,4 @@
-//! The forms that settings of tools have: numbers with bounds that are neither nothing nor absurd.
+//! The forms of tool settings: numbers that are limited to sensible ranges.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::environments::EnvironmentType;
 
-/// A day: longer than anything here takes.
+/// One day: longer than any operation here.
 pub(crate) const MAX_SECONDS: u64 = 86_400;
 
 /// A time in seconds.
@@ -28,22 +28,22 @@ pub(crate) fn whole_seconds(default: u64) -> Form<u64> {
     whole(1..=MAX_SECONDS).default(default)
 }
 
-/// How many there may be: more than this no machine has.
-pub(crate) fn how_many(default: usize) -> Form<usize> {
+/// A count, up to more than any machine supports.
+pub(crate) fn limit(default: usize) -> Form<usize> {
     whole(1..=1 << 30).default(default)
 }
 
-/// A size in bytes: up to a tebibyte, more than anybody wants to spend on a file.
+/// A size in bytes, up to one tebibyte.
 pub(crate) fn size<T: Whole>(default: T) -> Form<T> {
     whole(1..=1 << 40).kind("bytes").default(default)
 }
 
-/// An amount of memory. A number without a unit is a number of bytes.
+/// An amount of memory. A number without a unit is in bytes.
 pub(crate) fn memory(default: u64) -> Form<Bytes> {
     forms::bytes().read_by(|section, key| section.quantity(key)).default(Bytes(default))
 }
 
-/// Folders or files that may be read, relative to the file that names them.
+/// Folders or files that may be read, relative to the configuration file.
 pub(crate) fn roots() -> Form<Vec<PathBuf>> {
     let schema = || json!({ "type": "array", "items": { "type": "string" } });
     let read = |section: &Section<'_>, key: &str| {
@@ -56,14 +56,14 @@ pub(crate) fn roots() -> Form<Vec<PathBuf>> {
         .unset("where the server was started")
 }
 
-/// What makes environments.
+/// The provider of environments.
 pub(crate) fn environment() -> Form<EnvironmentType> {
     const TYPES: [(&str, EnvironmentType); 2] =
         [("native", EnvironmentType::Native), ("docker", EnvironmentType::Docker)];
     forms::word(&TYPES).default(EnvironmentType::Native)
 }
 
-/// Reads settings from JSON by their declarations.
+/// Deserializes settings from JSON through their declarations.
 macro_rules! deserialize {
     ($($config:ty),*) => {
         $(

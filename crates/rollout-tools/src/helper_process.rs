@@ -1,4 +1,4 @@
-//! The helper process: it limits itself, reads its standard input, and answers.
+//! The helper process: limits itself, reads its standard input, and answers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,11 +13,11 @@ use crate::doc::extract::{self, Extraction};
 use crate::helper::{Bounds, Failure, Request, Work as _};
 use crate::sql::query::{self, Question};
 
-/// Descriptors that a helper for databases may have: the standard ones, the database and its log, and those of the
-/// look at its own descriptors.
+/// The number of descriptors of a helper for databases: the standard ones, the database and its log, and those
+/// for listing its own descriptors.
 const SQL_DESCRIPTORS: u64 = 16;
 
-/// Does what a helper process does. The arguments are those of the process.
+/// Runs the helper process with the arguments of the process.
 pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().skip(2);
     let done = match (args.next(), args.next()) {
@@ -27,7 +27,7 @@ pub fn helper_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this fails, too.
+            // If this fails too, there is no other way to report it.
             let _ = writeln!(io::stderr(), "{error}");
             ExitCode::FAILURE
         }
@@ -38,12 +38,12 @@ fn work(name: &OsStr, request: &[u8]) -> io::Result<()> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     if name == Extraction::NAME {
         let Request { work, limits } = serde_json::from_slice::<Request<Extraction>>(request)?;
-        // A document needs nothing but what is open.
+        // A document needs only the open descriptors.
         limit(limits, 3, 0)?;
         answer(extract::extract(work.format, input, &work.limits).map_err(Failure::from))
     } else if name == Question::NAME {
         let Request { work, limits } = serde_json::from_slice::<Request<Question>>(request)?;
-        // SQLite opens its files, and shares an index to a log.
+        // SQLite opens its files, and shares an index of a log.
         limit(limits, SQL_DESCRIPTORS, 4 << 20)?;
         answer(query::answer(&work, &input, limits.seconds))
     } else {
@@ -54,7 +54,7 @@ fn work(name: &OsStr, request: &[u8]) -> io::Result<()> {
 fn limit(limits: Bounds, descriptors: u64, written: u64) -> io::Result<()> {
     for (resource, most) in [
         (Resource::As, limits.memory),
-        // A query ends by itself after so many seconds, and says so.
+        // A query ends by itself after this many seconds, with an error.
         (Resource::Cpu, limits.seconds.saturating_add(1)),
         (Resource::Core, 0),
         (Resource::Nofile, descriptors),

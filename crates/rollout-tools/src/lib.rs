@@ -1,7 +1,7 @@
 //! The tool server: real tools for models, over HTTP.
 //!
-//! A [`Resource`] is a kind of tools that belong together, such as `doc`. Whoever wants to use them opens a
-//! [`Session`] of it, which keeps what has to stay between two calls, and closes it in the end.
+//! A [`Resource`] is a group of related tools, such as `doc`. A client opens a [`Session`] of it, which keeps
+//! the state between two calls, and closes it at the end.
 #![deny(clippy::print_stdout, clippy::print_stderr, clippy::exit)]
 
 mod arguments;

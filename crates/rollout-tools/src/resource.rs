@@ -1,4 +1,4 @@
-//! What a kind of tools has to offer: the two traits between the server and its tools.
+//! The two traits between the server and its tools.
 
 mod failure;
 
@@ -13,43 +13,43 @@ pub use failure::{ErrorCode, ToolError};
 /// Parameters by name.
 pub type Params = Map<String, Value>;
 
-/// What clients and models are told of a tool.
+/// The description of a tool for clients and models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {
     /// Its name without the prefix: `search`.
     pub name: String,
-    /// Other names without the prefix under which it is found: `visit` for `browse`.
+    /// Aliases without the prefix: `visit` for `browse`.
     pub aliases: Vec<String>,
-    /// What it does, for the model.
+    /// Its description, for the model.
     pub description: String,
     /// The JSON Schema of its parameters: an object.
     pub parameters: Value,
 }
 
-/// What a call comes with, beside its parameters.
+/// The context of a call.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Who asks.
+    /// The caller.
     pub worker_id: String,
-    /// The session that it is made in.
+    /// The session of the call.
     pub session_id: String,
-    /// When the server gives up on it. A call that is given up on is dropped: nothing of it may go on.
+    /// The time limit. After it the call is dropped, and nothing of it may continue.
     pub timeout: Duration,
 }
 
-/// What a client is going to do with a resource.
+/// A client's planned use of a resource.
 #[derive(Debug, Clone, Default)]
 pub struct PlannedUse {
-    /// The tools that it is going to call, by their names without the prefix.
+    /// The tools that it plans to call, by their names without the prefix.
     pub tools: Vec<String>,
-    /// What it is going to open sessions with.
+    /// The configuration of its sessions.
     pub config: Params,
-    /// Files and folders that its calls are going to name.
+    /// The files and folders that its calls will name.
     pub paths: Vec<String>,
 }
 
 impl PlannedUse {
-    /// Warns of settings that sessions do not have.
+    /// Warnings about unknown settings of sessions.
     pub(crate) fn warnings(&self, known: &[&str]) -> Vec<String> {
         let unknown = self.config.keys().filter(|key| !known.contains(&key.as_str()));
         let warning = |key: &String| match nearest(key, known) {
@@ -60,44 +60,45 @@ impl PlannedUse {
     }
 }
 
-/// A kind of tools that belong together.
+/// A group of related tools.
 #[async_trait]
 pub trait Resource: Send + Sync {
-    /// The prefix of its tools, and the type that sessions are opened for: `doc`.
+    /// The prefix of its tools, and the resource type of its sessions: `doc`.
     fn name(&self) -> &str;
 
     /// Its tools.
     fn tools(&self) -> Vec<ToolSpec>;
 
-    /// Whether there may be a tool that [`tools`](Self::tools) does not name: what knows it was not reached so far.
+    /// Whether a tool may exist that [`tools`](Self::tools) does not list, because its server has not been
+    /// reached yet.
     fn may_have(&self, _tool: &str) -> bool {
         false
     }
 
-    /// Does once what would hold up the first session: looks for programs, builds an index.
+    /// Does work in advance that would delay the first session: looks for programs, builds an index.
     async fn warm_up(&self) -> Result<(), ToolError> {
         Ok(())
     }
 
-    /// Whether a client can do what it is going to do; an error says why every call would fail. Returns warnings. Nothing
-    /// is opened or started.
+    /// Checks whether a client's planned use can work. An error explains why every call would fail. Returns
+    /// warnings. Nothing is opened or started.
     async fn check(&self, _planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
         Ok(Vec::new())
     }
 
-    /// Opens a session with what the client wants it to have.
+    /// Opens a session with the client's configuration.
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError>;
 
-    /// Ends what is kept between sessions. The server is at its end.
+    /// Ends everything that is kept between sessions, when the server stops.
     async fn close(&self) {}
 }
 
-/// What stays between the calls of one client.
+/// The state between the calls of one client.
 #[async_trait]
 pub trait Session: Send + Sync {
-    /// Calls a tool by its name without the prefix. Calls of one session may run at the same time.
+    /// Calls a tool by its name without the prefix. Calls of one session may run concurrently.
     async fn call(&self, tool: &str, params: Params, call: &Call) -> Result<Value, ToolError>;
 
-    /// Ends the session and all that runs in it.
+    /// Ends the session and all its processes.
     async fn close(self: Box<Self>) {}
 }

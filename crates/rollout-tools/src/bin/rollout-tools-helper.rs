@@ -1,4 +1,4 @@
-//! The helper process by itself, for programs that use the tools as a library.
+//! The helper process as a separate executable, for programs that use the tools as a library.
 
 use std::process::ExitCode;
 

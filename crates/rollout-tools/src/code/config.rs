@@ -10,38 +10,40 @@ use rollout_settings::{
 
 use crate::{
     environments::{EnvironmentType, HOST, Settings},
-    forms::{environment, how_many, memory, roots, seconds},
+    forms::{environment, limit, memory, roots, seconds},
     resource::{ErrorCode, ToolError},
 };
 
-/// What an engine runs code in unless it is told.
+/// The default image on a Docker engine.
 const DOCKER_IMAGE: &str = "python:3.13-slim";
 
 rollout_settings::settings! {
-    /// Where code runs, and what it may use. The names are those of the configuration file.
+    /// Where code runs, and its limits. The names are those of the configuration file.
     #[derive(Debug, Clone)]
     pub struct CodeConfig {
-        /// What makes environments: `native`, with this machine's own system inside, or `docker`.
+        /// The environment provider: `native`, with this machine's own system inside, or `docker`.
         pub environment: EnvironmentType = environment(),
-        /// What they are made of: `host` for native ones, an image for docker.
+        /// The image: `host` for native, an image reference for docker.
         pub image: Option<String> = text().optional().unset("`host`, on docker `python:3.13-slim`"),
-        /// Other images that a session may ask for.
+        /// Other images that a session may request.
         pub images: Vec<String> = texts(),
-        /// The network that they have, in the words of the [native](native.md) or [docker](docker.md) environment.
+        /// The network of the environments, as in the settings of the [native](native.md) or
+        /// [docker](docker.md) environment.
         pub network: String = text().default("none".to_owned()),
-        /// CPUs of each.
+        /// CPUs of each environment.
         pub cpus: Cpus = cpus().default(Cpus { millis: 1000 }),
-        /// Memory of each.
+        /// Memory of each environment.
         pub memory: Bytes = memory(1 << 30),
-        /// Processes in each.
-        pub pids: usize = how_many(256),
-        /// How long a program runs that says nothing of it.
+        /// The most processes in each environment.
+        pub pids: usize = limit(256),
+        /// The default time limit of a program.
         pub timeout_sec: Duration = seconds(60),
-        /// How much of each stream of output is kept: half of it from the start, half from the end.
-        pub max_output_bytes: usize = how_many(32 << 10),
-        /// The folders that files may be in with which a session starts.
+        /// How much of each output stream is kept: half from the start, half from the end.
+        pub max_output_bytes: usize = limit(32 << 10),
+        /// The folders that may contain the initial files of sessions.
         ///
-        /// What `seed_path` of a session names is copied to `/workspace`, up to 256 MiB, without names that begin with a dot.
+        /// The files named by `seed_path` of a session are copied to `/workspace`, up to 256 MiB, without names
+        /// that begin with a dot.
         pub roots: Vec<PathBuf> = roots(),
     }
 }
@@ -53,13 +55,13 @@ impl Default for CodeConfig {
 }
 
 impl CodeConfig {
-    /// What environments are made with.
+    /// The settings of environments.
     pub(super) fn settings(&self) -> Settings {
         let Self { environment, cpus, memory, pids, .. } = *self;
         Settings { environment, network: self.network.clone(), cpus, memory, pids }
     }
 
-    /// The image of sessions that ask for none.
+    /// The image of sessions that request none.
     pub(super) fn image(&self) -> &str {
         let default = match self.environment {
             EnvironmentType::Native => HOST,
@@ -68,13 +70,13 @@ impl CodeConfig {
         self.image.as_deref().unwrap_or(default)
     }
 
-    /// The image that a session asks for, if it may have it.
+    /// The image that a session requests, if it is allowed.
     pub(super) fn allowed<'a>(&'a self, image: &'a str) -> Result<&'a str, ToolError> {
         if image == self.image() || self.images.iter().any(|allowed| allowed == image) {
             return Ok(image);
         }
         let text = format!(
-            "the image `{}` is not one that sessions may ask for; `resources.code.images` lists those",
+            "sessions may not use the image `{}`; the allowed ones are listed in `resources.code.images`",
             image.escape_debug()
         );
         Err(ToolError::new(ErrorCode::Refused, text))

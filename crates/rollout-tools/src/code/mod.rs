@@ -1,7 +1,7 @@
-//! `code`: Python and shell commands, in an environment for each session.
+//! `code`: Python and shell commands, in one environment per session.
 //!
-//! The environment is started by the first call of a session and lasts as long as the session, with its files and
-//! whatever was left running in it.
+//! The environment is started by the first call of a session and lasts as long as the session, with its files
+//! and background processes.
 
 mod config;
 mod seed;
@@ -21,20 +21,20 @@ use crate::{
     resource::{ErrorCode, Params, PlannedUse, Resource, Session, ToolError, ToolSpec},
 };
 
-/// How many environments start at the same time: more of them would only be slower.
+/// The number of environments that start at the same time: more would only be slower.
 const MAX_STARTS: usize = 8;
 
 /// Runs code.
 pub(crate) struct Code(Arc<Shared>);
 
-/// What all sessions use.
+/// The state shared by all sessions.
 struct Shared {
     config: CodeConfig,
     environments: Environments,
 }
 
 impl Code {
-    /// Runs code as configured, with what providers need of this machine. Nothing is started yet.
+    /// Creates the tools from their configuration and the paths that providers need. Nothing is started yet.
     pub(crate) fn new(config: CodeConfig, place: HostPaths) -> Self {
         let environments = Environments::new("code", config.settings(), place, MAX_STARTS);
         Self(Arc::new(Shared { config, environments }))
@@ -51,7 +51,7 @@ impl Resource for Code {
         let limit = self.0.config.timeout_sec.as_secs_f64();
         let timeout = json!({
             "type": "number",
-            "description": format!("Seconds after which it is killed, with all that it started; {limit} if not given."),
+            "description": format!("Seconds after which it and its child processes are killed; {limit} by default."),
         });
         let spec = |name: &str, aliases: &[&str], description: &str, what: (&str, &str)| ToolSpec {
             name: name.to_owned(),
@@ -76,7 +76,7 @@ impl Resource for Code {
                 &["bash", "run_shell", "execute_shell", "run_command", "command"],
                 "Runs a shell command and returns its output. Each call starts in a new shell in the working \
                  directory; files there stay for later calls.",
-                ("command", "The command, as one would type it."),
+                ("command", "The command, as typed in a shell."),
             ),
         ]
     }
@@ -119,7 +119,7 @@ impl Resource for Code {
 }
 
 impl Shared {
-    /// Starts an environment of this name.
+    /// Starts an environment with this name.
     async fn start(&self, name: &str, image: &str) -> Result<Box<dyn Environment>, ToolError> {
         let environment = self.environments.start(name, image).await?;
         environment.make_dirs(&[session::WORK_DIR], false).await.map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! Files that a session starts with.
+//! The initial files of a session.
 
 use std::{
     fs::{self, File},
@@ -13,10 +13,10 @@ use crate::{
     seed::{SeedFile, Seeds, blocking},
 };
 
-/// What is copied into one environment at most.
+/// The most bytes that are copied into one environment.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// A file or a folder of this machine, below a folder from which sessions may have files.
+/// A file or folder of this machine, below a folder from which sessions may get files.
 pub(super) struct Seed {
     path: String,
     seeds: Seeds,
@@ -26,14 +26,14 @@ pub(super) struct Seed {
 pub(super) struct Staged(TempDir);
 
 impl Staged {
-    /// The folder that holds them, readable for everybody as an environment's is.
+    /// The folder with the copies, readable by all users, as in an environment.
     pub(super) fn folder(&self) -> PathBuf {
         self.0.path().join("files")
     }
 }
 
 impl Seed {
-    /// Finds what a client names, if it may have it.
+    /// Finds the file that a client names, if it is allowed.
     pub(super) async fn find(path: String, roots: &[PathBuf]) -> Result<Self, ToolError> {
         let seed = Self { seeds: Seeds::of(roots, vec![path.clone()]).await?, path };
         let bytes = seed.files().await?.iter().map(|file| file.stamp.size).fold(0, u64::saturating_add);
@@ -44,8 +44,8 @@ impl Seed {
         self.seeds.files(&Params::new(), |_| true).await
     }
 
-    /// Copies the files as they are now. An environment copies by path, and what a path leads to can change at any
-    /// time; these are read beneath the roots, without hidden ones and within the bound.
+    /// Copies the current files. An environment copies by path, and the target of a path can change at any
+    /// time; these copies are opened beneath the roots, without hidden files and within the size limit.
     pub(super) async fn stage(&self) -> Result<Staged, ToolError> {
         let files = self.files().await?;
         blocking(move || stage(&files)).await?.ok_or_else(|| self.too_large())
@@ -53,15 +53,15 @@ impl Seed {
 
     fn too_large(&self) -> ToolError {
         let text =
-            format!("the files of {:?} are more than a session may have: {} MiB", self.path, MAX_BYTES >> 20);
+            format!("the files of {:?} exceed the limit of a session: {} MiB", self.path, MAX_BYTES >> 20);
         ToolError::new(ErrorCode::Refused, text)
     }
 }
 
-/// Nothing if there is too much.
+/// `None` if the files are too large.
 fn stage(files: &[SeedFile]) -> Result<Option<Staged>, ToolError> {
     let failed = |error: io::Error| {
-        let text = format!("the files of the session cannot be copied: {error}");
+        let text = format!("cannot copy the files of the session: {error}");
         ToolError::new(ErrorCode::ResourceFailed, text)
     };
     let staged = Staged(TempDir::new().map_err(failed)?);
@@ -79,7 +79,7 @@ fn stage(files: &[SeedFile]) -> Result<Option<Staged>, ToolError> {
     Ok(Some(staged))
 }
 
-/// Copies a file with its permissions, and little more of it than `most`; says how much that is.
+/// Copies a file with its permissions, up to a little more than `most` bytes; returns the number of bytes.
 fn copy(from: File, to: &Path, most: u64) -> io::Result<u64> {
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent)?;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_lies_below_a_root_is_found() {
+    async fn only_files_below_a_root_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("data")).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_a_session_may_have_is_refused() {
+    async fn files_beyond_the_limit_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let large = File::create(dir.path().join("large")).unwrap();
         let roots = [dir.path().to_owned()];
@@ -133,13 +133,13 @@ mod tests {
         large.set_len(MAX_BYTES + 1).unwrap();
         for path in ["large", "."] {
             let error = refusal(path, &roots).await.unwrap();
-            assert!(error.message.contains("more than a session may have"), "{error}");
+            assert!(error.message.contains("exceed the limit of a session"), "{error}");
         }
         assert_eq!(grows.stage().await.err().unwrap().code, ErrorCode::Refused);
     }
 
     #[tokio::test]
-    async fn files_are_staged_as_they_are_then_without_hidden_ones() {
+    async fn the_current_files_are_staged_without_hidden_ones() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir_all(root.join("data/.git")).unwrap();
@@ -150,7 +150,7 @@ mod tests {
         fs::write(root.join("data/b.txt"), "b").unwrap();
         fs::write(dir.path().join("secret.txt"), "secret").unwrap();
         let seed = Seed::find(".".to_owned(), std::slice::from_ref(&root)).await.unwrap();
-        // Exchanged for a way out after it was found.
+        // Replaced with a link to the outside after it was found.
         fs::remove_file(root.join("data/b.txt")).unwrap();
         std::os::unix::fs::symlink(dir.path().join("secret.txt"), root.join("data/b.txt")).unwrap();
 

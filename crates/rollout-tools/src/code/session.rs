@@ -22,23 +22,23 @@ use crate::{
     resource::{Call, ErrorCode, Params, Session, ToolError},
 };
 
-/// Where programs run, and where files stay.
+/// The working directory of programs.
 pub(super) const WORK_DIR: &str = "/workspace";
 
-/// Where programs are written to.
+/// The directory for program files.
 const PROGRAM_DIR: &str = "/tmp/.rollout";
 
-/// Finds what runs a file: a minimal image may have no bash.
+/// Finds an interpreter for a file: a minimal image may have no bash.
 const IN_WORK_DIR: &str = r#"cd "$1" || exit 126
 case "$2" in
 python) exec python3 "$3" ;;
 *) if command -v bash >/dev/null 2>&1; then exec bash "$3"; else exec sh "$3"; fi ;;
 esac"#;
 
-/// What is kept of the time of a call to stop its program and to tell what it printed.
-const TIME_TO_TELL: Duration = Duration::from_secs(1);
+/// The part of a call's time that is reserved for stopping its program and returning its output.
+const TIME_TO_ANSWER: Duration = Duration::from_secs(1);
 
-/// What a shell says of a program that is not there, among other things.
+/// The exit code of a shell for a missing program, among other causes.
 const NOT_FOUND: i32 = 127;
 
 /// A session of `code`.
@@ -109,7 +109,7 @@ impl CodeSession {
         {
             return Err(no_python());
         }
-        Ok(told(&exit, out.text(), err.text(), deadline))
+        Ok(answer(&exit, out.text(), err.text(), deadline))
     }
 }
 
@@ -125,7 +125,9 @@ impl Session for CodeSession {
         let program = match params.get(key) {
             Some(Value::String(program)) => program,
             None => return Err(ToolError::new(ErrorCode::MissingField, format!("`{key}` is missing"))),
-            Some(_) => return Err(ToolError::new(ErrorCode::InvalidType, format!("`{key}` is not a text"))),
+            Some(_) => {
+                return Err(ToolError::new(ErrorCode::InvalidType, format!("`{key}` must be a string")));
+            }
         };
         let deadline = deadline(&params)?.unwrap_or(self.shared.config.timeout_sec);
         let environment = self.environment(&call.session_id).await?;
@@ -140,10 +142,10 @@ impl Session for CodeSession {
     }
 }
 
-/// The deadline of a program whose call has this long left, so that the call can still tell what was printed. In a
-/// call that is too short for that, the server gives up on both.
+/// The deadline of a program whose call has this much time left, so that the call can still return the output.
+/// If a call is too short for that, the server cancels both.
 fn within(left: Duration, deadline: Duration) -> Duration {
-    match left.checked_sub(TIME_TO_TELL) {
+    match left.checked_sub(TIME_TO_ANSWER) {
         Some(left) if !left.is_zero() => deadline.min(left),
         _ => deadline,
     }
@@ -165,8 +167,8 @@ fn deadline(params: &Params) -> Result<Option<Duration>, ToolError> {
     }
 }
 
-/// What came of a program: as a model wants to read it, and in parts.
-fn told(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duration) -> Value {
+/// The result of a program: as text for the model, and in parts.
+fn answer(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duration) -> Value {
     let ((stdout, out_left), (stderr, err_left)) = (out, err);
     let mut result = String::new();
     let mut add = |text: &str| {
@@ -211,7 +213,7 @@ fn told(exit: &Exit, out: (String, u64), err: (String, u64), deadline: Duration)
     })
 }
 
-/// Whether there is a Python inside.
+/// Whether Python is installed in the environment.
 pub(super) async fn has_python(environment: &dyn Environment) -> Result<bool, ToolError> {
     let command = Exec {
         role: CommandRole::Agent,
@@ -226,7 +228,7 @@ pub(super) async fn has_python(environment: &dyn Environment) -> Result<bool, To
 }
 
 pub(super) fn no_python() -> ToolError {
-    let text = "there is no python3 where code runs; install it (on Debian and Ubuntu: apt install python3), or set \
+    let text = "python3 is not installed where code runs; install it (on Debian and Ubuntu: apt install python3), or set \
                 `resources.code` to an image that has it";
     ToolError::new(ErrorCode::DependencyMissing, text)
 }
@@ -237,8 +239,9 @@ mod tests {
 
     fn result(outcome: Outcome, stdout: &str, stderr: &str) -> String {
         let exit = Exit { outcome, oom_killed: false };
-        let told = told(&exit, (stdout.to_owned(), 0), (stderr.to_owned(), 0), Duration::from_millis(1500));
-        told["result"].as_str().unwrap().to_owned()
+        let answer =
+            answer(&exit, (stdout.to_owned(), 0), (stderr.to_owned(), 0), Duration::from_millis(1500));
+        answer["result"].as_str().unwrap().to_owned()
     }
 
     #[test]

@@ -1,46 +1,46 @@
-//! BM25: which texts of many have most to do with some words.
+//! BM25: ranks texts by their relevance to the words of a query.
 //!
-//! Written here because indexes are kept for each document and searched together in any combination, which the
-//! libraries for this do not do.
+//! Implemented here because indexes are kept per document and searched together in any combination, which
+//! existing libraries do not support.
 
 use std::collections::HashMap;
 
 use crate::resource::{ErrorCode, ToolError};
 
-/// How soon more of the same word stops counting.
+/// How quickly repetitions of a word stop counting.
 const K1: f64 = 1.2;
-/// How much long texts are held back.
+/// How strongly long texts are penalised.
 const B: f64 = 0.75;
-/// The longest query, in characters. Each of its words is looked for in everything.
+/// The longest query, in characters. Each of its words is looked up in every index.
 const LONGEST_QUERY: usize = 1000;
 
-/// About what a word takes of memory beside its letters and where it is: an entry of the map and its share of the
-/// empty ones, and what two allocations cost.
+/// The approximate memory of a word besides its letters and postings: a map entry with its share of empty ones,
+/// and the overhead of two allocations.
 const WORD_BYTES: usize = 96;
 
-/// Where the words of some texts are.
+/// An inverted index of some texts.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// For each word, the texts that it is in and how often.
+    /// For each word, the texts that contain it and how often.
     postings: HashMap<Box<str>, Vec<(u32, u32)>>,
     lengths: Vec<u32>,
-    /// About what the postings take of memory, counted as they grow.
+    /// The approximate memory of the postings, counted as they grow.
     posting_bytes: usize,
 }
 
-/// A text that fits.
+/// A matching text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Hit {
-    /// Which of the indexes it is in.
+    /// The index that contains it.
     pub(crate) index: usize,
-    /// Which text of that index it is.
+    /// Its number in that index.
     pub(crate) text: usize,
-    /// How well it fits; more is better.
+    /// Its score; higher is better.
     pub(crate) score: f64,
 }
 
 impl Index {
-    /// Indexes a text after those before it.
+    /// Adds a text to the index.
     pub(crate) fn add(&mut self, text: &str) {
         let number = self.lengths.len() as u32;
         let mut length = 0;
@@ -65,13 +65,13 @@ impl Index {
         self.lengths.push(length);
     }
 
-    /// About how many bytes of memory it takes.
+    /// The approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.posting_bytes + size_of::<u32>() * self.lengths.capacity()
     }
 }
 
-/// Refuses queries that take too long to answer.
+/// Rejects queries that are too long.
 pub(crate) fn check_query(query: &str) -> Result<(), ToolError> {
     if query.chars().count() > LONGEST_QUERY {
         let message = format!("a query has at most {LONGEST_QUERY} characters");
@@ -80,8 +80,7 @@ pub(crate) fn check_query(query: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The texts of several indexes that have most to do with a query, best first; of those that fit equally well, the
-/// earlier one first.
+/// The texts of several indexes that match a query best, best first. Equal scores keep the order of the texts.
 pub(crate) fn search(indexes: &[&Index], query: &str, most: usize) -> Vec<Hit> {
     let count: usize = indexes.iter().map(|index| index.lengths.len()).sum();
     let length: u64 = indexes.iter().flat_map(|index| &index.lengths).map(|length| u64::from(*length)).sum();
@@ -112,11 +111,12 @@ pub(crate) fn search(indexes: &[&Index], query: &str, most: usize) -> Vec<Hit> {
 
 struct Token {
     word: String,
-    /// Whether it counts for the length of its text; a pair of characters does not, as both count by themselves.
+    /// Whether it counts for the length of its text. A pair of characters does not, because both count
+    /// separately.
     counts: bool,
 }
 
-/// The words of a text. What is written without spaces gives every character and every pair.
+/// The tokens of a text. Scripts without spaces give every character and every pair.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     for run in runs(text) {
@@ -133,7 +133,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// The words of a query, each once. What is written without spaces gives pairs, or the one character there is.
+/// The distinct words of a query. Scripts without spaces give pairs, or a single character.
 pub(super) fn query_words(query: &str) -> Vec<String> {
     let mut words = Vec::new();
     for run in runs(query) {
@@ -171,7 +171,7 @@ fn runs(text: &str) -> Vec<Run> {
     runs.into_iter().flatten().collect()
 }
 
-/// Whether it is of a script that is written without spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese.
+/// Whether a character belongs to a script without spaces: Chinese, Japanese, Thai, Lao, Khmer, Burmese.
 pub(super) fn is_unspaced(c: char) -> bool {
     matches!(c,
         '\u{0e00}'..='\u{0eff}' | '\u{1000}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{3005}'..='\u{3007}'
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn scores_are_those_of_the_formula() {
-        // Two texts of lengths 2 and 1; `a` is in both, `b` in one. Worked out by hand.
+        // Two texts of lengths 2 and 1; `a` is in both, `b` in one. Calculated by hand.
         let hits = search(&[&index(&["a b", "a"])], "b", 10);
         let rarity = (1.0_f64 + 1.5 / 1.5).ln();
         let want = rarity * 2.2 / (1.0 + 1.2 * (0.25 + 0.75 * 2.0 / 1.5));
@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_texts_are_spread_over_indexes_makes_no_difference(
+        fn the_distribution_over_indexes_does_not_change_scores(
             texts in proptest::collection::vec("[ab 巴黎]{0,12}", 1..8),
             query in "[ab 巴黎]{0,6}",
             cut in 0_usize..8,
@@ -242,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn every_hit_scores_and_none_comes_after_a_worse_one(text in ".{0,40}", query in ".{0,10}") {
+        fn hits_have_positive_scores_in_descending_order(text in ".{0,40}", query in ".{0,10}") {
             let hits = search(&[&index(&[&text, &query])], &query, 100);
             prop_assert!(hits.iter().all(|hit| hit.score > 0.0));
             prop_assert!(hits.is_sorted_by(|a, b| a.score >= b.score));

@@ -1,4 +1,4 @@
-//! Keeps what took long to make, within a bound, and makes it once though many ask at the same time.
+//! A cache with a size limit that computes each value once, also for concurrent requests.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::OnceCell;
 
-/// Values by key, of which the ones that were not used for longest are given up.
+/// Values by key. The least recently used ones are evicted.
 #[derive(Debug)]
 pub(crate) struct Cache<K, V> {
     state: Mutex<State<K, V>>,
@@ -23,20 +23,20 @@ struct State<K, V> {
 #[derive(Debug)]
 struct Slot<V> {
     cell: Arc<OnceCell<V>>,
-    /// None as long as the value is being made.
+    /// `None` while the value is being computed.
     bytes: Option<usize>,
     used: u64,
 }
 
 impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
-    /// Keeps about so many bytes.
+    /// Keeps about `most_bytes` bytes.
     pub(crate) fn new(most_bytes: usize) -> Self {
         let state = State { slots: HashMap::new(), bytes: 0, clock: 0 };
         Self { state: Mutex::new(state), most_bytes }
     }
 
-    /// The value of a key. If there is none, the first who asks makes it, with the bytes that it takes, and the
-    /// others wait; if the first gives up or fails, the next makes it.
+    /// The value of a key. If it is missing, the first caller computes it, with its size in bytes, and the
+    /// others wait. If the first caller is cancelled or fails, the next one computes it.
     pub(crate) async fn get<E>(
         &self,
         key: &K,
@@ -52,7 +52,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<K, V>> {
-        // Nothing in this module panics while it holds the lock.
+        // No code in this module panics while it holds the lock.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -67,7 +67,7 @@ impl<K: Clone + Eq + Hash, V> State<K, V> {
     }
 
     fn account(&mut self, key: &K, bytes: usize, most: usize) {
-        // What was being made and has been given up belongs to nobody but the cache.
+        // A cancelled computation is only referenced by the cache.
         self.slots
             .retain(|other, slot| other == key || slot.bytes.is_some() || Arc::strong_count(&slot.cell) > 1);
         let Some(slot) = self.slots.get_mut(key) else { return };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_who_ask_at_once_make_it_once() {
+    async fn concurrent_requests_compute_a_value_once() {
         let cache = Counted::new(100);
         let all = futures_util::future::join_all((0..50).map(|_| cache.get(7))).await;
         assert!(all.iter().all(|value| *value == 70));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_used_for_longest_is_given_up() {
+    async fn the_least_recently_used_value_is_evicted() {
         let cache = Counted::new(20);
         for key in [1, 2, 1, 3, 1] {
             cache.get(key).await;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_larger_than_the_cache_is_not_kept() {
+    async fn a_value_larger_than_the_cache_is_not_kept() {
         let cache = Counted::new(5);
         assert_eq!(cache.get(1).await, 10);
         let state = cache.0.state();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_it_to_the_next() {
+    async fn after_a_cancellation_the_next_caller_computes_the_value() {
         let cache = Counted::new(100);
         let never = cache.0.get(&1, async || std::future::pending::<Result<_, Infallible>>().await);
         assert!(futures_util::FutureExt::now_or_never(never).is_none());

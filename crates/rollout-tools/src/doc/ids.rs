@@ -1,13 +1,13 @@
-//! Ids of sections: the number of the section, after the path of its document if there are several.
+//! Section ids: the section number, prefixed with the document's path if there are several documents.
 
 use crate::seed::SeedFile;
 
-/// The id of a section, of which `number` counts from 0.
+/// The id of a section; `number` counts from 0.
 pub(super) fn of(path: &str, number: usize, is_only: bool) -> String {
     if is_only { (number + 1).to_string() } else { format!("{path}#{}", number + 1) }
 }
 
-/// The file and the section, counted from 0, that an id means. Models leave out what seems plain and add brackets.
+/// The file and the section, counted from 0, of an id. Models omit obvious parts and add brackets.
 pub(super) fn find(id: &str, files: &[SeedFile]) -> Option<(usize, usize)> {
     let id = id.trim().trim_start_matches('[').trim_end_matches(']');
     let (path, number) = match id.rsplit_once('#') {
@@ -23,7 +23,7 @@ pub(super) fn find(id: &str, files: &[SeedFile]) -> Option<(usize, usize)> {
     Some((file, number))
 }
 
-/// The file that is meant by a path: the one with this path, or else the only one with this name.
+/// The file of a path: the one with this path, or the only one with this file name.
 pub(super) fn find_file(path: &str, files: &[SeedFile]) -> Option<usize> {
     let path = path.trim().trim_start_matches("./");
     files.iter().position(|file| file.path == path).or_else(|| {

@@ -1,4 +1,4 @@
-//! Documents that were read, kept for all sessions.
+//! Documents that were read, shared by all sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,14 +13,14 @@ use super::reader::Reader;
 use crate::resource::{ErrorCode, ToolError};
 use crate::seed::{self, SeedFile, Stamp};
 
-/// The most bytes of memory that the documents of one call may take with their indexes. One of nothing but different
-/// words is many times as large as its text.
+/// The most memory, in bytes, for the documents of one call with their indexes. The index of a document with
+/// only distinct words is many times as large as its text.
 const MOST_BYTES: usize = 256 << 20;
-/// How many calls hold documents at the same time; it bounds what they hold beside the cache.
+/// The number of concurrent calls that hold documents, which limits their memory besides the cache.
 const CALLS: usize = 8;
-/// How many documents of a call are read at the same time.
+/// The number of documents of a call that are read concurrently.
 const AT_ONCE: usize = 4;
-/// How many documents are indexed at the same time.
+/// The number of documents that are indexed concurrently.
 const INDEXING: usize = 2;
 
 /// A document that was read.
@@ -28,11 +28,11 @@ const INDEXING: usize = 2;
 pub(super) struct Document {
     pub(super) sections: Vec<DocumentSection>,
     pub(super) index: Index,
-    /// About what it takes of memory.
+    /// The approximate memory in bytes.
     bytes: usize,
 }
 
-/// A file with its document, or with why there is none.
+/// A file with its document, or the error.
 pub(super) type Opened = (SeedFile, Result<Arc<Document>, ToolError>);
 
 type Key = (Stamp, DocumentFormat);
@@ -47,19 +47,19 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Keeps about so many bytes of what is read.
+    /// Keeps about `cache_bytes` bytes of documents.
     pub(super) fn new(reader: Reader, cache_bytes: usize) -> Self {
         let (calls, indexing) = (Semaphore::new(CALLS), Semaphore::new(INDEXING));
         Self { reader, cache: Cache::new(cache_bytes), calls, indexing }
     }
 
-    /// Does something with the documents of some files, in their order.
+    /// Runs a function on the documents of some files, in their order.
     pub(super) async fn with<T: Send + 'static>(
         &self,
         files: Vec<SeedFile>,
         work: impl FnOnce(&[Opened]) -> Result<T, ToolError> + Send + 'static,
     ) -> Result<T, ToolError> {
-        // The semaphore is never closed, so that waiting for it cannot fail.
+        // The semaphore is never closed, so waiting cannot fail.
         let _call = self.calls.acquire().await;
         let bytes = AtomicUsize::new(0);
         let opened = futures_util::stream::iter(files)
@@ -100,7 +100,7 @@ impl Library {
     }
 }
 
-/// What is kept of a document that cannot be had.
+/// The cache entry of a document that cannot be read.
 fn refused(error: ToolError) -> (Result<Arc<Document>, ToolError>, usize) {
     let bytes = size_of::<ToolError>() + error.message.len();
     (Err(error), bytes)
@@ -114,7 +114,7 @@ fn too_large(file: &SeedFile) -> ToolError {
 }
 
 impl Document {
-    /// Indexes a document, unless that takes too much memory.
+    /// Indexes a document, unless the index needs too much memory.
     fn of(sections: Vec<DocumentSection>, most: usize) -> Option<Self> {
         let size = |section: &DocumentSection| {
             size_of::<DocumentSection>() + section.title.len() + section.text.len()
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_of_nothing_but_different_words_is_refused() {
+    fn a_document_of_only_distinct_words_is_rejected() {
         let words = |each: &dyn Fn(usize) -> String| {
             let text = (0..1000).map(each).collect::<Vec<_>>().join(" ");
             vec![DocumentSection { title: String::new(), text }]

@@ -1,4 +1,4 @@
-//! Documents: their text by section, and a search over it.
+//! `doc`: reads documents by section, and searches them.
 
 pub(crate) mod bm25;
 pub(crate) mod cache;
@@ -28,22 +28,22 @@ use reader::Reader;
 pub(crate) use snippet::snippet;
 
 rollout_settings::settings! {
-    /// How the `doc` tools are set up.
+    /// The settings of the `doc` tools.
     #[derive(Debug, Clone, PartialEq)]
     pub struct DocConfig {
-        /// The folders that documents may be in.
+        /// The folders that may contain documents.
         pub roots: Vec<PathBuf> = roots(),
         /// The most bytes of a document.
         pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
         /// The most bytes of a document's text.
         ///
-        /// Never more than 4 MiB of an HTML page.
+        /// At most 4 MiB for an HTML page.
         pub max_text_bytes: usize = size(ExtractLimits::default().text_bytes),
-        /// How many bytes of memory the process that reads a document may take.
+        /// The most bytes of memory for the process that reads a document.
         pub max_memory_bytes: u64 = size(1 << 30),
-        /// How many seconds of a processor it may take to read a document.
+        /// The most CPU seconds for reading a document.
         pub timeout_seconds: u64 = whole_seconds(30),
-        /// About how many bytes of memory are used to keep documents that were read.
+        /// The approximate size of the cache of documents, in bytes.
         pub cache_bytes: usize = whole(0..=u64::MAX).kind("bytes").default(256 << 20),
     }
 }
@@ -54,7 +54,7 @@ impl Default for DocConfig {
     }
 }
 
-/// The `doc` tools: documents to read and to search.
+/// The `doc` tools: reading and searching documents.
 #[derive(Debug)]
 pub struct Docs {
     roots: Vec<PathBuf>,
@@ -62,7 +62,8 @@ pub struct Docs {
 }
 
 impl Docs {
-    /// Tools for the documents below the roots, of which the helper reads those that are dangerous to read.
+    /// Creates the tools for the documents below the roots. The helper reads documents in formats that are
+    /// dangerous to parse.
     pub fn new(config: DocConfig, helper: Helper) -> Self {
         let limits = ExtractLimits {
             file_bytes: config.max_file_bytes,
@@ -87,29 +88,28 @@ impl Resource for Docs {
                 name: "read".to_owned(),
                 aliases: Vec::new(),
                 description:
-                    "Reads sections of the documents. Without section_ids it gives what there is: the \
-                              documents and the ids of their sections, or the whole text if it is short."
+                    "Reads sections of the documents. Without section_ids it lists the documents and the ids of their sections, or returns the whole text if it is short."
                         .to_owned(),
                 parameters: json!({
                     "type": "object",
                     "properties": {
                         "section_ids": texts("Ids of sections, from doc:search or from doc:read without ids."),
-                        "path": {"type": "string", "description": "Only this document."},
-                        "start": {"type": "integer", "description": "The character to go on from, if a text was cut.", "default": 0},
-                        "max_text_token": {"type": "integer", "description": "About the most tokens to give.", "default": page::TOKENS},
+                        "path": {"type": "string", "description": "Limits the call to this document."},
+                        "start": {"type": "integer", "description": "The character to continue from, if a text was cut.", "default": 0},
+                        "max_text_token": {"type": "integer", "description": "The approximate maximum of tokens to return.", "default": page::TOKENS},
                     },
                 }),
             },
             ToolSpec {
                 name: "search".to_owned(),
                 aliases: Vec::new(),
-                description: "Searches the documents for words and gives the sections that fit best."
+                description: "Searches the documents for words and returns the best matching sections."
                     .to_owned(),
                 parameters: json!({
                     "type": "object",
                     "properties": {
-                        "key_words": texts("Words to look for."),
-                        "max_search_results": {"type": "integer", "description": "The most sections to give.", "default": session::RESULTS},
+                        "key_words": texts("Words to search for."),
+                        "max_search_results": {"type": "integer", "description": "The maximum number of sections.", "default": session::RESULTS},
                     },
                     "required": ["key_words"],
                 }),

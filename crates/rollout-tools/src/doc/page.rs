@@ -1,24 +1,24 @@
-//! A part of a text that a model can take in at once.
+//! A part of a text that a model can read at once.
 
 use super::bm25::is_unspaced;
 
-/// How many tokens are given unless told otherwise. With a note about what follows it stays below the 4000
-/// characters that models are shown of what a tool gives.
+/// The default number of tokens. With a note about the rest it stays below the 4000 characters of a tool's
+/// result that models are shown.
 pub(super) const TOKENS: usize = 900;
-/// The most tokens that can be asked for.
+/// The most tokens that can be requested.
 pub(super) const MOST_TOKENS: usize = 50_000;
 
 /// A part of a text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Page {
-    /// The part, with a note if it is not the whole.
+    /// The part, with a note if it is not the whole text.
     pub(super) text: String,
-    /// The character that the next page starts at, if this is not the last.
+    /// The first character of the next page, if there is one.
     pub(super) next: Option<usize>,
 }
 
-/// The part of a text that starts at a character and has about so many tokens: a quarter for each character, and
-/// one for each character of a script without spaces.
+/// The part of a text that starts at a character and has about this many tokens: a quarter for each character,
+/// and one for each character of a script without spaces.
 pub(super) fn page(text: &str, start: usize, tokens: usize) -> Page {
     let total = text.chars().count();
     let mut quarters = tokens.max(1) * 4;
@@ -33,7 +33,7 @@ pub(super) fn page(text: &str, start: usize, tokens: usize) -> Page {
     if start == 0 && end == total {
         return Page { text: part, next: None };
     }
-    let note = if end < total { format!("; go on with start={end}") } else { String::new() };
+    let note = if end < total { format!("; continue with start={end}") } else { String::new() };
     Page {
         text: format!("{part}\n(characters {} to {end} of {total}{note})", start.min(total)),
         next: (end < total).then_some(end),
@@ -47,9 +47,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_says_where_to_go_on() {
+    fn a_long_text_reports_where_to_continue() {
         let first = page("abcdefgh", 0, 1);
-        assert_eq!(first.text, "abcd\n(characters 0 to 4 of 8; go on with start=4)");
+        assert_eq!(first.text, "abcd\n(characters 0 to 4 of 8; continue with start=4)");
         assert_eq!(
             page("abcdefgh", 4, 1),
             Page { text: "efgh\n(characters 4 to 8 of 8)".to_owned(), next: None }
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_one_after_the_other_are_the_whole_text(text in "[a巴\n]{0,60}", tokens in 1_usize..10) {
+        fn consecutive_pages_are_the_whole_text(text in "[a巴\n]{0,60}", tokens in 1_usize..10) {
             let (mut whole, mut start) = (String::new(), Some(0));
             while let Some(at) = start {
                 let Page { text: part, next } = page(&text, at, tokens);

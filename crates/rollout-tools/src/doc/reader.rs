@@ -1,4 +1,4 @@
-//! Takes the text out of files, where it can do no harm.
+//! Extracts the text of files safely.
 
 use std::sync::Arc;
 
@@ -17,59 +17,60 @@ pub(crate) struct Reader {
     limits: ExtractLimits,
     memory: u64,
     seconds: u64,
-    /// Holds back those that are read in this process.
+    /// Limits the number of documents that are read in this process.
     reading: Arc<Semaphore>,
 }
 
-/// Why a document gave no text.
+/// Why a document could not be read.
 #[derive(Debug)]
-pub(crate) struct Unread {
-    /// What to tell.
+pub(crate) struct ReadFailure {
+    /// The error to report.
     pub(crate) error: ToolError,
-    /// Whether the same file would fail in the same way again.
+    /// Whether the same file would always fail in the same way.
     pub(crate) is_lasting: bool,
 }
 
 impl Reader {
-    /// Reads with these bounds.
+    /// Creates a reader with these limits.
     pub(crate) fn new(helper: Helper, limits: ExtractLimits, memory: u64, seconds: u64) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self { helper, limits, memory, seconds, reading: Arc::new(Semaphore::new(cores.max(2))) }
     }
 
     /// The sections of a document.
-    pub(crate) async fn sections(&self, file: &SeedFile) -> Result<Vec<DocumentSection>, Unread> {
+    pub(crate) async fn sections(&self, file: &SeedFile) -> Result<Vec<DocumentSection>, ReadFailure> {
         if file.stamp.size > self.limits.file_bytes {
             let refused = Failure::from(ExtractError::File(self.limits.file_bytes));
-            return Err(Unread::of(file, HelperError::from(refused)));
+            return Err(ReadFailure::of(file, HelperError::from(refused)));
         }
         let listed = file.clone();
         let opened = seed::blocking(move || listed.open()).await;
-        let (input, stamp) = opened.map_err(|error| Unread { error: error.into(), is_lasting: false })?;
+        let (input, stamp) =
+            opened.map_err(|error| ReadFailure { error: error.into(), is_lasting: false })?;
         if stamp != file.stamp {
             let message = format!("`{}` changed while it was being read; try again", file.path);
-            return Err(Unread {
+            return Err(ReadFailure {
                 error: ToolError::new(ErrorCode::ExecutionError, message),
                 is_lasting: false,
             });
         }
         let (format, limits) = (DocumentFormat::of(&file.path), self.limits);
         let sections = if format.needs_a_process(file.stamp.size) {
-            // JSON may write a byte of text as six.
+            // JSON may encode a byte of text as six bytes.
             let output = (limits.text_bytes as u64).saturating_mul(8);
             let bounds = Bounds { memory: self.memory, seconds: self.seconds, output };
             self.helper.run(Extraction { format, limits }, input, bounds).await
         } else {
-            // The semaphore is never closed, so that waiting for it cannot fail.
+            // The semaphore is never closed, so waiting cannot fail.
             let _reading = self.reading.acquire().await;
             let read = seed::blocking(move || extract(format, input, &limits)).await;
             read.map_err(|error| Failure::from(error).into())
         };
-        sections.map_err(|error| Unread::of(file, error))
+        sections.map_err(|error| ReadFailure::of(file, error))
     }
 }
 
-impl Unread {
+impl ReadFailure {
     fn of(file: &SeedFile, cause: HelperError) -> Self {
         let is_lasting = cause.is_lasting();
         let mut error = ToolError::from(cause);

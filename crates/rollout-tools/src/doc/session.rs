@@ -15,15 +15,15 @@ use crate::arguments;
 use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{SeedFile, Seeds};
 
-/// How many sections a search gives unless told otherwise.
+/// The default number of sections of a search.
 pub(super) const RESULTS: usize = 10;
-/// The most sections that can be asked for.
+/// The most sections that can be requested.
 const MOST_RESULTS: usize = 100;
-/// How many characters of each are shown.
+/// The number of characters shown of each.
 const SNIPPET: usize = 240;
-/// With more documents than this, what there is is told without a look into them.
+/// If there are more documents than this, they are listed without reading them.
 const FEW: usize = 20;
-/// How many documents that could not be read are named.
+/// The number of unreadable documents that are named.
 const UNREAD: usize = 5;
 /// The most sections that can be read at once.
 const MOST_IDS: usize = 200;
@@ -58,7 +58,7 @@ impl DocSession {
         let mut seen = HashSet::new();
         wanted.retain(|id| seen.insert(*id));
         if wanted.len() > MOST_IDS {
-            let message = format!("{} sections are asked for; give {MOST_IDS} ids at most", wanted.len());
+            let message = format!("{} sections are requested; at most {MOST_IDS} are allowed", wanted.len());
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if !wanted.is_empty() {
@@ -98,7 +98,7 @@ impl DocSession {
                 None => missing.push((*id).to_owned()),
             }
         }
-        // Only the documents that are asked for are read.
+        // Only the requested documents are read.
         let mut needed: Vec<_> = found.iter().map(|(file, _)| *file).collect();
         needed.sort_unstable();
         needed.dedup();
@@ -173,7 +173,7 @@ fn search(opened: &[Opened], query: &str, most: usize) -> Result<Value, ToolErro
     Ok(json!({"result": format!("{}{unread}", text.trim_end()), "results": results}))
 }
 
-/// The text of the documents if it is short, else their sections.
+/// The text of the documents if it is short, otherwise their sections.
 fn outline(opened: &[Opened], is_only: bool, start: usize, tokens: usize) -> Result<Value, ToolError> {
     if let [(_, Err(error))] = opened {
         return Err(error.clone());
@@ -186,7 +186,7 @@ fn outline(opened: &[Opened], is_only: bool, start: usize, tokens: usize) -> Res
             let id = ids::of(&file.path, number, is_only);
             let chars = section.text.chars().count();
             let _ = writeln!(list, "  [{id}] {} ({chars} characters)", section.title);
-            // What will not fit anyway need not be put together.
+            // Text that will not fit is not collected.
             if text.len() <= 4 * tokens {
                 let _ = write!(text, "[{id}] {}\n{}\n\n", section.title, section.text);
             }
@@ -200,11 +200,11 @@ fn outline(opened: &[Opened], is_only: bool, start: usize, tokens: usize) -> Res
     Ok(json!({"result": format!("{text}{}", unread(opened)), "sections": sections, "next_start": next}))
 }
 
-/// The most sections or documents in what a program gets as a list.
+/// The most sections or documents in the structured part of a result.
 const MOST_LISTED: usize = 1000;
 
 fn file_list(files: &[SeedFile], start: usize, tokens: usize) -> Value {
-    let mut list = format!("{} documents; read one with its path, or search them\n", files.len());
+    let mut list = format!("{} documents; read one by its path, or search them\n", files.len());
     for file in files {
         let _ = writeln!(list, "{} ({} bytes)", file.path, file.stamp.size);
     }
@@ -217,7 +217,7 @@ fn file_list(files: &[SeedFile], start: usize, tokens: usize) -> Value {
     json!({"result": text, "documents": listed, "next_start": next})
 }
 
-/// A note on the documents that could not be read.
+/// A note about the documents that could not be read.
 fn unread(opened: &[Opened]) -> String {
     let errors: Vec<_> =
         opened.iter().filter_map(|(_, document)| Some(document.as_ref().err()?.message.as_str())).collect();

@@ -1,11 +1,11 @@
-//! The part of a text that shows why it was found.
+//! The part of a text that shows why it matches.
 
 use super::bm25::query_words;
 
-/// How many characters come before the first word that was looked for.
+/// The number of characters before the first match.
 const BEFORE: usize = 60;
 
-/// The part of a text, of so many characters, with the first word of the query, on one line.
+/// The part of a text with the first word of the query, at most `most` characters, on one line.
 pub(crate) fn snippet(text: &str, query: &str, most: usize) -> String {
     let text: Vec<char> = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().collect();
     let lower: Vec<char> = text.iter().map(|c| c.to_lowercase().next().unwrap_or(*c)).collect();
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_looked_for_are_shown() {
+    fn the_words_of_the_query_are_shown() {
         let text = format!("{} The Seine\nflows. {}", "before ".repeat(50), "after ".repeat(50));
         assert_eq!(
             snippet(&text, "SEINE", 100),

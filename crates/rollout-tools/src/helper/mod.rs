@@ -1,9 +1,9 @@
-//! Work on files that nobody vouches for, in a process of its own.
+//! Work on untrusted files, in a separate process.
 //!
-//! A document or a database can be made to use up all memory, to never end, or to crash whoever reads it. So it
-//! is read by a short-lived child process, which limits itself before it looks at the file: the server stays up
-//! whatever the file does. The file is the child's standard input, the request its arguments, and one JSON value
-//! on its standard output the answer.
+//! A document or a database can be made to use up all memory, to never end, or to crash its reader. So it is
+//! read by a short-lived child process, which limits itself before it opens the file: the server keeps running
+//! whatever the file does. The file is the child's standard input, the request is in its arguments, and the
+//! answer is one JSON value on its standard output.
 
 use std::fs::File;
 use std::io;
@@ -22,16 +22,16 @@ use tokio::sync::Semaphore;
 use crate::resource::{ErrorCode, ToolError};
 use crate::seed::blocking;
 
-/// The first argument of a process that is a helper.
+/// The first argument of a helper process.
 pub const HELPER_ARG: &str = "__tools-helper";
 
-/// How much of what a helper complains about is kept.
-const COMPLAINT: u64 = 4096;
+/// The most bytes of a helper's stderr that are kept.
+const MAX_STDERR: u64 = 4096;
 
-/// The program that reads files in a process of its own. Its `main` calls [`helper_main`](crate::helper_main) when
-/// the first argument is [`HELPER_ARG`].
+/// The program that reads files in a separate process. Its `main` calls [`helper_main`](crate::helper_main)
+/// when the first argument is [`HELPER_ARG`].
 ///
-/// All clones share a bound on how many processes run at once.
+/// All clones share a limit on the number of concurrent processes.
 #[derive(Debug, Clone)]
 pub struct Helper {
     program: PathBuf,
@@ -45,14 +45,14 @@ impl Helper {
         Self { program: program.into(), running: Arc::new(Semaphore::new(cores.max(2))) }
     }
 
-    /// Does some work on a file. Dropping the call ends the process.
+    /// Runs some work on a file. Dropping the future ends the process.
     pub(crate) async fn run<W: Work, T: DeserializeOwned + Send + 'static>(
         &self,
         work: W,
         input: File,
         limits: Bounds,
     ) -> Result<T, HelperError> {
-        // The semaphore is never closed, so that waiting for it cannot fail.
+        // The semaphore is never closed, so waiting cannot fail.
         let _running = self.running.acquire().await;
         let request = Request { work, limits };
         let request =
@@ -61,7 +61,7 @@ impl Helper {
             .arg(HELPER_ARG)
             .arg(W::NAME)
             .arg(request)
-            // A file that takes over its reader finds no keys there.
+            // A file that takes over its reader finds no keys in the environment.
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(input))
@@ -76,21 +76,21 @@ impl Helper {
         let (mut answer, mut complaint) = (Vec::new(), Vec::new());
         let finish = async {
             let (mut stdout, mut stderr) =
-                (stdout.take(limits.output.saturating_add(1)), stderr.take(COMPLAINT));
+                (stdout.take(limits.output.saturating_add(1)), stderr.take(MAX_STDERR));
             tokio::try_join!(stdout.read_to_end(&mut answer), stderr.read_to_end(&mut complaint))?;
             if answer.len() as u64 > limits.output {
                 return Ok(None);
             }
             child.wait().await.map(Some)
         };
-        // On a machine with much to do, the processor's time comes slower than that of the clock.
+        // On a busy machine, CPU time passes more slowly than the clock.
         let seconds = limits.seconds.saturating_mul(2).saturating_add(1);
         match tokio::time::timeout(Duration::from_secs(seconds), finish).await {
             Err(_) => Err(HelperError::Delayed(seconds)),
             Ok(Err(error)) => Err(HelperError::Start(Arc::new(error))),
             Ok(Ok(None)) => Err(HelperError::Output(limits.output)),
             Ok(Ok(Some(status))) if status.success() => {
-                // It may be the text of a whole book.
+                // The answer may be the text of a whole book.
                 let read = blocking(move || serde_json::from_slice::<Result<T, Failure>>(&answer)).await;
                 read.map_err(|error| HelperError::Crashed(format!("it gave no answer: {error}")))?
                     .map_err(HelperError::from)
@@ -100,12 +100,12 @@ impl Helper {
     }
 }
 
-/// What a helper may use.
+/// The limits of a helper.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Bounds {
     /// Bytes of memory.
     pub(crate) memory: u64,
-    /// Seconds of the processor.
+    /// CPU seconds.
     pub(crate) seconds: u64,
     /// Bytes of its answer.
     pub(crate) output: u64,
@@ -142,33 +142,33 @@ pub(crate) trait Work: Serialize {
 /// Why the work itself failed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Failure {
-    /// It is not allowed.
+    /// The work is not allowed.
     Refused(String),
-    /// It cannot be done.
+    /// The work failed.
     Failed(String),
-    /// It takes too long.
+    /// The work takes too long.
     Late(String),
 }
 
-/// Why a helper gave nothing.
+/// Why a helper returned no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum HelperError {
-    /// It could not be started or heard.
-    #[error("the process that reads files could not be run")]
+    /// The helper could not be started or its output not read.
+    #[error("cannot run the process that reads files")]
     Start(#[source] Arc<io::Error>),
-    /// It took too long.
+    /// The helper took too long.
     #[error("reading it took more than {0} seconds")]
     Time(u64),
-    /// It took too long, maybe because there was much else to do.
+    /// The helper took too long, maybe because the machine was busy.
     #[error("it was not read within {0} seconds; try again")]
     Delayed(u64),
-    /// It used too much memory.
+    /// The helper used too much memory.
     #[error("reading it took more than {} MiB of memory", .0 >> 20)]
     Memory(u64),
-    /// It gave too much.
+    /// The helper returned too much.
     #[error("it holds more than {} MiB", .0 >> 20)]
     Output(u64),
-    /// It came to a bad end.
+    /// The helper crashed.
     #[error("reading it failed: {0}")]
     Crashed(String),
     /// The work itself failed.
@@ -177,7 +177,7 @@ pub(crate) enum HelperError {
 }
 
 impl HelperError {
-    /// Whether the same file would fail in the same way again.
+    /// Whether the same file would always fail in the same way.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(self, Self::Start(_) | Self::Delayed(_))
     }

@@ -9,16 +9,16 @@ use rollout_settings::{
 use serde_json::json;
 
 rollout_settings::settings! {
-    /// How one MCP server is reached. The names are those of the configuration file.
+    /// How to reach one MCP server. The names are those of the configuration file.
     #[derive(Clone)]
     pub struct McpServerConfig {
-        /// The program that is started, with its arguments.
+        /// The program to start, with its arguments.
         pub command: Vec<String> = texts(),
-        /// Its variables, beside those of the tool server.
+        /// Its environment variables, in addition to those of the tool server.
         pub env: IndexMap<String, String> = texts_by_name(),
-        /// The address of a server that is there.
+        /// The URL of a running server.
         pub url: Option<String> = text().kind("URL").optional(),
-        /// Headers of each request to it.
+        /// The headers of each request to it.
         pub headers: IndexMap<String, String> = texts_by_name(),
     }
 }
@@ -34,7 +34,7 @@ fn texts_by_name() -> Form<IndexMap<String, String>> {
 }
 
 impl McpServerConfig {
-    /// How the server is reached; an error is a sentence on what is wrong.
+    /// How to reach the server, or an error message.
     pub(crate) fn transport(&self) -> Result<McpTransport, &'static str> {
         let (env, headers) = (self.env.clone().into_iter(), self.headers.clone().into_iter());
         match (&self.command[..], &self.url) {
@@ -48,7 +48,7 @@ impl McpServerConfig {
     }
 }
 
-/// Whether a text can stand before the dot in `mcp:<server>.<tool>`.
+/// Whether a text can be the server name in `mcp:<server>.<tool>`.
 pub(crate) fn is_server_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))

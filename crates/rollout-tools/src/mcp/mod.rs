@@ -1,7 +1,7 @@
 //! `mcp`: the tools of MCP servers, as `mcp:<server>.<tool>`.
 //!
-//! A server is connected to once and serves all sessions. One that cannot be reached has no tools until it can; the
-//! others are none the worse for it.
+//! All sessions share one connection to a server. A server that cannot be reached has no tools until it can;
+//! the other servers are not affected.
 
 mod config;
 
@@ -29,14 +29,14 @@ pub(crate) struct Mcp(Arc<IndexMap<String, Server>>);
 
 struct Server {
     transport: McpTransport,
-    /// None until it has been reached, and after it was lost.
+    /// `None` until it has been reached, and after the connection was lost.
     connection: Mutex<Option<Arc<McpServer>>>,
-    /// What it last said of its tools.
+    /// Its tools, as last reported.
     tools: RwLock<Vec<ToolDef>>,
 }
 
 impl Mcp {
-    /// Takes servers by name. None of them is connected to yet.
+    /// Creates the resource from servers by name. No connection is made yet.
     pub(crate) fn new(servers: impl IntoIterator<Item = (String, McpTransport)>) -> Self {
         let servers = servers.into_iter().map(|(name, transport)| {
             (name, Server { transport, connection: Mutex::default(), tools: RwLock::default() })
@@ -46,14 +46,14 @@ impl Mcp {
 }
 
 impl Server {
-    /// The connection, made if there is none.
+    /// The connection, made if it is missing.
     async fn connect(&self) -> Result<Arc<McpServer>, ToolError> {
         let mut connection = self.connection.lock().await;
         if let Some(server) = &*connection {
             return Ok(Arc::clone(server));
         }
         let server = McpServer::connect(&self.transport).await.map_err(|error| {
-            // The failure has the causes in its text.
+            // The text of the error includes its causes.
             let code = ErrorCode::DependencyMissing;
             ToolError::new(code, ToolFailure::from(error).message)
         })?;
@@ -63,7 +63,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Forgets a connection that was lost, unless another call has made a new one meanwhile.
+    /// Forgets a lost connection, unless another call has made a new one meanwhile.
     async fn forget(&self, lost: &Arc<McpServer>) {
         let mut connection = self.connection.lock().await;
         if connection.as_ref().is_some_and(|server| Arc::ptr_eq(server, lost)) {
@@ -74,11 +74,11 @@ impl Server {
     async fn call(&self, tool: &str, params: Params) -> Result<Value, ToolError> {
         let server = self.connect().await?;
         match server.call(tool, params).await {
-            Ok(content) => Ok(told(content)),
+            Ok(content) => Ok(result(content)),
             Err(failure) => {
                 let lost = failure.name == ErrorKind::Infra.as_str();
                 if lost {
-                    // The next call starts it anew.
+                    // The next call starts it again.
                     self.forget(&server).await;
                     server.close().await;
                 }
@@ -93,7 +93,7 @@ impl Server {
     }
 }
 
-fn told(content: Content) -> Value {
+fn result(content: Content) -> Value {
     match content {
         Content::Text(text) => json!({"result": text}),
         Content::Parts(parts) => {
@@ -141,7 +141,7 @@ impl Resource for Mcp {
 
     async fn close(&self) {
         let closed = self.0.values().map(async |server| {
-            // Whoever holds it for longer is just connecting: there is nothing to close yet.
+            // If the lock is held, a call is connecting, so there is nothing to close yet.
             let connection = server.connection.try_lock().ok().and_then(|mut connection| connection.take());
             if let Some(connection) = connection {
                 connection.close().await;

@@ -1,4 +1,4 @@
-//! Indexes of folders: each built once, for all sessions, and again when its files have changed.
+//! Indexes of folders: each is built once for all sessions, and again after its files have changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,12 +14,12 @@ use crate::doc::reader::Reader;
 use crate::resource::{ErrorCode, Params, ToolError};
 use crate::seed::{SeedFile, Seeds, Stamp, blocking};
 
-/// How many indexes are built at the same time; it bounds what they take of memory beside those that are kept.
+/// The number of concurrent builds, which limits their memory besides the kept indexes.
 const BUILDS: usize = 2;
-/// How many documents are read at the same time.
+/// The number of documents that are read concurrently.
 const AT_ONCE: usize = 8;
-/// After how many documents it is told how far it is.
-const TELL_EVERY: usize = 500;
+/// The number of documents between two progress messages.
+const PROGRESS_EVERY: usize = 500;
 
 /// A passage of a document.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Passage {
     pub(super) text: String,
 }
 
-/// What can be searched.
+/// A searchable index.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) passages: Vec<Passage>,
@@ -37,12 +37,12 @@ pub(super) struct Index {
     text_bytes: usize,
 }
 
-/// Indexes by the files that they are made of.
+/// Indexes by their files.
 #[derive(Debug)]
 pub(super) struct Indexes {
     builder: Arc<Builder>,
     cache: Cache<Key, Kept>,
-    /// The builds that somebody waits for.
+    /// The builds that callers wait for.
     builds: Mutex<HashMap<Key, WeakShared<Build>>>,
 }
 
@@ -56,9 +56,9 @@ struct Builder {
 }
 
 type Key = Arc<[(String, Stamp)]>;
-/// An index, or why there never will be one of these files.
+/// An index, or the permanent error of these files.
 type Kept = Result<Arc<Index>, ToolError>;
-/// What is kept, with its bytes.
+/// The result to keep, with its size in bytes.
 type Build = BoxFuture<'static, (Kept, usize)>;
 
 impl Indexes {
@@ -71,7 +71,7 @@ impl Indexes {
         }
     }
 
-    /// The index of the files as they are now.
+    /// The index of the current files.
     pub(super) async fn of(&self, seeds: &Seeds, params: &Params) -> Result<Arc<Index>, ToolError> {
         let files = seeds.files(params, |name| DocumentFormat::known(name).is_some()).await?;
         if files.is_empty() {
@@ -82,10 +82,10 @@ impl Indexes {
         self.cache.get(&key, async || Ok::<_, ToolError>(build.await)).await?
     }
 
-    /// The build of an index. Nothing is done before it is waited for; it goes on as long as anybody waits, be it
-    /// somebody else than who came first, and ends when nobody does.
+    /// The build of an index. It starts when it is first awaited, continues as long as any caller waits, and is
+    /// cancelled when none does.
     fn build(&self, key: &Key, files: Vec<SeedFile>) -> Shared<Build> {
-        // Nothing below panics while the lock is held.
+        // No code below panics while the lock is held.
         let mut builds = self.builds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(build) = builds.get(key).and_then(WeakShared::upgrade) {
             return build;
@@ -102,7 +102,7 @@ impl Indexes {
 
 impl Builder {
     async fn build(&self, files: Vec<SeedFile>) -> (Kept, usize) {
-        // The semaphore is never closed, so that waiting for it cannot fail.
+        // The semaphore is never closed, so waiting cannot fail.
         let _turn = self.turns.acquire().await;
         let count = files.len();
         tracing::info!(documents = count, "building an index");
@@ -126,7 +126,7 @@ impl Builder {
                 }
                 Err(failure) => {
                     unread += 1;
-                    tracing::warn!("left out of the index: {}", failure.error);
+                    tracing::warn!("not indexed: {}", failure.error);
                 }
             }
             if index.bytes() > self.most_bytes {
@@ -136,7 +136,7 @@ impl Builder {
                 return (Err(ToolError::new(ErrorCode::Refused, message)), bytes);
             }
             done += 1;
-            if done % TELL_EVERY == 0 {
+            if done % PROGRESS_EVERY == 0 {
                 tracing::info!(done, documents = count, "building an index");
             }
         }
@@ -168,12 +168,11 @@ impl Index {
     }
 }
 
-/// Cuts a text into passages of no more than so many characters, each of which begins with the end of the one
-/// before it.
+/// Splits a text into passages of at most `chunk` characters. Each begins with the end of the previous one.
 fn chunks(text: &str, chunk: usize, overlap: usize) -> Vec<String> {
     let pieces: Vec<_> = pieces(text, chunk - overlap).collect();
     let tail = |text: &str| match text.char_indices().rev().nth(overlap.saturating_sub(2)) {
-        // A word that would be cut is left out.
+        // A word that would be cut is omitted.
         Some((at, _)) if overlap > 1 => {
             let tail = &text[at..];
             tail.find(char::is_whitespace).map_or(tail, |end| &tail[end..]).trim_start().to_owned()
@@ -205,7 +204,7 @@ mod tests {
     use crate::helper::Helper;
 
     #[tokio::test]
-    async fn an_index_is_built_as_long_as_somebody_waits() {
+    async fn an_index_is_built_as_long_as_a_caller_waits() {
         let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(folder.path().join("a.pdf"), "").unwrap();
         let (program, at) = (beside.path().join("helper"), beside.path().display());
@@ -226,7 +225,7 @@ mod tests {
                 let waiting = || {
                     let builds = indexes.builds.lock().unwrap();
                     builds.values().find_map(WeakShared::upgrade).map_or(0, |build| {
-                        // This one does not wait.
+                        // This reference does not wait.
                         build.strong_count().unwrap_or_default() - 1
                     })
                 };
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn passages_begin_with_the_end_of_the_one_before() {
+    fn passages_begin_with_the_end_of_the_previous_one() {
         let passages = chunks("one two three four five six", 16, 8);
         assert_eq!(passages, ["one two", "two three", "three four", "four five six"]);
         assert_eq!(chunks("short", 100, 20), ["short"]);
@@ -265,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn passages_are_never_too_long_and_leave_nothing_out(
+        fn passages_are_never_too_long_and_omit_nothing(
             text in "[a巴 ]{0,100}", chunk in 1_usize..30, overlap in 0_usize..15,
         ) {
             let overlap = overlap.min(chunk / 2);

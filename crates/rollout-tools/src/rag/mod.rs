@@ -1,4 +1,4 @@
-//! Passages of a folder of documents, found by their words.
+//! `rag`: searches the passages of a folder of documents.
 
 mod index;
 mod session;
@@ -22,27 +22,27 @@ use crate::seed::Seeds;
 use index::Indexes;
 
 rollout_settings::settings! {
-    /// How the `rag` tools are set up.
+    /// The settings of the `rag` tools.
     #[derive(Debug, Clone, PartialEq)]
     pub struct RagConfig {
-        /// The folder to search, for sessions that name none. It is indexed when the server starts.
+        /// The folder of sessions that name none. It is indexed when the server starts.
         pub folder: Option<PathBuf> = text()
             .kind("path")
             .map(PathBuf::from, |path| path.to_string_lossy().into_owned())
             .optional(),
-        /// The folders that the folders of sessions may be in.
+        /// The folders that may contain the folders of sessions.
         pub roots: Vec<PathBuf> = roots(),
-        /// How long a passage is, in characters.
+        /// The length of a passage, in characters.
         pub chunk_chars: usize = whole(0..=u64::MAX).default(1000),
-        /// How many characters of a passage are repeated in the next.
+        /// The number of characters that are repeated in the next passage.
         pub overlap_chars: usize = whole(0..=u64::MAX).default(150),
         /// The most bytes of a document.
         pub max_file_bytes: u64 = size(ExtractLimits::default().file_bytes),
-        /// How many bytes of memory the process that reads a document may take.
+        /// The most bytes of memory for the process that reads a document.
         pub max_memory_bytes: u64 = size(1 << 30),
-        /// How many seconds of a processor it may take to read a document.
+        /// The most CPU seconds for reading a document.
         pub timeout_seconds: u64 = whole_seconds(30),
-        /// About how many bytes of memory an index, and all that are kept, may take.
+        /// The approximate memory, in bytes, for one index and for all kept indexes.
         pub index_bytes: usize = size(1 << 30),
     }
 }
@@ -53,7 +53,7 @@ impl Default for RagConfig {
     }
 }
 
-/// The `rag` tools: a folder of documents to search.
+/// The `rag` tools: searching a folder of documents.
 #[derive(Debug)]
 pub struct Rag {
     folder: Option<PathBuf>,
@@ -62,18 +62,19 @@ pub struct Rag {
 }
 
 impl Rag {
-    /// Tools for the folders below the roots, of which the helper reads what is dangerous to read.
+    /// Creates the tools for the folders below the roots. The helper reads documents in formats that are
+    /// dangerous to parse.
     pub fn new(config: RagConfig, helper: Helper) -> Self {
         let limits = ExtractLimits { file_bytes: config.max_file_bytes, ..ExtractLimits::default() };
         let reader = Reader::new(helper, limits, config.max_memory_bytes, config.timeout_seconds);
-        // A passage that repeats all of the one before would never end.
+        // A passage that repeats all of the previous one would never advance.
         let chunk_chars = config.chunk_chars.max(1);
         let overlap_chars = config.overlap_chars.min(chunk_chars / 2);
         let indexes = Indexes::new(reader, chunk_chars, overlap_chars, config.index_bytes);
         Self { folder: config.folder, roots: config.roots, indexes: Arc::new(indexes) }
     }
 
-    /// The files of sessions that name none: those of the folder that the operator named, wherever it is.
+    /// The files of sessions that name none: those of the configured folder, wherever it is.
     async fn own(&self) -> Result<Option<Seeds>, ToolError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let here = Params::from_iter([("folder".to_owned(), json!("."))]);
@@ -91,13 +92,13 @@ impl Resource for Rag {
         vec![ToolSpec {
             name: "search".to_owned(),
             aliases: vec!["query".to_owned()],
-            description: "Searches a collection of documents and gives the passages that fit best."
+            description: "Searches a collection of documents and returns the best matching passages."
                 .to_owned(),
             parameters: json!({
                 "type": "object",
                 "properties": {
-                    "query": {"type": "string", "description": "What to look for."},
-                    "top_k": {"type": "integer", "description": "The most passages to give.", "default": session::TOP_K},
+                    "query": {"type": "string", "description": "What to search for."},
+                    "top_k": {"type": "integer", "description": "The maximum number of passages.", "default": session::TOP_K},
                 },
                 "required": ["query"],
             }),
@@ -122,7 +123,7 @@ impl Resource for Rag {
             Some(own) if named.is_empty() => own,
             _ => named,
         };
-        // Files that changed are seen here, so that all calls of a session search the same.
+        // Changed files are detected here, so that all calls of a session search the same index.
         let index = if seeds.is_empty() {
             Weak::new()
         } else {

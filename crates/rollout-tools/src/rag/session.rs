@@ -12,15 +12,15 @@ use crate::doc::bm25;
 use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{Seeds, blocking};
 
-/// How many passages a search gives unless told otherwise.
+/// The default number of passages of a search.
 pub(super) const TOP_K: usize = 5;
-/// The most passages that can be asked for.
+/// The most passages that can be requested.
 const MOST: usize = 100;
 
 pub(super) struct RagSession {
     pub(super) seeds: Seeds,
-    /// What was searched last without a call naming files. It is the cache that keeps it, not the session: of those
-    /// there may be many.
+    /// The last index that was searched without files named by the call. The cache keeps it alive, not the
+    /// session, because there may be many sessions.
     pub(super) index: Mutex<Weak<Index>>,
     pub(super) indexes: Arc<Indexes>,
 }
@@ -44,7 +44,7 @@ impl RagSession {
         if Seeds::are_named(params) {
             return self.indexes.of(&self.seeds, params).await;
         }
-        // Nothing panics while the lock is held.
+        // No code panics while the lock is held.
         let last = || self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = last().upgrade();
         if let Some(index) = kept {

@@ -1,39 +1,39 @@
-//! Why a call gave nothing, as the protocol has it.
+//! The errors of calls, as defined by the protocol.
 
 use serde_json::Value;
 
-/// The codes of the protocol. Those from 4000 are the caller's fault, those from 5000 are not.
+/// The codes of the protocol. Codes from 4000 are errors of the caller, codes from 5000 are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// All is well.
+    /// Success.
     Success = 0,
-    /// What was asked for makes no sense.
+    /// The input is invalid.
     InvalidInput = 4000,
-    /// It was understood and refused: a private address, a path outside the documents, a statement that writes.
+    /// The request was rejected: a private address, a path outside the documents, a statement that writes.
     Refused = 4001,
-    /// The request is not in the form of the protocol, or names something that does not exist.
+    /// The request does not follow the protocol, or names something that does not exist.
     InvalidRequest = 4002,
     /// A parameter is missing.
     MissingField = 4003,
-    /// A parameter is of the wrong type.
+    /// A parameter has the wrong type.
     InvalidType = 4004,
-    /// An address is none.
+    /// A URL is invalid.
     InvalidUrl = 4005,
     /// Nothing was found.
     NoResults = 4006,
-    /// There is no session, or the resource was not set up.
+    /// The session does not exist, or the resource was not initialized.
     NotInitialized = 4007,
     /// The tool failed.
     ExecutionError = 5000,
     /// A key for another service is missing.
     KeyMissing = 5002,
-    /// Another service could not be asked.
+    /// A request to another service failed.
     RequestFailed = 5003,
-    /// Another service answered something that cannot be read.
+    /// The response of another service cannot be parsed.
     ResponseUnreadable = 5004,
-    /// Something went wrong that nobody foresaw.
+    /// An unexpected error.
     Unexpected = 5005,
-    /// It took too long.
+    /// The call timed out.
     Timeout = 5006,
     /// A page could not be fetched.
     PageFailed = 5007,
@@ -43,26 +43,26 @@ pub enum ErrorCode {
     PartialFailure = 5010,
     /// The resource could not be started.
     ResourceFailed = 5011,
-    /// Something has to be installed or started first; the message says what.
+    /// Something must be installed or started first; the message says what.
     DependencyMissing = 5012,
-    /// The server is at one of its limits.
+    /// The server has reached one of its limits.
     Overloaded = 5013,
 }
 
-/// Why a call gave nothing.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub code: ErrorCode,
-    /// What happened and what to do about it, in words for the model and for whoever reads the record.
+    /// What happened and what to do about it, for the model and for readers of the record.
     pub message: String,
-    /// More about it, for programs; null if there is nothing to add.
+    /// More details for programs, or null.
     pub data: Value,
 }
 
 impl ToolError {
-    /// A failure of this kind.
+    /// Creates an error of this kind.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: Value::Null }
     }

@@ -1,4 +1,4 @@
-//! The files that paths lead to, those in folders included.
+//! Lists the files of paths, including those in folders.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use rustix::fs::{Dir, FileType, Stat};
 use super::roots::{OpenError, beneath};
 use super::{Roots, SeedError};
 
-/// How many files a folder may have; more than this is no folder of documents.
+/// The most files of a folder; a larger one is not a folder of documents.
 const MOST_FILES: usize = 10_000;
-/// How many files and folders are looked at in all, those that are not wanted included.
+/// The most files and folders that are visited, including unwanted ones.
 const MOST_ENTRIES: usize = 200_000;
-/// How deep folders are looked into.
+/// The deepest visited level of folders.
 const DEEPEST: usize = 32;
 
-/// What tells one state of a file from another.
+/// Identifies a version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     device: u64,
@@ -38,19 +38,19 @@ impl Stamp {
     }
 }
 
-/// A file that a client may have.
+/// A file that a client may read.
 #[derive(Debug, Clone)]
 pub(crate) struct SeedFile {
-    /// Its path as clients and models see it.
+    /// Its path as shown to clients and models.
     pub(crate) path: String,
-    /// Its state when it was listed.
+    /// Its version when it was listed.
     pub(crate) stamp: Stamp,
     root: Arc<OwnedFd>,
     relative: PathBuf,
 }
 
 impl SeedFile {
-    /// Opens it, with its state now.
+    /// Opens it, with its current version.
     pub(crate) fn open(&self) -> Result<(File, Stamp), SeedError> {
         let path = || self.path.clone();
         let unreadable = |source| SeedError::Unreadable { path: path(), source };
@@ -65,8 +65,8 @@ impl SeedFile {
     }
 }
 
-/// The files that these paths lead to. A path that leads to a file is taken as it is; of a folder, the files for
-/// whose names `wanted` holds.
+/// The files of these paths. A path of a file is always included; of a folder, the files whose names match
+/// `wanted`.
 pub(super) fn list(
     roots: &Roots,
     seeds: &[String],
@@ -75,7 +75,7 @@ pub(super) fn list(
     let (mut files, mut looked_at) = (Vec::new(), 0);
     for seed in seeds {
         let found = roots.find(seed)?;
-        // One seed needs no name of its own; several are told apart by theirs.
+        // A single seed needs no prefix; several are distinguished by theirs.
         let shown = if seeds.len() > 1 { seed.trim_end_matches('/') } else { "" };
         if found.entry.is_folder {
             let mut walk =
@@ -107,7 +107,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn folder(&mut self, relative: &Path, shown: &str, depth: usize) -> Result<(), SeedError> {
         let unreadable = |source: std::io::Error| SeedError::Unreadable { path: shown.to_owned(), source };
-        // What was taken away or is no longer a folder since it was listed has nothing in it.
+        // An entry that was removed or replaced since it was listed is skipped.
         let Ok(entry) = beneath(&self.root, relative) else { return Ok(()) };
         if !entry.is_folder {
             return Ok(());
@@ -127,7 +127,8 @@ impl Walk<'_> {
             let shown = if shown.is_empty() { name.to_owned() } else { format!("{shown}/{name}") };
             match entry.file_type() {
                 FileType::Directory if depth < DEEPEST => self.folder(&relative, &shown, depth + 1)?,
-                // A link is followed to a file beneath the root, not to a folder: folders could link in a ring.
+                // A link to a file beneath the root is followed, but not a link to a folder: folders could form
+                // a cycle.
                 FileType::RegularFile | FileType::Symlink | FileType::Unknown if (self.wanted)(name) => {
                     self.file(relative, shown)?;
                 }

@@ -1,8 +1,8 @@
 //! Files that a client may name: those below the roots that the operator of the server allows.
 //!
-//! Every path comes from a client or a model and is taken for hostile. It is resolved by the kernel, beneath the
-//! root and in one step, so that neither `..` nor a symbolic link leads out of it, not even one that is put
-//! there between a look and the opening.
+//! Every path comes from a client or a model and may be hostile. The kernel resolves it beneath the root in one
+//! step, so that neither `..` nor a symbolic link leaves the root, not even one that is created between a check
+//! and the opening.
 
 mod files;
 mod roots;
@@ -19,45 +19,45 @@ use crate::{
     resource::{ErrorCode, Params, PlannedUse, ToolError},
 };
 
-/// The parameters, of a session or of a call, that name the files: the first that is there counts.
+/// The parameters, of a session or of a call, that name the files: the first one that is present is used.
 pub(crate) const NAMES: [&str; 2] = ["seed_path", "folder"];
-/// The most paths that a session or a call can name. Each is looked for, and a folder is walked through.
+/// The most paths of a session or a call. Each is resolved, and a folder is walked.
 const MOST_SEEDS: usize = 100;
 
-/// The roots when the operator names none.
+/// The default roots.
 pub(crate) fn default_roots() -> Vec<PathBuf> {
     vec![PathBuf::from(".")]
 }
 
-/// Why files could not be had.
+/// Why files could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeedError {
-    /// Neither the session nor the call says where the files are.
+    /// Neither the session nor the call names files.
     #[error(
-        "there is nothing to look at: open the session with a `seed_path` that names a file or a folder, or give one with the call"
+        "no files are given: open the session with a `seed_path` that names a file or a folder, or pass one with the call"
     )]
     Unnamed,
-    /// The path leads out of the roots.
+    /// The path is outside the roots.
     #[error(
-        "`{path}` is not below a folder that this server may read; who runs the server can add the folder to `roots` of these tools in its configuration"
+        "`{path}` is not below a folder that this server may read; add the folder to `roots` of these tools in the server's configuration"
     )]
     Outside { path: String },
-    /// The path leads out of what the session was opened with.
-    #[error("`{path}` is not part of what this session was opened for")]
+    /// The path is outside the files of the session.
+    #[error("`{path}` is not part of the files of this session")]
     OutsideSession { path: String },
     /// The path has a part that begins with a dot.
     #[error("`{path}` is hidden: names that begin with a dot are not served")]
     Hidden { path: String },
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no `{path}` below the folders of this server")]
     Missing { path: String },
     /// It is a device, a pipe, or a file of the kernel.
     #[error("`{path}` is neither a file nor a folder")]
     NotAFile { path: String },
-    /// The folder holds too much.
+    /// The folder contains too many files.
     #[error("`{path}` holds more than {most} files; name a smaller folder")]
     TooMany { path: String, most: usize },
-    /// There is too much to look through, whether it is wanted or not.
+    /// The folder contains too many entries, wanted or not.
     #[error("there are more than {most} files and folders in `{path}`; name a smaller folder")]
     TooMuch { path: String, most: usize },
     /// A root cannot be opened.
@@ -95,12 +95,12 @@ pub(crate) struct Seeds {
 }
 
 impl Seeds {
-    /// Reads the seeds of a session, each of which has to be there.
+    /// Opens the files of a session's configuration, all of which must exist.
     pub(crate) async fn open(roots: &[PathBuf], config: &Params) -> Result<Self, ToolError> {
         Self::of(roots, named(config)?).await
     }
 
-    /// The seeds of a session, each of which has to be there.
+    /// Opens the files of a session, all of which must exist.
     pub(crate) async fn of(roots: &[PathBuf], session: Vec<String>) -> Result<Self, ToolError> {
         let seeds = Self { roots: roots.to_vec(), session };
         let checked = seeds.clone();
@@ -112,7 +112,7 @@ impl Seeds {
         Ok(seeds)
     }
 
-    /// Whether sessions and calls can have the files that a client is going to name. Returns warnings.
+    /// Checks whether sessions and calls can open the files of a client's planned use. Returns warnings.
     pub(crate) async fn check(roots: &[PathBuf], planned: &PlannedUse) -> Result<Vec<String>, ToolError> {
         let mut wanted = named(&planned.config)?;
         wanted.extend(planned.paths.iter().filter(|path| !path.trim().is_empty()).cloned());
@@ -120,20 +120,19 @@ impl Seeds {
         Ok(planned.warnings(&NAMES))
     }
 
-    /// Whether the session was opened with nothing.
+    /// Whether the session has no files.
     pub(crate) fn is_empty(&self) -> bool {
         self.session.is_empty()
     }
 
-    /// Whether a call names files of its own.
+    /// Whether a call names files itself.
     pub(crate) fn are_named(params: &Params) -> bool {
         NAMES.iter().any(|name| params.contains_key(*name))
     }
 
-    /// Lists the files that a call is about, those for which `wanted` holds of their name, ordered by their path.
+    /// Lists the files of a call whose names match `wanted`, ordered by path.
     ///
-    /// A call may name a part of what its session was opened with, and anything below the roots if the session
-    /// was opened with nothing.
+    /// A call may name a part of the session's files, or anything below the roots if the session has none.
     pub(crate) async fn files(
         &self,
         params: &Params,
@@ -157,22 +156,22 @@ impl Seeds {
 fn named(params: &Params) -> Result<Vec<String>, ToolError> {
     let mut named = arguments::list(params, &NAMES)?;
     let mut seen = HashSet::new();
-    // Without the first, no name would be one of the whole root.
+    // An empty name would mean the whole root.
     named.retain(|path| !path.trim().is_empty() && seen.insert(path.clone()));
     if named.len() > MOST_SEEDS {
-        let message = format!("{} files or folders are named; name {MOST_SEEDS} at most", named.len());
+        let message = format!("{} files or folders are named; at most {MOST_SEEDS} are allowed", named.len());
         return Err(ToolError::new(ErrorCode::InvalidInput, message));
     }
     Ok(named)
 }
 
-/// Does what waits for a disk where it holds nobody up.
+/// Runs blocking file work on a separate thread.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(failure) => match failure.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Only a runtime that comes to its end gives up what it was to do; nobody waits for it any more.
+            // Only a runtime that shuts down cancels the work, and then this future is dropped, too.
             Err(_) => std::future::pending().await,
         },
     }

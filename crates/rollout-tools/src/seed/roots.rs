@@ -1,4 +1,4 @@
-//! The folders that paths are resolved beneath.
+//! The folders beneath which paths are resolved.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,33 +10,33 @@ use rustix::io::Errno;
 
 use super::{SeedError, Stamp};
 
-/// File systems whose files are views into the kernel: procfs, sysfs, cgroups, debugfs, tracefs and securityfs.
+/// Kernel file systems: procfs, sysfs, cgroups, debugfs, tracefs and securityfs.
 const KERNEL_FILE_SYSTEMS: [u64; 7] =
     [0x9fa0, 0x6265_6572, 0x6367_7270, 0x0027_e0eb, 0x6462_6720, 0x7472_6163, 0x7363_6673];
 
-/// Folders that are open, beneath which paths are resolved.
+/// Open folders, beneath which paths are resolved.
 pub(crate) struct Roots {
     roots: Vec<Root>,
     narrowed: bool,
 }
 
 struct Root {
-    /// What a path may begin with to mean this root.
+    /// The path prefixes that mean this root.
     names: Vec<PathBuf>,
     folder: Arc<OwnedFd>,
-    /// The one file in the folder that may be had, if it is not the whole folder.
+    /// The only file of the folder that may be opened, if the root is a file.
     only: Option<PathBuf>,
 }
 
 /// A file or a folder that was found beneath a root.
 pub(crate) struct Found {
     pub(super) root: Arc<OwnedFd>,
-    /// Where it is beneath the root, never empty.
+    /// Its path beneath the root, never empty.
     pub(super) relative: PathBuf,
     pub(super) entry: Entry,
 }
 
-/// What a path leads to.
+/// The file or folder at a path.
 pub(super) struct Entry {
     handle: OwnedFd,
     pub(super) is_folder: bool,
@@ -44,7 +44,7 @@ pub(super) struct Entry {
 }
 
 impl Roots {
-    /// Opens the folders, and the folders of the files, that the operator named.
+    /// Opens the configured folders, and the folders of configured files.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Self, SeedError> {
         let roots = paths.iter().map(|path| {
             let failed =
@@ -68,7 +68,7 @@ impl Roots {
         Ok(Self { roots: roots.collect::<Result<_, SeedError>>()?, narrowed: false })
     }
 
-    /// Only what these paths lead to.
+    /// The roots limited to these paths.
     pub(super) fn narrowed(&self, seeds: &[String]) -> Result<Self, SeedError> {
         let narrow = |seed: &String| {
             let found = self.find(seed)?;
@@ -86,8 +86,8 @@ impl Roots {
         Ok(Self { roots: seeds.iter().map(narrow).collect::<Result<_, SeedError>>()?, narrowed: true })
     }
 
-    /// Finds what a path leads to: an absolute one in the root that it lies in, a relative one in the first root
-    /// that has it.
+    /// Finds a path: an absolute one in the root that contains it, a relative one in the first root that has
+    /// it.
     pub(super) fn find(&self, path: &str) -> Result<Found, SeedError> {
         let wanted = clean(Path::new(path));
         let (mut missing, mut outside) = (false, false);
@@ -134,7 +134,7 @@ impl Root {
 impl Entry {
     /// Opens it for reading.
     pub(super) fn open(&self) -> std::io::Result<File> {
-        // What the handle leads to was looked at; a path could lead to something else by now.
+        // Opened through the checked handle; the path could lead to something else by now.
         File::open(format!("/proc/self/fd/{}", self.handle.as_raw_fd()))
     }
 }
@@ -151,7 +151,7 @@ pub(super) fn beneath(folder: &OwnedFd, relative: &Path) -> Result<Entry, OpenEr
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let open = || rustix::fs::openat2(folder, relative, flags, Mode::empty(), resolve);
-    // A rename elsewhere in the tree during the resolution makes the kernel ask for another try.
+    // If a rename elsewhere in the tree disturbs the resolution, the kernel asks for a retry.
     let opened = (0..16).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
     let handle = match opened.unwrap_or(Err(Errno::AGAIN)) {
         Ok(handle) => handle,
@@ -172,7 +172,7 @@ pub(super) fn beneath(folder: &OwnedFd, relative: &Path) -> Result<Entry, OpenEr
     Ok(Entry { handle, is_folder, stamp: Stamp::of(&stat) })
 }
 
-/// The path without `.` and doubled slashes; `..` stays, for the kernel to judge.
+/// The path without `.` and doubled slashes; `..` stays, because the kernel resolves it.
 fn clean(path: &Path) -> PathBuf {
     path.components().filter(|part| *part != Component::CurDir).collect()
 }

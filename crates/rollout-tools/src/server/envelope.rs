@@ -1,4 +1,4 @@
-//! What every answer looks like.
+//! The format of every answer.
 
 use axum::{
     Json,
@@ -10,42 +10,42 @@ use serde_json::Value;
 
 use crate::resource::{ErrorCode, ToolError};
 
-/// An answer: what happened, what came of it, and what it was about.
+/// An answer: its status, its data, and its context.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Envelope {
     /// 0, or one of the codes of [`ErrorCode`].
     pub code: u16,
     /// `success`, or what happened and what to do about it.
     pub message: String,
-    /// What came of it.
+    /// The result.
     pub data: Value,
-    /// What it was about.
+    /// The context.
     pub(super) meta: Meta,
-    /// The status of HTTP, where it is not the one that goes with the code.
+    /// The HTTP status, if it is not the default of the code.
     #[serde(skip)]
     pub(super) status: Option<StatusCode>,
 }
 
-/// What an answer is about.
+/// The context of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Meta {
     /// The tool, by its full name.
     pub(super) tool: Option<String>,
-    /// How long it took.
+    /// The duration.
     pub(super) execution_time_ms: f64,
-    /// The type of the tool's resource.
+    /// The resource type of the tool.
     pub(super) resource_type: Option<String>,
-    /// The session that it was done in.
+    /// The session of the call.
     pub(super) session_id: Option<String>,
-    /// What the client calls the request.
+    /// The client's id of the request.
     pub(super) trace_id: Option<String>,
-    /// Whether the session was made for this call alone.
+    /// Whether the session was created only for this call.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) temporary_session: bool,
 }
 
 impl Envelope {
-    /// What came of a request.
+    /// The answer for a result.
     pub(super) fn new(outcome: Result<Value, ToolError>) -> Self {
         let (code, message, data) = match outcome {
             Ok(data) => (ErrorCode::Success, "success".to_owned(), data),
@@ -54,23 +54,23 @@ impl Envelope {
         Self { code: code as u16, message, data, meta: Meta::default(), status: None }
     }
 
-    /// A request of which all, some or no parts went well.
+    /// The answer for a request of several parts, of which `good` succeeded.
     pub(super) fn of_parts(data: Value, good: usize, all: usize) -> Self {
         let (code, message) = match (good, all) {
             (good, all) if good == all => (ErrorCode::Success, "success".to_owned()),
-            (0, _) => (ErrorCode::AllFailed, "nothing of the request went well".to_owned()),
-            (good, all) => (ErrorCode::PartialFailure, format!("{good} of {all} went well")),
+            (0, _) => (ErrorCode::AllFailed, "all parts of the request failed".to_owned()),
+            (good, all) => (ErrorCode::PartialFailure, format!("{good} of {all} parts succeeded")),
         };
         Self { code: code as u16, message, data, meta: Meta::default(), status: None }
     }
 
-    /// The same with another status of HTTP.
+    /// The same with another HTTP status.
     pub(super) fn with_status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
     }
 
-    /// Whether all is well.
+    /// Whether the request succeeded.
     pub fn is_success(&self) -> bool {
         self.code == ErrorCode::Success as u16
     }
@@ -82,7 +82,7 @@ impl From<ToolError> for Envelope {
     }
 }
 
-/// The status of HTTP that goes with a code.
+/// The HTTP status of a code.
 fn status(code: u16) -> StatusCode {
     match code {
         0 => StatusCode::OK,

@@ -1,4 +1,4 @@
-//! The life of a server: it serves, closes idle sessions, and closes all of them in the end.
+//! Runs a server: serves, closes idle sessions, and closes all of them at the end.
 
 use std::{io, sync::Arc};
 
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{routes, service::Service};
 
-/// Serves until told to stop, then closes all sessions.
+/// Serves until it is stopped, then closes all sessions.
 pub async fn serve(
     service: Arc<Service>,
     listener: TcpListener,
@@ -24,7 +24,7 @@ pub async fn serve(
             () = stop.cancelled() => {}
             () = service.expire_sessions() => {}
         }
-        // Closing the sessions ends the calls in them, and so the responses.
+        // Closing the sessions ends their calls, and so the responses.
         service.stop().await;
     };
     let (served, ()) = tokio::join!(rollout_http::serve(listener, router, limits, stop.clone()), sessions);

@@ -1,7 +1,7 @@
-//! The server: tools over HTTP, in sessions, within limits.
+//! The server: tools over HTTP, in sessions, with limits.
 //!
-//! [`Registry`] knows the tools and [`Service`] uses them; [`serve`] answers the requests of clients that pass the
-//! [`AccessGuard`](rollout_http::AccessGuard).
+//! [`Registry`] finds the tools, [`Service`] runs them, and [`serve`] answers the requests of clients that pass
+//! the [`AccessGuard`](rollout_http::AccessGuard).
 
 mod config;
 mod envelope;

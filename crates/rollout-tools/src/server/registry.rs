@@ -1,4 +1,4 @@
-//! Which tools there are, and which one a name means.
+//! Lists the tools, and finds a tool by its name.
 
 use std::{
     collections::HashMap,
@@ -10,38 +10,38 @@ use serde_json::{Map, Value, json};
 
 use crate::resource::{ErrorCode, Resource, ToolError, ToolSpec};
 
-/// What may stand between the prefix and the name of a tool beside `:`.
+/// The separators between prefix and tool name besides `:`.
 const SEPARATORS: [char; 3] = ['.', '_', '-'];
 
-/// The longest name that is looked for. Whatever is longer is none, and not worth a comparison.
+/// The longest name that is looked up. Longer names are not compared.
 const MAX_NAME_BYTES: usize = 256;
 
 /// All resources of a server.
 pub struct Registry {
     resources: IndexMap<String, Arc<dyn Resource>>,
-    /// The tools as the resources last told them: some know theirs only after they have been warmed up.
+    /// The tools that the resources last reported: some know theirs only after they have been warmed up.
     table: RwLock<Arc<Table>>,
 }
 
-/// One tool, found by a name.
+/// A tool that was found by its name.
 #[derive(Clone)]
 pub struct FoundTool {
-    /// The resource that it is of.
+    /// The resource of the tool.
     pub resource: Arc<dyn Resource>,
     /// Its name without the prefix.
     pub(super) tool: String,
     /// Its name with the prefix.
     pub(super) full_name: String,
-    /// Its resource names it.
+    /// Whether its resource lists it.
     pub(super) is_known: bool,
 }
 
-/// The tools at one moment.
+/// The tools at one time.
 #[derive(Default)]
 struct Table {
-    /// By full name, in the order in which the resources tell them.
+    /// By full name, in the order of the resources.
     tools: IndexMap<String, Entry>,
-    /// Full names by other full names.
+    /// Full names by alias.
     aliases: HashMap<String, String>,
 }
 
@@ -51,7 +51,7 @@ struct Entry {
 }
 
 impl Registry {
-    /// Takes the resources; of two of one name, the later one.
+    /// Creates a registry; of two resources with the same name, the later one is used.
     pub(crate) fn new(resources: impl IntoIterator<Item = Arc<dyn Resource>>) -> Self {
         let resources =
             resources.into_iter().map(|resource| (resource.name().to_owned(), resource)).collect();
@@ -88,25 +88,25 @@ impl Registry {
     pub(super) fn resource(&self, name: &str) -> Result<&Arc<dyn Resource>, ToolError> {
         self.resources.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.resources.keys().map(String::as_str).collect();
-            let text = format!("there is no resource type {}; there are {}", quoted(name), names.join(", "));
+            let text = format!("unknown resource type {}; there are {}", quoted(name), names.join(", "));
             ToolError::new(ErrorCode::InvalidRequest, text)
         })
     }
 
-    /// How many tools there are.
+    /// The number of tools.
     pub fn len(&self) -> usize {
         self.table().tools.len()
     }
 
-    /// Whether there are no tools at all.
+    /// Whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Finds the tool that a client means.
+    /// Finds the tool of a name.
     ///
-    /// A full name counts first, then a name with another separator behind a known prefix, then the name of a tool
-    /// without any prefix, if only one tool has it.
+    /// A full name is tried first, then a name with another separator after a known prefix, then the name of a
+    /// tool without prefix, if only one tool has it.
     pub fn find(&self, name: &str) -> Result<FoundTool, ToolError> {
         let found = self.table().find(name, &self.resources);
         let is_known = found.is_ok();
@@ -121,12 +121,12 @@ impl Registry {
         Ok(FoundTool { resource, tool: tool.to_owned(), full_name: full_name.clone(), is_known })
     }
 
-    /// All tools as clients are told of them.
+    /// Descriptions of all tools for clients.
     pub(super) fn describe(&self) -> Vec<Value> {
         self.table().tools.iter().map(|(name, entry)| description(name, entry)).collect()
     }
 
-    /// One tool as clients are told of it.
+    /// The description of one tool for clients.
     pub(super) fn describe_one(&self, name: &str) -> Result<Value, ToolError> {
         let table = self.table();
         let name = table.find(name, &self.resources)?;
@@ -142,7 +142,7 @@ impl Registry {
 impl Table {
     fn find(&self, name: &str, resources: &IndexMap<String, Arc<dyn Resource>>) -> Result<String, ToolError> {
         if name.len() > MAX_NAME_BYTES {
-            return Err(ToolError::new(ErrorCode::InvalidRequest, "this is too long for the name of a tool"));
+            return Err(ToolError::new(ErrorCode::InvalidRequest, "the tool name is too long"));
         }
         if let Some(found) = self.full(name) {
             return Ok(found.to_owned());
@@ -174,7 +174,7 @@ impl Table {
         own.or_else(|| self.aliases.get(name)).map(String::as_str)
     }
 
-    /// The tools of this name without their prefixes. What tools are called counts before their other names.
+    /// The tools of this name without their prefixes. Names are preferred to aliases.
     fn simple(&self, name: &str) -> Vec<&str> {
         let of = |full: &str| full.split_once(':').is_some_and(|(_, tool)| tool == name);
         let own: Vec<&str> = self.tools.keys().map(String::as_str).filter(|full| of(full)).collect();
@@ -205,7 +205,7 @@ impl Table {
     }
 }
 
-/// A name as clients wrote it, fit for a sentence.
+/// A client's text, quoted and shortened for a message.
 fn quoted(name: &str) -> String {
     let short: String = name.chars().take(64).flat_map(char::escape_debug).collect();
     format!("`{short}`")
@@ -213,7 +213,7 @@ fn quoted(name: &str) -> String {
 
 fn description(name: &str, entry: &Entry) -> Value {
     let Entry { resource, spec } = entry;
-    let mut told = json!({
+    let mut description = json!({
         "name": name,
         "resource_type": resource,
         "description": spec.description,
@@ -221,12 +221,12 @@ fn description(name: &str, entry: &Entry) -> Value {
         "input_schema": spec.parameters,
     });
     if !spec.aliases.is_empty() {
-        told["aliases"] = spec.aliases.iter().map(|alias| format!("{resource}:{alias}")).collect();
+        description["aliases"] = spec.aliases.iter().map(|alias| format!("{resource}:{alias}")).collect();
     }
-    told
+    description
 }
 
-/// The parameters as a list, for clients that know no JSON Schema.
+/// The parameters as a list, for clients that do not support JSON Schema.
 fn parameters(schema: &Value) -> Vec<Value> {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -249,7 +249,7 @@ fn parameters(schema: &Value) -> Vec<Value> {
     properties.map(one).collect()
 }
 
-/// The type of a property; the first one where there are several.
+/// The type of a property; the first one if there are several.
 fn kind(property: &Value) -> &str {
     let of = |value: &Value| match value.as_str() {
         Some("null") | None => None,
@@ -340,33 +340,33 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_nearest() {
+    fn an_unknown_name_suggests_the_nearest() {
         assert_eq!(found("web:serch"), "4002 there is no tool `web:serch`; did you mean web:search?");
         assert_eq!(found("doc-raed"), "4002 there is no tool `doc-raed`; did you mean doc:read?");
         assert_eq!(found("brwse"), "4002 there is no tool `brwse`; did you mean web:browse?");
         let nothing = "4002 there is no tool `launch_missiles`; GET /api/v1/tools lists what there is";
         assert_eq!(found("launch_missiles"), nothing);
-        assert_eq!(found(&"x".repeat(300)), "4002 this is too long for the name of a tool");
+        assert_eq!(found(&"x".repeat(300)), "4002 the tool name is too long");
     }
 
     #[test]
-    fn a_schema_is_also_told_as_a_list_of_parameters() {
-        let told = registry().describe_one("web_search").unwrap();
-        assert_eq!(told["name"], "web:search");
+    fn a_schema_is_also_described_as_a_list_of_parameters() {
+        let description = registry().describe_one("web_search").unwrap();
+        assert_eq!(description["name"], "web:search");
         assert_eq!(
-            told["parameters"],
+            description["parameters"],
             json!([
                 {"name": "query", "type": "string", "description": "What for.", "required": true},
                 {"name": "urls", "type": "array", "description": "", "required": false, "array_type": "string"},
                 {"name": "how", "type": "string", "description": "", "required": false, "enum": ["fast", "slow"]},
             ])
         );
-        assert_eq!(told["input_schema"]["required"], json!(["query"]));
+        assert_eq!(description["input_schema"]["required"], json!(["query"]));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_a_tool_or_told_to_be_none(name in ".{0,300}") {
+        fn any_text_is_a_tool_or_an_error(name in ".{0,300}") {
             if let Err(error) = registry().find(&name) {
                 prop_assert_eq!(error.code, ErrorCode::InvalidRequest);
             }

@@ -1,4 +1,4 @@
-//! What clients send, read with bounds.
+//! Reads the requests of clients, with limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,47 +17,47 @@ use crate::resource::{ErrorCode, Params, ToolError};
 /// The longest name of a worker.
 const MAX_WORKER_BYTES: usize = 256;
 
-/// The most calls that one request makes.
+/// The most calls of one request.
 const MAX_ACTIONS: usize = 256;
 
-/// The most paths that one request has checked.
+/// The most paths of one check.
 const MAX_PATHS: usize = 1000;
 
-/// A body in the form of the protocol.
-pub(super) struct Asked<T>(pub(super) T);
+/// A request body that follows the protocol.
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Service>> for Asked<T> {
-    type Rejection = Unreadable;
+impl<T: DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {
+    type Rejection = InvalidBody;
 
-    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, Unreadable> {
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, InvalidBody> {
         let body = read_json_body(request, service.config.max_body_bytes).await?;
         let body = if body.trim_ascii().is_empty() { b"{}" } else { &body[..] };
-        // A list would be taken for the fields in their order.
+        // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
-            let text = "the request is not in the form of the protocol: its body is no JSON object";
-            return Err(Unreadable::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text));
+            let text = "invalid request: the body is not a JSON object";
+            return Err(InvalidBody::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text));
         }
         serde_json::from_slice(body).map(Self).map_err(|error| {
-            let text = format!("the request is not in the form of the protocol: {error}");
-            Unreadable::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text)
+            let text = format!("invalid request: {error}");
+            InvalidBody::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidRequest, text)
         })
     }
 }
 
-/// A request that cannot be read.
+/// The error for a request that cannot be read.
 #[derive(Debug)]
-pub(super) struct Unreadable {
+pub(super) struct InvalidBody {
     status: StatusCode,
     error: ToolError,
 }
 
-impl Unreadable {
+impl InvalidBody {
     fn new(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { status, error: ToolError::new(code, message) }
     }
 }
 
-impl From<BodyError> for Unreadable {
+impl From<BodyError> for InvalidBody {
     fn from(error: BodyError) -> Self {
         let (code, next) = match error {
             BodyError::NotJson => (ErrorCode::InvalidRequest, "; send `Content-Type: application/json`"),
@@ -68,13 +68,13 @@ impl From<BodyError> for Unreadable {
     }
 }
 
-impl IntoResponse for Unreadable {
+impl IntoResponse for InvalidBody {
     fn into_response(self) -> Response {
         Envelope::from(self.error).with_status(self.status).into_response()
     }
 }
 
-/// Who asks.
+/// The worker that sends the request.
 #[derive(Debug, Deserialize)]
 pub(super) struct Worker {
     #[serde(deserialize_with = "worker")]
@@ -145,7 +145,7 @@ pub(super) struct Create {
     pub(super) custom_name: Option<String>,
 }
 
-/// What a client is going to do with a resource.
+/// A client's planned use of a resource.
 #[derive(Debug, Deserialize)]
 pub(super) struct Check {
     pub(super) resource_type: String,
@@ -157,7 +157,7 @@ pub(super) struct Check {
     pub(super) paths: Vec<String>,
 }
 
-/// A session, or all of a worker's.
+/// A session, or all sessions of a worker.
 #[derive(Debug, Deserialize)]
 pub(super) struct SessionOf {
     #[serde(deserialize_with = "worker")]
@@ -174,7 +174,7 @@ pub(super) struct InitBatch {
     pub(super) resource_configs: Params,
 }
 
-/// Sessions to open as a file of the server's describes them.
+/// Sessions to open as described in a file of the server.
 #[derive(Debug, Deserialize)]
 pub(super) struct InitFromConfig {
     #[serde(deserialize_with = "worker")]
@@ -184,7 +184,7 @@ pub(super) struct InitFromConfig {
     pub(super) override_params: Params,
 }
 
-/// What to warm up; everything, when absent.
+/// The resources to warm up; all when absent.
 #[derive(Debug, Deserialize)]
 pub(super) struct Warm {
     #[serde(default)]
@@ -194,10 +194,10 @@ pub(super) struct Warm {
 /// How to stop.
 #[derive(Debug, Deserialize)]
 pub(super) struct Shutdown {
-    /// Whether calls that run are not waited for.
+    /// Whether to stop without waiting for running calls.
     #[serde(default)]
     pub(super) force: bool,
-    /// Sessions are closed in any case; whether that is done before the answer.
+    /// Whether sessions are closed before the answer; they are closed in any case.
     #[serde(default = "yes")]
     pub(super) cleanup_sessions: bool,
 }
@@ -210,7 +210,7 @@ fn worker<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     let worker = String::deserialize(from)?;
     match worker.len() {
         1..=MAX_WORKER_BYTES => Ok(worker),
-        _ => Err(de::Error::custom(format!("a worker_id has 1 to {MAX_WORKER_BYTES} bytes"))),
+        _ => Err(de::Error::custom(format!("a worker_id must have 1 to {MAX_WORKER_BYTES} bytes"))),
     }
 }
 
@@ -219,7 +219,7 @@ fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<BatchAction>, D::Error>
     match actions.len() {
         0..=MAX_ACTIONS => Ok(actions),
         many => {
-            Err(de::Error::custom(format!("{many} actions are more than the {MAX_ACTIONS} of one request")))
+            Err(de::Error::custom(format!("{many} actions exceed the limit of {MAX_ACTIONS} per request")))
         }
     }
 }
@@ -236,7 +236,7 @@ fn at_most<'de, D: Deserializer<'de>>(from: D, most: usize, what: &str) -> Resul
     let texts = Vec::<String>::deserialize(from)?;
     match texts.len() > most {
         true => {
-            Err(de::Error::custom(format!("{} {what} are more than the {most} of one request", texts.len())))
+            Err(de::Error::custom(format!("{} {what} exceed the limit of {most} per request", texts.len())))
         }
         false => Ok(texts),
     }
@@ -244,7 +244,7 @@ fn at_most<'de, D: Deserializer<'de>>(from: D, most: usize, what: &str) -> Resul
 
 fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let Some(seconds) = Option::<f64>::deserialize(from)? else { return Ok(None) };
-    // More than a server ever allows is cut down later.
+    // A value above the server's limit is reduced later.
     let time = duration(seconds.min(86_400.0));
     time.map(Some).ok_or_else(|| de::Error::custom(format!("{seconds} is not a number of seconds above 0")))
 }
@@ -271,7 +271,7 @@ mod tests {
         for (text, problem) in [
             (r#"{"action": "a"}"#, "missing field `worker_id`"),
             (r#"{"worker_id": "w"}"#, "missing field `action`"),
-            (r#"{"worker_id": "", "action": "a"}"#, "a worker_id has 1 to 256 bytes"),
+            (r#"{"worker_id": "", "action": "a"}"#, "a worker_id must have 1 to 256 bytes"),
             (r#"{"worker_id": "w", "action": "a", "timeout": 0}"#, "0 is not a number of seconds above 0"),
             (r#"{"worker_id": "w", "action": "a", "timeout": -1}"#, "-1 is not a number of seconds above 0"),
             (r#"{"worker_id": "w", "action": "a", "params": [1]}"#, "parameters are an object"),

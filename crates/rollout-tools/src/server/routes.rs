@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Envelope, Service,
     request::{
-        Asked, Batch, Check, Create, Execute, InitBatch, InitFromConfig, SessionOf, Shutdown, Warm, Worker,
+        Batch, Check, Create, Execute, InitBatch, InitFromConfig, JsonBody, SessionOf, Shutdown, Warm, Worker,
     },
     service::content_of,
     warmup::WarmUp,
@@ -27,7 +27,7 @@ use crate::resource::{ErrorCode, Params, PlannedUse, ToolError};
 
 type Server = State<Arc<Service>>;
 
-/// The routes, behind the guard. A request for the end of the server cancels `stop`.
+/// The routes, behind the guard. A shutdown request cancels `stop`.
 pub(super) fn router(service: Arc<Service>, guard: AccessGuard, stop: CancellationToken) -> Router {
     let router = Router::new()
         .route("/health", get(health))
@@ -82,12 +82,12 @@ async fn ready(State(service): Server) -> Json<Value> {
     }))
 }
 
-async fn execute(State(service): Server, Asked(asked): Asked<Execute>) -> Envelope {
+async fn execute(State(service): Server, JsonBody(asked): JsonBody<Execute>) -> Envelope {
     let (worker, action) = asked.into_parts();
     service.execute(&worker, action).await
 }
 
-async fn batch(State(service): Server, Asked(asked): Asked<Batch>) -> Envelope {
+async fn batch(State(service): Server, JsonBody(asked): JsonBody<Batch>) -> Envelope {
     let Batch { worker_id, actions, parallel, stop_on_error, trace_id } = asked;
     let actions = actions.into_iter().map(|action| action.into_action(trace_id.clone())).collect();
     let mut envelope = service.execute_batch(&worker_id, actions, parallel, stop_on_error).await;
@@ -95,12 +95,12 @@ async fn batch(State(service): Server, Asked(asked): Asked<Batch>) -> Envelope {
     envelope
 }
 
-async fn create(State(service): Server, Asked(asked): Asked<Create>) -> Envelope {
+async fn create(State(service): Server, JsonBody(asked): JsonBody<Create>) -> Envelope {
     let Create { worker_id, resource_type, session_config, custom_name } = asked;
     opened(service.open(&worker_id, &resource_type, &session_config, custom_name.as_deref()).await)
 }
 
-async fn init_resource(State(service): Server, Asked(asked): Asked<Create>) -> Envelope {
+async fn init_resource(State(service): Server, JsonBody(asked): JsonBody<Create>) -> Envelope {
     let Create { worker_id, resource_type, session_config, .. } = asked;
     let config = match content_of(&resource_type, &Value::Object(session_config)) {
         Ok(config) => config,
@@ -113,14 +113,14 @@ async fn init_resource(State(service): Server, Asked(asked): Asked<Create>) -> E
     }))
 }
 
-/// A resource that does not start is no fault of the request's form.
+/// A resource that does not start is not an invalid request.
 fn opened(outcome: Result<Value, ToolError>) -> Envelope {
     let failed = matches!(&outcome, Err(error) if error.code == ErrorCode::NotInitialized);
     let envelope = Envelope::new(outcome);
     if failed { envelope.with_status(StatusCode::INTERNAL_SERVER_ERROR) } else { envelope }
 }
 
-async fn destroy(State(service): Server, Asked(asked): Asked<SessionOf>) -> Envelope {
+async fn destroy(State(service): Server, JsonBody(asked): JsonBody<SessionOf>) -> Envelope {
     let Some(kind) = &asked.resource_type else { return missing("resource_type") };
     match service.sessions.close(&asked.worker_id, kind).await {
         Some(opened) => Envelope::new(Ok(json!({
@@ -133,7 +133,7 @@ async fn destroy(State(service): Server, Asked(asked): Asked<SessionOf>) -> Enve
     }
 }
 
-async fn list(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+async fn list(State(service): Server, JsonBody(asked): JsonBody<Worker>) -> Envelope {
     let sessions = service.sessions.of(&asked.worker_id);
     let ttl = service.sessions.ttl();
     let sessions: Vec<Value> = sessions.iter().map(|opened| opened.describe(ttl)).collect();
@@ -141,7 +141,7 @@ async fn list(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
     Envelope::new(Ok(json!({"worker_id": asked.worker_id, "sessions": sessions, "count": count})))
 }
 
-async fn refresh(State(service): Server, Asked(asked): Asked<SessionOf>) -> Envelope {
+async fn refresh(State(service): Server, JsonBody(asked): JsonBody<SessionOf>) -> Envelope {
     let sessions = service.sessions.of(&asked.worker_id);
     let Some(kind) = asked.resource_type else {
         let details: BTreeMap<&str, String> = sessions
@@ -161,7 +161,7 @@ async fn refresh(State(service): Server, Asked(asked): Asked<SessionOf>) -> Enve
     }
 }
 
-async fn heartbeat(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+async fn heartbeat(State(service): Server, JsonBody(asked): JsonBody<Worker>) -> Envelope {
     let sessions = service.sessions.of(&asked.worker_id);
     for opened in &sessions {
         service.sessions.refresh(opened);
@@ -170,7 +170,7 @@ async fn heartbeat(State(service): Server, Asked(asked): Asked<Worker>) -> Envel
     Envelope::new(Ok(json!({"worker_id": asked.worker_id, "active_sessions": active, "timestamp": now()})))
 }
 
-async fn status(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+async fn status(State(service): Server, JsonBody(asked): JsonBody<Worker>) -> Envelope {
     let ttl = service.sessions.ttl();
     let sessions: Params = service
         .sessions
@@ -186,16 +186,16 @@ async fn status(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope
     })))
 }
 
-async fn disconnect(State(service): Server, Asked(asked): Asked<Worker>) -> Envelope {
+async fn disconnect(State(service): Server, JsonBody(asked): JsonBody<Worker>) -> Envelope {
     let cleaned = service.sessions.disconnect(&asked.worker_id).await;
     Envelope::new(Ok(json!({"worker_id": asked.worker_id, "sessions_cleaned": cleaned})))
 }
 
-async fn init_batch(State(service): Server, Asked(asked): Asked<InitBatch>) -> Envelope {
+async fn init_batch(State(service): Server, JsonBody(asked): JsonBody<InitBatch>) -> Envelope {
     service.open_all(&asked.worker_id, &asked.resource_configs).await
 }
 
-async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromConfig>) -> Envelope {
+async fn init_from_config(State(service): Server, JsonBody(asked): JsonBody<InitFromConfig>) -> Envelope {
     let dir = service.config.config_dir.clone();
     let read = tokio::task::spawn_blocking(move || described(dir.as_deref(), &asked.config_path));
     let mut configs = match read.await {
@@ -217,13 +217,13 @@ async fn init_from_config(State(service): Server, Asked(asked): Asked<InitFromCo
     service.open_all(&asked.worker_id, &configs).await
 }
 
-/// The resources that a file below the operator's directory describes. `${VAR}` stays as it is: the file is shown to
-/// resources of a client's choice.
+/// The resources that a file below the operator's directory describes. `${VAR}` is not expanded, because the
+/// client chooses which resources receive the values.
 fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
     let refused = |text: String| ToolError::new(ErrorCode::Refused, text);
     let Some(dir) = dir else {
         return Err(refused(
-            "the server reads no files of a client's choice: `server.config_dir` is not set".to_owned(),
+            "the server cannot read configuration files: `server.config_dir` is not set".to_owned(),
         ));
     };
     let outside = || refused(format!("there is no file {path:?} below the server's config_dir"));
@@ -250,7 +250,7 @@ fn described(dir: Option<&Path>, path: &str) -> Result<Params, ToolError> {
     }
 }
 
-async fn check(State(service): Server, Asked(asked): Asked<Check>) -> Envelope {
+async fn check(State(service): Server, JsonBody(asked): JsonBody<Check>) -> Envelope {
     let Check { resource_type, tools, session_config, paths } = asked;
     let resource = match service.registry.resource(&resource_type) {
         Ok(resource) => resource,
@@ -267,16 +267,16 @@ async fn tools(State(service): Server) -> Json<Value> {
 
 async fn schema(State(service): Server, Segment(name): Segment<String>) -> Response {
     match service.registry.describe_one(&name) {
-        Ok(told) => Json(told).into_response(),
+        Ok(description) => Json(description).into_response(),
         Err(error) => (StatusCode::NOT_FOUND, Json(json!({"status": "error", "message": error.message})))
             .into_response(),
     }
 }
 
-async fn warm_up(State(service): Server, Asked(asked): Asked<Warm>) -> Json<Value> {
+async fn warm_up(State(service): Server, JsonBody(asked): JsonBody<Warm>) -> Json<Value> {
     let limit = service.config.max_timeout_sec;
     let outcomes = service.warming.run(&service.registry, asked.backends.as_deref(), limit).await;
-    Json(WarmUp::told(&outcomes))
+    Json(WarmUp::describe(&outcomes))
 }
 
 async fn warm_up_status(State(service): Server) -> Json<Value> {
@@ -285,10 +285,10 @@ async fn warm_up_status(State(service): Server) -> Json<Value> {
 
 async fn shutdown(
     State(service): Server,
-    Asked(asked): Asked<Shutdown>,
+    JsonBody(asked): JsonBody<Shutdown>,
     stop: CancellationToken,
 ) -> Json<Value> {
-    // Once begun, the server stops, though the client may not wait for the answer.
+    // Once begun, the shutdown continues even if the client does not wait for the answer.
     let _stops = stop.drop_guard();
     let cleaned = if asked.cleanup_sessions || asked.force { service.stop().await } else { 0 };
     Json(json!({"status": "success", "message": "the server is stopping", "sessions_cleaned": cleaned}))

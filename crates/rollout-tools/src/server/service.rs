@@ -1,4 +1,4 @@
-//! What a server does, however it is asked.
+//! The operations of a server, independent of the transport.
 
 use std::{
     sync::Arc,
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::resource::{Call, ErrorCode, Params, ToolError};
 
-/// How long a call waits for others to end before it is refused.
+/// How long a call waits for others to end before it is rejected.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The tools, the sessions in which they are used, and the limits of both.
+/// The tools, their sessions, and the limits of both.
 pub struct Service {
     pub(super) registry: Registry,
     pub(super) sessions: Arc<Sessions>,
@@ -30,16 +30,16 @@ pub struct Service {
     calls: Semaphore,
 }
 
-/// One call of a tool, as a client asks for it.
+/// One call of a tool, as requested by a client.
 #[derive(Debug, Clone, Default)]
 pub struct Action {
-    /// The tool, by any of its names.
+    /// The tool, by name or alias.
     pub action: String,
-    /// What it is called with.
+    /// Its parameters.
     pub params: Params,
-    /// How long it may take.
+    /// Its time limit.
     pub timeout: Option<Duration>,
-    /// What the client calls it.
+    /// The client's id of the call.
     pub trace_id: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Service {
         &self.registry
     }
 
-    /// Opens the worker's session of a resource; `data` tells of it as clients are told.
+    /// Opens the worker's session of a resource; `data` describes it for clients.
     pub async fn open(
         &self,
         worker: &str,
@@ -97,7 +97,7 @@ impl Service {
         Ok(data)
     }
 
-    /// Calls a tool in the worker's session of its resource, or in one for this call alone.
+    /// Calls a tool in the worker's session of its resource, or in a temporary one.
     pub async fn execute(&self, worker: &str, action: Action) -> Envelope {
         let started = Instant::now();
         let mut meta = Meta { trace_id: action.trace_id, ..Meta::default() };
@@ -121,7 +121,7 @@ impl Service {
         Envelope { meta, ..Envelope::new(outcome) }
     }
 
-    /// How long a call may take for which a client gives this long.
+    /// The time limit of a call, from the limit that the client requests.
     fn timeout(&self, asked: Option<Duration>) -> Duration {
         asked.unwrap_or(self.config.timeout_sec).min(self.config.max_timeout_sec)
     }
@@ -136,7 +136,7 @@ impl Service {
     ) -> Result<Value, ToolError> {
         let turn = tokio::time::timeout(QUEUE_TIMEOUT.min(timeout), self.calls.acquire());
         let Ok(Ok(_turn)) = turn.await else {
-            let text = "too many calls are under way, and none of them ended in time; try again later";
+            let text = "too many calls are running, and none of them ended in time; try again later";
             return Err(ToolError::new(ErrorCode::Overloaded, text));
         };
         let called = async {
@@ -159,7 +159,7 @@ impl Service {
         })
     }
 
-    /// Makes several calls, at the same time or one after the other.
+    /// Makes several calls, concurrently or one after the other.
     pub(super) async fn execute_batch(
         &self,
         worker: &str,
@@ -198,7 +198,7 @@ impl Service {
         let total = opened.len();
         let mut good = 0;
         let results = opened.into_iter().map(|(kind, outcome)| {
-            let told = match outcome {
+            let outcome = match outcome {
                 Ok(session) => {
                     good += 1;
                     json!({
@@ -210,14 +210,14 @@ impl Service {
                 }
                 Err(error) => json!({"status": "error", "code": error.code as u16, "error": error.message}),
             };
-            (kind.clone(), told)
+            (kind.clone(), outcome)
         });
         let results: Params = results.collect();
         let data = json!({"worker_id": worker, "results": results, "total": total, "success_count": good});
         Envelope::of_parts(data, good, total)
     }
 
-    /// Warms up these resources, or all of them; tells of those that failed, and why.
+    /// Warms up these resources, or all of them; returns those that failed, with the reasons.
     pub async fn warm_up(&self, names: Option<&[String]>) -> Vec<(String, String)> {
         let names = names.map(|names| {
             let known = |name: &&String| self.registry.resource(name).is_ok();
@@ -227,13 +227,13 @@ impl Service {
         outcomes.into_iter().filter_map(|(name, outcome)| Some((name, outcome.err()?))).collect()
     }
 
-    /// Closes sessions that nobody uses, for ever.
+    /// Closes idle sessions in an endless loop.
     pub(super) async fn expire_sessions(&self) {
         self.sessions.expire().await;
     }
 
-    /// Closes all sessions and lets no new ones in, then what the resources keep between sessions; says how many
-    /// sessions were closed.
+    /// Closes all sessions and rejects new ones, then closes the resources; returns the number of closed
+    /// sessions.
     pub async fn stop(&self) -> usize {
         let closed = self.sessions.stop().await;
         join_all(self.registry.resources().map(|(_, resource)| resource.close())).await;
@@ -241,7 +241,7 @@ impl Service {
     }
 }
 
-/// What a client wants a session to have: what its description holds under `content`, or all of it.
+/// The configuration of a session: the value of `content` in its description, or all of it.
 pub(super) fn content_of(kind: &str, described: &Value) -> Result<Params, ToolError> {
     match described.get("content").unwrap_or(described) {
         Value::Object(content) => Ok(content.clone()),

@@ -1,4 +1,4 @@
-//! Sessions: opened once, kept while they are used, closed in all cases.
+//! Sessions: opened once, kept while they are used, and always closed.
 
 use std::{
     collections::HashMap,
@@ -19,22 +19,22 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::resource::{Call, ErrorCode, Params, Resource, Session, ToolError};
 
-/// How long a session may take to end. What is left then, its resource has to look after.
+/// The timeout for closing a session. Its resource must clean up the rest.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How much of the name of a worker, and of a name of the client's choice, goes into the name of a session.
+/// The number of characters of a worker's name, and of a client's name, in the name of a session.
 const NAME_CHARS: usize = 32;
 
-/// What sessions have to keep to.
+/// The limits of sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionLimits {
-    /// How long one is kept that nobody uses.
+    /// How long an idle session is kept.
     pub(super) ttl: Duration,
-    /// How many there are at a time.
+    /// The most sessions at a time.
     pub(super) all: usize,
-    /// How many a worker has at a time.
+    /// The most sessions of a worker at a time.
     pub(super) per_worker: usize,
-    /// How long one may take to open.
+    /// The timeout for opening a session.
     pub(super) open: Duration,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct SessionLimits {
 pub(super) struct Sessions {
     limits: SessionLimits,
     state: Mutex<State>,
-    /// What closes sessions, though whoever used them or wanted them closed is gone.
+    /// Closes sessions, even if the client that used or closed them is gone.
     closing: TaskTracker,
-    /// Ends the calls of all sessions, temporary ones included.
+    /// Ends the calls of all sessions, including temporary ones.
     ended: CancellationToken,
 }
 
@@ -52,10 +52,10 @@ pub(super) struct Sessions {
 struct State {
     /// By worker, then by the type of their resource.
     kept: HashMap<String, IndexMap<String, Arc<Opened>>>,
-    /// How many sessions each worker has, temporary ones and those that are being closed included.
-    places: HashMap<String, usize>,
+    /// The number of sessions of each worker, including temporary ones and those that are being closed.
+    slots: HashMap<String, usize>,
     taken: usize,
-    /// How many sessions there have been: it goes into their names.
+    /// The number of sessions so far, used in their names.
     numbers: HashMap<(String, String), u32>,
     stopping: bool,
 }
@@ -72,7 +72,7 @@ pub(super) struct Opened {
     ended: CancellationToken,
     session: RwLock<Option<Box<dyn Session>>>,
     activity: Mutex<Activity>,
-    place: Mutex<Option<HostPaths>>,
+    slot: Mutex<Option<SessionSlot>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,31 +85,31 @@ enum Phase {
 struct Activity {
     last: Instant,
     last_at: Timestamp,
-    /// Calls that run. A session is not expired under them.
+    /// The number of running calls. The session does not expire meanwhile.
     running: usize,
 }
 
-/// The right to one session.
-struct HostPaths {
+/// A slot for one session.
+struct SessionSlot {
     sessions: Arc<Sessions>,
     worker: String,
 }
 
-impl Drop for HostPaths {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         let mut state = self.sessions.state();
         state.taken -= 1;
-        if let Some(taken) = state.places.get_mut(&self.worker) {
+        if let Some(taken) = state.slots.get_mut(&self.worker) {
             *taken -= 1;
             if *taken == 0 {
-                state.places.remove(&self.worker);
+                state.slots.remove(&self.worker);
                 state.numbers.retain(|(worker, _), _| *worker != self.worker);
             }
         }
     }
 }
 
-/// A session in which something is being done.
+/// A session that is in use.
 pub(super) struct Busy(Arc<Opened>);
 
 impl Busy {
@@ -142,7 +142,7 @@ impl Drop for Busy {
     }
 }
 
-/// A session for one call, which is closed afterwards whatever becomes of the call.
+/// A session for one call, which is closed afterwards whatever the call's outcome.
 pub(super) struct Temporary {
     sessions: Arc<Sessions>,
     opened: Arc<Opened>,
@@ -160,7 +160,7 @@ impl Drop for Temporary {
     }
 }
 
-/// A session that is being opened. Whoever does it may go away.
+/// A session that is being opened. The caller may be cancelled meanwhile.
 struct Unfinished<'s> {
     sessions: &'s Sessions,
     opened: &'s Arc<Opened>,
@@ -172,7 +172,7 @@ impl Drop for Unfinished<'_> {
         if !self.done {
             self.sessions.forget(self.opened);
             self.opened.phase.send_replace(Phase::Gone);
-            drop(self.opened.place().take());
+            drop(self.opened.slot().take());
         }
     }
 }
@@ -185,7 +185,7 @@ impl Activity {
 }
 
 impl Opened {
-    fn new(worker: &str, resource_type: &str, number: u32, custom: Option<&str>, place: HostPaths) -> Self {
+    fn new(worker: &str, resource_type: &str, number: u32, custom: Option<&str>, slot: SessionSlot) -> Self {
         let mut name = format!("{resource_type}_{}_{number:03}", sanitised(worker));
         if let Some(custom) = custom.filter(|custom| !custom.is_empty()) {
             name = format!("{name}_{}", sanitised(custom));
@@ -198,10 +198,10 @@ impl Opened {
             worker: worker.to_owned(),
             created_at: now,
             phase: watch::Sender::new(Phase::Opening),
-            ended: place.sessions.ended.child_token(),
+            ended: slot.sessions.ended.child_token(),
             session: RwLock::new(None),
             activity: Mutex::new(Activity { last: Instant::now(), last_at: now, running: 0 }),
-            place: Mutex::new(Some(place)),
+            slot: Mutex::new(Some(slot)),
         }
     }
 
@@ -209,18 +209,18 @@ impl Opened {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<HostPaths>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<SessionSlot>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it is open, or will never be.
+    /// Waits until it is open or has failed to open.
     async fn settled(&self) -> Phase {
         let mut phase = self.phase.subscribe();
         // The sender lives as long as the session.
         phase.wait_for(|phase| *phase != Phase::Opening).await.map_or(Phase::Gone, |phase| *phase)
     }
 
-    /// Ends the calls in it, then the session itself.
+    /// Ends the calls in it, then closes the session.
     async fn close(&self) {
         self.ended.cancel();
         self.phase.send_replace(Phase::Gone);
@@ -232,7 +232,7 @@ impl Opened {
         {
             tracing::warn!("the session {} did not end in time", self.id);
         }
-        drop(self.place().take());
+        drop(self.slot().take());
     }
 
     fn gone(&self) -> ToolError {
@@ -240,7 +240,7 @@ impl Opened {
         ToolError::new(ErrorCode::NotInitialized, text)
     }
 
-    /// What is told of it in lists.
+    /// Its description in lists.
     pub(super) fn describe(&self, ttl: Duration) -> Value {
         let last_at = self.activity().last_at;
         json!({
@@ -261,16 +261,16 @@ fn expiry(last_at: Timestamp, ttl: Duration) -> String {
     last_at.checked_add(ttl).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// As much of a client's text as is fit for a name.
+/// A client's text, reduced to characters that are valid in a name.
 fn sanitised(text: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     text.chars().take(NAME_CHARS).map(fit).collect()
 }
 
-/// A panic of a tool is a failure of one call, not of the server.
+/// A panic of a tool fails one call, not the server.
 async fn unpanicked<T>(future: impl Future<Output = Result<T, ToolError>>) -> Result<T, ToolError> {
     AssertUnwindSafe(future).catch_unwind().await.unwrap_or_else(|_| {
-        Err(ToolError::new(ErrorCode::Unexpected, "the tool failed in a way that is a bug of the server"))
+        Err(ToolError::new(ErrorCode::Unexpected, "the tool panicked; this is a bug in the server"))
     })
 }
 
@@ -292,13 +292,13 @@ impl Sessions {
         self.limits.ttl
     }
 
-    /// How many workers have sessions, and how many sessions there are.
+    /// The number of workers with sessions, and of sessions.
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = self.state();
-        (state.places.len(), state.taken)
+        (state.slots.len(), state.taken)
     }
 
-    /// Opens the worker's session of a resource, or finds it open; the flag tells which.
+    /// Opens the worker's session of a resource, or finds it open; the flag is whether it was created.
     pub(super) async fn open(
         self: &Arc<Self>,
         worker: &str,
@@ -314,7 +314,7 @@ impl Sessions {
                         opened.activity().touch();
                         return Ok((opened, true));
                     }
-                    // It came to nothing; now it is our turn.
+                    // Opening failed, so this caller tries.
                     Phase::Gone | Phase::Opening => continue,
                 },
             };
@@ -332,8 +332,8 @@ impl Sessions {
         worker: &str,
         resource: &dyn Resource,
     ) -> Result<Temporary, ToolError> {
-        let place = self.take_place(&mut self.state(), worker)?;
-        let opened = Arc::new(Opened::new(worker, resource.name(), 0, Some("temporary"), place));
+        let slot = self.take_slot(&mut self.state(), worker)?;
+        let opened = Arc::new(Opened::new(worker, resource.name(), 0, Some("temporary"), slot));
         let temporary = Temporary { sessions: Arc::clone(self), opened: Arc::clone(&opened) };
         self.begin(&opened, resource, &Params::new()).await?;
         Ok(temporary)
@@ -357,7 +357,7 @@ impl Sessions {
         *opened.session.write().await = Some(session);
         opened.activity().touch();
         if opened.ended.is_cancelled() {
-            // Whoever closed it found nothing to close yet.
+            // It was closed before it was open, so it is closed now.
             opened.close().await;
             return Err(opened.gone());
         }
@@ -376,15 +376,15 @@ impl Sessions {
         if let Some(opened) = state.kept.get(worker).and_then(|sessions| sessions.get(kind)) {
             return Ok(Entered::Known(Arc::clone(opened)));
         }
-        let place = self.take_place(&mut state, worker)?;
+        let slot = self.take_slot(&mut state, worker)?;
         let number = state.numbers.entry((worker.to_owned(), kind.to_owned())).or_default();
         *number += 1;
-        let opened = Arc::new(Opened::new(worker, kind, *number, custom, place));
+        let opened = Arc::new(Opened::new(worker, kind, *number, custom, slot));
         state.kept.entry(worker.to_owned()).or_default().insert(kind.to_owned(), Arc::clone(&opened));
         Ok(Entered::New(opened))
     }
 
-    fn take_place(self: &Arc<Self>, state: &mut State, worker: &str) -> Result<HostPaths, ToolError> {
+    fn take_slot(self: &Arc<Self>, state: &mut State, worker: &str) -> Result<SessionSlot, ToolError> {
         if state.stopping {
             return Err(ToolError::new(ErrorCode::Overloaded, "the server is stopping"));
         }
@@ -393,14 +393,14 @@ impl Sessions {
             let text = format!("all {all} sessions of the server are in use; close some, or try again later");
             return Err(ToolError::new(ErrorCode::Overloaded, text));
         }
-        let own = state.places.entry(worker.to_owned()).or_default();
+        let own = state.slots.entry(worker.to_owned()).or_default();
         if *own >= per_worker {
             let text = format!("the worker has {per_worker} sessions already, and more are not allowed");
             return Err(ToolError::new(ErrorCode::Overloaded, text));
         }
         *own += 1;
         state.taken += 1;
-        Ok(HostPaths { sessions: Arc::clone(self), worker: worker.to_owned() })
+        Ok(SessionSlot { sessions: Arc::clone(self), worker: worker.to_owned() })
     }
 
     /// The worker's session of a resource, for a call. Waits for one that is being opened.
@@ -426,7 +426,7 @@ impl Sessions {
         sessions.filter(|opened| *opened.phase.borrow() == Phase::Open).cloned().collect()
     }
 
-    /// Counts a session as used now, and says until when it is kept.
+    /// Marks a session as used now, and returns until when it is kept.
     pub(super) fn refresh(&self, opened: &Opened) -> String {
         let mut activity = opened.activity();
         activity.touch();
@@ -444,7 +444,7 @@ impl Sessions {
         Some(opened)
     }
 
-    /// Closes a session, whether or not somebody waits for it.
+    /// Closes a session, even if the caller does not wait.
     fn end(&self, opened: Arc<Opened>) -> JoinHandle<()> {
         self.closing.spawn(async move { opened.close().await })
     }
@@ -453,13 +453,13 @@ impl Sessions {
         join_all(sessions.into_iter().map(|opened| self.end(opened))).await.len()
     }
 
-    /// Closes all sessions of a worker, and says how many those were.
+    /// Closes all sessions of a worker, and returns their number.
     pub(super) async fn disconnect(&self, worker: &str) -> usize {
         let sessions = self.state().kept.remove(worker).unwrap_or_default();
         self.end_all(sessions.into_values()).await
     }
 
-    /// Ends every call, closes everything and lets nothing new in; says how many sessions were closed.
+    /// Ends every call, closes all sessions and rejects new ones; returns the number of closed sessions.
     pub(super) async fn stop(&self) -> usize {
         let sessions: Vec<_> = {
             let mut state = self.state();
@@ -473,7 +473,7 @@ impl Sessions {
         closed
     }
 
-    /// Closes sessions that nobody uses, for ever.
+    /// Closes idle sessions in an endless loop.
     pub(super) async fn expire(&self) {
         let pause = (self.limits.ttl / 10).clamp(Duration::from_millis(20), Duration::from_secs(5));
         loop {
@@ -485,7 +485,7 @@ impl Sessions {
         }
     }
 
-    /// Takes those out that have been idle for too long.
+    /// Removes and returns the sessions that have been idle for too long.
     fn expired(&self) -> Vec<Arc<Opened>> {
         let mut expired = Vec::new();
         let mut state = self.state();

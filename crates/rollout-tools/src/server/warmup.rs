@@ -1,4 +1,4 @@
-//! Doing beforehand what would hold up the first session.
+//! Does work in advance that would delay the first session.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use super::Registry;
 use crate::resource::{ErrorCode, Resource, ToolError};
 
-/// How many names of resources are taken from a request.
+/// The most resource names of a request.
 const MAX_NAMES: usize = 64;
 
-/// How far resources are.
+/// The progress of resources.
 #[derive(Default)]
 pub(super) struct WarmUp(Mutex<BTreeMap<String, Status>>);
 
@@ -35,8 +35,8 @@ impl WarmUp {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), status);
     }
 
-    /// Warms up these resources, or all of them, and says what became of each. More names than a server can have
-    /// resources are not looked at.
+    /// Warms up these resources, or all of them, and returns the outcome of each. Names beyond the limit are
+    /// ignored.
     pub(super) async fn run(
         &self,
         registry: &Registry,
@@ -65,7 +65,7 @@ impl WarmUp {
         let outcome = match warmed {
             Ok(Ok(outcome)) => outcome.map_err(|error: ToolError| error.message),
             Ok(Err(_)) => Err(format!("it was not ready after {} seconds", limit.as_secs())),
-            Err(_) => Err("it failed in a way that is a bug of the server".to_owned()),
+            Err(_) => Err("it panicked; this is a bug in the server".to_owned()),
         };
         self.set(
             name,
@@ -77,8 +77,8 @@ impl WarmUp {
         outcome
     }
 
-    /// What clients are told of outcomes.
-    pub(super) fn told(outcomes: &[(String, Result<(), String>)]) -> Value {
+    /// Describes outcomes for clients.
+    pub(super) fn describe(outcomes: &[(String, Result<(), String>)]) -> Value {
         let results: BTreeMap<&str, bool> =
             outcomes.iter().map(|(name, outcome)| (name.as_str(), outcome.is_ok())).collect();
         let errors: BTreeMap<&str, &str> = outcomes
@@ -102,7 +102,7 @@ impl WarmUp {
         })
     }
 
-    /// How far each resource is.
+    /// The progress of each resource.
     pub(super) fn status(&self, registry: &Registry) -> Value {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let backends = registry.resources().map(|(name, _)| {

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use crate::resource::{ErrorCode, ToolError};
 use crate::seed::SeedFile;
 
-/// What the names of databases end with.
+/// The file extensions of databases.
 const ENDINGS: [&str; 3] = [".db", ".sqlite", ".sqlite3"];
 
-/// How many databases are named to who asked for none of them.
+/// The number of databases that are named in an error.
 const MOST_NAMED: usize = 20;
 
 /// Whether a file with this name may be a database.
@@ -16,7 +16,7 @@ pub(super) fn is_database(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.to_ascii_lowercase().ends_with(ending))
 }
 
-/// What a database is called: its path without the ending, unless another is called so, too.
+/// The name of a database: its path without the extension, unless that is ambiguous.
 pub(super) fn names(files: &[SeedFile]) -> Vec<String> {
     let mut called: HashMap<&str, usize> = HashMap::new();
     for file in files {
@@ -40,13 +40,13 @@ fn some(files: &[SeedFile]) -> String {
     }
 }
 
-/// The database that is meant by this name, or the only one.
+/// The database of this name, or the only one.
 pub(super) fn choose<'a>(files: &'a [SeedFile], wanted: Option<&str>) -> Result<&'a SeedFile, ToolError> {
     let fitting: Vec<_> = match wanted {
         None => files.iter().collect(),
         Some(wanted) => {
             let exact: Vec<_> = files.iter().filter(|file| file.path == wanted).collect();
-            // Models leave out the folder or the ending, and change the case.
+            // Models omit the folder or the extension, and change the case.
             let loose = || {
                 files.iter().filter(|file| names_of(&file.path).any(|name| name.eq_ignore_ascii_case(wanted)))
             };
@@ -58,7 +58,7 @@ pub(super) fn choose<'a>(files: &'a [SeedFile], wanted: Option<&str>) -> Result<
         ([one], _) => Ok(one),
         (_, _) if files.is_empty() => Err(ToolError::new(
             ErrorCode::NoResults,
-            format!("there is no database here: none of the files ends in {}", ENDINGS.join(", ")),
+            format!("there is no database: none of the files ends in {}", ENDINGS.join(", ")),
         )),
         (_, None) => Err(ToolError::new(
             ErrorCode::MissingField,

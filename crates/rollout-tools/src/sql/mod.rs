@@ -1,4 +1,4 @@
-//! Databases: which there are, what is in them, and what a query gives. Nothing is ever written.
+//! `sql`: lists databases, describes their tables, and runs queries. Nothing is ever written.
 
 mod databases;
 mod open;
@@ -18,12 +18,12 @@ use crate::resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec
 use crate::seed::Seeds;
 
 rollout_settings::settings! {
-    /// How the `sql` tools are set up.
+    /// The settings of the `sql` tools.
     #[derive(Debug, Clone, PartialEq)]
     pub struct SqlConfig {
-        /// The folders that databases may be in.
+        /// The folders that may contain databases.
         pub roots: Vec<PathBuf> = roots(),
-        /// How many seconds a query may take.
+        /// The time limit of a query, in seconds.
         pub timeout_seconds: u64 = whole_seconds(30),
     }
 }
@@ -34,7 +34,7 @@ impl Default for SqlConfig {
     }
 }
 
-/// The `sql` tools: SQLite databases, to read.
+/// The `sql` tools: read-only access to SQLite databases.
 #[derive(Debug)]
 pub struct Sql {
     config: SqlConfig,
@@ -42,7 +42,7 @@ pub struct Sql {
 }
 
 impl Sql {
-    /// Tools for the databases below the roots, which the helper reads.
+    /// Creates the tools for the databases below the roots, which the helper reads.
     pub fn new(config: SqlConfig, helper: Helper) -> Self {
         Self { config, helper }
     }
@@ -55,7 +55,7 @@ impl Resource for Sql {
     }
 
     fn tools(&self) -> Vec<ToolSpec> {
-        let database = json!({"type": "string", "description": "A name from list_databases; may be left out if there is only one."});
+        let database = json!({"type": "string", "description": "A name from list_databases; optional if there is only one."});
         vec![
             ToolSpec {
                 name: "list_databases".to_owned(),
@@ -67,7 +67,7 @@ impl Resource for Sql {
                 name: "get_schema".to_owned(),
                 aliases: vec!["schema".to_owned()],
                 description:
-                    "Shows the tables of a database: columns, types, keys, numbers of rows and a few rows of each."
+                    "Shows the tables of a database: columns, types, keys, row counts and a few rows of each."
                         .to_owned(),
                 parameters: json!({"type": "object", "properties": {"database": database}}),
             },
@@ -82,7 +82,7 @@ impl Resource for Sql {
                     "properties": {
                         "database": database,
                         "sql": {"type": "string", "description": "The statement."},
-                        "max_rows": {"type": "integer", "description": "The most rows to show.", "default": session::ROWS},
+                        "max_rows": {"type": "integer", "description": "The maximum number of rows.", "default": session::ROWS},
                     },
                     "required": ["sql"],
                 }),

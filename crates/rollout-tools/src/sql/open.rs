@@ -1,4 +1,4 @@
-//! A connection to a database that nobody vouches for, on which nothing but reading can be done.
+//! A read-only connection to an untrusted database.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -15,11 +15,11 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::helper::Failure;
 
-/// The longest text or blob that a query may make.
+/// The longest text or blob that a query may create.
 const LONGEST_VALUE: i32 = 16 << 20;
-/// How many steps of a query pass between two looks at the clock.
+/// The number of query steps between two checks of the clock.
 const STEPS: i32 = 10_000;
-/// Pragmas that only tell something about tables.
+/// Pragmas that only return information about tables.
 const ABOUT_TABLES: [&str; 7] = [
     "table_info",
     "table_xinfo",
@@ -29,10 +29,10 @@ const ABOUT_TABLES: [&str; 7] = [
     "index_xinfo",
     "foreign_key_list",
 ];
-/// Pragmas that only tell something if they are given no value.
+/// Pragmas that only return information if they are given no value.
 const ABOUT_THE_FILE: [&str; 5] = ["encoding", "page_count", "page_size", "schema_version", "user_version"];
 
-/// A connection, and what it was asked for in vain.
+/// A connection, and the first operation that it rejected.
 pub(super) struct Database {
     pub(super) connection: Connection,
     refused: Arc<Mutex<Option<String>>>,
@@ -40,20 +40,20 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens the database that is in this file.
+    /// Opens the database in this file.
     pub(super) fn open(file: &File, seconds: u64) -> Result<Self, Failure> {
         let failed = |what: &str, error: &dyn std::fmt::Display| Failure::Failed(format!("{what}: {error}"));
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
-            .map_err(|error| failed("the database cannot be found", &error))?;
+            .map_err(|error| failed("cannot find the database", &error))?;
         let uri = uri(&path, is_settled(file, &path));
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(uri, flags)
-            .map_err(|error| failed("the database cannot be opened", &error))?;
-        harden(&connection).map_err(|error| failed("the database cannot be read", &error))?;
-        // SQLite opens files by their names, and a name may lead to another file by now.
-        if !holds(file).map_err(|error| failed("the database cannot be checked", &error))? {
-            return Err(Failure::Refused("the file was exchanged while it was being opened".to_owned()));
+            .map_err(|error| failed("cannot open the database", &error))?;
+        harden(&connection).map_err(|error| failed("cannot read the database", &error))?;
+        // SQLite opens files by their names, and the name may lead to another file by now.
+        if !holds(file).map_err(|error| failed("cannot check the database", &error))? {
+            return Err(Failure::Refused("the file was replaced while it was being opened".to_owned()));
         }
         let refused = Arc::default();
         let mut database = Self { connection, refused, seconds };
@@ -64,8 +64,8 @@ impl Database {
     fn guard(&mut self) -> rusqlite::Result<()> {
         let refused = Arc::clone(&self.refused);
         self.connection.authorizer(Some(move |context: rusqlite::hooks::AuthContext<'_>| {
-            let Some(wish) = what_it_would_do(context.action) else { return Authorization::Allow };
-            // A poisoned lock would mean that this very hook panicked.
+            let Some(wish) = forbidden_operation(context.action) else { return Authorization::Allow };
+            // A poisoned lock would mean that this hook itself panicked.
             refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(wish);
             Authorization::Deny
         }))?;
@@ -73,7 +73,7 @@ impl Database {
         self.connection.progress_handler(STEPS, Some(move || end.is_some_and(|end| Instant::now() >= end)))
     }
 
-    /// What an error of SQLite means to whoever asked.
+    /// Explains an error of SQLite to the caller.
     pub(super) fn explain(&self, error: &rusqlite::Error) -> Failure {
         let refused = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         if let Some(wish) = refused {
@@ -100,7 +100,7 @@ impl Database {
     }
 }
 
-/// What SQLite says, without the statement and codes that the binding adds.
+/// SQLite's message, without the statement and codes that the binding adds.
 fn message(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqlInputError { msg, .. } | rusqlite::Error::SqliteFailure(_, Some(msg)) => {
@@ -110,7 +110,7 @@ fn message(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Whether the file alone is the database, in a form that SQLite would otherwise want to put files beside.
+/// Whether the file alone is the whole database, although its mode would make SQLite create files next to it.
 fn is_settled(file: &File, path: &Path) -> bool {
     let mut versions = [0; 2];
     let is_logged = file.read_exact_at(&mut versions, 18).is_ok() && versions == [2, 2];
@@ -148,7 +148,7 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch("PRAGMA query_only = 1; PRAGMA temp_store = memory; PRAGMA cell_size_check = 1;")
 }
 
-/// Whether this process has the file open once more.
+/// Whether this process has opened the file a second time.
 fn holds(file: &File) -> std::io::Result<bool> {
     let wanted = file.metadata()?;
     let ours = file.as_raw_fd().to_string();
@@ -167,8 +167,8 @@ fn holds(file: &File) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// What a statement would do that it may not.
-fn what_it_would_do(action: AuthAction<'_>) -> Option<String> {
+/// The forbidden operation of a statement, if any.
+fn forbidden_operation(action: AuthAction<'_>) -> Option<String> {
     let wish = match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => return None,
         AuthAction::Function { function_name } if !function_name.eq_ignore_ascii_case("load_extension") => {

@@ -1,4 +1,4 @@
-//! What the helper does for the `sql` tools: it asks one database one thing.
+//! The helper's work for the `sql` tools: one request to one database.
 
 use std::fmt;
 use std::fs::File;
@@ -16,16 +16,16 @@ const MOST_BYTES: usize = 256 << 10;
 /// The most bytes of one value in a result.
 const LONGEST_CELL: usize = 4 << 10;
 
-/// What a database is asked.
+/// A request to a database.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Question {
-    /// What is in it.
+    /// Describes its tables.
     Schema,
-    /// What a statement gives.
+    /// Runs a statement.
     Execute {
         /// The statement.
         sql: String,
-        /// The most rows to give.
+        /// The most rows to return.
         max_rows: usize,
     },
 }
@@ -34,7 +34,7 @@ impl Work for Question {
     const NAME: &'static str = "sql";
 }
 
-/// Asks the database in this file.
+/// Answers a request with the database in this file.
 pub(crate) fn answer(question: &Question, file: &File, seconds: u64) -> Result<Value, Failure> {
     let database = Database::open(file, seconds)?;
     let answer = match question {
@@ -45,15 +45,15 @@ pub(crate) fn answer(question: &Question, file: &File, seconds: u64) -> Result<V
     };
     answer
         .map_err(|error| database.explain(&error))?
-        .map_err(|error| Failure::Failed(format!("the result cannot be written down: {error}")))
+        .map_err(|error| Failure::Failed(format!("cannot encode the result: {error}")))
 }
 
-/// What a statement gave.
+/// The result of a statement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Table {
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Vec<Value>>,
-    /// Why there are no more rows, if there would be.
+    /// Why rows are missing at the end, if any.
     pub(super) cut: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Table {
             }
             if bytes > MOST_BYTES {
                 cut = Some(format!(
-                    "there is more than can be shown ({} KiB); the first {} rows are",
+                    "the result is larger than {} KiB; the first {} rows are shown",
                     MOST_BYTES >> 10,
                     rows.len()
                 ));

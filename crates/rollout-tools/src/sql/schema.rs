@@ -1,4 +1,4 @@
-//! What is in a database.
+//! Describes the tables of a database.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::query::{Table, line};
 
-/// The most tables that are told about.
+/// The most tables that are described.
 const MOST_TABLES: usize = 200;
-/// Rows are counted up to here; counting more takes long and tells little.
+/// Rows are counted up to this number; counting more takes too long.
 const MOST_COUNTED: i64 = 1_000_000;
-/// How many rows of each table are shown.
+/// The number of rows shown of each table.
 const SAMPLE: usize = 3;
 /// The most bytes of a value in these rows.
 const LONGEST_CELL: usize = 80;
@@ -21,7 +21,7 @@ const LONGEST_CELL: usize = 80;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Schema {
     pub(super) tables: Vec<TableInfo>,
-    /// How many tables were left out.
+    /// The number of omitted tables.
     left_out: usize,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct TableInfo {
     name: String,
     kind: String,
     columns: Vec<Column>,
-    /// None if they cannot be counted, as those of a view that is broken.
+    /// `None` if they cannot be counted, for example in a broken view.
     rows: Option<i64>,
     /// Whether there are more rows than were counted.
     more_rows: bool,
@@ -46,12 +46,12 @@ struct Column {
     kind: String,
     not_null: bool,
     primary_key: bool,
-    /// The table and column that it points to.
+    /// The table and column that it references.
     #[serde(skip_serializing_if = "Option::is_none")]
     references: Option<String>,
 }
 
-/// Reads what is in a database.
+/// Reads the schema of a database.
 pub(super) fn read(connection: &Connection) -> rusqlite::Result<Schema> {
     let mut statement = connection.prepare(
         "SELECT name, type FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name",
@@ -68,11 +68,11 @@ fn table(connection: &Connection, name: String, kind: String) -> rusqlite::Resul
     let columns = columns(connection, &name)?;
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
     let count = format!("SELECT count(*) FROM (SELECT 1 FROM {quoted} LIMIT {})", MOST_COUNTED + 1);
-    let counted: Option<i64> = forgiven(connection.query_row(&count, [], |row| row.get(0)))?;
+    let counted: Option<i64> = skip_unreadable(connection.query_row(&count, [], |row| row.get(0)))?;
     let sample = match counted {
         Some(_) => {
             let sql = format!("SELECT * FROM {quoted} LIMIT {SAMPLE}");
-            forgiven(Table::of(connection, &sql, SAMPLE, LONGEST_CELL))?
+            skip_unreadable(Table::of(connection, &sql, SAMPLE, LONGEST_CELL))?
         }
         None => None,
     };
@@ -86,9 +86,9 @@ fn table(connection: &Connection, name: String, kind: String) -> rusqlite::Resul
     })
 }
 
-/// What a table gave, or nothing if it cannot be read: a view over something that is gone or whose values cannot be
-/// worked out, or a virtual table of a module that is not there. It does not hide the other tables.
-fn forgiven<T>(given: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+/// The result for a table; `None` if it cannot be read: a view of a missing table or with failing expressions,
+/// or a virtual table of a missing module. Such a table does not hide the others.
+fn skip_unreadable<T>(given: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
     match given {
         Ok(given) => Ok(Some(given)),
         Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) => {
@@ -110,7 +110,7 @@ fn columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Column>
             references: None,
         })
     });
-    // A view that is broken has no columns.
+    // A broken view has no columns.
     let Ok(columns) = columns.and_then(Iterator::collect::<rusqlite::Result<Vec<_>>>) else {
         return Ok(Vec::new());
     };

@@ -12,15 +12,15 @@ use crate::helper::Helper;
 use crate::resource::{Call, ErrorCode, Params, Session, ToolError};
 use crate::seed::{self, SeedFile, Seeds};
 
-/// The rows of a result that are shown unless told otherwise.
+/// The default number of rows of a result.
 pub(super) const ROWS: usize = 100;
-/// The most rows of a result that can be asked for.
+/// The most rows that can be requested.
 const MOST_ROWS: usize = 1000;
-/// The longest statement; the request goes to the helper as an argument, which is bounded.
+/// The longest statement; the request is passed to the helper as an argument, whose length is limited.
 const LONGEST_SQL: usize = 64 << 10;
-/// What a query may take of memory. SQLite sorts in memory here.
+/// The memory limit of a query. SQLite sorts in memory here.
 const MEMORY: u64 = 1 << 30;
-/// The most bytes of an answer. What it holds is cut before, see [`super::query`].
+/// The most bytes of an answer. Its content is shortened before, see [`super::query`].
 const OUTPUT: u64 = 4 << 20;
 
 pub(super) struct SqlSession {

@@ -1,4 +1,4 @@
-//! What the tools do, as arguments of xdotool. No shell is involved: what a model types is one argument.
+//! Converts tool calls to arguments of xdotool. No shell is involved: a typed text is one argument.
 
 use std::time::Duration;
 
@@ -8,39 +8,40 @@ use crate::{
     resource::{ErrorCode, Params, ToolError},
 };
 
-/// Text that is typed at once: each character takes a moment.
+/// The longest text that is typed at once: each character takes a moment.
 const MAX_TYPED_CHARS: usize = 4000;
 
-/// The time between two typed characters, in milliseconds. Programs that redraw for each one miss some if it is shorter.
+/// The time between two typed characters, in milliseconds. With a shorter one, programs that redraw for each
+/// character miss some.
 const TYPE_DELAY: &str = "12";
 
-/// The same for characters that are on no key: xdotool puts each of them on one for half of that time, and a program that
-/// looks too late what is on the key finds nothing.
+/// The same for characters that are not on the keyboard: xdotool assigns each of them to a key for half of that
+/// time, and a program that reads the key too late finds nothing.
 const SLOW_TYPE_DELAY: &str = "200";
 const MAX_SLOW_CHARS: usize = 300;
 
-/// Clicks of the wheel at once.
+/// The most clicks of the wheel at once.
 const MAX_SCROLL: i64 = 100;
 
-/// How long a model can wait at once.
+/// The longest time that a model can wait at once.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// Points between the ends of a drag, since programs follow the way.
+/// The number of points between the ends of a drag, because programs follow the path.
 const DRAG_POINTS: i64 = 8;
 
-/// What a tool does.
+/// The action of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
-    /// Looks.
+    /// Takes a screenshot.
     Screenshot,
-    /// Does nothing for a while.
+    /// Waits.
     Wait(Duration),
     /// Uses mouse and keyboard.
     Input {
-        /// The arguments of xdotool, for each time that it is run.
+        /// The arguments of each run of xdotool.
         runs: Vec<Vec<String>>,
-        /// What was done, for the model.
-        told: String,
+        /// A description of the action for the model.
+        done: String,
     },
 }
 
@@ -82,15 +83,15 @@ impl Action {
     }
 }
 
-fn input<const N: usize>(told: String, parts: [Vec<String>; N]) -> Action {
-    Action::Input { told, runs: vec![parts.concat()] }
+fn input<const N: usize>(done: String, parts: [Vec<String>; N]) -> Action {
+    Action::Input { done, runs: vec![parts.concat()] }
 }
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// A place on the screen.
+/// A point on the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Point {
     x: i64,
@@ -115,7 +116,7 @@ struct Reader<'p> {
 }
 
 impl Reader<'_> {
-    /// A place on the screen, or nothing.
+    /// An optional point on the screen.
     fn point(&self, x_name: &str, y_name: &str) -> Result<Option<Point>, ToolError> {
         let number = |name| arguments::whole(self.params, name);
         let (x, y) = match (number(x_name)?, number(y_name)?) {
@@ -145,7 +146,7 @@ impl Reader<'_> {
             Some("middle") => Ok(("2", "middle")),
             Some("right") => Ok(("3", "right")),
             Some(other) => {
-                let message = format!("there is no button {other:?}; there are left, middle and right");
+                let message = format!("unknown button {other:?}; the buttons are left, middle and right");
                 Err(ToolError::new(ErrorCode::InvalidInput, message))
             }
         }
@@ -196,12 +197,12 @@ impl Reader<'_> {
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t' | '\r')) {
-            let message = "the text holds control characters; use key for keys that write nothing";
+            let message = "the text contains control characters; use key for keys that type nothing";
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if text.chars().filter(|c| !c.is_ascii()).count() > MAX_SLOW_CHARS {
             let message =
-                format!("of characters that are on no key, at most {MAX_SLOW_CHARS} are typed at once");
+                format!("at most {MAX_SLOW_CHARS} characters that are not on the keyboard are typed at once");
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let text = text.replace("\r\n", "\n");
@@ -209,13 +210,13 @@ impl Reader<'_> {
             let delay = if run.is_ascii() { TYPE_DELAY } else { SLOW_TYPE_DELAY };
             words(&["type", "--clearmodifiers", "--delay", delay, "--", run])
         });
-        Ok(Action::Input { runs: runs.collect(), told: format!("typed {count} characters") })
+        Ok(Action::Input { runs: runs.collect(), done: format!("typed {count} characters") })
     }
 
     fn keys(&self, verb: &str, done: &str) -> Result<Action, ToolError> {
         let written = arguments::texts(self.params, &["key", "keys"])?.join("+");
         let name = key::named(&written).ok_or_else(|| {
-            let message = format!("there is no key {written:?}; write keys as in Return, ctrl+c or F5");
+            let message = format!("unknown key {written:?}; write keys as in Return, ctrl+c or F5");
             ToolError::new(ErrorCode::InvalidInput, message)
         })?;
         Ok(input(format!("{done} {name}"), [words(&[verb, "--", &name])]))
@@ -233,7 +234,7 @@ impl Reader<'_> {
                 Some("left") => (amount.unwrap_or(3).saturating_neg(), 0),
                 Some(other) => {
                     let message =
-                        format!("one cannot scroll {other:?}; the directions are up, down, left and right");
+                        format!("unknown direction {other:?}; the directions are up, down, left and right");
                     return Err(ToolError::new(ErrorCode::InvalidInput, message));
                 }
             };
@@ -244,7 +245,7 @@ impl Reader<'_> {
             ));
         }
         if dx.unsigned_abs().max(dy.unsigned_abs()) > MAX_SCROLL.unsigned_abs() {
-            let message = format!("the wheel turns by at most {MAX_SCROLL} clicks at once");
+            let message = format!("at most {MAX_SCROLL} clicks of the wheel are possible at once");
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         let turn = |clicks: i64, less: &str, more: &str| {
@@ -267,14 +268,14 @@ impl Reader<'_> {
         };
         let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let time = time.filter(|time| *time <= MAX_WAIT).ok_or_else(|| {
-            let message = format!("seconds is a number from 0 to {}", MAX_WAIT.as_secs());
+            let message = format!("seconds must be a number from 0 to {}", MAX_WAIT.as_secs());
             ToolError::new(ErrorCode::InvalidInput, message)
         })?;
         Ok(Action::Wait(time))
     }
 }
 
-/// The parts of a text that are of ASCII and that are not, in turn.
+/// Splits a text into runs of ASCII and non-ASCII characters.
 fn alike(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -300,17 +301,17 @@ mod tests {
         Action::new(tool, params.as_object().unwrap(), SCREEN)
     }
 
-    /// The arguments, and what is told.
+    /// The arguments, and the description of the action.
     fn done(tool: &str, params: Value) -> (String, String) {
         match action(tool, params).unwrap() {
-            Action::Input { runs, told } => (runs.concat().join(" "), told),
+            Action::Input { runs, done } => (runs.concat().join(" "), done),
             other => panic!("{other:?} is no input"),
         }
     }
 
     #[test]
     fn tools_become_arguments() {
-        for (tool, params, arguments, told) in [
+        for (tool, params, arguments, description) in [
             (
                 "click",
                 json!({"x": 10, "y": "20"}),
@@ -371,7 +372,7 @@ mod tests {
         ] {
             assert_eq!(
                 done(tool, params.clone()),
-                (arguments.to_owned(), told.to_owned()),
+                (arguments.to_owned(), description.to_owned()),
                 "{tool} {params}"
             );
         }
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_told() {
+    fn invalid_actions_are_reported() {
         for (tool, params, code) in [
             ("click", json!({}), ErrorCode::MissingField),
             ("click", json!({"x": 1}), ErrorCode::MissingField),

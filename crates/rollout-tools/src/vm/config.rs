@@ -12,39 +12,39 @@ use serde_json::Value;
 use crate::{
     arguments,
     environments::{EnvironmentType, HOST, Settings},
-    forms::{deserialize, environment, how_many, memory, seconds},
+    forms::{deserialize, environment, limit, memory, seconds},
     resource::{ErrorCode, Params, ToolError},
 };
 
-/// The widest and highest screen, in pixels.
+/// The largest width and height of a screen, in pixels.
 const MAX_SIDE: u16 = 4096;
 const MIN_SIDE: u16 = 64;
 
 rollout_settings::settings! {
-    /// Where desktops run, and what they may use. The names are those of the configuration file.
+    /// Where desktops run, and their limits. The names are those of the configuration file.
     #[derive(Debug, Clone)]
     pub struct VmConfig {
-        /// What makes the environments of desktops.
+        /// The provider of the environments of desktops.
         pub environment: EnvironmentType = environment(),
-        /// What they are made of: `host` for native ones; an image with Xvfb and xdotool for docker.
-        pub image: Option<String> = text().optional().unset("`host`; has to be given for docker"),
-        /// Other images that a session may ask for.
+        /// The image: `host` for native; an image with Xvfb and xdotool for docker.
+        pub image: Option<String> = text().optional().unset("`host`; required for docker"),
+        /// Other images that a session may request.
         pub images: Vec<String> = texts(),
-        /// The network that they have: `none` or `host` for native ones, also `bridge` and others for docker.
+        /// The network: `none` or `host` for native, also `bridge` and others for docker.
         pub network: String = text().default("none".to_owned()),
-        /// CPUs of each.
+        /// CPUs of each desktop.
         pub cpus: Cpus = cpus().default(Cpus { millis: 2000 }),
-        /// Memory of each.
+        /// Memory of each desktop.
         pub memory: Bytes = memory(2 << 30),
-        /// Processes in each.
-        pub pids: usize = how_many(1024),
-        /// Pixels of the screen from left to right.
+        /// The most processes of each desktop.
+        pub pids: usize = limit(1024),
+        /// The width of the screen in pixels.
         pub width: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(1280),
-        /// Pixels of the screen from top to bottom.
+        /// The height of the screen in pixels.
         pub height: u16 = whole(MIN_SIDE.into()..=MAX_SIDE.into()).default(800),
-        /// The program that sessions find on the screen, with its arguments, if they ask for no other.
+        /// The program that is started on the screen, with its arguments, unless a session requests another.
         pub start: Vec<String> = texts(),
-        /// How long a desktop may take to start, beside fetching its image.
+        /// The timeout for starting a desktop, without fetching its image.
         pub start_timeout_sec: Duration = seconds(60),
     }
 }
@@ -57,7 +57,7 @@ impl Default for VmConfig {
     }
 }
 
-/// What one session has.
+/// The settings of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) image: String,
@@ -67,13 +67,13 @@ pub(super) struct Wanted {
 }
 
 impl VmConfig {
-    /// What environments are made with.
+    /// The settings of environments.
     pub(super) fn settings(&self) -> Settings {
         let Self { environment, cpus, memory, pids, .. } = *self;
         Settings { environment, network: self.network.clone(), cpus, memory, pids }
     }
 
-    /// What a session gets that asks for this.
+    /// The settings of a session with this configuration.
     pub(super) fn wanted(&self, session: &Params) -> Result<Wanted, ToolError> {
         const KNOWN: [&str; 4] = ["image", "width", "height", "start"];
         if let Some(unknown) = session.keys().find(|name| !KNOWN.contains(&name.as_str())) {
@@ -83,13 +83,13 @@ impl VmConfig {
         let side = |name: &str, default: u16| match arguments::whole(session, name)? {
             None => Ok(default),
             Some(pixels) => u16::try_from(pixels).ok().filter(|pixels| is_side(*pixels)).ok_or_else(|| {
-                let message = format!("{name} is {pixels}; a screen has {MIN_SIDE} to {MAX_SIDE} pixels");
+                let message = format!("{name} is {pixels}; it must be {MIN_SIDE} to {MAX_SIDE} pixels");
                 ToolError::new(ErrorCode::InvalidInput, message)
             }),
         };
         let start = match session.get("start") {
             None | Some(Value::Null) => self.start.clone(),
-            // One text is a program and its arguments, without quotes.
+            // A single text is split at white space; quotes are not supported.
             Some(Value::String(text)) => text.split_whitespace().map(str::to_owned).collect(),
             Some(_) => arguments::list(session, &["start"])?,
         };
@@ -114,7 +114,7 @@ impl VmConfig {
             }
             Some(image) => {
                 let message = format!(
-                    "desktops of the image {image:?} are not offered; whoever runs the tool server lists it in resources.vm.images"
+                    "sessions may not use the image {image:?}; list it in resources.vm.images of the tool server's configuration"
                 );
                 Err(ToolError::new(ErrorCode::Refused, message))
             }
@@ -122,9 +122,8 @@ impl VmConfig {
     }
 }
 
-/// What to do where an engine has no image to start.
-const NO_IMAGE: &str = "no image for desktops is configured; whoever runs the tool server writes one into its \
-    configuration as resources.vm.image: any that has Xvfb, xdotool and a window manager (on Debian and Ubuntu: apt install xvfb \
+/// Advice for an engine without an image.
+const NO_IMAGE: &str = "no image for desktops is configured; set resources.vm.image in the tool server's configuration to an image that has Xvfb, xdotool and a window manager (on Debian and Ubuntu: apt install xvfb \
     xdotool openbox)";
 
 fn is_side(pixels: u16) -> bool {
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_what_it_asks_for_within_what_is_offered() {
+    fn a_session_gets_its_settings_if_they_are_allowed() {
         let config = || json!({"images": ["desktop:1"], "width": 800, "start": ["xterm"]});
         let host = |start: &[&str]| Wanted {
             image: "host".to_owned(),

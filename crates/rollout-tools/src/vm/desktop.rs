@@ -1,4 +1,4 @@
-//! A desktop in an environment: a screen in memory, a window manager, and hands.
+//! A desktop in an environment: a screen in memory, a window manager, a mouse and a keyboard.
 
 use std::time::Duration;
 
@@ -21,17 +21,17 @@ use crate::{
     resource::{Call, ErrorCode, Params, Session, ToolError},
 };
 
-/// The number of the screen. Nobody else uses it, so on a shared network no other screen is reached by mistake.
+/// The number of the screen. It is unusual, so that on a shared network no other screen is reached by mistake.
 const DISPLAY: &str = ":873";
 
-/// Where the memory of the screen is.
+/// The directory of the screen's memory file.
 const SCREEN_DIR: &str = "/tmp/.rollout-screen";
 
-/// What the script says where a program is missing, and where the screen ends before it is there.
+/// Exit codes of the script: a program is missing, or the screen ended during its start.
 const MISSING: i32 = 90;
 const ENDED: i32 = 91;
 
-/// Starts a screen, the first window manager there is, and a program. What it starts outlives it.
+/// Starts a screen, the first available window manager, and a program. They outlive the script.
 const START: &str = r#"
 for program in Xvfb xdotool; do
   command -v "$program" >/dev/null 2>&1 || { echo "$program" >&2; exit 90; }
@@ -69,12 +69,12 @@ exit 0
 pub(super) struct Desktop {
     environment: Box<dyn Environment>,
     screen: Screen,
-    /// There is one mouse and one keyboard.
+    /// A lock, because there is one mouse and one keyboard.
     hands: Mutex<()>,
 }
 
 impl Desktop {
-    /// Starts a desktop in an environment that runs.
+    /// Starts a desktop in a running environment.
     pub(super) async fn start(
         environment: Box<dyn Environment>,
         wanted: &Wanted,
@@ -114,7 +114,7 @@ impl Desktop {
         }
     }
 
-    /// Runs a command on the desktop, and returns the end of what it wrote to its standard error.
+    /// Runs a command on the desktop, and returns the end of its standard error.
     async fn run(&self, argv: &[&str], deadline: Duration) -> Result<(Outcome, String), ToolError> {
         let stderr = LogWriter::discard();
         let said = stderr.tail();
@@ -132,7 +132,7 @@ impl Desktop {
         Ok((exit.outcome, said.last_lines(5)))
     }
 
-    async fn input(&self, runs: &[Vec<String>], told: String, limit: Duration) -> Result<Value, ToolError> {
+    async fn input(&self, runs: &[Vec<String>], done: String, limit: Duration) -> Result<Value, ToolError> {
         let _turn = self.hands.lock().await;
         for arguments in runs {
             let argv: Vec<&str> =
@@ -151,14 +151,17 @@ impl Desktop {
                 return Err(ToolError::new(ErrorCode::ExecutionError, message));
             }
         }
-        Ok(json!({"result": told}))
+        Ok(json!({"result": done}))
     }
 
     async fn screenshot(&self) -> Result<Value, ToolError> {
         let path = format!("{SCREEN_DIR}/Xvfb_screen0");
         let read = self.environment.read_file(&path, xwd::max_bytes(self.screen)).await;
         let FileRead::Content(dump) = read.map_err(|error| failed(&error))? else {
-            return Err(ToolError::new(ErrorCode::ExecutionError, "the memory of the screen is gone"));
+            return Err(ToolError::new(
+                ErrorCode::ExecutionError,
+                "the memory file of the screen is missing",
+            ));
         };
         let screen = self.screen;
         let picture = tokio::task::spawn_blocking(move || {
@@ -184,7 +187,7 @@ impl Session for Desktop {
                 tokio::time::sleep(time).await;
                 Ok(json!({"result": format!("waited for {} seconds", time.as_secs_f64())}))
             }
-            Action::Input { runs, told } => self.input(&runs, told, call.timeout).await,
+            Action::Input { runs, done } => self.input(&runs, done, call.timeout).await,
         }
     }
 
@@ -204,7 +207,7 @@ fn missing(program: &str, image: &str) -> ToolError {
         ""
     };
     let message = format!(
-        "there is no {program} in the image {image:?}; install it there (on Debian and Ubuntu: apt install \
+        "{program} is not installed in the image {image:?}; install it (on Debian and Ubuntu: apt install \
          {package}){more}"
     );
     ToolError::new(ErrorCode::DependencyMissing, message)

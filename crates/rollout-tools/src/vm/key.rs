@@ -1,9 +1,9 @@
-//! The names of keys, from how models write them to how X does.
+//! Converts the key names that models write to those of X.
 
-/// Longer names of keys do not exist.
+/// The longest name of a key.
 const MAX_NAME_BYTES: usize = 40;
 
-/// The name that X has for a key or a combination of keys: `ctrl+shift+t`. None if it can be none.
+/// The X name of a key or a combination of keys: `ctrl+shift+t`. `None` if it is invalid.
 pub(super) fn named(written: &str) -> Option<String> {
     let written = written.trim();
     // The plus sign itself, alone or at the end of a combination.
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_key_is_none() {
+    fn invalid_keys_are_rejected() {
         for written in ["", "ctrl+", "+a", "--clearmodifiers", "-x", "a b", "é", "巴", "0x41", "a;b", "\n"]
         {
             assert_eq!(named(written), None, "{written:?}");

@@ -1,4 +1,4 @@
-//! Desktops: a screen to look at, a mouse and a keyboard, in an environment for each session.
+//! Desktops: a screen, a mouse and a keyboard, in one environment per session.
 
 mod action;
 mod config;
@@ -21,10 +21,10 @@ use crate::{
     resource::{Params, PlannedUse, Resource, Session, ToolError, ToolSpec},
 };
 
-/// How many desktops start at the same time: more of them would only be slower.
+/// The number of desktops that start at the same time: more would only be slower.
 const MAX_STARTS: usize = 4;
 
-/// Names environments apart: no two that run in this process may have the same name.
+/// Makes the names of environments unique in this process.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
 /// Desktops.
@@ -35,7 +35,7 @@ pub struct Desktops {
 }
 
 impl Desktops {
-    /// Makes desktops as configured, with what providers need of this machine. Nothing is started yet.
+    /// Creates desktops from their configuration and the paths that providers need. Nothing is started yet.
     pub fn new(config: VmConfig, place: HostPaths) -> Self {
         let environments = Environments::new("vm", config.settings(), place, MAX_STARTS);
         Self { config, environments, starts: Semaphore::new(MAX_STARTS) }
@@ -81,7 +81,7 @@ fn tools() -> Vec<ToolSpec> {
         whole("Pixels from the left edge of the screen."),
         whole("Pixels from the upper edge of the screen."),
     );
-    let button = json!({"type": "string", "enum": ["left", "middle", "right"], "description": "The button; left if it is left out."});
+    let button = json!({"type": "string", "enum": ["left", "middle", "right"], "description": "The button; left by default."});
     let key = text("The key, as in Return, a, F5 or ctrl+c.");
     let spec =
         |name: &str, aliases: &[&str], description: &str, properties: Value, required: &[&str]| ToolSpec {
@@ -94,14 +94,14 @@ fn tools() -> Vec<ToolSpec> {
     let at_with_button = || json!({"x": x, "y": y, "button": button});
     vec![
         spec("screenshot", &[], "Shows the screen.", json!({}), &[]),
-        spec("click", &["left_click"], "Clicks at a place on the screen.", at_with_button(), &["x", "y"]),
-        spec("double_click", &[], "Clicks twice at a place on the screen.", at_with_button(), &["x", "y"]),
-        spec("right_click", &[], "Clicks the right button at a place on the screen.", at(), &["x", "y"]),
-        spec("move", &["mouse_move"], "Moves the mouse to a place on the screen.", at(), &["x", "y"]),
+        spec("click", &["left_click"], "Clicks at a point on the screen.", at_with_button(), &["x", "y"]),
+        spec("double_click", &[], "Double-clicks at a point on the screen.", at_with_button(), &["x", "y"]),
+        spec("right_click", &[], "Right-clicks at a point on the screen.", at(), &["x", "y"]),
+        spec("move", &["mouse_move"], "Moves the mouse to a point on the screen.", at(), &["x", "y"]),
         spec(
             "drag",
             &[],
-            "Moves the mouse from one place to another with a button held down.",
+            "Moves the mouse from one point to another with a button held down.",
             json!({
                 "x1": whole("Where it starts, from the left."), "y1": whole("Where it starts, from the top."),
                 "x2": whole("Where it ends, from the left."), "y2": whole("Where it ends, from the top."),
@@ -112,7 +112,7 @@ fn tools() -> Vec<ToolSpec> {
         spec(
             "type",
             &[],
-            "Types a text where the keyboard is. A line break is the Return key.",
+            "Types a text into the focused window. A line break is the Return key.",
             json!({"text": text("The text.")}),
             &["text"],
         ),
@@ -127,24 +127,24 @@ fn tools() -> Vec<ToolSpec> {
         spec(
             "scroll",
             &[],
-            "Turns the wheel of the mouse.",
+            "Turns the mouse wheel.",
             json!({
                 "direction": {"type": "string", "enum": ["up", "down", "left", "right"], "description": "Where to."},
-                "amount": whole("By how many clicks; 3 if it is left out."),
-                "x": whole("Where the mouse is moved to first, from the left; where it is if it is left out."),
+                "amount": whole("The number of clicks; 3 by default."),
+                "x": whole("The point to move the mouse to first, from the left; its current point by default."),
                 "y": whole("The same from the top."),
             }),
             &["direction"],
         ),
-        spec("mouse_down", &[], "Presses a button of the mouse and holds it.", at_with_button(), &[]),
-        spec("mouse_up", &[], "Releases a button of the mouse.", at_with_button(), &[]),
+        spec("mouse_down", &[], "Presses a mouse button and holds it.", at_with_button(), &[]),
+        spec("mouse_up", &[], "Releases a mouse button.", at_with_button(), &[]),
         spec("key_down", &[], "Presses a key and holds it.", json!({"key": key}), &["key"]),
         spec("key_up", &[], "Releases a key.", json!({"key": key}), &["key"]),
         spec(
             "wait",
             &[],
             "Waits, for a program to start or a page to load.",
-            json!({"seconds": {"type": "number", "description": "For how long, up to 30; 1 if it is left out."}}),
+            json!({"seconds": {"type": "number", "description": "How long, up to 30; 1 by default."}}),
             &[],
         ),
     ]

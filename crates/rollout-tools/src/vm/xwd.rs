@@ -1,8 +1,8 @@
-//! From the memory of a screen, as Xvfb keeps it in a file, to a PNG.
+//! Converts the memory of a screen, which Xvfb keeps in a file, to a PNG.
 
 use super::action::Screen;
 
-/// The words of the header that matter, by their place.
+/// The positions of the relevant words of the header.
 const HEADER_SIZE: usize = 0;
 const VERSION: usize = 1;
 const FORMAT: usize = 2;
@@ -17,29 +17,29 @@ const BLUE: usize = 16;
 const COLORS: usize = 19;
 const WORDS: usize = 25;
 
-/// The bytes of one entry of the table of colours.
+/// The size of one entry of the colour table.
 const COLOR_BYTES: usize = 12;
 
-/// How large the file of such a screen is at most: the header, a table of colours, the pixels.
+/// The largest file of such a screen: the header, a colour table, the pixels.
 pub(super) fn max_bytes(screen: Screen) -> u64 {
     (64 << 10) + 4 * u64::from(screen.width) * u64::from(screen.height)
 }
 
-/// Why there is no picture.
+/// Why the screen cannot be converted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScreenError {
-    /// The file is something else.
-    #[error("the memory of the screen is not in the form of an X window dump")]
+    /// The file is not an X window dump.
+    #[error("the memory file of the screen is not an X window dump")]
     NotADump,
-    /// It is a dump in a form that no Xvfb writes.
-    #[error("the screen has {0} bits for a pixel and not 32")]
+    /// The dump has an unsupported depth.
+    #[error("the screen has {0} bits per pixel, expected 32")]
     Depth(u32),
     /// The dump cannot be written as a picture.
-    #[error("the screen cannot be written as a PNG")]
+    #[error("cannot encode the screen as a PNG")]
     Png(#[from] png::EncodingError),
 }
 
-/// Makes a PNG of the memory of a screen. Whoever is inside can write there, so nothing in it is believed.
+/// Converts the memory of a screen to a PNG. Processes inside can write there, so nothing in it is trusted.
 pub(super) fn to_png(dump: &[u8], screen: Screen) -> Result<Vec<u8>, ScreenError> {
     let word = |place: usize| {
         let bytes = dump.get(4 * place..4 * place + 4)?;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_screen_is_told() {
+    fn invalid_dumps_are_reported() {
         let good = dump([0; 4]);
         assert!(matches!(to_png(&[], SCREEN), Err(ScreenError::NotADump)));
         assert!(matches!(to_png(&good[..good.len() - 12], SCREEN), Err(ScreenError::NotADump)));

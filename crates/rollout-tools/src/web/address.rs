@@ -1,8 +1,8 @@
-//! Which addresses are on the public internet.
+//! Decides which addresses are on the public internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks that nobody on the internet has: of this machine, of its network, for groups, for examples, for the future.
+/// Networks that are not on the public internet: loopback, private, multicast, documentation, reserved.
 const PRIVATE_V4: &[([u8; 4], u32)] = &[
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
@@ -21,9 +21,9 @@ const PRIVATE_V4: &[([u8; 4], u32)] = &[
     ([240, 0, 0, 0], 4),
 ];
 
-/// Tells whether an address can only be that of a server on the internet.
+/// Whether an address can only belong to a server on the internet.
 ///
-/// An IPv6 address that stands for an IPv4 address is judged by that one, since that is where packets go.
+/// An IPv6 address that embeds an IPv4 address is judged by that one, because packets go there.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -46,11 +46,11 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
         // 6to4.
         [0x2002, high, low, ..] => embedded(high, low),
-        // Teredo, benchmarks, identifiers without a place.
+        // Teredo, benchmarking, ORCHID.
         [0x2001, 0..=0x1ff, ..] => false,
-        // Examples.
+        // Documentation.
         [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // All that is given out so far.
+        // All addresses assigned so far.
         [first, ..] => first >> 13 == 0b001,
     }
 }
@@ -167,13 +167,13 @@ mod tests {
         }
 
         #[test]
-        fn what_the_standard_library_calls_local_is_not_public(bits: u32, wide: u128) {
+        fn local_addresses_of_the_standard_library_are_not_public(bits: u32, wide: u128) {
             let narrow = Ipv4Addr::from_bits(bits);
             if narrow.is_private() || narrow.is_loopback() || narrow.is_link_local() || narrow.is_multicast()
                 || narrow.is_broadcast() || narrow.is_documentation() || narrow.is_unspecified() {
                 prop_assert!(!is_public(narrow.into()));
             }
-            // Random addresses are seldom of a small network: put the bits into each.
+            // Random addresses are rarely in a small network: insert the bits into each.
             for (network, prefix) in PRIVATE_V4 {
                 let mask = u32::MAX >> prefix;
                 let inside = Ipv4Addr::from_bits(Ipv4Addr::from(*network).to_bits() | (bits & mask));

@@ -1,4 +1,4 @@
-//! Reading pages: what a model is shown of them.
+//! Reads pages for a model.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::{
     resource::{ErrorCode, Params, ToolError},
 };
 
-/// Pages in one call.
+/// The most pages of one call.
 const MAX_URLS: usize = 10;
 
-/// Pages that one call fetches at a time.
+/// The number of pages that one call fetches concurrently.
 const AT_A_TIME: usize = 4;
 
-/// How long the conversion of a page may take. Any that was written to be read takes a fraction of a second.
+/// The time limit for converting a page. An ordinary page takes a fraction of a second.
 const MAX_CONVERSION: Duration = Duration::from_secs(10);
 
-/// How much of an address is shown above a page.
+/// The number of characters of an address shown above a page.
 const SHOWN_URL_CHARS: usize = 300;
 
-/// Each page of a call is shown at least this much of.
+/// The fewest characters shown of each page of a call.
 const MIN_CHARS: usize = 200;
 
 /// A page as text.
@@ -49,11 +49,11 @@ struct Part {
     total: usize,
 }
 
-/// Reads pages from where the parameters say.
+/// Reads the pages that the parameters name.
 pub(super) async fn browse(fetcher: &Fetcher, max_chars: usize, params: &Params) -> Result<Value, ToolError> {
     let urls = arguments::texts(params, &["urls", "url"])?;
     if urls.len() > MAX_URLS {
-        let message = format!("there are {} addresses; give 1 to {MAX_URLS}", urls.len());
+        let message = format!("there are {} addresses; 1 to {MAX_URLS} are allowed", urls.len());
         return Err(ToolError::new(ErrorCode::InvalidInput, message));
     }
     let start = usize::try_from(arguments::whole(params, "start")?.unwrap_or(0)).unwrap_or(0);
@@ -111,7 +111,7 @@ async fn read(
         let total = if page.is_cut { format!("more than {total}") } else { total.to_string() };
         text.push_str(&format!("\n[characters {start} to {end} of {total}"));
         if end < total.parse().unwrap_or(usize::MAX) && end > start {
-            text.push_str(&format!("; go on with start={end}"));
+            text.push_str(&format!("; continue with start={end}"));
         }
         text.push(']');
     }
@@ -124,7 +124,7 @@ async fn read(
     Ok((text, facts))
 }
 
-/// Makes text of a page, away from the threads that must not wait for it.
+/// Converts a page to text on a blocking thread.
 async fn convert(page: Fetched<'_>) -> Result<Text, ToolError> {
     let kind = Kind::of(&page)?;
     let Fetched { url, content_type, body, is_cut, .. } = page;
@@ -151,9 +151,8 @@ async fn convert(page: Fetched<'_>) -> Result<Text, ToolError> {
             }
         }
     });
-    work.await.map_err(|error| {
-        ToolError::new(ErrorCode::Unexpected, format!("the page cannot be converted: {error}"))
-    })
+    work.await
+        .map_err(|error| ToolError::new(ErrorCode::Unexpected, format!("cannot convert the page: {error}")))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +191,7 @@ impl Kind {
         }
     }
 
-    /// What a page is that does not say so.
+    /// Detects the type of a page that does not declare it.
     fn by_content(body: &[u8]) -> Option<Self> {
         let start = &body[..body.len().min(1024)];
         if start.contains(&0) {
@@ -207,7 +206,7 @@ impl Kind {
     }
 }
 
-/// So many characters of a text, from there on; none if the text ends before.
+/// At most `max_chars` characters of a text from `start`; `None` if the text ends before.
 fn part(text: &str, start: usize, max_chars: usize) -> Option<Part> {
     let total = text.chars().count();
     if start > total || start == total && total > 0 {
@@ -216,7 +215,7 @@ fn part(text: &str, start: usize, max_chars: usize) -> Option<Part> {
     let rest = text.char_indices().nth(start).map_or("", |(at, _)| &text[at..]);
     let mut shown = rest.char_indices().nth(max_chars).map_or(rest, |(at, _)| &rest[..at]);
     if shown.len() < rest.len() {
-        // A line or word that would be cut is left for the next part, if it is not most of this one.
+        // A line or word that would be cut is left for the next part, unless it is most of this one.
         let whole = |at: &usize| *at > shown.len() / 4 * 3;
         let end = shown.rfind('\n').filter(whole).or_else(|| shown.rfind(' ').filter(whole));
         shown = end.map_or(shown, |end| &shown[..=end]);
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_beyond_the_end_is_told_apart_from_an_empty_page() {
+    fn a_start_beyond_the_end_is_not_an_empty_page() {
         assert!(part("abc", 3, 10).is_none());
         assert_eq!(part("", 0, 10).unwrap().total, 0);
     }

@@ -1,14 +1,14 @@
-//! From the bytes of a page to its text.
+//! Decodes the bytes of a page to text.
 
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-/// Where a page says how it is encoded, it says so here.
+/// The part of a page in which its encoding is declared.
 const PRESCAN_BYTES: usize = 1024;
 
-/// Decodes a page by its byte order mark, its header or its own `<meta>`, in this order. A page that says nothing is UTF-8,
-/// or else what most pages were that said nothing.
+/// Decodes a page by its byte order mark, its header or its own `<meta>`, in this order. A page without a
+/// declaration is read as UTF-8, or as windows-1252 if it is not valid UTF-8.
 ///
-/// Of a page that is cut, the last character may be.
+/// In a truncated page, the last character may be incomplete.
 pub(super) fn decode(body: &[u8], content_type: Option<&str>, is_cut: bool) -> String {
     let declared = || content_type.and_then(|header| label_in(header.as_bytes()));
     let encoding = match Encoding::for_bom(body) {
@@ -44,7 +44,7 @@ fn in_meta(body: &[u8]) -> Option<&'static Encoding> {
     let start = &body[..body.len().min(PRESCAN_BYTES)];
     let meta = start.windows(5).position(|window| window.eq_ignore_ascii_case(b"<meta"))?;
     let encoding = label_in(&start[meta..])?;
-    // The page could not have said so in UTF-16 itself.
+    // The declaration itself could not be read if the page were UTF-16.
     Some(if encoding.is_ascii_compatible() { encoding } else { UTF_8 })
 }
 
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_decoded_by_what_it_and_its_server_say() {
+    fn a_page_is_decoded_by_its_own_and_its_servers_declaration() {
         for (body, header, text) in [
             (&b"caf\xc3\xa9"[..], Some("text/html"), "café"),
             (b"caf\xe9", Some("text/html"), "café"),
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_was_cut_says_nothing_about_the_encoding() {
+    fn a_truncated_character_does_not_change_the_encoding() {
         assert_eq!(decode(b"\xe5\xb7\xb4\xe9\xbb", None, true), "巴\u{fffd}");
     }
 
     proptest! {
         #[test]
         fn any_text_of_unicode_survives(text: String) {
-            // A mark at the start is no part of the text, and a page can talk about encodings.
+            // A mark at the start is not part of the text, and a page can mention encodings.
             prop_assume!(!text.starts_with('\u{feff}') && !text.contains("<"));
             prop_assert_eq!(decode(text.as_bytes(), None, false), text);
         }

@@ -1,4 +1,4 @@
-//! What the web tools are told about this installation.
+//! The settings of the web tools.
 
 use std::fmt;
 
@@ -15,27 +15,28 @@ rollout_settings::settings! {
     /// The settings of the web tools.
     #[derive(Debug, Clone, PartialEq)]
     pub struct WebConfig {
-        /// Where searches go. None: only pages can be read.
+        /// The search service. Without it, only pages can be read.
         pub search: Option<SearchConfig> = some_section::<SearchConfig>().optional(),
-        /// Reads pages of this machine and of its networks too. Models then reach whatever is not protected there.
+        /// Also reads pages of this machine and of its networks. Models then reach everything there that is not
+        /// protected.
         pub allow_private: bool = flag(false),
-        /// Hosts that are read although they are private: `wiki.example.com`, `127.0.0.1:8080`, `[::1]:8080`. Without a port,
-        /// all.
+        /// Private hosts that may be read: `wiki.example.com`, `127.0.0.1:8080`, `[::1]:8080`. Without a port,
+        /// all ports.
         pub allow_hosts: Vec<String> = texts(),
-        /// The ports that pages are read from. Empty: any.
+        /// The ports that pages are read from. Empty: any port.
         pub ports: Vec<u16> = ports(),
-        /// The proxy that pages are fetched through: `http://proxy.example.com:3128`. It resolves names, so it has to refuse
-        /// names of private addresses itself. Proxies that the environment names are not used.
+        /// The proxy for fetching pages: `http://proxy.example.com:3128`. It resolves names, so it must reject
+        /// names of private addresses itself. Proxy environment variables are not used.
         pub proxy: Option<SecretKey> = key(),
-        /// What pages are told about who reads them.
+        /// The `User-Agent` header of requests for pages.
         pub user_agent: String = text().default(USER_AGENT.to_owned()).unset("`Mozilla/5.0 (compatible; rollout/…)`"),
-        /// How long fetching a page may take in all, redirects included.
+        /// The time limit for fetching a page, including redirects.
         pub timeout_seconds: u64 = whole(0..=u64::MAX).default(30),
-        /// How much of a page is read, after decompression.
+        /// The most bytes of a page that are read, after decompression.
         ///
         /// The rest is cut.
         pub max_bytes: usize = whole(0..=u64::MAX).default(5 << 20),
-        /// How many characters of pages one call returns.
+        /// The most characters of pages that one call returns.
         ///
         /// A benchmark shows the model 4,000 characters of a tool's answer.
         pub max_chars: usize = whole(0..=u64::MAX).default(3600),
@@ -45,24 +46,25 @@ rollout_settings::settings! {
 const USER_AGENT: &str = concat!("Mozilla/5.0 (compatible; rollout/", env!("CARGO_PKG_VERSION"), ")");
 
 rollout_settings::settings! {
-    /// Where searches go.
+    /// The search service.
     #[derive(Debug, Clone, PartialEq)]
     pub struct SearchConfig {
-        /// What is asked.
-        pub backend: Backend = word(&BACKENDS).required("write which service is asked, such as `backend: brave`"),
-        /// Its address; has to be given for `searxng` and `custom`.
+        /// The service.
+        pub backend: Backend = word(&BACKENDS).required("set the search service, such as `backend: brave`"),
+        /// Its URL; required for `searxng` and `custom`.
         pub url: Option<String> = text().kind("URL").optional().unset("the service's own"),
-        /// The key for it; has to be given for `brave` and `serper`.
+        /// Its API key; required for `brave` and `serper`.
         ///
-        /// Write `${BRAVE_API_KEY}` to take it from the environment.
+        /// Write `${BRAVE_API_KEY}` to read it from the environment.
         pub api_key: Option<SecretKey> = key(),
-        /// More parameters of each request, as the service names them: `language`, `country`, `gl`.
+        /// Additional parameters of each request, as named by the service: `language`, `country`, `gl`.
         pub params: Map<String, Value> = mapping(),
-        /// How long one answer may take.
+        /// The time limit of one request.
         pub timeout_seconds: u64 = whole(0..=u64::MAX).default(20),
-        /// How often a request is repeated that met a busy or failing service.
+        /// How often a request to a busy or failing service is retried.
         ///
-        /// It is repeated after 408, 429, 5xx and lost connections: after `Retry-After` seconds (15 at most), else after 0.5 s, 1 s, 2 s …
+        /// It is retried after 408, 429, 5xx and lost connections: after `Retry-After` seconds (15 at most),
+        /// otherwise after 0.5 s, 1 s, 2 s …
         pub max_retries: u32 = whole(0..=u32::MAX.into()).default(3),
     }
 }
@@ -101,16 +103,17 @@ fn ports() -> Form<Vec<u16>> {
     .or_empty()
 }
 
-/// The services that can be searched.
+/// The supported search services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// A SearXNG instance, with `json` among its `search.formats`.
     Searxng,
     /// Brave Search.
     Brave,
-    /// Google's results, by serper.dev.
+    /// Google's results, from serper.dev.
     Serper,
-    /// A service of one's own: `{"query", "max_results"}` is answered by `{"results": [{"title", "url", "snippet"}]}`.
+    /// Your own service: the request `{"query", "max_results"}` is answered by `{"results": [{"title", "url",
+    /// "snippet"}]}`.
     Custom,
 }
 
@@ -127,7 +130,7 @@ impl Backend {
     }
 }
 
-/// A key, or an address with a password, which is not shown where the configuration is printed.
+/// A key, or a URL with a password, which is not shown when the configuration is printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretKey(String);
 
@@ -143,23 +146,23 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// Why the settings cannot be used.
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum WebConfigError {
-    /// An entry of `allow_hosts` is no host.
-    #[error("allow_hosts: {0:?} is no host; write host or host:port")]
+    /// An entry of `allow_hosts` is not a host.
+    #[error("allow_hosts: {0:?} is not a host; write host or host:port")]
     Host(String),
     /// `search.url` is missing.
-    #[error("search.url is missing; {} has no address of its own", .0.name())]
+    #[error("search.url is missing; {} has no default", .0.name())]
     NoSearchUrl(Backend),
-    /// An address is none. What is written there is not told: it may have a password in it.
-    #[error("{0} is no http or https address")]
+    /// A URL is invalid. Its value is not shown, because it may contain a password.
+    #[error("{0} is not an http or https URL")]
     Url(&'static str),
-    /// A number is too small to work with.
+    /// A number is too small.
     #[error("{0} must be above 0")]
     Zero(&'static str),
-    /// The HTTP client does not start with these settings.
-    #[error("the HTTP client cannot be set up")]
+    /// The HTTP client cannot be created with these settings.
+    #[error("cannot create the HTTP client")]
     Client(#[source] reqwest::Error),
 }
 
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_written_is_the_default_and_what_is_unknown_is_told() {
+    fn missing_settings_have_defaults_and_unknown_ones_are_reported() {
         assert_eq!(serde_json::from_str::<WebConfig>("{}").unwrap(), WebConfig::default());
         let error = serde_json::from_str::<WebConfig>(r#"{"allow_privat": true}"#).unwrap_err();
         assert!(error.to_string().contains("unknown key `allow_privat`; did you mean `allow_private`?"));

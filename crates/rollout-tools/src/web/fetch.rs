@@ -1,4 +1,4 @@
-//! Fetching one page, with bounds on everything that its server decides.
+//! Fetches one page, with limits on everything that its server controls.
 
 use std::{error::Error as _, time::Duration};
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::resource::{ErrorCode, ToolError};
 
-/// A page that takes more is sending its readers around.
+/// The most redirects of a page.
 const MAX_REDIRECTS: usize = 5;
 
-/// How many pages are in memory at a time, whoever wants them.
+/// The most pages in memory at a time, over all sessions.
 const MAX_PAGES: usize = 16;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,25 +25,25 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Fetcher {
     guard: Guard,
-    /// For names that must lead to the internet.
+    /// For names that must resolve to the internet.
     public: Client,
-    /// For hosts that were let through.
+    /// For hosts that are allowed.
     anywhere: Client,
     timeout: Duration,
     max_bytes: usize,
     places: Semaphore,
 }
 
-/// A page as it came.
+/// A fetched page.
 #[derive(Debug)]
 pub(super) struct Fetched<'f> {
-    /// Where it was found in the end.
+    /// Its final URL.
     pub(super) url: Url,
-    /// What it says it is: `text/html; charset=utf-8`.
+    /// Its `Content-Type`: `text/html; charset=utf-8`.
     pub(super) content_type: Option<String>,
-    /// Its content, as far as it was read.
+    /// The part of its content that was read.
     pub(super) body: Vec<u8>,
-    /// It goes on after that.
+    /// Whether the content continues.
     pub(super) is_cut: bool,
     /// Counts it among the pages in memory.
     _place: SemaphorePermit<'f>,
@@ -70,7 +70,7 @@ impl Fetcher {
             Ok(builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(bad)?))
         };
         let public = client()?;
-        // Through a proxy, the only name that is resolved here is the proxy's own.
+        // With a proxy, the only name that is resolved here is that of the proxy.
         let public = if config.proxy.is_none() { public.dns_resolver(PublicNames::shared()) } else { public };
         Ok(Self {
             guard: Guard::new(config)?,
@@ -82,14 +82,14 @@ impl Fetcher {
         })
     }
 
-    /// Fetches a page from where it says, and from where that sends us.
+    /// Fetches a page, and follows its redirects.
     pub(super) async fn fetch(&self, address: &str) -> Result<Fetched<'_>, ToolError> {
         let url = self.guard.parse(address)?;
         self.guard.admit(&url)?;
-        let place = self.places.acquire().await.expect("nobody closes the semaphore");
+        let place = self.places.acquire().await.expect("the semaphore is never closed");
         let page = tokio::time::timeout(self.timeout, self.follow(url.clone(), place)).await;
         page.unwrap_or_else(|_| {
-            let message = format!("{url} was not there within {} seconds", self.timeout.as_secs());
+            let message = format!("{url} did not load within {} seconds", self.timeout.as_secs());
             Err(ToolError::new(ErrorCode::Timeout, message))
         })
     }
@@ -107,7 +107,7 @@ impl Fetcher {
             url = std::str::from_utf8(next.as_bytes())
                 .ok()
                 .and_then(|next| url.join(next).ok())
-                .ok_or_else(|| failed(&url, format_args!("it redirects to something that is no address")))?;
+                .ok_or_else(|| failed(&url, format_args!("it redirects to an invalid URL")))?;
         }
         Err(failed(&start, format_args!("it redirects more than {MAX_REDIRECTS} times")))
     }
@@ -134,11 +134,11 @@ impl Fetcher {
             let value: Option<&header::HeaderValue> = response.headers().get(name);
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         };
-        // What the client can decompress it has, and has removed the header.
+        // The client has removed the header of encodings that it can decompress.
         if let Some(encoding) = text(header::CONTENT_ENCODING).filter(|encoding| encoding != "identity") {
             return Err(failed(
                 &url,
-                format_args!("it is compressed as {encoding:?}, which was not asked for"),
+                format_args!("it is compressed as {encoding:?}, which is not supported"),
             ));
         }
         let content_type = text(header::CONTENT_TYPE);
@@ -162,7 +162,7 @@ fn failed(url: &Url, why: std::fmt::Arguments<'_>) -> ToolError {
     ToolError::new(ErrorCode::PageFailed, format!("{url} cannot be read: {why}"))
 }
 
-/// Tells what the client met with, by its last cause, which is the one that says something.
+/// Explains an error of the client by its innermost cause, which is the most specific one.
 fn explain(url: &Url, error: reqwest::Error) -> ToolError {
     let timed_out = error.is_timeout();
     let error = error.without_url();

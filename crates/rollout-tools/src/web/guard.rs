@@ -1,8 +1,8 @@
-//! Which addresses a model may have fetched.
+//! Decides which addresses a model may fetch.
 //!
-//! A page is fetched from where the model says, by a process that reaches more than the model should. Addresses that
-//! are written as numbers are judged here before each request; names are judged when they are resolved for the
-//! connection, so a name cannot lead to one place when it is checked and to another when it is used.
+//! The model chooses the page, and a process fetches it that can reach more than the model should. Numeric
+//! addresses are checked here before each request. Names are checked when they are resolved for the connection,
+//! so a name cannot resolve to one address when it is checked and to another when it is used.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::resource::{ErrorCode, ToolError};
 
-/// Addresses longer than this are no addresses of pages.
+/// The longest accepted URL.
 const MAX_URL_BYTES: usize = 8 << 10;
 
-/// Judges addresses.
+/// Checks addresses.
 #[derive(Debug)]
 pub(super) struct Guard {
     allow_private: bool,
@@ -26,10 +26,10 @@ pub(super) struct Guard {
     ports: Vec<u16>,
 }
 
-/// Where an admitted address may lead.
+/// Where an accepted address may lead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// To the internet: its name must not resolve to anything else.
+    /// To the internet: its name must not resolve to any other address.
     Public,
     /// Anywhere.
     Anywhere,
@@ -48,37 +48,38 @@ impl Guard {
         })
     }
 
-    /// Reads an address as a model writes it.
+    /// Parses a URL as a model writes it.
     pub(super) fn parse(&self, text: &str) -> Result<Url, ToolError> {
         let text = text.trim();
         if text.len() > MAX_URL_BYTES {
-            let message = format!("the address has {} bytes; at most {MAX_URL_BYTES} are taken", text.len());
+            let message =
+                format!("the address has {} bytes; at most {MAX_URL_BYTES} are allowed", text.len());
             return Err(ToolError::new(ErrorCode::InvalidUrl, message));
         }
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
-            let message = format!("{text:?} is no address of a page; write it as https://host/path");
+            let message = format!("{text:?} is not the address of a page; write it as https://host/path");
             return Err(ToolError::new(ErrorCode::InvalidUrl, message));
         }
         let parsed = match Url::parse(text) {
-            // `example.com/page` is what people write.
+            // Users write `example.com/page`.
             Err(url::ParseError::RelativeUrlWithoutBase) => Url::parse(&format!("https://{text}")),
             other => other,
         };
         parsed.map_err(|error| {
             let message =
-                format!("{text:?} is no address of a page ({error}); write it as https://host/path");
+                format!("{text:?} is not the address of a page ({error}); write it as https://host/path");
             ToolError::new(ErrorCode::InvalidUrl, message)
         })
     }
 
-    /// Judges an address before it is asked for.
+    /// Checks an address before it is requested.
     pub(super) fn admit(&self, url: &Url) -> Result<Reach, ToolError> {
         let refused = |why: &str| ToolError::new(ErrorCode::Refused, format!("{url} is not fetched: {why}"));
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(refused("only http and https addresses are"));
+            return Err(refused("only http and https are supported"));
         }
         let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
-            return Err(ToolError::new(ErrorCode::InvalidUrl, format!("{url} names no host")));
+            return Err(ToolError::new(ErrorCode::InvalidUrl, format!("{url} has no host")));
         };
         let host = without_trailing_dot(host.to_owned());
         let address = match &host {
@@ -93,20 +94,22 @@ impl Guard {
             return Err(refused(PRIVATE));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(refused("it carries a user name or a password"));
+            return Err(refused("it contains a user name or a password"));
         }
         if !listed && !self.ports.is_empty() && !self.ports.contains(&port) {
-            return Err(refused(&format!("port {port} is not among those that pages are read from")));
+            return Err(refused(&format!(
+                "port {port} is not allowed; see `ports` in the settings of the web tools"
+            )));
         }
         Ok(reach)
     }
 }
 
-/// Why private addresses are refused, in words for the model and for who runs the server.
+/// Why private addresses are rejected, for the model and for the operator.
 const PRIVATE: &str =
-    "it is a private address; whoever runs the tool server can list the host in allow_hosts";
+    "it is a private address; list the host in allow_hosts of the tool server's configuration";
 
-/// Reads `host` or `host:port`.
+/// Parses `host` or `host:port`.
 fn parse_host(entry: &str) -> Option<(Host<String>, Option<u16>)> {
     let [http, https] =
         ["http", "https"].map(|scheme| Url::parse(&format!("{scheme}://{entry}")).ok()).map(|url| {
@@ -115,7 +118,7 @@ fn parse_host(entry: &str) -> Option<(Host<String>, Option<u16>)> {
         });
     let (http, https) = (http?, https?);
     let port = http.port_or_known_default();
-    // The two have ports of their own unless the entry names one.
+    // The two schemes have default ports unless the entry has one.
     let port = port.filter(|_| port == https.port_or_known_default());
     Some((without_trailing_dot(http.host()?.to_owned()), port))
 }
@@ -133,11 +136,11 @@ fn without_trailing_dot(host: Host<String>) -> Host<String> {
     }
 }
 
-/// Resolves names to addresses of the internet only.
+/// Resolves names only to addresses of the internet.
 #[derive(Debug)]
 pub(super) struct PublicNames;
 
-/// A name that leads to private addresses only.
+/// The error for a name that resolves only to private addresses.
 #[derive(Debug, thiserror::Error)]
 #[error("{PRIVATE}")]
 pub(super) struct PrivateName;
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_a_private_address_is_refused() {
+    fn every_spelling_of_a_private_address_is_rejected() {
         let guard = guard("{}");
         for url in [
             "http://127.0.0.1/",
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_pages_are_taken() {
+    fn only_addresses_of_pages_are_accepted() {
         let guard = guard("{}");
         for url in [
             "file:///etc/passwd",
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_host_is_let_through_at_its_port() {
+    fn a_listed_host_is_allowed_at_its_port() {
         let guard =
             guard(r#"{"allow_hosts": ["127.0.0.1:8080", "wiki.corp", "[::1]:80"], "ports": [80, 443]}"#);
         assert_eq!(verdict(&guard, "http://127.0.0.1:8080/x"), Ok(Reach::Anywhere));
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_no_host_is_told() {
+    fn an_invalid_entry_is_reported() {
         for entry in ["", "http://x", "a/b", "user@host", "x:99999", "host?q", "host/"] {
             let config = WebConfig { allow_hosts: vec![entry.to_owned()], ..WebConfig::default() };
             assert!(Guard::new(&config).is_err(), "{entry:?} passed for a host");
@@ -277,14 +280,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_private_address_is_refused_however_its_numbers_are_written(
+        fn a_private_address_is_rejected_however_its_numbers_are_written(
             low in 0..1u32 << 24,
             network in prop::sample::select(vec![0u32, 10, 127]),
             radix in 0..3usize,
             parts in 1..=4usize,
         ) {
             let bits = network << 24 | low;
-            // The last part stands for all the bytes that the others leave.
+            // The last part stands for all remaining bytes.
             let mut words: Vec<u32> = (0..parts - 1).map(|part| bits >> (24 - 8 * part) & 0xff).collect();
             words.push(bits & (u32::MAX >> (8 * (parts - 1))));
             let words: Vec<String> = words.iter().map(|word| match radix {

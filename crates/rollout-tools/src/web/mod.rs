@@ -1,7 +1,7 @@
-//! The web: searching it, and reading its pages.
+//! `web`: searches the web and reads pages.
 //!
-//! What is fetched and where from is decided by a model, perhaps one that was talked into it by a page. The `guard`
-//! keeps it out of private networks, `fetch` bounds what a server can send, and `html` what a page can cost.
+//! A model decides what is fetched, and a page may have manipulated it. The `guard` keeps it out of private
+//! networks, `fetch` limits what a server can send, and `html` limits the cost of a page.
 
 mod address;
 mod browse;
@@ -36,7 +36,7 @@ struct Shared {
 }
 
 impl Web {
-    /// Makes the tools from their settings. Nothing is asked or fetched yet.
+    /// Creates the tools from their settings. Nothing is requested yet.
     pub fn new(config: WebConfig) -> Result<Self, WebConfigError> {
         if config.max_chars == 0 {
             return Err(WebConfigError::Zero("max_chars"));
@@ -71,7 +71,7 @@ impl Resource for Web {
                     },
                     "max_results": {
                         "type": "integer",
-                        "description": "How many results are wanted for each query; 10 if it is left out.",
+                        "description": "The number of results for each query; 10 by default.",
                     },
                 },
                 "required": ["query"],
@@ -81,8 +81,7 @@ impl Resource for Web {
             name: "browse".to_owned(),
             aliases: vec!["visit".to_owned(), "fetch".to_owned()],
             description:
-                "Reads web pages and returns their text as Markdown. A long page is returned in parts: the \
-                          answer says with which start to read on."
+                "Reads web pages and returns their text as Markdown. A long page is returned in parts: the answer includes the start of the next part."
                     .to_owned(),
             parameters: json!({
                 "type": "object",
@@ -94,11 +93,11 @@ impl Resource for Web {
                     },
                     "goal": {
                         "type": "string",
-                        "description": "What you want to find out. It does not change what is returned.",
+                        "description": "What you want to find out. It does not change the result.",
                     },
                     "start": {
                         "type": "integer",
-                        "description": "The character to start from; 0 if it is left out.",
+                        "description": "The character to start from; 0 by default.",
                     },
                 },
                 "required": ["urls"],
@@ -125,8 +124,7 @@ impl Resource for Web {
     async fn open(&self, config: &Params) -> Result<Box<dyn Session>, ToolError> {
         if let Some(name) = config.keys().next() {
             let message = format!(
-                "sessions of web have no settings, and {name:?} is given; what all of them share is in the \
-                 configuration of the tool server"
+                "sessions of web have no settings, but {name:?} is given; settings of web are in the configuration of the tool server"
             );
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
@@ -155,7 +153,7 @@ fn no_search() -> ToolError {
     ToolError::new(ErrorCode::DependencyMissing, NO_SEARCH)
 }
 
-/// What to do where no search service is configured.
+/// Advice if no search service is configured.
 const NO_SEARCH: &str = "`web:search` cannot be used: no search service is configured; write one into the configuration \
     of the tool server, as in {\"resources\": {\"web\": {\"search\": {\"backend\": \"searxng\", \"url\": \
     \"http://localhost:8888\"}}}} or {\"resources\": {\"web\": {\"search\": {\"backend\": \"brave\", \"api_key\": \

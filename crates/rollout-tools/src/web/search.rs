@@ -1,4 +1,4 @@
-//! Searching the web through a service of the user's choice.
+//! Searches the web through a configured service.
 
 use std::{error::Error as _, time::Duration};
 
@@ -17,32 +17,32 @@ use crate::{
     resource::{ErrorCode, Params, ToolError},
 };
 
-/// Queries in one call.
+/// The most queries of one call.
 const MAX_QUERIES: usize = 10;
 
-/// Queries that one call asks at a time.
+/// The number of concurrent queries of one call.
 const AT_A_TIME: usize = 4;
 
 const MAX_QUERY_CHARS: usize = 1000;
 
-/// Results for one query.
+/// The default number of results of one query.
 const DEFAULT_RESULTS: i64 = 10;
 const MAX_RESULTS: i64 = 50;
 
-/// Brave answers no more at a time.
+/// The most results that Brave returns at a time.
 const BRAVE_MAX_RESULTS: usize = 20;
 
-/// An answer that is longer is none.
+/// The largest accepted answer.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
-/// A service that wants us to wait longer is not waited for.
+/// The longest `Retry-After` that is respected.
 const MAX_WAIT: Duration = Duration::from_secs(15);
 
-/// What of a result is shown.
+/// The most characters of a result that are shown.
 const SHOWN_TITLE_CHARS: usize = 200;
 const SHOWN_SNIPPET_CHARS: usize = 500;
 
-/// A service that can be searched.
+/// A search service.
 #[derive(Debug)]
 pub(super) struct Search {
     config: SearchConfig,
@@ -77,7 +77,7 @@ impl Search {
         if config.timeout_seconds == 0 {
             return Err(WebConfigError::Zero("search.timeout_seconds"));
         }
-        // A redirect could carry the key to somebody else.
+        // A redirect could send the key to another server.
         let client = Client::builder()
             .redirect(redirect::Policy::none())
             .timeout(Duration::from_secs(config.timeout_seconds))
@@ -92,7 +92,7 @@ impl Search {
         let queries = queries.iter().map(|query| query.trim().to_owned()).filter(|query| !query.is_empty());
         let queries: Vec<String> = queries.collect();
         if queries.is_empty() || queries.len() > MAX_QUERIES {
-            let message = format!("there are {} queries; give 1 to {MAX_QUERIES}", queries.len());
+            let message = format!("there are {} queries; 1 to {MAX_QUERIES} are allowed", queries.len());
             return Err(ToolError::new(ErrorCode::InvalidInput, message));
         }
         if queries.iter().any(|query| query.chars().count() > MAX_QUERY_CHARS) {
@@ -121,13 +121,12 @@ impl Search {
             return Ok(());
         }
         let message = format!(
-            "the web search has no key; whoever runs the tool server gets one at {place} and writes it as \
-             resources.web.search.api_key into its configuration"
+            "the web search has no API key; get one at {place} and set resources.web.search.api_key in the tool server's configuration"
         );
         Err(ToolError::new(ErrorCode::KeyMissing, message))
     }
 
-    /// Asks one query, again if the service is busy.
+    /// Sends one query, with retries if the service is busy.
     async fn ask(&self, query: &str, wanted: usize) -> Result<Vec<Hit>, ToolError> {
         let mut retries = 0;
         loop {
@@ -197,7 +196,7 @@ impl Search {
         let unreadable = |why: &str| {
             ToolError::new(
                 ErrorCode::ResponseUnreadable,
-                format!("the answer of the search service cannot be read: {why}"),
+                format!("cannot read the answer of the search service: {why}"),
             )
         };
         let body = self.body(response).await?.ok_or_else(|| unreadable("it is too long"))?;
@@ -208,11 +207,11 @@ impl Search {
             Backend::Serper => ("/organic", "link", "snippet"),
             Backend::Custom => ("/results", "url", "snippet"),
         };
-        // Services leave the list out if there is nothing to put into it.
+        // Some services omit the list if it is empty.
         let Some(found) = answer.pointer(place) else {
-            return if answer.is_object() { Ok(Vec::new()) } else { Err(unreadable("it is no object")) };
+            return if answer.is_object() { Ok(Vec::new()) } else { Err(unreadable("it is not an object")) };
         };
-        let found = found.as_array().ok_or_else(|| unreadable(&format!("{place} is no list")))?;
+        let found = found.as_array().ok_or_else(|| unreadable(&format!("{place} is not a list")))?;
         let text = |hit: &Value, name: &str, max_chars| {
             plain(hit.get(name).and_then(Value::as_str).unwrap_or_default(), max_chars)
         };
@@ -241,16 +240,14 @@ impl Search {
         Ok(Some(body))
     }
 
-    /// What it means that the service does not answer the query.
+    /// The error for an answer with an error status.
     async fn refusal(&self, response: Response) -> ToolError {
         let status = response.status();
         let said = self.body(response).await.ok().flatten().unwrap_or_default();
         let said = plain(&self.without_key(&String::from_utf8_lossy(&said)), 200);
         let said = if said.is_empty() { said } else { format!(": {said}") };
         let hint = match (self.config.backend, status) {
-            (Backend::Searxng, StatusCode::FORBIDDEN) => {
-                "; the instance has to list json among its search.formats"
-            }
+            (Backend::Searxng, StatusCode::FORBIDDEN) => "; the instance must list json in search.formats",
             (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 "; see resources.web.search.api_key in the configuration"
             }
@@ -274,7 +271,7 @@ impl Search {
         }
         ToolError::new(
             ErrorCode::RequestFailed,
-            format!("the search service cannot be asked: {}", self.without_key(&text)),
+            format!("cannot reach the search service: {}", self.without_key(&text)),
         )
     }
 
@@ -286,22 +283,22 @@ impl Search {
     }
 }
 
-/// Whether the same request may be answered a little later.
+/// Whether the same request may succeed a little later.
 fn is_passing(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS
         || status == StatusCode::REQUEST_TIMEOUT
         || status.is_server_error()
 }
 
-/// How long the service wants us to wait.
+/// The `Retry-After` of a response.
 fn retry_after(response: &Response) -> Option<Duration> {
     let seconds = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// A text without markup, in one line.
+/// A text without markup, on one line.
 fn plain(text: &str, max_chars: usize) -> String {
-    // Markup is some of it, but a hostile page must not have all of its megabytes converted here.
+    // Leaves room for markup, but does not convert megabytes of a hostile page here.
     let mut text: String = text.chars().take(8 * max_chars).collect();
     if text.contains(['<', '&']) {
         text = html::to_markdown(&text, None, || true).markdown.replace("**", "");
@@ -309,7 +306,7 @@ fn plain(text: &str, max_chars: usize) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(max_chars).collect()
 }
 
-/// Puts the answers to all queries together.
+/// Combines the answers to all queries.
 fn report(queries: &[String], answers: Vec<Result<Vec<Hit>, ToolError>>) -> Result<Value, ToolError> {
     if let [Err(error)] = answers.as_slice() {
         return Err(error.clone());

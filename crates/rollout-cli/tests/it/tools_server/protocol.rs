@@ -41,7 +41,7 @@ fn a_server_tells_how_it_is_and_what_it_has() {
     assert_eq!((status, &warmed["status"]), (200, &json!("partial_error")));
     assert_eq!(warmed["results"], json!({"code": true, "coffee": false}));
     assert_eq!(warmed["code"], 5010);
-    assert!(warmed["message"].as_str().unwrap().starts_with("coffee: there is no resource type"), "{warmed}");
+    assert!(warmed["message"].as_str().unwrap().starts_with("coffee: unknown resource type"), "{warmed}");
     assert_eq!(warmed["summary"], json!({"total": 2, "success": 1, "failed": 1}));
     assert_eq!(server.get("/api/v1/warmup/status").1["backends"], json!({"code": {"status": "warm"}}));
     assert_eq!(server.post("/api/v1/warmup", &json!({})).1["status"], "success");
@@ -270,7 +270,7 @@ fn what_is_wrong_with_a_request_is_said_with_a_code() {
         server.post("/api/v1/execute", &json!({"worker_id": "w", "action": "search", "params": {}}));
     assert_eq!((status, &ambiguous["code"]), (400, &json!(4002)));
     assert!(ambiguous["data"]["candidates"].as_array().is_some_and(|all| all.contains(&json!("web:search"))));
-    let form = "the request is not in the form of the protocol: ";
+    let form = "invalid request: ";
     let missing = execute(json!({"action": "code:shell"}));
     assert_eq!((&missing[0], &missing[1]), (&json!(400), &json!(4002)));
     assert!(
@@ -282,7 +282,7 @@ fn what_is_wrong_with_a_request_is_said_with_a_code() {
         json!([400, 4003, "`command` is missing"])
     );
     let wrong = json!({"worker_id": "w", "action": "code:shell", "params": {"command": 1}});
-    assert_eq!(execute(wrong), json!([400, 4004, "`command` is not a text"]));
+    assert_eq!(execute(wrong), json!([400, 4004, "`command` must be a string"]));
     let slow =
         json!({"worker_id": "w", "action": "code:shell", "params": {"command": "sleep 100"}, "timeout": 0.3});
     assert_eq!(execute(slow), json!([500, 5006, "the call did not end within 0.3 seconds"]));

@@ -1,4 +1,4 @@
-//! Documents that are archives: what is in them is measured before anything is believed.
+//! Documents that are archives: their content is measured before it is used.
 
 use std::io::{self, Cursor, Read};
 
@@ -6,8 +6,8 @@ use zip::ZipArchive;
 
 use super::{ExtractError, ExtractLimits};
 
-/// Opens an archive of which everything, unpacked for real, is within the limits: its headers are believed only if
-/// they say that it is too much, and parts that share their bytes count each.
+/// Opens an archive after checking that its unpacked content is within the limits. Its headers are trusted only
+/// if they announce too much; parts that share their bytes are counted separately.
 pub(super) fn open<'a>(
     bytes: &'a [u8],
     limits: &ExtractLimits,

@@ -1,4 +1,4 @@
-//! Documents of word processors: a section for each heading.
+//! Word processor documents: one section for each heading.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Cursor};
@@ -38,7 +38,7 @@ fn part<'a, 'b>(
     }
 }
 
-/// The levels of the styles that make headings, by their ids. Names are the same in every language, ids are not.
+/// The heading levels of styles, by style id. Names are the same in every language, ids are not.
 fn heading_styles(styles: impl BufRead) -> Result<HashMap<String, usize>, ExtractError> {
     let mut levels = HashMap::new();
     let mut style = None;
@@ -74,11 +74,11 @@ fn named_level(name: &str) -> Option<usize> {
 }
 
 fn outline_level(element: &BytesStart<'_>) -> Option<usize> {
-    // Nine stands for text that is no heading.
+    // Level nine marks text that is not a heading.
     attribute(element, "val")?.parse().ok().filter(|level| *level < DEEPEST).map(|level: usize| level + 1)
 }
 
-/// What has been read of the text.
+/// The text read so far.
 struct Body<'a, 'b> {
     sections: &'a mut Sections<'b>,
     styles: HashMap<String, usize>,
@@ -86,11 +86,11 @@ struct Body<'a, 'b> {
     title: String,
     text: String,
     paragraph: Paragraph,
-    /// How many tables it is in, and what the outermost has given so far of its row and of its cell.
+    /// The nesting depth of tables, and the current row and cell of the outermost one.
     tables: usize,
     row: Vec<String>,
     cell: String,
-    /// How many elements it is in whose text is a copy of another's.
+    /// The nesting depth of elements that repeat the text of another element.
     copies: usize,
     in_text: bool,
 }
@@ -216,7 +216,7 @@ impl<'a, 'b> Body<'a, 'b> {
     }
 }
 
-/// Hands on each event of a document. Its own entities are never expanded, so that they cannot grow.
+/// Visits each event of a document. Entities of the document are never expanded, so they cannot grow.
 fn events(
     input: impl BufRead,
     mut each: impl FnMut(&Event<'_>) -> Result<(), ExtractError>,

@@ -1,4 +1,4 @@
-//! Pages: turned into Markdown first.
+//! Web pages, which are first converted to Markdown.
 
 use super::{ExtractError, Sections, markdown};
 use crate::web::html::to_markdown;
@@ -18,7 +18,7 @@ mod tests {
     use super::super::{DocumentFormat, DocumentSection, ExtractLimits, extract};
 
     #[test]
-    fn what_is_not_said_on_a_page_is_left_out() {
+    fn invisible_parts_of_a_page_are_omitted() {
         let page = "<html><head><title>T</title><style>p{}</style></head><body><nav>Home</nav>
             <h1>Paris</h1><p>The <b>capital</b> of France.</p><script>alert(1)</script>
             <h2>River</h2><p>Seine &amp; more.</p></body></html>";

@@ -1,9 +1,9 @@
-//! Markdown: a section for each heading.
+//! Markdown: one section for each heading.
 
 use super::plain::{self, first_line};
 use super::{ExtractError, Sections};
 
-/// The longest title, in characters; a heading of hostile length stays in the text.
+/// The longest title, in characters; a longer heading stays in the text.
 const TITLE_CHARS: usize = 200;
 
 pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
@@ -44,12 +44,12 @@ fn flush(title: &str, body: &mut String, sections: &mut Sections<'_>) -> Result<
     Ok(())
 }
 
-/// The headings that a section is in.
+/// The headings that contain a section.
 #[derive(Default)]
 pub(super) struct Outline(Vec<(usize, String)>);
 
 impl Outline {
-    /// Goes on to a heading; gives its title with those that it is in.
+    /// Enters a heading; returns its title with those of its parents.
     pub(super) fn enter(&mut self, level: usize, title: &str) -> String {
         self.0.retain(|(above, _)| *above < level);
         let title = if title.chars().count() > TITLE_CHARS { first_line(title) } else { title.to_owned() };
@@ -65,10 +65,10 @@ struct Heading<'a> {
     lines: usize,
 }
 
-/// The heading that these lines begin with.
+/// The heading at the start of these lines.
 fn heading<'a>(lines: &[&'a str]) -> Option<Heading<'a>> {
     let line = lines[0].trim();
-    // Four spaces make it code.
+    // Four spaces make it a code block.
     if line.is_empty() || lines[0].starts_with("    ") {
         return None;
     }
@@ -92,7 +92,7 @@ fn heading<'a>(lines: &[&'a str]) -> Option<Heading<'a>> {
     }
 }
 
-/// The marks that begin or end a block of code.
+/// The marks that begin or end a code block.
 fn fence_marker(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let mark = line.chars().next().filter(|c| matches!(c, '`' | '~'))?;

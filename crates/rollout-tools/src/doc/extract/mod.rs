@@ -1,7 +1,7 @@
-//! The text of a document, in sections.
+//! Extracts the text of a document, in sections.
 //!
-//! Documents are hostile. Every reader counts what it takes and what it makes against [`ExtractLimits`]; what the
-//! libraries beneath do not let us count is bounded by the process that they run in, see
+//! Documents may be hostile. Every reader counts its input and output against [`ExtractLimits`]; what the
+//! underlying libraries do not let us count is limited by a separate process, see
 //! `DocumentFormat::needs_a_process`.
 
 mod archive;
@@ -19,34 +19,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::helper::{Failure, Work};
 
-/// Sections longer than this are cut, in characters. What a tool gives is cut at 4000 for the model, and a section
-/// has to fit with its title.
+/// Longer sections are split, in characters. The model is shown at most 4000 characters of a tool's result, and
+/// a section must fit with its title.
 pub(super) const SECTION_CHARS: usize = 3000;
 
-/// Text up to this long, in bytes, is read in no time and in no space to speak of, whatever it says. Most documents
-/// are shorter, and starting a process takes longer than reading them.
+/// Text up to this size, in bytes, is cheap to read whatever its content. Most documents are smaller, and
+/// starting a process takes longer than reading them.
 const SMALL: u64 = 64 << 10;
 
-/// What kind of document it is.
+/// The format of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DocumentFormat {
-    /// Text without a form.
+    /// Plain text.
     Text,
     /// Markdown.
     Markdown,
-    /// A page of the web.
+    /// A web page.
     Html,
     /// Rows of values, separated by commas, semicolons or tabs.
     Csv,
     /// A PDF.
     Pdf,
-    /// A document of a word processor.
+    /// A word processor document.
     Docx,
-    /// A workbook of a spreadsheet.
+    /// A spreadsheet workbook.
     Xlsx,
 }
 
-/// Endings of files that are text, beside those with a form of their own.
+/// Extensions of text files without a format of their own.
 const TEXT: &[&str] = &[
     "bib",
     "c",
@@ -90,12 +90,12 @@ const TEXT: &[&str] = &[
 ];
 
 impl DocumentFormat {
-    /// The format of a file with this name; text if its ending says nothing.
+    /// The format of a file by its name; text if the extension is unknown.
     pub(crate) fn of(name: &str) -> Self {
         Self::known(name).unwrap_or(Self::Text)
     }
 
-    /// The format of a file with this name, if its ending says so or it has none.
+    /// The format of a file by its name, if the extension is known or missing.
     pub(crate) fn known(name: &str) -> Option<Self> {
         let Some((_, ending)) = name.rsplit_once('.') else { return Some(Self::Text) };
         Some(match ending.to_ascii_lowercase().as_str() {
@@ -110,14 +110,14 @@ impl DocumentFormat {
         })
     }
 
-    /// Whether a document of so many bytes can make its reader crash, use up memory or take long, so that it needs
-    /// a process of its own.
+    /// Whether a document of this size could crash its reader, use up memory or take long, so that it needs a
+    /// separate process.
     pub(crate) fn needs_a_process(self, bytes: u64) -> bool {
         matches!(self, Self::Pdf | Self::Docx | Self::Xlsx) || bytes > SMALL
     }
 }
 
-/// What a document may take.
+/// The limits of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtractLimits {
     /// The most bytes of the file.
@@ -126,9 +126,9 @@ pub struct ExtractLimits {
     pub text_bytes: usize,
     /// The most sections.
     pub sections: usize,
-    /// The most bytes that its parts unpack to, if it is packed.
+    /// The most bytes of its unpacked parts, for an archive.
     pub unpacked_bytes: u64,
-    /// The most parts, if it is packed.
+    /// The most parts, for an archive.
     pub entries: usize,
 }
 
@@ -144,7 +144,7 @@ impl Default for ExtractLimits {
     }
 }
 
-/// What the helper is asked: the text of a document.
+/// A request to the helper for the text of a document.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Extraction {
     pub(crate) format: DocumentFormat,
@@ -155,34 +155,34 @@ impl Work for Extraction {
     const NAME: &'static str = "extract";
 }
 
-/// A part of a document.
+/// A section of a document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentSection {
-    /// What it is called, with the titles of the sections that it is in.
+    /// Its title, with the titles of its parent sections.
     pub title: String,
     /// Its text.
     pub text: String,
 }
 
-/// Why a document has no text.
+/// Why the text of a document could not be extracted.
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
-    /// The file is too long.
+    /// The file is too large.
     #[error("the document is larger than {} MiB", .0 >> 20)]
     File(u64),
-    /// The text is too long.
+    /// The text is too large.
     #[error("the document holds more than {} MiB of text", .0 >> 20)]
     Text(usize),
-    /// There are too many sections.
+    /// The document has too many sections.
     #[error("the document has more than {0} sections")]
     Sections(usize),
-    /// It unpacks to too much.
+    /// The unpacked content is too large.
     #[error("the document unpacks to more than {} MiB", .0 >> 20)]
     Unpacked(u64),
-    /// It has too many parts.
+    /// The document has too many parts.
     #[error("the document is packed from more than {0} files")]
     Entries(usize),
-    /// It is not what it is taken for.
+    /// The document is malformed.
     #[error("the document cannot be read: {0}")]
     Malformed(String),
 }
@@ -202,7 +202,7 @@ impl From<ExtractError> for Failure {
     }
 }
 
-/// Takes the text out of a document.
+/// Extracts the text of a document.
 pub fn extract(
     format: DocumentFormat,
     input: impl Read + Seek,
@@ -221,7 +221,7 @@ pub fn extract(
     Ok(sections.found)
 }
 
-/// Sections as they are found, within the limits.
+/// Collects sections within the limits.
 struct Sections<'a> {
     limits: &'a ExtractLimits,
     found: Vec<DocumentSection>,
@@ -229,7 +229,7 @@ struct Sections<'a> {
 }
 
 impl Sections<'_> {
-    /// Adds a section, in several parts if it is long. One without text counts if it has a title.
+    /// Adds a section, split into several if it is long. A section without text is added if it has a title.
     fn push(&mut self, title: &str, text: &str) -> Result<(), ExtractError> {
         let text = text.trim();
         if text.is_empty() {
@@ -255,7 +255,7 @@ impl Sections<'_> {
     }
 }
 
-/// Cuts a text where a paragraph, a line or a word ends, into pieces of no more than so many characters.
+/// Splits a text at the end of a paragraph, line or word into pieces of at most `most` characters.
 pub(crate) fn pieces(text: &str, most: usize) -> impl Iterator<Item = &str> {
     let mut rest = text.trim();
     std::iter::from_fn(move || {
@@ -283,7 +283,7 @@ fn bytes(input: impl Read, limits: &ExtractLimits) -> Result<Vec<u8>, ExtractErr
     Ok(bytes)
 }
 
-/// The text of a file: UTF-16 if it says so, else UTF-8, in which whatever is wrong is replaced.
+/// Decodes the text of a file: UTF-16 with a byte order mark, otherwise UTF-8 with invalid bytes replaced.
 fn text(input: impl Read, limits: &ExtractLimits) -> Result<String, ExtractError> {
     let bytes = bytes(input, limits)?;
     let utf16 = |bytes: &[u8], unit: fn([u8; 2]) -> u16| {
@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_said_to_be_none() {
+    fn binary_files_are_rejected_as_text() {
         let error = extract(DocumentFormat::Text, Cursor::new(b"\x7fELF\0\0"), &ExtractLimits::default())
             .unwrap_err();
         assert_eq!(error.to_string(), "the document cannot be read: it is not text");
     }
 
     #[test]
-    fn each_limit_is_named_when_it_is_reached() {
+    fn each_limit_is_reported_when_it_is_exceeded() {
         let limits = ExtractLimits {
             file_bytes: 1 << 20,
             text_bytes: 1 << 19,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_told_by_their_endings() {
+    fn formats_are_detected_by_extension() {
         for (name, format) in [
             ("a.MD", Some(DocumentFormat::Markdown)),
             ("a.b.tsv", Some(DocumentFormat::Csv)),

@@ -1,4 +1,4 @@
-//! PDF: a section for each page.
+//! PDF: one section for each page.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,17 +38,18 @@ fn text(document: &Document, number: u32) -> Option<String> {
         output_doc_page(document, &mut PlainTextOutput::new(&mut text), number).ok()?;
         Some(text)
     };
-    // It knows the encodings of Chinese fonts that are not part of the document, but not where words end.
+    // This reader supports the encodings of Chinese fonts that are not embedded, but does not find the ends of
+    // words.
     let plain = || {
         let text: String = document.extract_text_chunks(&[number]).into_iter().flatten().collect();
         (!text.trim().is_empty()).then_some(text)
     };
-    // The first panics when it meets something unknown, which must not take the other pages with it.
+    // The first reader panics on unknown content, which must not lose the other pages.
     let guarded = |read: &dyn Fn() -> Option<String>| catch_unwind(AssertUnwindSafe(read)).ok().flatten();
     guarded(&placed).or_else(|| guarded(&plain))
 }
 
-/// Without the blank lines that stand for distances.
+/// Removes the blank lines that represent vertical space.
 fn tidy(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     let mut blanks = 0;

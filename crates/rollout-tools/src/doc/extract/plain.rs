@@ -1,8 +1,8 @@
-//! Text without a form: paragraphs, gathered until they are long enough to be a section.
+//! Plain text: paragraphs, collected into sections of a suitable length.
 
 use super::{ExtractError, SECTION_CHARS, Sections};
 
-/// The longest title made of a first line.
+/// The longest title taken from a first line.
 const TITLE_CHARS: usize = 60;
 
 pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
@@ -33,7 +33,7 @@ fn flush(gathered: &mut String, sections: &mut Sections<'_>) -> Result<(), Extra
     Ok(())
 }
 
-/// The first line of a text, not too long.
+/// The first line of a text, shortened.
 pub(super) fn first_line(text: &str) -> String {
     let line = text.trim_start().lines().next().unwrap_or_default().trim();
     match line.char_indices().nth(TITLE_CHARS) {
@@ -49,7 +49,7 @@ mod tests {
     use super::super::{DocumentFormat, ExtractLimits, extract};
 
     #[test]
-    fn paragraphs_are_gathered_and_long_ones_are_cut() {
+    fn paragraphs_are_collected_and_long_ones_are_split() {
         let text = format!("One.\n\nTwo.\n\n{}\n\nLast.", "word ".repeat(1000));
         let found = extract(DocumentFormat::Text, Cursor::new(text), &ExtractLimits::default()).unwrap();
         let shape: Vec<_> = found.iter().map(|section| (&section.title[..4], section.text.len())).collect();

@@ -1,8 +1,8 @@
-//! Tables: blocks of rows, each below the header of the table.
+//! Tables: blocks of rows, each with the header of the table.
 
 use super::{ExtractError, SECTION_CHARS, Sections};
 
-/// Headers longer than this are not repeated but are a section of their own, in characters.
+/// Longer headers, in characters, are not repeated but get their own section.
 const LONGEST_HEADER: usize = SECTION_CHARS / 4;
 
 pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), ExtractError> {
@@ -19,29 +19,29 @@ pub(super) fn read(text: &str, sections: &mut Sections<'_>) -> Result<(), Extrac
     blocks.end()
 }
 
-/// What separates the values: whichever the first line has most of.
+/// The delimiter of the values: the most frequent one in the first line.
 fn delimiter(text: &str) -> u8 {
     let first = text.lines().next().unwrap_or_default();
     let count = |mark: &u8| first.bytes().filter(|byte| byte == mark).count();
-    // Of those that are equally frequent the last one is taken.
+    // Of equally frequent delimiters the last one is used.
     b";\t,".iter().copied().max_by_key(count).unwrap_or(b',')
 }
 
-/// Gathers rows until they are long enough to be a section.
+/// Collects rows into sections of a suitable length.
 pub(super) struct Blocks<'a, 'b> {
     name: &'a str,
     sections: &'a mut Sections<'b>,
-    /// What every block begins with.
+    /// The first line of every block.
     header: Option<String>,
     header_chars: usize,
     block: String,
     chars: usize,
-    /// The number of the first row of the block, and of the last.
+    /// The numbers of the first and last row of the block.
     rows: (usize, usize),
 }
 
 impl<'a, 'b> Blocks<'a, 'b> {
-    /// Gathers the rows of the table with this name.
+    /// Collects the rows of the table with this name.
     pub(super) fn new(name: &'a str, sections: &'a mut Sections<'b>) -> Self {
         Self { name, sections, header: None, header_chars: 0, block: String::new(), chars: 0, rows: (1, 0) }
     }
@@ -82,7 +82,7 @@ impl<'a, 'b> Blocks<'a, 'b> {
         if self.name.is_empty() { part.to_owned() } else { format!("{} ({part})", self.name) }
     }
 
-    /// Adds what is left.
+    /// Adds the remaining rows.
     pub(super) fn end(mut self) -> Result<(), ExtractError> {
         match self.rows {
             (1, 0) => {
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn values_may_be_separated_by_other_marks() {
+    fn values_may_have_other_delimiters() {
         assert_eq!(read("a;b\n1,5;2\n")[0].text, "a | b\n1,5 | 2");
         assert_eq!(read("a\tb\n1\t2\n")[0].text, "a | b\n1 | 2");
     }
 
     #[test]
-    fn a_long_header_is_given_once_and_looked_at_once() {
+    fn a_long_header_is_used_once() {
         let header = "x".repeat(1 << 18);
         let found = read(&format!("{header}\n{}", "a\n".repeat(1 << 18)));
         let (of_header, rows): (Vec<_>, Vec<_>) =
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_cut_and_counted() {
+    fn an_endless_line_is_cut_and_counted() {
         let found = read(&format!("h\n{}", "x".repeat(1 << 20)));
         assert!(found.iter().all(|part| part.text.chars().count() <= super::SECTION_CHARS));
         let limits = ExtractLimits { text_bytes: 1 << 19, ..ExtractLimits::default() };

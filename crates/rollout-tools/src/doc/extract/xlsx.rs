@@ -7,7 +7,7 @@ use calamine::{Data, DataRef, Reader as _, Xlsx, XlsxError};
 use super::rows::Blocks;
 use super::{ExtractError, Sections, archive};
 
-/// The columns that a sheet can have.
+/// The most columns of a sheet.
 const MOST_COLUMNS: u32 = 16_384;
 
 pub(super) fn read(bytes: &[u8], sections: &mut Sections<'_>) -> Result<(), ExtractError> {
@@ -15,7 +15,7 @@ pub(super) fn read(bytes: &[u8], sections: &mut Sections<'_>) -> Result<(), Extr
     let mut workbook: Xlsx<_> =
         Xlsx::new(Cursor::new(bytes)).map_err(|error: XlsxError| ExtractError::malformed(error))?;
     for name in workbook.sheet_names() {
-        // Cell by cell: a whole sheet is as large as its farthest cell says.
+        // Read cell by cell: a whole sheet is as large as its farthest cell.
         let Ok(mut cells) = workbook.worksheet_cells_reader(&name) else { continue };
         let mut blocks = Blocks::new(&name, sections);
         let mut row = Vec::new();

@@ -1,4 +1,4 @@
-//! What becomes of sessions, without a server around them.
+//! The life of sessions, without a server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -76,7 +76,7 @@ fn call() -> Call {
 }
 
 #[tokio::test]
-async fn two_who_need_the_same_session_open_it_once() {
+async fn concurrent_callers_open_the_same_session_once() {
     let (sessions, counted) = (Sessions::new(limits()), Counted::default());
     let none = Params::new();
     let both = tokio::join!(
@@ -94,7 +94,7 @@ async fn two_who_need_the_same_session_open_it_once() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_an_opening_that_comes_to_nothing_opens_it_himself() {
+async fn a_caller_that_waits_for_a_failed_opening_opens_the_session_itself() {
     let (sessions, counted) = (Sessions::new(limits()), Counted::default());
     let fail: Params = json!({"fail": true}).as_object().unwrap().clone();
     let none = Params::new();
@@ -102,7 +102,7 @@ async fn whoever_waits_for_an_opening_that_comes_to_nothing_opens_it_himself() {
         tokio::join!(sessions.open("w", &counted, &fail, None), sessions.open("w", &counted, &none, None),);
     assert_eq!(both.0.err().unwrap().code, ErrorCode::InvalidInput);
     assert!(!both.1.unwrap().1);
-    // The same if the first one goes away.
+    // The same if the first caller is cancelled.
     sessions.disconnect("w").await;
     counted.0.gate.forget_permits(1000);
     let opening = {
@@ -134,7 +134,7 @@ async fn a_session_that_is_closed_ends_its_calls() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_tool_is_the_failure_of_one_call() {
+async fn a_panic_of_a_tool_fails_one_call() {
     let (sessions, counted) = (Sessions::new(limits()), Counted::default());
     sessions.open("w", &counted, &Params::new(), None).await.unwrap();
     let busy = sessions.busy("w", "counted").await.unwrap();
@@ -178,7 +178,7 @@ async fn sessions_are_bounded_in_all_and_for_each_worker() {
 }
 
 #[tokio::test]
-async fn only_what_nobody_uses_expires() {
+async fn only_idle_sessions_expire() {
     let limits = SessionLimits { ttl: Duration::ZERO, ..limits() };
     let (sessions, counted) = (Sessions::new(limits), Counted::default());
     sessions.open("w", &counted, &Params::new(), None).await.unwrap();
@@ -190,7 +190,7 @@ async fn only_what_nobody_uses_expires() {
 }
 
 #[test]
-fn names_are_made_of_harmless_characters() {
+fn names_contain_only_safe_characters() {
     assert_eq!(sanitised("../a b\n\"é"), "..-a-b---");
     assert_eq!(sanitised(&"x".repeat(100)).len(), 32);
 }

@@ -1,7 +1,8 @@
-//! From HTML to Markdown that a model can read: text, headings, lists, tables and links, without what surrounds them.
+//! Converts HTML to Markdown that a model can read: text, headings, lists, tables and links, without navigation
+//! and scripts.
 //!
-//! It works on the tokens of a page and builds no tree. Time and memory grow with the length of a page and with nothing
-//! else in it, however deep its elements are nested or however wide its tables are: pages are written by anybody.
+//! It processes the tokens of a page and builds no tree. Time and memory grow only with the length of a page,
+//! however deep its elements are nested or however wide its tables are, because pages may be hostile.
 
 mod role;
 mod writer;
@@ -22,30 +23,31 @@ use self::{
     writer::{Mark, Writer},
 };
 
-/// How much is read between two looks at whether to go on.
+/// The number of bytes read between two checks whether to continue.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Elements that are open at a time. Deeper ones have no effect but that of their text.
+/// The most open elements. Deeper ones only contribute their text.
 const MAX_OPEN: usize = 512;
 
 /// Longer addresses are not shown.
 const MAX_LINK_BYTES: usize = 1000;
 
-/// Titles are cut there.
+/// Longer titles are cut.
 const MAX_TITLE_CHARS: usize = 300;
 
-/// A page as a model reads it.
+/// A page as shown to a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Page {
     /// Its title.
     pub(crate) title: Option<String>,
     /// Its text.
     pub(crate) markdown: String,
-    /// The page goes on, but nobody would read that far.
+    /// Whether the page continues after the limit.
     pub(crate) is_cut: bool,
 }
 
-/// Converts a page. Links become absolute by the address of the page. It ends early once `go_on` says no.
+/// Converts a page. Links are made absolute with the address of the page. Stops early when `go_on` returns
+/// `false`.
 pub(crate) fn to_markdown(html: &str, base: Option<&Url>, go_on: impl Fn() -> bool) -> Page {
     let tokenizer = Tokenizer::new(Sink(RefCell::new(Reader::new(base))), TokenizerOpts::default());
     let input = BufferQueue::default();
@@ -53,7 +55,7 @@ pub(crate) fn to_markdown(html: &str, base: Option<&Url>, go_on: impl Fn() -> bo
     while !rest.is_empty() && go_on() && !tokenizer.sink.0.borrow().writer.is_full() {
         let (chunk, later) = rest.split_at(chunk_end(rest));
         input.push_back(StrTendril::from(chunk));
-        // The sink never asks for a pause, so all of the input is used up.
+        // The sink never pauses, so all of the input is consumed.
         let _ = tokenizer.feed(&input);
         rest = later;
     }
@@ -67,7 +69,7 @@ pub(crate) fn to_markdown(html: &str, base: Option<&Url>, go_on: impl Fn() -> bo
     Page { title: Some(title).filter(|title| !title.is_empty()), markdown: reader.writer.finish(), is_cut }
 }
 
-/// Where the next chunk ends: between two characters.
+/// The end of the next chunk, on a character boundary.
 fn chunk_end(rest: &str) -> usize {
     (CHUNK_BYTES..rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len())
 }
@@ -93,14 +95,14 @@ impl TokenSink for Sink {
     }
 }
 
-/// Follows which elements are open, and tells the writer.
+/// Tracks the open elements, and passes events to the writer.
 struct Reader {
     base: Option<Url>,
-    /// The name of each open element, and what it was opened as.
+    /// The name and role of each open element.
     open: Vec<(String, Role)>,
-    /// How many of them hide what is inside.
+    /// The number of open elements that hide their content.
     hidden: usize,
-    /// How many of them hold drawings or formulas, whose elements are not those of pages.
+    /// The number of open elements of SVG or MathML, whose children are not HTML.
     foreign: usize,
     title: String,
     in_title: bool,
@@ -137,7 +139,7 @@ impl Reader {
         }
         if name == "title" && self.foreign == 0 {
             self.in_title = self.title.is_empty();
-            // A second title is as little part of the text as the first.
+            // A second title is not part of the text either.
             if !self.in_title {
                 self.push("title", Role::Hidden);
             }
@@ -174,7 +176,7 @@ impl Reader {
         self.open.push((name.to_owned(), role));
     }
 
-    /// Tells the writer of an element, and returns what has to be undone at its end.
+    /// Passes an element to the writer, and returns the role to undo at its end.
     fn enter(&mut self, tag: &Tag, role: Role) -> Role {
         let writer = &mut self.writer;
         match role {
@@ -215,7 +217,7 @@ impl Reader {
             self.in_title = false;
             return;
         }
-        // What is open around a table cannot be closed by something inside.
+        // Elements around a table cannot be closed from inside it.
         let of_table =
             matches!(role::of(name), Role::Table | Role::Row | Role::Cell) || role::is_row_group(name);
         let inside =
@@ -228,7 +230,7 @@ impl Reader {
         }
     }
 
-    /// Closes elements until only so many are open.
+    /// Closes elements until only `depth` are open.
     fn close_to(&mut self, depth: usize) {
         while self.open.len() > depth {
             let Some((name, role)) = self.open.pop() else { return };
@@ -249,7 +251,7 @@ impl Reader {
         }
     }
 
-    /// Closes what the start of this element closes without saying so: a paragraph ends where a list starts.
+    /// Closes the elements that the start of this one ends implicitly: a paragraph ends where a list starts.
     fn close_implied(&mut self, name: &str) {
         let find = |ends: &dyn Fn(&str, Role) -> bool, stays: &dyn Fn(&str, Role) -> bool| {
             for (at, (open, role)) in self.open.iter().enumerate().rev() {
@@ -274,7 +276,7 @@ impl Reader {
             "td" | "th" => find(&|_, role| role == Role::Cell, &in_table),
             "tr" => find(&|_, role| role == Role::Row, &in_table),
             _ if role::is_row_group(name) => find(&|open, _| role::is_row_group(open), &in_table),
-            // A link does not hold another.
+            // A link cannot contain another.
             "a" => find(&|open, _| open == "a", &|_, role| role.is_block()),
             _ if role.is_block() => {
                 let heading = matches!(role, Role::Heading(_));
@@ -308,7 +310,7 @@ impl Reader {
         }
     }
 
-    /// The address that a link leads to, if it leads anywhere beyond the page.
+    /// The target of a link, if it leads to another page.
     fn link(&self, href: &str) -> Option<String> {
         let href = href.trim();
         if href.is_empty() || href.starts_with('#') || href.len() > MAX_LINK_BYTES {
@@ -318,7 +320,7 @@ impl Reader {
             Some(base) => base.join(href).ok()?,
             None => match Url::parse(href) {
                 Ok(url) => url,
-                // Without an address of the page, what is relative stays so.
+                // Without the address of the page, relative links stay relative.
                 Err(_) => {
                     return Some(href.to_owned()).filter(|href| !href.contains(|c: char| c.is_whitespace()));
                 }
@@ -333,7 +335,7 @@ fn attribute<'t>(tag: &'t Tag, name: &str) -> Option<&'t str> {
     tag.attrs.iter().find(|attribute| &*attribute.name.local == name).map(|attribute| &*attribute.value)
 }
 
-/// The language that a block of code says it is in: `class="language-rust"`.
+/// The declared language of a code block: `class="language-rust"`.
 fn language(tag: &Tag) -> Option<&str> {
     let language = attribute(tag, "class")?
         .split_ascii_whitespace()

@@ -1,17 +1,17 @@
-//! What the elements of HTML mean for the text.
+//! The effect of HTML elements on the text.
 
 use html5ever::tokenizer::Tag;
 
 use super::attribute;
 
-/// What an element does to the text inside.
+/// The effect of an element on its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Nothing of it is shown.
+    /// The content is hidden.
     Hidden,
-    /// Nothing.
+    /// No effect.
     Other,
-    /// It stands apart from what is before and after.
+    /// The content is a separate block.
     Block,
     Heading(usize),
     Quote,
@@ -21,7 +21,7 @@ pub(super) enum Role {
     Table,
     Row,
     Cell,
-    /// It is marked within its line.
+    /// The content is marked within its line.
     Inline,
 }
 
@@ -33,7 +33,7 @@ impl Role {
 
 pub(super) fn of(name: &str) -> Role {
     match name {
-        // Programs, what leads to other pages of a site, and what only a person can use.
+        // Programs, navigation, and interactive elements.
         "script" | "style" | "noscript" | "template" | "svg" | "math" | "iframe" | "object" | "audio"
         | "video" | "canvas" | "map" | "noframes" | "noembed" | "nav" | "footer" | "select" | "button"
         | "textarea" | "datalist" => Role::Hidden,
@@ -62,12 +62,12 @@ pub(super) fn is_row_group(name: &str) -> bool {
     matches!(name, "thead" | "tbody" | "tfoot")
 }
 
-/// Elements with rules of their own inside.
+/// Elements whose content is not HTML.
 pub(super) fn is_foreign(name: &str) -> bool {
     matches!(name, "svg" | "math")
 }
 
-/// Elements without an end.
+/// Elements without an end tag.
 pub(super) fn is_void(name: &str) -> bool {
     matches!(
         name,
@@ -92,7 +92,7 @@ pub(super) fn is_void(name: &str) -> bool {
     )
 }
 
-/// Whether a reader of the page would not see the element either, or only to find the way to other pages.
+/// Whether the element is invisible to a reader, or only navigation.
 pub(super) fn is_hidden(tag: &Tag) -> bool {
     let style = || {
         let style: String =

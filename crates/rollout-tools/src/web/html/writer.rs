@@ -1,12 +1,12 @@
-//! Markdown, written from the start to the end.
+//! Writes Markdown sequentially.
 
-/// How far lists and quotes are indented at most: each level is repeated on every line.
+/// The deepest indentation of lists and quotes: each level is repeated on every line.
 const MAX_CONTAINERS: usize = 8;
 
-/// Marks that can be open at a time.
+/// The most open marks.
 const MAX_MARKS: usize = 8;
 
-/// Nobody reads further than this.
+/// The most bytes that are written.
 const MAX_BYTES: usize = 4 << 20;
 
 /// A mark within a line.
@@ -21,7 +21,7 @@ pub(super) enum Mark {
 #[derive(Debug)]
 enum Container {
     Quote,
-    /// An item of a list; the marker is taken by its first line.
+    /// An item of a list; its first line has the marker.
     Item {
         marker: Option<String>,
         indent: usize,
@@ -32,9 +32,9 @@ enum Container {
 struct Table {
     cells: Vec<String>,
     in_cell: bool,
-    /// It holds other tables, and only places them.
+    /// Whether it contains other tables and is only used for layout.
     is_layout: bool,
-    /// The number of the block that its last row was.
+    /// The block number of its last row.
     last_row: Option<usize>,
 }
 
@@ -42,27 +42,27 @@ struct Table {
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     out: String,
-    /// The block that is being written.
+    /// The current block.
     line: String,
-    /// What is marked in it, and from where on.
+    /// The marks in it, with their start positions.
     marks: Vec<(Mark, usize)>,
     containers: Vec<Container>,
-    /// The next number of each open list that has numbers.
+    /// The next number of each open ordered list.
     lists: Vec<Option<u64>>,
     tables: Vec<Table>,
     heading: usize,
     pre: usize,
     language: String,
-    /// How many blocks there are in `out`.
+    /// The number of blocks in `out`.
     blocks: usize,
-    /// The last of them belongs to a list.
+    /// Whether the last block belongs to a list.
     after_item: bool,
-    /// Bytes that were written into lines.
+    /// The number of bytes written into lines.
     taken: usize,
 }
 
 impl Writer {
-    /// Whether there is so much already that the rest can be left out.
+    /// Whether the limit is reached, so that the rest can be omitted.
     pub(super) fn is_full(&self) -> bool {
         self.out.len().max(self.taken) > MAX_BYTES
     }
@@ -87,7 +87,7 @@ impl Writer {
         }
         for c in text.chars() {
             if !c.is_whitespace() {
-                // Invisible hints where a line may break.
+                // Invisible hints for line breaks.
                 if !matches!(c, '\u{ad}' | '\u{200b}') {
                     self.line.push(c);
                 }
@@ -116,7 +116,7 @@ impl Writer {
         }
     }
 
-    /// Shows an image by its description; one without has nothing to say.
+    /// Shows an image by its description; one without a description is omitted.
     pub(super) fn image(&mut self, alt: &str, source: Option<&str>) {
         let alt = alt.split_whitespace().collect::<Vec<_>>().join(" ");
         if alt.is_empty() {
@@ -127,7 +127,7 @@ impl Writer {
         self.line.push_str(&text);
     }
 
-    /// Opens a mark, if there is a use for one more.
+    /// Opens a mark, unless too many are open.
     pub(super) fn open_mark(&mut self, mark: Mark) -> bool {
         let same = |(open, _): &(Mark, usize)| std::mem::discriminant(open) == std::mem::discriminant(&mark);
         let useless = self.pre > 0
@@ -146,7 +146,7 @@ impl Writer {
         }
     }
 
-    /// Puts a mark around what was written since, but not around the space at its ends.
+    /// Puts a mark around the text written since, without the white space at its ends.
     fn apply(&mut self, mark: &Mark, start: usize) {
         let marked = &self.line[start..];
         let content = marked.trim();
@@ -169,7 +169,7 @@ impl Writer {
         self.line.insert_str(start, &before);
     }
 
-    /// Applies the open marks, which go on in the next block.
+    /// Applies the open marks, which continue in the next block.
     fn apply_open_marks(&mut self) {
         let mut marks = std::mem::take(&mut self.marks);
         for (mark, start) in marks.iter_mut().rev() {
@@ -183,7 +183,7 @@ impl Writer {
         self.tables.last().is_some_and(|table| table.in_cell)
     }
 
-    /// Ends the block that is being written, if there is one.
+    /// Ends the current block, if there is one.
     pub(super) fn end_block(&mut self) {
         if self.pre > 0 {
             if !self.line.is_empty() && !self.line.ends_with('\n') {
@@ -247,14 +247,14 @@ impl Writer {
 
     pub(super) fn open_pre(&mut self, language: Option<&str>) {
         self.end_block();
-        // What is in a cell has one line.
+        // A cell is a single line.
         if !self.in_cell() || self.pre > 0 {
             self.pre += 1;
             self.language = language.unwrap_or_default().to_owned();
         }
     }
 
-    /// Names the language of the block of code that is open and empty.
+    /// Sets the language of the open, empty code block.
     pub(super) fn name_language(&mut self, language: &str) {
         if self.pre > 0 && self.line.trim().is_empty() {
             self.language = language.to_owned();
@@ -286,7 +286,7 @@ impl Writer {
         self.tables.push(Table::default());
     }
 
-    /// Makes blocks of the cells of a table that holds another.
+    /// Writes the cells of a table that contains another table as blocks.
     fn lay_out(&mut self) {
         let Some(table) = self.tables.last_mut() else { return };
         table.in_cell = false;
@@ -330,7 +330,7 @@ impl Writer {
         let Some(table) = self.tables.last_mut() else { return };
         let cells = std::mem::take(&mut table.cells);
         let filled = cells.iter().filter(|cell| !cell.is_empty()).count();
-        // A row of one cell is a heading, or the whole table is there for its frame.
+        // A row of one cell is a heading, or the table is only a frame.
         if cells.len() < 2 || filled == 0 {
             for cell in cells {
                 self.write(&cell);

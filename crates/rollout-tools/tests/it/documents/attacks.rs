@@ -1,4 +1,4 @@
-//! Paths that try to lead out of what may be read.
+//! Paths that try to leave the allowed folders.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Place, call, helper, open, shown, try_open};
 
 const SECRET: &str = "the secret";
 
-/// A folder with documents inside, and a secret beside it.
+/// A folder with documents inside, and a secret next to it.
 fn place() -> (Place, Place) {
     let outside = Place::new().with("secret.txt", SECRET).with("folder/secret.txt", SECRET);
     let inside = Place::new().with("docs/open.txt", "welcome").with("other.txt", "not for this session");
@@ -51,7 +51,7 @@ async fn no_path_leads_out_of_the_roots() {
         assert!(error.message.contains("add the folder to `roots`"), "{path}: {error}");
         let root = inside.path().to_str().unwrap();
         assert!(path.contains(root) || !error.message.contains(root), "{path}: {error}");
-        // The same with a call, in a session that was opened with nothing.
+        // The same with a call, in a session without files.
         let session = open(&docs, Value::Null).await;
         let error = call(&*session, "read", json!({"seed_path": path})).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Refused, "{path}: {error}");
@@ -59,7 +59,7 @@ async fn no_path_leads_out_of_the_roots() {
 }
 
 #[tokio::test]
-async fn a_folder_gives_only_what_is_in_it() {
+async fn a_folder_contains_only_its_own_files() {
     let (inside, _outside) = place();
     let session = open(&inside.docs(), "docs").await;
     let data = call(&*session, "read", json!({})).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_folder_gives_only_what_is_in_it() {
 }
 
 #[tokio::test]
-async fn a_call_stays_within_what_its_session_was_opened_for() {
+async fn a_call_stays_within_the_files_of_its_session() {
     let (inside, _outside) = place();
     let session = open(&inside.docs(), "docs").await;
     let absolute = inside.path().join("docs/open.txt").display().to_string();
@@ -92,7 +92,7 @@ async fn a_call_stays_within_what_its_session_was_opened_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused_even_below_a_root() {
+async fn special_files_are_rejected_even_below_a_root() {
     let (inside, _outside) = place();
     let flags = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(
@@ -127,7 +127,7 @@ async fn hidden_files_are_not_served() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said_to_be_missing() {
+async fn missing_files_are_reported_as_missing() {
     let place = Place::new();
     let error = try_open(&place.docs(), "gone.pdf").await.err().unwrap();
     assert_eq!(error.code, ErrorCode::NoResults);
@@ -140,35 +140,35 @@ async fn what_is_missing_is_said_to_be_missing() {
 }
 
 #[tokio::test]
-async fn no_more_paths_can_be_named_than_can_be_looked_for() {
+async fn too_many_paths_are_rejected() {
     let place = Place::new().with("a.db", "").with("a.txt", "a");
     let many: Vec<_> = (0..101).map(|nth| format!("{}a.txt", "./".repeat(nth))).collect();
     let error = try_open(&place.docs(), many.clone()).await.err().unwrap();
     assert_eq!(error.code, ErrorCode::InvalidInput);
-    assert_eq!(error.message, "101 files or folders are named; name 100 at most");
+    assert_eq!(error.message, "101 files or folders are named; at most 100 are allowed");
     let session = open(&place.sql(), Value::Null).await;
     let error = call(&*session, "list_databases", json!({"seed_path": many})).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidInput);
-    // The same path again and again is one path.
+    // The same path repeated is one path.
     let same = json!({"seed_path": vec!["."; 100_000]});
     assert_eq!(shown(&*session, "list_databases", same).await, "a");
 }
 
 #[tokio::test]
-async fn a_folder_without_end_is_not_walked_to_its_end() {
+async fn an_endless_folder_is_not_walked_to_its_end() {
     let place = Place::new();
     for nth in 0..2100 {
         std::fs::write(place.path().join(format!("{nth}.png")), "").unwrap();
     }
     let session = open(&place.docs(), Value::Null).await;
-    // Each of these is another way to write the same folder.
+    // Each of these is another spelling of the same folder.
     let often: Vec<_> = (0..96).map(|nth| format!("./{}", "./".repeat(nth))).collect();
     let error = call(&*session, "read", json!({"seed_path": often})).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Refused);
     assert!(error.message.starts_with("there are more than 200000 files and folders in"), "{error}");
 }
 
-/// Exchanges a file for a link to the secret and back, again and again, until it is dropped.
+/// Replaces a file with a link to the secret and back, repeatedly, until it is dropped.
 struct Swapping {
     end: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -188,7 +188,7 @@ impl Swapping {
                 if is_good { std::fs::copy(&good, &next).map(drop) } else { symlink(&secret, &next) }
                     .unwrap();
                 std::fs::rename(&next, &path).unwrap();
-                // The file itself is there long enough to be read, now and then.
+                // The file itself is sometimes there long enough to be read.
                 std::thread::sleep(Duration::from_millis(if is_good { nth % 50 } else { 0 }));
             }
         });
@@ -204,7 +204,7 @@ impl Drop for Swapping {
 }
 
 #[tokio::test]
-async fn a_link_put_in_place_of_a_file_in_between_leads_nowhere() {
+async fn a_link_that_replaces_a_file_meanwhile_is_not_followed() {
     let (inside, outside) = place();
     let path = inside.path().join("docs/open.txt");
     let good = inside.path().join("good");
@@ -223,7 +223,7 @@ async fn a_link_put_in_place_of_a_file_in_between_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_database_exchanged_for_a_link_in_between_is_not_asked() {
+async fn a_database_replaced_with_a_link_meanwhile_is_not_opened() {
     let inside = Place::new();
     let outside = Place::new();
     super::sql::database(&outside.path().join("secret.db"));

@@ -1,4 +1,4 @@
-//! Documents that are made to harm whoever reads them.
+//! Documents that are made to harm their reader.
 
 use std::io::Cursor;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::fixtures::{archive, archive_of_deflated, deflated_run, docx, page, pdf_of, stream, xlsx};
 use super::{Place, call, helper, open, shown};
 
-/// Reads a document that nobody can read, and then one that everybody can, from the same server.
+/// Reads a hostile document, and then an ordinary one, from the same server.
 async fn read(name: &str, bytes: Vec<u8>) -> String {
     let place = Place::new().with(name, bytes).with("good.md", "# Fine\nThe server is still here.");
     let roots = vec![place.path().to_owned()];
@@ -27,7 +27,7 @@ async fn read(name: &str, bytes: Vec<u8>) -> String {
 }
 
 #[tokio::test]
-async fn an_archive_that_unpacks_without_measure_is_refused() {
+async fn an_archive_that_unpacks_without_limit_is_rejected() {
     let part = deflated_run(b' ', 100);
     for name in ["a.docx", "a.xlsx"] {
         let parts = ["word/document.xml", "xl/sharedStrings.xml", "more"].map(|name| (name, &*part));
@@ -39,7 +39,7 @@ async fn an_archive_that_unpacks_without_measure_is_refused() {
 }
 
 #[tokio::test]
-async fn an_archive_that_lies_about_its_size_is_found_out() {
+async fn an_archive_that_lies_about_its_size_is_detected() {
     let bomb = deflated_run(b' ', 8);
     let limits = ExtractLimits { unpacked_bytes: 4 << 20, ..ExtractLimits::default() };
     for claimed in [0, 1000, 4 << 20] {
@@ -57,7 +57,7 @@ async fn an_archive_that_lies_about_its_size_is_found_out() {
 }
 
 #[tokio::test]
-async fn an_archive_of_too_many_parts_is_refused() {
+async fn an_archive_of_too_many_parts_is_rejected() {
     let names: Vec<_> = (0..10_001).map(|nth| nth.to_string()).collect();
     let parts: Vec<_> = names.iter().map(|name| (name.as_str(), &[3_u8, 0][..])).collect();
     let answer = read("a.xlsx", archive_of_deflated(&parts, 0)).await;
@@ -65,7 +65,7 @@ async fn an_archive_of_too_many_parts_is_refused() {
 }
 
 #[tokio::test]
-async fn a_page_that_unpacks_without_measure_is_refused() {
+async fn a_page_that_unpacks_without_limit_is_rejected() {
     let content = [b"\x78\x9c".to_vec(), deflated_run(b' ', 256)].concat();
     let file = pdf_of(&[
         b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
@@ -78,7 +78,7 @@ async fn a_page_that_unpacks_without_measure_is_refused() {
 }
 
 #[tokio::test]
-async fn documents_that_lead_in_a_circle_or_without_end_into_themselves_are_given_up() {
+async fn cyclic_and_endlessly_nested_documents_are_rejected() {
     let catalog = || b"<< /Type /Catalog /Pages 2 0 R >>".to_vec();
     let font = || b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>".to_vec();
     let kids_are_parents = vec![catalog(), b"<< /Type /Pages /Count 9 /Kids [2 0 R 2 0 R] >>".to_vec()];
@@ -117,7 +117,7 @@ async fn entities_are_not_expanded() {
 }
 
 #[tokio::test]
-async fn elements_within_elements_without_end_do_no_harm() {
+async fn deeply_nested_elements_do_no_harm() {
     let page = format!("{}The bottom.", "<div>".repeat(200_000));
     assert_eq!(read("a.html", page.into_bytes()).await, "[1] The bottom.\nThe bottom.");
     let body = "<w:tbl>".repeat(500_000);
@@ -126,7 +126,7 @@ async fn elements_within_elements_without_end_do_no_harm() {
 }
 
 #[tokio::test]
-async fn text_that_takes_long_to_read_is_given_up() {
+async fn text_that_takes_long_to_read_times_out() {
     let attributes: String = (0..400_000).map(|nth| format!(" a{nth:x}")).collect();
     let place = Place::new().with("a.html", format!("<p{attributes}>The end."));
     let roots = vec![place.path().to_owned()];
@@ -136,7 +136,7 @@ async fn text_that_takes_long_to_read_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_cell_far_away_does_not_make_a_sheet_large() {
+async fn a_distant_cell_does_not_make_a_sheet_large() {
     let rows = r#"<row r="1"><c r="A1" t="inlineStr"><is><t>near</t></is></c></row>
         <row r="1048576"><c r="XFD1048576"><v>7</v></c></row>"#;
     let place = Place::new().with("a.xlsx", xlsx(rows));
@@ -146,7 +146,7 @@ async fn a_cell_far_away_does_not_make_a_sheet_large() {
 }
 
 #[tokio::test]
-async fn text_beyond_the_bound_is_refused_and_the_bound_named() {
+async fn text_beyond_the_limit_is_rejected_with_the_limit() {
     let place = Place::new().with("a.csv", "x".repeat(3 << 20)).with("b.txt", "y".repeat(5 << 20));
     let roots = vec![place.path().to_owned()];
     let config =

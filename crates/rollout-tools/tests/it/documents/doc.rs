@@ -9,7 +9,7 @@ const GUIDE: &str =
     "# Guide\nHow to travel.\n\n## Trains\nThe train to Lyon takes two hours.\n\n## 船\n塞纳河上的船很慢。\n";
 
 #[tokio::test]
-async fn a_short_document_is_given_whole() {
+async fn a_short_document_is_returned_completely() {
     let place = Place::new().with("guide.md", GUIDE);
     let session = open(&place.docs(), "guide.md").await;
     insta::assert_snapshot!(shown(&*session, "read", json!({})).await, @r"
@@ -25,7 +25,7 @@ async fn a_short_document_is_given_whole() {
 }
 
 #[tokio::test]
-async fn a_long_document_is_given_by_section() {
+async fn a_long_document_is_returned_by_section() {
     let filler = "Nothing of note. ".repeat(150);
     let place = Place::new().with("long.md", format!("# One\n{filler}\n# Two\n{filler}\n# Three\nThe end."));
     let session = open(&place.docs(), "long.md").await;
@@ -43,7 +43,7 @@ async fn a_long_document_is_given_by_section() {
 }
 
 #[tokio::test]
-async fn a_section_is_read_once_however_often_it_is_asked_for() {
+async fn a_section_requested_repeatedly_is_read_once() {
     let place = Place::new().with("a.md", GUIDE);
     let session = open(&place.docs(), "a.md").await;
     let data = call(&*session, "read", json!({"section_ids": "1,".repeat(1_000_000)})).await.unwrap();
@@ -51,11 +51,11 @@ async fn a_section_is_read_once_however_often_it_is_asked_for() {
     assert_eq!(data["sections"].as_array().unwrap().len(), 1);
     let many: Vec<_> = (1..202).collect();
     let answer = shown(&*session, "read", json!({"section_ids": many})).await;
-    assert_eq!(answer, "4000 201 sections are asked for; give 200 ids at most");
+    assert_eq!(answer, "4000 201 sections are requested; at most 200 are allowed");
 }
 
 #[tokio::test]
-async fn a_query_without_end_is_refused() {
+async fn a_query_that_is_too_long_is_rejected() {
     let place = Place::new().with("a.md", GUIDE);
     let words = "word ".repeat(201);
     let want = "4000 a query has at most 1000 characters";
@@ -67,21 +67,24 @@ async fn a_query_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_read_on_from_where_it_was_cut() {
+async fn a_long_text_is_continued_where_it_was_cut() {
     let place = Place::new().with("long.md", format!("# One\n{}", "word ".repeat(500)));
     let session = open(&place.docs(), "long.md").await;
     let ask = |start: Value| json!({"section_ids": ["1"], "start": start, "max_text_token": 300});
     let first = call(&*session, "read", ask(json!(0))).await.unwrap();
     assert_eq!(first["next_start"], 1200);
     assert!(
-        first["result"].as_str().unwrap().ends_with("(characters 0 to 1200 of 2507; go on with start=1200)")
+        first["result"]
+            .as_str()
+            .unwrap()
+            .ends_with("(characters 0 to 1200 of 2507; continue with start=1200)")
     );
     let last = call(&*session, "read", ask(json!("2400"))).await.unwrap();
     assert_eq!(last["next_start"], Value::Null);
 }
 
 #[tokio::test]
-async fn every_answer_fits_what_a_model_is_shown() {
+async fn every_answer_fits_the_limit_of_a_model() {
     let place = Place::new().with("a.md", format!("# One\n{}", "word ".repeat(4000))).with("b.txt", "b");
     let session = open(&place.docs(), ".").await;
     for (tool, params) in [
@@ -160,7 +163,7 @@ async fn every_format_is_read() {
 }
 
 #[tokio::test]
-async fn chinese_set_in_a_font_of_the_reader_is_read() {
+async fn chinese_in_a_font_that_is_not_embedded_is_read() {
     let file = include_bytes!("chinese.pdf");
     let place = Place::new().with("chinese.pdf", file);
     let session = open(&place.docs(), "chinese.pdf").await;
@@ -195,13 +198,13 @@ async fn many_documents_are_listed_without_being_read() {
     let session = open(&place.docs(), ".").await;
     let answer = shown(&*session, "read", json!({})).await;
     assert!(
-        answer.starts_with("25 documents; read one with its path, or search them\n00.txt (1 bytes)\n"),
+        answer.starts_with("25 documents; read one by its path, or search them\n00.txt (1 bytes)\n"),
         "{answer}"
     );
 }
 
 #[tokio::test]
-async fn several_seeds_are_told_apart_by_their_names() {
+async fn several_seeds_are_distinguished_by_their_names() {
     let place = Place::new().with("x/a.txt", "first").with("y/a.txt", "second").with("z.txt", "third");
     let session = open(&place.docs(), json!(["x", "y/a.txt"])).await;
     assert_eq!(

@@ -14,7 +14,7 @@ pub(crate) fn archive(files: &[(&str, &str)]) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-/// A document of a word processor with this body.
+/// A word processor document with this body.
 pub(crate) fn docx(body: &str) -> Vec<u8> {
     let styles = r#"<w:styles xmlns:w="w"><w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style></w:styles>"#;
     let text =
@@ -22,7 +22,7 @@ pub(crate) fn docx(body: &str) -> Vec<u8> {
     archive(&[("word/styles.xml", styles), ("word/document.xml", &text)])
 }
 
-/// A workbook with one sheet, called `Cities`, with these rows.
+/// A workbook with one sheet, `Cities`, with these rows.
 pub(crate) fn xlsx(rows: &str) -> Vec<u8> {
     archive(&xlsx_parts(rows).iter().map(|(name, text)| (*name, text.as_str())).collect::<Vec<_>>())
 }
@@ -57,7 +57,7 @@ pub(crate) fn xlsx_parts(rows: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A PDF with a page for each of these lines.
+/// A PDF with one page for each of these lines.
 pub(crate) fn pdf(pages: &[&str]) -> Vec<u8> {
     let kids: Vec<_> = (0..pages.len()).map(|nth| format!("{} 0 R", 4 + 2 * nth)).collect();
     let mut objects = vec![
@@ -107,10 +107,10 @@ pub(crate) fn pdf_of(objects: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// A deflated run of so many megabytes of the same byte, below 144. It takes as good as nothing to make.
+/// A deflated run of the same byte, below 144, of this many megabytes. It takes almost no time to make.
 pub(crate) fn deflated_run(byte: u8, megabytes: usize) -> Vec<u8> {
-    // One block with fixed codes: the byte itself, and then again and again "258 times what came last". Eight of
-    // those take 13 bytes, so that the rest of the stream repeats after as many.
+    // One block with fixed codes: the byte itself, and then repeatedly "copy the last byte 258 times". Eight of
+    // those take 13 bytes, so the rest of the stream repeats with that period.
     let mut bits = vec![1, 1, 0];
     bits.extend((0..8).rev().map(|nth| (0x30 + byte) >> nth & 1));
     for _ in 0..16 {
@@ -123,7 +123,7 @@ pub(crate) fn deflated_run(byte: u8, megabytes: usize) -> Vec<u8> {
     [start, &period.repeat(megabytes * (1 << 20) / (8 * 258))].concat()
 }
 
-/// An archive with parts that are deflated already, and that claim to be of this size.
+/// An archive with parts that are already deflated, and that claim to have this size.
 pub(crate) fn archive_of_deflated(parts: &[(&str, &[u8])], claimed: u32) -> Vec<u8> {
     let (mut file, mut directory) = (Vec::new(), Vec::new());
     for (name, bytes) in parts {

@@ -1,4 +1,4 @@
-//! Many sessions at once.
+//! Many concurrent sessions.
 
 use serde_json::json;
 
@@ -29,7 +29,7 @@ async fn two_hundred_sessions_read_search_and_query_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_leaves_no_process_behind() {
+async fn a_cancelled_call_leaves_no_process_behind() {
     let place = Place::new();
     super::sql::database(&place.path().join("shop.db"));
     let session = open(&place.sql(), "shop.db").await;
@@ -46,7 +46,7 @@ async fn a_call_that_is_given_up_leaves_no_process_behind() {
     }
     query.set(shown(&*session, "list_databases", json!({})));
     query.await;
-    // The runtime collects a process that was given up when another one ends.
+    // The runtime reaps a cancelled process when another one ends.
     for _ in 0..100 {
         assert!(shown(&*session, "execute", json!({"sql": "SELECT 1"})).await.ends_with("(1 row)"));
         if children() == 0 {

@@ -83,7 +83,7 @@ async fn call(session: &dyn Session, tool: &str, params: Value) -> Result<Value,
     session.call(tool, params, &about).await
 }
 
-/// What the model is shown of a call.
+/// The text of a call's result, as shown to the model.
 async fn shown(session: &dyn Session, tool: &str, params: Value) -> String {
     match call(session, tool, params).await {
         Ok(data) => data["result"].as_str().unwrap().to_owned(),

@@ -72,7 +72,7 @@ async fn long_sections_are_searched_by_passage() {
 }
 
 #[tokio::test]
-async fn a_folder_beyond_the_bound_is_refused() {
+async fn a_folder_beyond_the_limit_is_rejected() {
     let place = Place::new().with("a.txt", "word ".repeat(100_000));
     let config =
         RagConfig { roots: vec![place.path().to_owned()], index_bytes: 1 << 18, ..RagConfig::default() };
@@ -81,7 +81,7 @@ async fn a_folder_beyond_the_bound_is_refused() {
 }
 
 #[tokio::test]
-async fn sessions_that_come_at_once_share_one_index() {
+async fn concurrent_sessions_share_one_index() {
     let place = place();
     let rag = place.rag();
     let sessions = futures_util::future::join_all((0..50).map(|_| open(&rag, "."))).await;
@@ -92,7 +92,7 @@ async fn sessions_that_come_at_once_share_one_index() {
     }
 }
 
-/// A helper that notes its process in `log`, and reads nothing before there is a file `gate`.
+/// A helper that records its process in `log`, and reads nothing until there is a file `gate`.
 fn gated(beside: &Path) -> Helper {
     let (program, real) = (beside.join("helper"), env!("CARGO_BIN_EXE_rollout-tools-helper"));
     let (log, gate) = (beside.join("log"), beside.join("gate"));
@@ -119,10 +119,10 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain until {what}");
+    panic!("timed out waiting until {what}");
 }
 
-/// A place with these documents, beside which the helper waits.
+/// A folder with these documents, and a helper that waits at a gate next to it.
 fn gated_place(documents: &[(&str, &str)], index_bytes: usize) -> (Place, Place, Rag) {
     let (mut place, beside) = (Place::new(), Place::new());
     for (name, text) in documents {
@@ -134,7 +134,7 @@ fn gated_place(documents: &[(&str, &str)], index_bytes: usize) -> (Place, Place,
 }
 
 #[tokio::test]
-async fn an_index_that_nobody_waits_for_is_not_built() {
+async fn an_index_without_waiting_callers_is_not_built() {
     let (_place, beside, rag) = gated_place(&[("a.pdf", "The needle.")], 1 << 30);
     {
         let mut opening = std::pin::pin!(open(&rag, "."));
@@ -144,7 +144,7 @@ async fn an_index_that_nobody_waits_for_is_not_built() {
         }
     }
     let process = started(beside.path())[0];
-    // A process that ended and that nobody has asked about yet has no program any more.
+    // A zombie process has no program any more.
     let is_gone = || std::fs::read_link(format!("/proc/{process}/exe")).is_err();
     until("the reader has ended", is_gone).await;
     std::fs::write(beside.path().join("gate"), "").unwrap();
@@ -154,7 +154,7 @@ async fn an_index_that_nobody_waits_for_is_not_built() {
 }
 
 #[tokio::test]
-async fn a_folder_that_was_refused_is_not_read_again() {
+async fn a_rejected_folder_is_not_read_again() {
     let words: Vec<_> = (0..300).map(|nth| format!("word{nth}")).collect();
     let (_place, beside, rag) = gated_place(&[("a.pdf", &words.join(" "))], 8 << 10);
     std::fs::write(beside.path().join("gate"), "").unwrap();
@@ -165,7 +165,7 @@ async fn a_folder_that_was_refused_is_not_read_again() {
 }
 
 #[tokio::test]
-async fn sessions_do_not_keep_indexes_that_were_given_up() {
+async fn sessions_do_not_keep_evicted_indexes() {
     let text = |word: &str| format!("{word} {}", "hay ".repeat(2000));
     let place = Place::new().with("a/a.txt", text("old")).with("b/b.txt", text("other"));
     let roots = vec![place.path().to_owned()];

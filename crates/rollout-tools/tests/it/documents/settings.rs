@@ -1,4 +1,4 @@
-//! The settings of these tools, as they are written down.
+//! The settings of these tools in a configuration file.
 
 use rollout_tools::ToolsConfig;
 use serde_json::Value;
@@ -40,7 +40,7 @@ fn the_examples_of_the_manual_are_read() {
 }
 
 #[test]
-fn bounds_are_neither_nothing_nor_absurd() {
+fn limits_must_be_in_a_sensible_range() {
     for (setting, rule) in [
         ("doc: {max_file_bytes: 0}", "at least 1"),
         ("doc: {max_text_bytes: 18446744073709551615}", "at most 1099511627776"),

@@ -42,7 +42,7 @@ async fn databases_are_listed_by_name() {
 }
 
 #[tokio::test]
-async fn a_schema_tells_what_a_query_needs_to_know() {
+async fn a_schema_describes_what_a_query_needs() {
     let place = place();
     let session = open(&place.sql(), "shop.sqlite").await;
     insta::assert_snapshot!(shown(&*session, "get_schema", json!({})).await, @r"
@@ -93,7 +93,7 @@ async fn a_view_that_fails_when_it_is_read_does_not_hide_the_tables() {
 }
 
 #[tokio::test]
-async fn of_many_databases_some_are_named() {
+async fn some_of_many_databases_are_listed() {
     let mut place = Place::new();
     for nth in 10..35 {
         place = place.with(&format!("{nth}.db"), "");
@@ -103,7 +103,7 @@ async fn of_many_databases_some_are_named() {
 }
 
 #[tokio::test]
-async fn a_query_gives_its_rows() {
+async fn a_query_returns_its_rows() {
     let place = place();
     let session = open(&place.sql(), ".").await;
     let sql = "SELECT t.name AS team, count(*) AS n FROM people p JOIN teams t ON p.team = t.id GROUP BY 1 ORDER BY 2 DESC;";
@@ -121,7 +121,7 @@ async fn a_query_gives_its_rows() {
 }
 
 #[tokio::test]
-async fn rows_beyond_the_bound_are_announced() {
+async fn omitted_rows_are_reported() {
     let place = place();
     let session = open(&place.sql(), "shop.sqlite").await;
     let sql = "SELECT id FROM people ORDER BY id";
@@ -165,7 +165,7 @@ async fn mistakes_are_explained() {
 }
 
 #[tokio::test]
-async fn nothing_can_be_changed_or_reached_beside_the_database() {
+async fn nothing_can_be_changed_or_reached_outside_the_database() {
     let place = place();
     let before = std::fs::read(place.path().join("shop.sqlite")).unwrap();
     let session = open(&place.sql(), "shop.sqlite").await;
@@ -202,7 +202,7 @@ async fn nothing_can_be_changed_or_reached_beside_the_database() {
 }
 
 #[tokio::test]
-async fn a_query_without_end_is_ended() {
+async fn an_endless_query_times_out() {
     let place = place();
     let config = SqlConfig { roots: vec![place.path().to_owned()], timeout_seconds: 1 };
     let session = open(&Sql::new(config, helper()), "shop.sqlite").await;
@@ -213,7 +213,7 @@ async fn a_query_without_end_is_ended() {
 }
 
 #[tokio::test]
-async fn values_without_measure_are_refused() {
+async fn huge_values_are_rejected() {
     let place = place();
     let session = open(&place.sql(), "shop.sqlite").await;
     for sql in ["SELECT randomblob(1000000000)", "SELECT replace(hex(zeroblob(8000000)), '0', 'xxxxxxxxxx')"]
@@ -227,7 +227,7 @@ async fn values_without_measure_are_refused() {
 }
 
 #[tokio::test]
-async fn a_log_that_was_not_merged_is_read_too() {
+async fn an_unmerged_log_is_read() {
     let place = place();
     let writer = Connection::open(place.path().join("shop.sqlite")).unwrap();
     writer.execute_batch("PRAGMA journal_mode = wal; INSERT INTO teams VALUES (9, 'late')").unwrap();

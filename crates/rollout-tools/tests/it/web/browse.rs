@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{call, serve};
 
-/// Reads a page of a server that may be read.
+/// Reads a page of an allowed server.
 async fn read(address: SocketAddr, path: &str) -> Result<Value, ToolError> {
     read_with(address, json!({}), json!({"urls": format!("http://{address}{path}")})).await
 }
@@ -40,7 +40,7 @@ fn text(answer: &Value, address: SocketAddr) -> String {
     answer["result"].as_str().unwrap().replace(&address.to_string(), "host")
 }
 
-/// Answers every connection by what the function writes to it.
+/// Answers every connection with what the function writes to it.
 async fn serve_raw<F, W>(answer: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> W + Send + 'static,
@@ -59,7 +59,7 @@ where
     address
 }
 
-/// Answers by these bytes and the end of the connection.
+/// Answers with these bytes and closes the connection.
 async fn serve_bytes(bytes: impl Into<Vec<u8>>) -> SocketAddr {
     let bytes = Arc::new(bytes.into());
     serve_raw(move |mut stream| {
@@ -95,7 +95,7 @@ async fn a_page_is_shown_as_markdown_with_its_title_and_address() {
 }
 
 #[tokio::test]
-async fn visit_and_fetch_are_other_names_of_browse() {
+async fn visit_and_fetch_are_aliases_of_browse() {
     let tools = Web::new(WebConfig::default()).unwrap().tools();
     let browse = tools.iter().find(|tool| tool.name == "browse").unwrap();
     assert_eq!(browse.aliases, ["visit", "fetch"]);
@@ -104,7 +104,7 @@ async fn visit_and_fetch_are_other_names_of_browse() {
 }
 
 #[tokio::test]
-async fn a_server_is_told_who_asks_and_nothing_else() {
+async fn a_server_receives_the_user_agent_and_nothing_else() {
     let app = Router::new().route(
         "/",
         get(|headers: HeaderMap| async move {
@@ -138,7 +138,7 @@ async fn a_long_page_is_read_in_parts() {
         let page = &answer["pages"][0];
         start = page["end"].as_u64().unwrap();
         let goes_on = start < page["total"].as_u64().unwrap();
-        assert_eq!(head.contains(&format!("; go on with start={start}]")), goes_on, "{head}");
+        assert_eq!(head.contains(&format!("; continue with start={start}]")), goes_on, "{head}");
         if !goes_on {
             break;
         }
@@ -149,7 +149,7 @@ async fn a_long_page_is_read_in_parts() {
 }
 
 #[tokio::test]
-async fn several_pages_are_read_at_once_and_failures_are_told() {
+async fn several_pages_are_read_concurrently_and_failures_are_reported() {
     let app = Router::new()
         .route("/good", get(|| async { "good text" }))
         .route("/also", get(|| async { "also text" }));
@@ -184,7 +184,7 @@ async fn several_pages_are_read_at_once_and_failures_are_told() {
 }
 
 #[tokio::test]
-async fn a_page_that_is_no_text_is_refused_with_its_type() {
+async fn a_page_that_is_not_text_is_rejected_with_its_type() {
     let typed = |kind: &'static str, body: &'static [u8]| {
         get(move || async move { ([(header::CONTENT_TYPE, kind)], body) })
     };
@@ -215,7 +215,7 @@ async fn a_page_that_is_no_text_is_refused_with_its_type() {
 }
 
 #[tokio::test]
-async fn private_addresses_are_not_even_connected_to() {
+async fn private_addresses_are_not_connected_to() {
     let hits = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&hits);
     let app = Router::new().fallback(move || async move {
@@ -248,7 +248,7 @@ async fn private_addresses_are_not_even_connected_to() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_to_no_private_address() {
+async fn a_redirect_to_a_private_address_is_rejected() {
     let hits = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&hits);
     let secret = serve(Router::new().fallback(move || async move {
@@ -282,7 +282,7 @@ async fn a_redirect_leads_to_no_private_address() {
 }
 
 #[tokio::test]
-async fn redirects_end() {
+async fn redirects_are_limited() {
     let app = Router::new().route(
         "/{left}",
         get(|Path(left): Path<usize>| async move {
@@ -313,13 +313,14 @@ async fn an_endless_page_is_cut() {
     let params = json!({"url": format!("http://{address}/")});
     let answer = read_with(address, json!({"max_bytes": 100_000}), params).await.unwrap();
     assert!(
-        text(&answer, address).contains("[characters 0 to 3600 of more than 100000; go on with start=3600]")
+        text(&answer, address)
+            .contains("[characters 0 to 3600 of more than 100000; continue with start=3600]")
     );
     assert_eq!(answer["pages"][0]["total"], 100_000);
     assert_eq!(answer["pages"][0]["truncated"], true);
 }
 
-/// Spaces, compressed by a factor of 158: a literal, then copies of 258 bytes from one byte back, for ever.
+/// Spaces, compressed by a factor of 158: a literal, then copies of 258 bytes from one byte back, repeatedly.
 fn gzip_bomb(copies: usize) -> Vec<u8> {
     let mut bytes = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
     let (mut buffer, mut filled) = (0_u32, 0);
@@ -359,10 +360,10 @@ async fn a_page_that_unpacks_to_gigabytes_is_cut() {
 }
 
 #[tokio::test]
-async fn a_slow_page_is_given_up() {
+async fn a_slow_page_times_out() {
     let address = serve_raw(|mut stream| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nslow").await;
-        // Until the reader goes away.
+        // Until the client closes the connection.
         let _ = stream.read(&mut [0; 1]).await;
     })
     .await;
@@ -371,12 +372,12 @@ async fn a_slow_page_is_given_up() {
     assert_eq!(error.code, ErrorCode::Timeout);
     assert_eq!(
         error.message.replace(&address.to_string(), "host"),
-        "http://host/ was not there within 1 seconds"
+        "http://host/ did not load within 1 seconds"
     );
 }
 
 #[tokio::test]
-async fn answers_that_are_none_are_told() {
+async fn invalid_answers_are_reported() {
     for answer in [
         b"".to_vec(),
         b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(),
@@ -399,7 +400,7 @@ async fn answers_that_are_none_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_no_address_is_told() {
+async fn invalid_addresses_are_reported() {
     for (url, code) in [
         (json!("http://exa mple"), ErrorCode::InvalidUrl),
         (json!(7), ErrorCode::InvalidUrl),

@@ -12,7 +12,7 @@ use rollout_tools::{
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-/// Calls a tool of the web in a session of its own.
+/// Calls a web tool in a separate session.
 async fn call(config: Value, tool: &str, params: Value) -> Result<Value, ToolError> {
     let config: WebConfig = serde_json::from_value(config).unwrap();
     let session = Web::new(config).unwrap().open(&Params::new()).await.unwrap();
@@ -26,7 +26,7 @@ async fn call(config: Value, tool: &str, params: Value) -> Result<Value, ToolErr
     outcome
 }
 
-/// Serves an application on a port of this machine for as long as the test runs.
+/// Serves an application on a port of this machine while the test runs.
 async fn serve(app: axum::Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

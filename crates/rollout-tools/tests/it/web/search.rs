@@ -70,7 +70,7 @@ async fn brave_gets_its_token() {
         get(|headers: HeaderMap, query: Pairs| async move {
             assert_eq!(headers["x-subscription-token"], "BSA-key");
             assert_eq!(headers["accept"], "application/json");
-            // More than 20 is refused by the service.
+            // The service rejects more than 20.
             assert_eq!(pairs(query), owned(&[("q", "paris"), ("count", "20")]));
             Json(json!({"type": "search", "web": {"results": [
                 {"title": "Paris", "url": "https://b.example/", "description": "The <strong>capital</strong> of France &#x27;s"},
@@ -103,7 +103,7 @@ async fn serper_gets_its_key() {
 }
 
 #[tokio::test]
-async fn a_service_of_ones_own_gets_the_query_as_it_is() {
+async fn a_custom_service_gets_the_query_unchanged() {
     let app = Router::new().route(
         "/find",
         post(|headers: HeaderMap, Json(body): Json<Value>| async move {
@@ -124,7 +124,7 @@ fn custom(address: std::net::SocketAddr) -> Value {
 }
 
 #[tokio::test]
-async fn several_queries_are_asked_and_failures_are_told() {
+async fn several_queries_are_sent_and_failures_are_reported() {
     let app = Router::new().route(
         "/",
         post(|Json(body): Json<Value>| async move {
@@ -172,7 +172,7 @@ async fn several_queries_are_asked_and_failures_are_told() {
 }
 
 #[tokio::test]
-async fn a_busy_service_is_asked_again_when_it_says() {
+async fn a_busy_service_is_retried_after_its_delay() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
     let app = Router::new().route(
@@ -191,7 +191,7 @@ async fn a_busy_service_is_asked_again_when_it_says() {
 }
 
 #[tokio::test]
-async fn a_service_that_stays_busy_is_given_up() {
+async fn a_service_that_stays_busy_fails() {
     for (status, retry_after, times) in [
         (StatusCode::TOO_MANY_REQUESTS, "0", 4),
         (StatusCode::SERVICE_UNAVAILABLE, "3600", 1),
@@ -215,7 +215,7 @@ async fn a_service_that_stays_busy_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_key_is_not_carried_to_where_a_service_redirects() {
+async fn a_key_is_not_sent_to_the_target_of_a_redirect() {
     let keys = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&keys);
     let other = serve(Router::new().fallback(move |headers: HeaderMap| async move {
@@ -233,11 +233,11 @@ async fn a_key_is_not_carried_to_where_a_service_redirects() {
 }
 
 #[tokio::test]
-async fn answers_that_cannot_be_read_are_told() {
+async fn invalid_answers_are_reported() {
     for (answer, why) in [
         ("<html>Captcha</html>", "it is not JSON"),
-        ("[1]", "it is no object"),
-        ("{\"results\": {}}", "/results is no list"),
+        ("[1]", "it is not an object"),
+        ("{\"results\": {}}", "/results is not a list"),
     ] {
         let address = serve(Router::new().route("/", post(move || async move { answer }))).await;
         let error = call(custom(address), "search", json!({"query": "x"})).await.unwrap_err();
@@ -250,24 +250,21 @@ async fn answers_that_cannot_be_read_are_told() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told_with_what_to_write() {
+async fn missing_settings_are_reported_with_advice() {
     let error = call(json!({}), "search", json!({"query": "x"})).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::DependencyMissing);
     assert!(error.message.contains(r#"{"backend": "searxng", "url": "http://localhost:8888"}"#), "{error}");
     let error =
         call(json!({"search": {"backend": "serper"}}), "search", json!({"query": "x"})).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::KeyMissing);
-    assert!(
-        error.message.contains("https://serper.dev and writes it as resources.web.search.api_key"),
-        "{error}"
-    );
+    assert!(error.message.contains("https://serper.dev and set resources.web.search.api_key"), "{error}");
     let config: WebConfig = serde_json::from_value(json!({"search": {"backend": "searxng"}})).unwrap();
     let error = Web::new(config).unwrap_err();
-    assert_eq!(error.to_string(), "search.url is missing; searxng has no address of its own");
+    assert_eq!(error.to_string(), "search.url is missing; searxng has no default");
 }
 
 #[tokio::test]
-async fn wrong_parameters_are_told() {
+async fn invalid_parameters_are_reported() {
     let config = || json!({"search": {"backend": "custom", "url": "http://127.0.0.1:1/"}});
     for (params, code) in [
         (json!({}), ErrorCode::MissingField),
