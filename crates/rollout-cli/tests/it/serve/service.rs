@@ -101,9 +101,9 @@ fn hostile_requests_are_refused_and_cost_nothing() {
     400 the body is not a JSON object
     400 the body is not JSON: invalid unicode code point at line 1 column 3
     400 the body is not JSON: recursion limit exceeded at line 1 column 128
-    413 the body of the request has more than 16777216 bytes
-    415 the body is not said to be JSON
-    415 the body is not said to be JSON
+    413 the request body is larger than 16777216 bytes
+    415 Content-Type must be application/json
+    415 Content-Type must be application/json
     403 the Host of the request is not this machine
     405 the path does not have this method
     404 there is nothing at this path
