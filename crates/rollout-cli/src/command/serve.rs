@@ -145,7 +145,7 @@ async fn source(
             for warning in &loaded.warnings {
                 writeln!(anstream::stderr().lock(), "{}", warning.render(true))?;
             }
-            let surroundings = run::surroundings(&loaded.config, None).await?;
+            let surroundings = run::surroundings(&loaded, None).await?;
             let examples = build::examples(&dataset.name, interaction, surroundings.as_ref()).await?;
             let source = Source::of_interaction(interaction, examples, loaded.config.retry)?;
             Ok((source, Some(interaction.limits)))

@@ -186,7 +186,7 @@ impl Source {
 /// The names of the tasks that can be run.
 fn names(tasks: &TaskRollouts) -> Vec<&str> {
     let runnable = tasks.tasks().iter().filter(|task| task.problem().is_none());
-    runnable.map(|task| task.name.as_str()).collect()
+    runnable.map(|task| task.name()).collect()
 }
 
 /// The places of the tasks that are asked for.
@@ -194,7 +194,7 @@ fn tasks_of(tasks: &TaskRollouts, ids: &Value, problems: &mut Problems) -> Vec<u
     let known = names(tasks);
     chosen("task_ids", ids, problems, |id| {
         let name = id.as_str();
-        let place = tasks.tasks().iter().position(|task| Some(task.name.as_str()) == name);
+        let place = tasks.tasks().iter().position(|task| Some(task.name()) == name);
         match place {
             Some(place) => match tasks.tasks()[place].problem() {
                 None => Ok((place, place)),
