@@ -205,24 +205,6 @@ impl Job {
     }
 }
 
-impl Job {
-    /// What is reported first.
-    pub(super) fn started(&self) -> Event {
-        let Self { plan, provider, name, rows, todo, .. } = self;
-        Event::JobStarted {
-            job: name.to_string(),
-            kind: plan.kind(),
-            directory: self.directory().to_owned(),
-            provider: provider.description(),
-            total_trials: plan.len(),
-            resumed_trials: plan.len() - todo.len() as u64,
-            concurrency: plan.config().n_concurrent_trials.get(),
-            metrics: plan.config().metrics.clone(),
-            earlier: summary::earlier(plan, rows, todo),
-        }
-    }
-}
-
 /// How a task that the dispatcher started ended.
 enum End {
     Trial(TrialEnd),

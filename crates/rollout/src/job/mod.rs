@@ -48,7 +48,7 @@ use self::{
     earlier_rows::EarlierRows, journaled::Journaled, provenance::TaskHashes, sections::Sections,
     summary::Rows,
 };
-use rollout_core::{provenance::Provenance, result::TrialResult, row::RolloutOutput};
+use rollout_core::{event::Event, provenance::Provenance, result::TrialResult, row::RolloutOutput};
 use rollout_env::Provider;
 use rollout_model as model;
 use rollout_model::{Share, State};
@@ -374,6 +374,22 @@ impl Job {
     /// Where its results go.
     pub fn directory(&self) -> &Path {
         self.store.as_ref().map_or(Path::new(""), |store| store.dir.path())
+    }
+
+    /// What is reported first.
+    pub(super) fn started(&self) -> Event {
+        let Self { plan, provider, name, rows, todo, .. } = self;
+        Event::JobStarted {
+            job: name.to_string(),
+            kind: plan.kind(),
+            directory: self.directory().to_owned(),
+            provider: provider.description(),
+            total_trials: plan.len(),
+            resumed_trials: plan.len() - todo.len() as u64,
+            concurrency: plan.config().n_concurrent_trials.get(),
+            metrics: plan.config().metrics.clone(),
+            earlier: summary::earlier(plan, rows, todo),
+        }
     }
 
     /// How many trials this run is to do.
