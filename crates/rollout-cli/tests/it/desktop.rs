@@ -232,7 +232,7 @@ async fn desktops_are_apart() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_missing_is_told_and_nothing_is_left() {
+async fn a_missing_program_is_reported_and_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let desktops = desktops(dir.path(), json!({}));
     let config = json!({"start": ["no-such-browser"]});
@@ -240,7 +240,7 @@ async fn a_program_that_is_missing_is_told_and_nothing_is_left() {
     assert_eq!(error.code, ErrorCode::DependencyMissing);
     assert_eq!(
         error.message,
-        "there is no no-such-browser in the image \"host\"; install it there (on Debian and Ubuntu: apt install \
+        "no-such-browser is not installed in the image \"host\"; install it (on Debian and Ubuntu: apt install \
          no-such-browser)"
     );
     desktops.warm_up().await.unwrap();

@@ -155,7 +155,7 @@ fn a_password_in_an_address_is_in_no_output() {
     assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
     let elsewhere = format!("https://u:{PASSWORD}@127.example.org/v1");
     let finished = job.rollout(&["ask", "Well?", "--base-url", &elsewhere]).expect(2);
-    assert!(finished.stderr().contains("there is no key"), "{}", finished.stderr());
+    assert!(finished.stderr().contains("no API key for the model's server"), "{}", finished.stderr());
     assert!(!finished.stderr().contains(PASSWORD), "{}", finished.stderr());
 }
 

@@ -207,8 +207,8 @@ fn a_model_that_runs_out_of_its_own_time_in_a_container_gives_no_samples() {
         .agent(json!({"name": "policy", "model": model, "limits": {"timeout_sec": 1}}));
     job.run().expect(0);
     insta::assert_snapshot!(export(&job).expect(2).stderr(), @"
-    error: jobs/job gives no training samples: 1 rollout ended by timeout_reached
-    hint: `rollout resume --rerun error` runs failed ones again, `--include-errors` exports them as they are
+    error: no training samples in jobs/job: 1 rollout ended by timeout_reached
+    hint: `rollout resume --rerun error` runs failed rollouts again; `--include-errors` exports them
     ");
 }
 

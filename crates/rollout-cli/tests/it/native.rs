@@ -46,7 +46,7 @@ fn without_root_another_user_of_a_dockerfile_is_a_clear_error_and_nothing_is_lef
     let output = job.command_as_nobody(&["run", "job.yaml"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let message = trial(&job, "oracle/set/task__1")["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("cannot run as daemon") && message.contains("run as root"), "{message}");
+    assert!(message.contains("cannot run as daemon") && message.contains("run rollout as root"), "{message}");
     job.expect_nothing_left();
 }
 
