@@ -44,15 +44,16 @@ pub(crate) fn kill_everything() -> bool {
     true
 }
 
-/// The running processes. All are stopped for a moment, so that one that keeps forking and exiting is found.
-pub(crate) fn survivors() -> Vec<ProcessEntry> {
-    let found = process::living();
-    if !found.is_empty() || !signal_everything(Signal::STOP) {
-        return found;
-    }
-    let found = process::living();
-    signal_everything(Signal::CONT);
-    found
+/// The command lines of the running processes.
+///
+/// All are stopped until their command lines are read: a process that keeps forking and exiting would be gone by then,
+/// and its child would be missing in the list.
+pub(crate) fn survivors() -> Vec<String> {
+    let held = Held::hold();
+    let commands = process::living().into_iter().map(|process| process::command_line(process.pid));
+    let commands = commands.filter(|command| !command.is_empty()).collect();
+    held.release();
+    commands
 }
 
 /// Processes that are stopped until they are released.

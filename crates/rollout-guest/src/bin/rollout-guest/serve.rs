@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use rollout_guest::{GuestReply, GuestRequest, MAX_REQUEST, VERSION, decode_request, process, read_frame};
+use rollout_guest::{GuestReply, GuestRequest, MAX_REQUEST, VERSION, decode_request, read_frame};
 use rustix::{
     fs::Mode,
     process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit, umask},
@@ -262,11 +262,8 @@ impl ServerState {
 }
 
 fn survivors(out: &Out, id: u32) {
-    for found in processes::survivors() {
-        let command = process::command_line(found.pid);
-        if !command.is_empty() {
-            out.send(id, &GuestReply::Process(command));
-        }
+    for command in processes::survivors() {
+        out.send(id, &GuestReply::Process(command));
     }
 }
 
