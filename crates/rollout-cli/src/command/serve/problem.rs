@@ -1,4 +1,4 @@
-//! What a client is told when it gets nothing else.
+//! The answer to a request that cannot be served.
 
 use axum::{
     Json,
@@ -11,14 +11,14 @@ use serde::Serialize;
 #[derive(Debug, PartialEq)]
 pub(super) struct Problem {
     pub(super) status: StatusCode,
-    pub(super) told: Told,
+    pub(super) error: ErrorText,
     /// Seconds after which another try makes sense.
     pub(super) retry_after: Option<u32>,
 }
 
 /// An error as clients read it: what happened, with a line for each problem, and what to do about it.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Told {
+pub(super) struct ErrorText {
     pub(super) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hint: Option<String>,
@@ -27,16 +27,16 @@ pub(super) struct Told {
 /// The object that clients of model servers know.
 #[derive(Debug, Serialize)]
 pub(super) struct Body<'a> {
-    pub(super) error: &'a Told,
+    pub(super) error: &'a ErrorText,
 }
 
 impl Problem {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, told: Told { message: message.into(), hint: None }, retry_after: None }
+        Self { status, error: ErrorText { message: message.into(), hint: None }, retry_after: None }
     }
 
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.told.hint = Some(hint.into());
+        self.error.hint = Some(hint.into());
         self
     }
 
@@ -48,7 +48,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(Body { error: &self.told })).into_response();
+        let mut response = (self.status, Json(Body { error: &self.error })).into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

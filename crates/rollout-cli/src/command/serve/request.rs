@@ -325,15 +325,15 @@ datasets: [{{name: sums, interaction: {{dataset: [{{question: 1 + 1?, answer: '2
 
     #[test]
     fn a_request_is_either_for_inputs_or_for_examples() {
-        let told = |body: Value| read(&body).unwrap_err().join("\n");
-        insta::assert_snapshot!(told(json!({})), @"`inputs` or `example_ids` is missing");
-        insta::assert_snapshot!(told(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` exclude each other");
-        insta::assert_snapshot!(told(json!({"inputs": []})), @"`inputs` is empty");
-        insta::assert_snapshot!(told(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
+        let problems = |body: Value| read(&body).unwrap_err().join("\n");
+        insta::assert_snapshot!(problems(json!({})), @"`inputs` or `example_ids` is missing");
+        insta::assert_snapshot!(problems(json!({"inputs": [{"question": "?"}], "example_ids": [0]})), @"`inputs` and `example_ids` exclude each other");
+        insta::assert_snapshot!(problems(json!({"inputs": []})), @"`inputs` is empty");
+        insta::assert_snapshot!(problems(json!({"inputs": {}, "rollouts_per_example": 1025})), @"
         `inputs` is not a list
         `rollouts_per_example` is not a whole number from 1 to 1024
         ");
-        insta::assert_snapshot!(told(json!({"example_ids": []})), @"`example_ids` is empty");
+        insta::assert_snapshot!(problems(json!({"example_ids": []})), @"`example_ids` is empty");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    problem::Told,
+    problem::ErrorText,
     request::{Asked, Form},
     service::Service,
     source::{GroupOptions, Subject},
@@ -111,12 +111,12 @@ async fn drive(service: Arc<Service>, asked: Asked, lines: mpsc::Sender<Line>, c
                 }
             }
             Ok(Err(error)) => {
-                failure.get_or_insert(group.told(&error));
+                failure.get_or_insert(group.error_text(&error));
                 cancel.graceful.cancel();
             }
             Err(_) => {
                 let message = "Rollout itself failed in a group: this is a bug".to_owned();
-                failure.get_or_insert(Told { message, hint: None });
+                failure.get_or_insert(ErrorText { message, hint: None });
                 cancel.graceful.cancel();
             }
         }
@@ -174,7 +174,7 @@ impl Group {
     }
 
     /// An error that ends a request, with what to do about it.
-    fn told(&self, error: &GenerateError) -> Told {
+    fn error_text(&self, error: &GenerateError) -> ErrorText {
         match error {
             GenerateError::Job(JobError::Unauthorized { source, .. }) => {
                 let hint = match self.how.names_endpoint {
@@ -182,9 +182,9 @@ impl Group {
                     false => "set the right api_key in the job file, and start the service again",
                 };
                 let message = format!("no rollout can be done: {}", chain(source));
-                Told { message, hint: Some(hint.to_owned()) }
+                ErrorText { message, hint: Some(hint.to_owned()) }
             }
-            other => Told { message: chain(other), hint: other.hint() },
+            other => ErrorText { message: chain(other), hint: other.hint() },
         }
     }
 }
@@ -284,7 +284,7 @@ enum Last<'a> {
         cancelled: bool,
     },
     Error {
-        error: &'a Told,
+        error: &'a ErrorText,
     },
 }
 
