@@ -6,7 +6,7 @@ use rollout_testkit::{Finished, Hold, ModelReply, ModelServer, TestJob, files_ho
 use serde_json::{Value, json};
 
 /// A benchmark with these questions. Its results are where those of a job are.
-fn benchmark(server: &ModelServer, questions: &[Value], config: Value) -> TestJob {
+pub(crate) fn benchmark(server: &ModelServer, questions: &[Value], config: Value) -> TestJob {
     let mut all = json!({
         "data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(),
         "model_name": "m", "max_retries": 0,

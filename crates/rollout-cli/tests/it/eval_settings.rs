@@ -2,23 +2,13 @@
 
 use std::fs;
 
-use rollout_testkit::{Hold, ModelReply, ModelServer, TestJob, files_holding};
+use rollout_testkit::{Hold, ModelReply, ModelServer, files_holding};
 use serde_json::{Value, json};
 
-use crate::tools_server::server::{Server, place};
-
-/// A benchmark with one question, or with these. Its results are where those of a job are.
-fn benchmark(server: &ModelServer, questions: &[Value], config: Value) -> TestJob {
-    let mut all = json!({
-        "data_path": "questions.jsonl", "output_dir": "jobs/job", "base_url": server.url(),
-        "model_name": "m", "max_retries": 0,
-    });
-    all.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
-    let lines: String = questions.iter().map(|question| format!("{question}\n")).collect();
-    TestJob::new(env!("CARGO_BIN_EXE_rollout"))
-        .file("questions.jsonl", &lines)
-        .file("config.json", &all.to_string())
-}
+use crate::{
+    eval::benchmark,
+    tools_server::server::{Server, place},
+};
 
 fn questions(count: usize) -> Vec<Value> {
     (0..count).map(|n| json!({"id": format!("q{n}"), "question": "Which letter?", "answer": "x"})).collect()
