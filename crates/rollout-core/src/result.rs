@@ -48,6 +48,12 @@ pub struct TrialResult {
     /// Usage of the agent, if it reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<AgentUsage>,
+    /// Usage that the agent reported itself, if that differs from what the gateway recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_usage: Option<AgentUsage>,
+    /// The calls to the model, if they went through the gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_calls: Option<ModelCalls>,
     /// The error.
     pub error: Option<TrialError>,
     /// Durations of the phases; null for a phase that did not run.
@@ -89,6 +95,8 @@ impl TrialResult {
             environment_cost: 0.0,
             model_cost: None,
             usage: None,
+            reported_usage: None,
+            model_calls: None,
             error: None,
             durations: Durations::default(),
             timestamps: Timestamps::empty(at),
@@ -168,6 +176,21 @@ impl AgentUsage {
             .find_map(|(name, tokens)| Some((name, tokens.filter(|tokens| *tokens > MAX_TOKENS)?)))?;
         Some(format!("{name} is {tokens}, but must be at most {MAX_TOKENS}"))
     }
+}
+
+/// The calls of an agent to its model, as the gateway recorded them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelCalls {
+    /// All calls.
+    pub calls: u64,
+    /// The calls that the model answered completely.
+    pub turns: u64,
+    /// The models that answered.
+    pub models: Vec<String>,
+    /// The number of failed calls of each kind.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub errors: IndexMap<String, u64>,
 }
 
 /// The environment of a trial.

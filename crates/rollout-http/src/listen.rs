@@ -8,6 +8,7 @@ use axum::{
     extract::Request,
     middleware::{self, Next},
 };
+use futures_util::future::BoxFuture;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -55,7 +56,16 @@ impl Default for ConnectionLimits {
 ///
 /// If the listener itself fails, `stop` is cancelled as well, so that everything else that waits for it ends
 /// too.
-pub async fn serve(
+pub fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: CancellationToken,
+) -> BoxFuture<'static, io::Result<()>> {
+    Box::pin(accept(listener, router, limits, stop))
+}
+
+async fn accept(
     listener: TcpListener,
     router: Router,
     limits: ConnectionLimits,
