@@ -33,8 +33,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     if env::var_os("CARGO_FEATURE_DOCKER").is_none() {
         return Ok(());
     }
-    // The build script of rollout-guest reports where its sources are: in a checkout, or in cargo's registry.
-    let guest = PathBuf::from(variable("DEP_ROLLOUT_GUEST_DIR")?);
+    let guest = guest_sources()?;
     println!("cargo::rerun-if-changed={}", guest.join("src").display());
     println!("cargo::rerun-if-changed={}", guest.join("Cargo.toml").display());
     for lock in [guest.join("Cargo.lock"), guest.join("../../Cargo.lock")] {
@@ -42,9 +41,22 @@ fn run() -> Result<(), Box<dyn Error>> {
             println!("cargo::rerun-if-changed={}", lock.display());
         }
     }
+    let guest = guest.canonicalize()?;
     let program = build(&guest, &PathBuf::from(variable("OUT_DIR")?))?;
     println!("cargo::rustc-env=ROLLOUT_GUEST={}", program.display());
     Ok(())
+}
+
+/// The directory of rollout-guest: beside this crate in a checkout, in cargo's registry otherwise.
+///
+/// Cargo runs build scripts in their crate's directory. The path in a checkout is relative, because two checkouts may
+/// share their build output, and the path that the build script of rollout-guest reports is then that of the other one.
+fn guest_sources() -> Result<PathBuf, String> {
+    let beside = PathBuf::from("../rollout-guest");
+    match beside.join("Cargo.toml").is_file() {
+        true => Ok(beside),
+        false => Ok(PathBuf::from(variable("DEP_ROLLOUT_GUEST_DIR")?)),
+    }
 }
 
 fn build(guest: &Path, out_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {

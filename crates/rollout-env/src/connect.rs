@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::{
     config::{EnvironmentConfig, EnvironmentKind},
     environment::Provider,
@@ -76,22 +78,24 @@ pub fn check(config: &EnvironmentConfig) -> Result<(), ConnectError> {
 ///
 /// A job without a provider runs on Docker if an engine answers, and natively otherwise. A setting that only
 /// one of the two supports selects that one.
-pub async fn connect(
-    config: &EnvironmentConfig,
-    place: &HostPaths,
-) -> Result<Arc<dyn Provider>, ConnectError> {
-    match config.kind {
-        Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
-        Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
-        Some(other) => Err(ConnectError::Unsupported(other.as_str())),
-        None if docker::check(config).is_err() => native::connect(config, place, None).await,
-        None => match docker::connect(config, place).await {
-            Err(error) if error.is_absence() && native::check(config).is_ok() => {
-                native::connect(config, place, error.fallback_note()).await
-            }
-            outcome => outcome,
-        },
-    }
+pub fn connect<'a>(
+    config: &'a EnvironmentConfig,
+    place: &'a HostPaths,
+) -> BoxFuture<'a, Result<Arc<dyn Provider>, ConnectError>> {
+    Box::pin(async move {
+        match config.kind {
+            Some(EnvironmentKind::Native) => native::connect(config, place, None).await,
+            Some(EnvironmentKind::Docker) => docker::connect(config, place).await,
+            Some(other) => Err(ConnectError::Unsupported(other.as_str())),
+            None if docker::check(config).is_err() => native::connect(config, place, None).await,
+            None => match docker::connect(config, place).await {
+                Err(error) if error.is_absence() && native::check(config).is_ok() => {
+                    native::connect(config, place, error.fallback_note()).await
+                }
+                outcome => outcome,
+            },
+        }
+    })
 }
 
 #[cfg(feature = "native")]

@@ -1,6 +1,7 @@
 //! The two traits that every provider implements, and their data types.
 
 use std::{
+    net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     time::Duration,
@@ -203,6 +204,18 @@ pub trait Environment: Send + Sync {
 
     /// Runs a command on a terminal for the user. The descriptor is the terminal's inner side.
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError>;
+
+    /// Offers a TCP service of the host inside: from now on, a connection to the returned port of `127.0.0.1`
+    /// inside is carried to the service, until the environment is gone. No network is needed inside.
+    ///
+    /// If the service refuses, the connection inside is reset. A limited number of connections is open at a
+    /// time; further ones wait.
+    async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        let _ = service;
+        Err(EnvironmentError::Command(
+            "this provider cannot offer services of the host inside its environments".to_owned(),
+        ))
+    }
 
     /// Stores the current files as an image that [`Provider::snapshot`] finds by the key. An existing image of
     /// the key is kept.

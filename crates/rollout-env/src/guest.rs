@@ -9,8 +9,10 @@ mod connection;
 mod ending;
 mod output;
 mod send;
+mod tunnel;
 
 use std::{
+    net::SocketAddr,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
@@ -225,9 +227,9 @@ impl Guest {
             user: self.user.clone(),
             deadline: command.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         };
-        let Call { mut ticket, replies } = self.connection.call(&request)?;
+        let (Call { mut ticket, replies }, taken) = self.connection.command(&request)?;
         ticket.last();
-        let end = self.pumps.start(replies, command.stdout, command.stderr);
+        let end = self.pumps.start(replies, taken, command.stdout, command.stderr);
         let end = match command.deadline.and_then(|time| time.checked_add(KILL_PATIENCE)) {
             Some(patience) => timeout(patience, end).await.map_err(|_| {
                 EnvironmentError::Lost(
@@ -248,6 +250,12 @@ impl Guest {
             Ok(End::Invalid) => Err(ticket.protocol_error()),
             Err(_) => Err(ticket.lost()),
         }
+    }
+
+    /// Carries connections to the returned port of the loopback inside to a service of the host, until the
+    /// stream closes.
+    pub async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        in_time(self.connection.offer(service)).await
     }
 
     /// The commands of the processes running inside.

@@ -25,6 +25,8 @@ mod native;
 mod preparations;
 #[cfg(any(feature = "docker", feature = "native"))]
 mod receive;
+#[cfg(any(feature = "docker", feature = "native"))]
+mod service;
 mod trouble;
 
 pub use config::{EnvironmentConfig, EnvironmentKeys, EnvironmentKind, PreservePolicy};

@@ -2,6 +2,7 @@
 
 mod environment;
 mod output;
+mod tunnel;
 
 use std::{
     collections::HashMap,

@@ -17,11 +17,13 @@ pub mod process;
 mod protocol;
 #[cfg(target_os = "linux")]
 pub mod remove;
+mod tunnel;
 mod wire;
 
 pub use names::{is_name, stays_inside};
 pub use protocol::{
     CopyLimits, Ending, FileChangeKind, FileLookup, GuestReply, GuestRequest, Item, MAX_DEPTH, MAX_REPLY,
-    MAX_REQUEST, Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
+    MAX_REQUEST, OUTPUT_WINDOW, Stream, VERSION, decode_reply, decode_request, encode_reply, encode_request,
 };
+pub use tunnel::{CREDIT_STEP, MAX_CONNECTIONS, TunnelStep, WINDOW};
 pub use wire::{MAX_DATA, Malformed, frame_length, read_frame};

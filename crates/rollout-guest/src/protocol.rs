@@ -2,12 +2,16 @@
 //!
 //! Both sides send frames: a length of four bytes, little-endian, and that many bytes of a message. The guest
 //! starts with [`GuestReply::Hello`]. The host numbers its requests, and each reply has the number of its
-//! request. Files are sent as a walk over a tree, see [`Item`], in both directions.
+//! request. Files are sent as a walk over a tree, see [`Item`], in both directions. Connections to offered
+//! services are sent as steps, see [`TunnelStep`], in both directions.
 
-use crate::wire::{Malformed, Reader, Writer};
+use crate::{
+    tunnel::{TunnelStep, read_step, write_step},
+    wire::{Malformed, Reader, Writer},
+};
 
 /// The version of the protocol. Both sides come from one build, so any difference is an error.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The longest frame to a guest. It has room for a command's arguments and variables, which the kernel limits
 /// too.
@@ -18,6 +22,10 @@ pub const MAX_REPLY: usize = 128 << 10;
 
 /// The deepest nesting of a tree: each level keeps descriptors open.
 pub const MAX_DEPTH: usize = 200;
+
+/// The most [`GuestReply::Output`]s of a command that wait for the host. More are sent when the host has
+/// [taken](GuestRequest::Taken) some, so that a slow log holds up only its own command.
+pub const OUTPUT_WINDOW: u32 = 8;
 
 const HELLO: &[u8] = b"rollout-guest";
 
@@ -81,6 +89,8 @@ pub enum GuestRequest {
         /// Kills it and all its descendants after this many milliseconds.
         deadline: Option<u64>,
     },
+    /// The host has taken this many outputs of a command.
+    Taken(u32),
     /// Cancels a request: a command is killed with all its descendants, a transfer stops.
     Cancel,
     /// Starts a copy into the container. [`GuestRequest::Item`]s follow, then [`GuestRequest::PutEnd`].
@@ -145,6 +155,16 @@ pub enum GuestRequest {
     /// Ends a watch. Answered by [`GuestReply::Changed`] for each kind of change of each file, then
     /// [`GuestReply::Done`].
     Changes,
+    /// Listens on a free port of the container's loopback. Answered by [`GuestReply::Offered`]. From then on,
+    /// both sides send steps of connections with this number, until the stream closes.
+    Offer,
+    /// A step of a connection of a [`GuestRequest::Offer`] with this number.
+    Tunnel {
+        /// The connection.
+        connection: u32,
+        /// The step.
+        step: TunnelStep,
+    },
 }
 
 /// The kind of a change to a watched file.
@@ -272,6 +292,18 @@ pub enum GuestReply {
     Done,
     /// The request failed for this reason.
     Failed(String),
+    /// Connections to this port of the container's loopback are carried to the host.
+    Offered {
+        /// The port.
+        port: u16,
+    },
+    /// A step of a connection to an offered port.
+    Tunnel {
+        /// The connection. The first is 1, and each [`TunnelStep::Open`] has the next number.
+        connection: u32,
+        /// The step.
+        step: TunnelStep,
+    },
 }
 
 /// Encodes the frame of a numbered request.
@@ -333,6 +365,16 @@ pub fn encode_request(id: u32, request: &GuestRequest) -> Vec<u8> {
             to.list(files, |to, file| to.bytes(file.as_bytes()));
         }
         GuestRequest::Changes => to.byte(15),
+        GuestRequest::Taken(count) => {
+            to.byte(18);
+            to.int(*count);
+        }
+        GuestRequest::Offer => to.byte(16),
+        GuestRequest::Tunnel { connection, step } => {
+            to.byte(17);
+            to.int(*connection);
+            write_step(&mut to, step);
+        }
     }
     to.frame()
 }
@@ -366,6 +408,9 @@ pub fn decode_request(frame: &[u8]) -> Result<(u32, GuestRequest), Malformed> {
         13 => GuestRequest::Hold,
         14 => GuestRequest::Watch { tree: from.string()?, files: from.list(Reader::string)? },
         15 => GuestRequest::Changes,
+        16 => GuestRequest::Offer,
+        18 => GuestRequest::Taken(from.int()?),
+        17 => GuestRequest::Tunnel { connection: from.int()?, step: read_step(&mut from)? },
         _ => return Err(Malformed),
     };
     from.end()?;
@@ -432,6 +477,15 @@ pub fn encode_reply(id: u32, reply: &GuestReply) -> Vec<u8> {
             to.byte(*kind as u8);
             to.int(*count);
         }
+        GuestReply::Offered { port } => {
+            to.byte(11);
+            to.int(u32::from(*port));
+        }
+        GuestReply::Tunnel { connection, step } => {
+            to.byte(12);
+            to.int(*connection);
+            write_step(&mut to, step);
+        }
     }
     to.frame()
 }
@@ -478,6 +532,8 @@ pub fn decode_reply(frame: &[u8]) -> Result<(u32, GuestReply), Malformed> {
             let kind = *FileChangeKind::ALL.get(usize::from(from.byte()?)).ok_or(Malformed)?;
             GuestReply::Changed { path, kind, count: from.int()? }
         }
+        11 => GuestReply::Offered { port: u16::try_from(from.int()?).map_err(|_| Malformed)? },
+        12 => GuestReply::Tunnel { connection: from.int()?, step: read_step(&mut from)? },
         _ => return Err(Malformed),
     };
     from.end()?;

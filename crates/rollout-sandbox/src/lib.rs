@@ -16,6 +16,7 @@ mod helper;
 mod host_image;
 mod image;
 mod limits;
+mod listen;
 mod private;
 mod process;
 mod sandbox;

@@ -87,8 +87,9 @@ impl RunningSandbox {
     /// Stores the current files as an image, which [`SandboxEngine::snapshot`] finds by the key.
     ///
     /// Every process inside is killed, and the sandbox continues with only its files. If the key already has a
-    /// snapshot, nothing happens. After an error the sandbox may have ended.
-    pub async fn snapshot(&mut self, key: &str) -> Result<(), SnapshotError> {
+    /// snapshot, nothing happens. After an error the sandbox may have ended. Returns whether the sandbox was
+    /// restarted, with a new network unless it uses the host's.
+    pub async fn snapshot(&mut self, key: &str) -> Result<bool, SnapshotError> {
         let path = self.core.state_dir().join(SNAPSHOTS).join(key);
         let fail = |source| SnapshotError::Store { path: path.clone(), source };
         if self.preserved.is_some() {
@@ -98,7 +99,7 @@ impl RunningSandbox {
         let slot = engine.snapshot_slot(key).await.map_err(fail)?;
         let lock = slot.lock().await.map_err(fail)?;
         if engine.find_snapshot(slot, key).await.map_err(fail)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let (image, state_dir) = (self.spec.image.clone(), engine.state_dir().to_owned());
         let begun = blocking_io(move || {
@@ -115,7 +116,7 @@ impl RunningSandbox {
         let mut spec = self.spec.clone();
         spec.image = spec.image.with_layer(&layer, identity(key));
         *self = engine.create_in(self.dir.clone(), spec, None).await.map_err(SnapshotError::Restart)?;
-        Ok(())
+        Ok(true)
     }
 }
 

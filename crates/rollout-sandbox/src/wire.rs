@@ -124,6 +124,9 @@ pub(crate) enum Request {
     Survivors,
     /// Answered by a number.
     OomKills,
+    /// Listens on this port of the loopback interface, or on any with 0. The answer pipe is a socket. Answered
+    /// by a [`ListenAnswer`], which includes the listening socket.
+    Listen(u16),
     /// Includes the descriptors of the operation. Answered by the operation's own type.
     Files(FileRequest),
 }
@@ -162,6 +165,13 @@ pub(crate) enum ExecFailure {
 pub(crate) struct WireSurvivor {
     pub(crate) pid: i32,
     pub(crate) command: String,
+}
+
+/// Whether a socket listens, or the error of the system.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum ListenAnswer {
+    Listening,
+    Failed(i32),
 }
 
 /// The answer to a request that cannot fail.

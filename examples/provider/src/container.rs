@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    net::SocketAddr,
     os::fd::OwnedFd,
     path::Path,
     process::Stdio,
@@ -158,6 +159,10 @@ impl Environment for Container {
 
     async fn exec(&self, command: Exec<'_>) -> Result<Exit, EnvironmentError> {
         self.explained(self.guest()?.exec(command).await).await
+    }
+
+    async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        self.explained(self.guest()?.offer(service).await).await
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {

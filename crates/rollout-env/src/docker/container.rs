@@ -1,6 +1,6 @@
 //! A running container, controlled through its guest.
 
-use std::{os::fd::OwnedFd, path::Path, time::Duration};
+use std::{net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use bollard::{
@@ -311,6 +311,10 @@ impl Environment for DockerEnvironment {
 
     async fn exec_on_terminal(&self, argv: &[&str], terminal: OwnedFd) -> Result<Exit, EnvironmentError> {
         terminal::exec(self.engine.api(), &self.name, self.user.as_deref(), argv, terminal).await
+    }
+
+    async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        self.explain_loss(self.guest()?.offer(service).await).await
     }
 
     async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {

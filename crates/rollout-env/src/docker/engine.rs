@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use bollard::{API_DEFAULT_VERSION, Docker as Api, models::SystemInfo};
+use futures_util::future::BoxFuture;
 
 use super::{
     endpoint::{self, Endpoint},
@@ -199,19 +200,21 @@ pub(super) struct Inner {
 
 impl Engine {
     /// Finds an engine that answers.
-    pub async fn connect(place: &DockerAccess) -> Result<Self, EngineError> {
-        let wanted = place.clone();
-        let candidates = tokio::task::spawn_blocking(move || endpoint::candidates(&wanted))
-            .await
-            .expect("the search for endpoints does not panic")?;
-        let mut tried = Vec::new();
-        for endpoint in candidates {
-            match open(&endpoint).await {
-                Ok(api) => return Self::describe(api, endpoint, place).await,
-                Err(why) => tried.push((endpoint.to_string(), why)),
+    pub fn connect(place: &DockerAccess) -> BoxFuture<'_, Result<Self, EngineError>> {
+        Box::pin(async move {
+            let wanted = place.clone();
+            let candidates = tokio::task::spawn_blocking(move || endpoint::candidates(&wanted))
+                .await
+                .expect("the search for endpoints does not panic")?;
+            let mut tried = Vec::new();
+            for endpoint in candidates {
+                match open(&endpoint).await {
+                    Ok(api) => return Self::describe(api, endpoint, place).await,
+                    Err(why) => tried.push((endpoint.to_string(), why)),
+                }
             }
-        }
-        Err(EngineError::Absent { tried })
+            Err(EngineError::Absent { tried })
+        })
     }
 
     /// Asks an engine for its description.

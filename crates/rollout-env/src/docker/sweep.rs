@@ -6,7 +6,7 @@ use bollard::{
     models::{ContainerSummary, ContainerSummaryStateEnum, ImageSummary},
     query_parameters::{ListContainersOptions, ListImagesOptions, PruneBuildOptions, RemoveImageOptions},
 };
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, future::BoxFuture};
 use jiff::Timestamp;
 
 use super::{
@@ -75,22 +75,24 @@ impl Engine {
     /// Removes the containers that dead runs left, and returns them. A dry run only returns them.
     ///
     /// Containers of active runs and preserved containers are not touched.
-    pub async fn sweep(&self, dry_run: bool) -> Result<Vec<Leftover>, EngineError> {
-        let dead = self.in_state(RunState::Ended).await?;
-        if !dry_run {
-            self.remove_containers(dead.iter().map(|leftover| leftover.name.as_str())).await?;
-        }
-        Ok(dead)
+    pub fn sweep(&self, dry_run: bool) -> BoxFuture<'_, Result<Vec<Leftover>, EngineError>> {
+        Box::pin(async move {
+            let dead = self.in_state(RunState::Ended).await?;
+            if !dry_run {
+                self.remove_containers(dead.iter().map(|leftover| leftover.name.as_str())).await?;
+            }
+            Ok(dead)
+        })
     }
 
     /// The containers of active runs, and of machines where that is not visible from here.
-    pub async fn running(&self) -> Result<Vec<Leftover>, EngineError> {
-        self.in_state(RunState::Running).await
+    pub fn running(&self) -> BoxFuture<'_, Result<Vec<Leftover>, EngineError>> {
+        Box::pin(async move { self.in_state(RunState::Running).await })
     }
 
     /// The preserved containers.
-    pub async fn preserved(&self) -> Result<Vec<Leftover>, EngineError> {
-        self.in_state(RunState::Kept).await
+    pub fn preserved(&self) -> BoxFuture<'_, Result<Vec<Leftover>, EngineError>> {
+        Box::pin(async move { self.in_state(RunState::Kept).await })
     }
 
     /// Removes containers by name, also running ones. A missing container is not an error.
@@ -109,33 +111,36 @@ impl Engine {
     }
 
     /// The images made by Rollout.
-    pub async fn images(&self) -> Result<Vec<EngineImage>, EngineError> {
-        let filters = HashMap::from([("label".to_owned(), vec![owner::IMAGE_KIND.to_owned()])]);
-        let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
-        let listed = self.api().list_images(Some(options)).await.map_err(EngineError::call("list images"))?;
-        let all = ListContainersOptions { all: true, ..ListContainersOptions::default() };
-        let containers =
-            self.api().list_containers(Some(all)).await.map_err(EngineError::call("list containers"))?;
-        let mut users: HashMap<String, Vec<String>> = HashMap::new();
-        for container in containers {
-            let name = name(&container);
-            users.entry(container.image_id.unwrap_or_default()).or_default().push(name);
-        }
-        let mut images = Vec::new();
-        let now = Timestamp::now().as_second();
-        for image in listed {
-            for (reference, kind) in ours(&image, now) {
-                images.push(EngineImage {
-                    reference,
-                    kind,
-                    size: image.size.try_into().unwrap_or(0),
-                    used_by: users.get(&image.id).cloned().unwrap_or_default(),
-                    created: image.created,
-                });
+    pub fn images(&self) -> BoxFuture<'_, Result<Vec<EngineImage>, EngineError>> {
+        Box::pin(async move {
+            let filters = HashMap::from([("label".to_owned(), vec![owner::IMAGE_KIND.to_owned()])]);
+            let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
+            let listed =
+                self.api().list_images(Some(options)).await.map_err(EngineError::call("list images"))?;
+            let all = ListContainersOptions { all: true, ..ListContainersOptions::default() };
+            let containers =
+                self.api().list_containers(Some(all)).await.map_err(EngineError::call("list containers"))?;
+            let mut users: HashMap<String, Vec<String>> = HashMap::new();
+            for container in containers {
+                let name = name(&container);
+                users.entry(container.image_id.unwrap_or_default()).or_default().push(name);
             }
-        }
-        images.sort_by(|a, b| (a.kind, &a.reference).cmp(&(b.kind, &b.reference)));
-        Ok(images)
+            let mut images = Vec::new();
+            let now = Timestamp::now().as_second();
+            for image in listed {
+                for (reference, kind) in ours(&image, now) {
+                    images.push(EngineImage {
+                        reference,
+                        kind,
+                        size: image.size.try_into().unwrap_or(0),
+                        used_by: users.get(&image.id).cloned().unwrap_or_default(),
+                        created: image.created,
+                    });
+                }
+            }
+            images.sort_by(|a, b| (a.kind, &a.reference).cmp(&(b.kind, &b.reference)));
+            Ok(images)
+        })
     }
 
     /// Removes images by reference and returns the removed ones. Images that are missing or in use are skipped.
@@ -156,17 +161,24 @@ impl Engine {
     }
 
     /// The size of the engine's build cache in bytes, including that of other programs.
-    pub async fn build_cache_size(&self) -> Result<u64, EngineError> {
-        let size = raw::build_cache_size(&self.inner.endpoint, &self.facts().api_version).await;
-        size.map_err(|error| EngineError::Call { what: "measure its build cache", words: error.to_string() })
+    pub fn build_cache_size(&self) -> BoxFuture<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let size = raw::build_cache_size(&self.inner.endpoint, &self.facts().api_version).await;
+            size.map_err(|error| EngineError::Call {
+                what: "measure its build cache",
+                words: error.to_string(),
+            })
+        })
     }
 
     /// Empties the engine's build cache, and returns the number of freed bytes.
-    pub async fn prune_build_cache(&self) -> Result<u64, EngineError> {
-        let options = PruneBuildOptions { all: Some(true), ..PruneBuildOptions::default() };
-        let pruned = self.patient_api().prune_build(Some(options)).await;
-        let pruned = pruned.map_err(EngineError::call("empty its build cache"))?;
-        Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
+    pub fn prune_build_cache(&self) -> BoxFuture<'_, Result<u64, EngineError>> {
+        Box::pin(async move {
+            let options = PruneBuildOptions { all: Some(true), ..PruneBuildOptions::default() };
+            let pruned = self.patient_api().prune_build(Some(options)).await;
+            let pruned = pruned.map_err(EngineError::call("empty its build cache"))?;
+            Ok(pruned.space_reclaimed.and_then(|bytes| bytes.try_into().ok()).unwrap_or(0))
+        })
     }
 
     async fn in_state(&self, wanted: RunState) -> Result<Vec<Leftover>, EngineError> {

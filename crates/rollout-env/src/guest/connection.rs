@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -10,20 +11,29 @@ use std::{
 };
 
 use rollout_guest::{
-    GuestReply, GuestRequest, MAX_REPLY, MAX_REQUEST, VERSION, decode_reply, encode_request, frame_length,
+    GuestReply, GuestRequest, MAX_REPLY, MAX_REQUEST, OUTPUT_WINDOW, VERSION, decode_reply, encode_request,
+    frame_length,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    sync::{
+        OwnedSemaphorePermit, Semaphore,
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     task::JoinHandle,
     time::timeout,
 };
 
+use super::tunnel::Tunnel;
 use crate::environment::EnvironmentError;
 
 /// The number of replies that wait for their caller. When it is reached, no further replies are read for any
 /// caller.
 const WAITING_REPLIES: usize = 8;
+
+/// The most replies to a command besides its output: its end.
+const OTHER_REPLIES: usize = 1;
 
 /// The number of frames that wait to be sent, of callers that wait for it.
 const WAITING_FRAMES: usize = 16;
@@ -34,6 +44,27 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 /// A frame to send, and its permit among those that may wait.
 type Outgoing = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
+/// The frames to a guest.
+#[derive(Clone)]
+pub(super) struct Frames {
+    queue: mpsc::UnboundedSender<Outgoing>,
+    room: Arc<Semaphore>,
+}
+
+impl Frames {
+    /// Queues a request without waiting. For small ones, whose number is limited otherwise.
+    pub(super) fn send_now(&self, id: u32, request: &GuestRequest) {
+        // A closed stream is noticed by the missing reply.
+        let _ = self.queue.send((encode_request(id, request), None));
+    }
+
+    /// Queues a request once there is room for it; `false` if the stream is closed.
+    pub(super) async fn send(&self, id: u32, request: &GuestRequest) -> bool {
+        let room = Arc::clone(&self.room).acquire_owned().await.ok();
+        self.queue.send((encode_request(id, request), room)).is_ok()
+    }
+}
+
 /// A stream to a guest that answers.
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -43,16 +74,42 @@ pub(super) struct Connection {
 
 struct Shared {
     calls: Mutex<Calls>,
-    frames: mpsc::UnboundedSender<Outgoing>,
-    room: Arc<Semaphore>,
+    frames: Frames,
 }
 
 #[derive(Default)]
 struct Calls {
     last_id: u32,
-    waiting: HashMap<u32, mpsc::Sender<GuestReply>>,
+    waiting: HashMap<u32, Waiting>,
     /// Why the connection is broken.
     broken: Option<String>,
+}
+
+/// Returns room for output to the guest, as its log takes it.
+pub(super) struct Taken {
+    frames: Frames,
+    id: u32,
+    count: u32,
+}
+
+impl Taken {
+    /// One more output was taken.
+    pub(super) fn one(&mut self) {
+        self.count += 1;
+        if self.count >= OUTPUT_WINDOW / 2 {
+            self.frames.send_now(self.id, &GuestRequest::Taken(std::mem::take(&mut self.count)));
+        }
+    }
+}
+
+/// The receiver of the replies to a request.
+enum Waiting {
+    /// Waits for each reply. While it is busy, no further replies are read for anyone.
+    Caller(mpsc::Sender<GuestReply>),
+    /// Has room for all replies that the guest may send.
+    Command(mpsc::Sender<GuestReply>),
+    /// Takes replies at once.
+    Tunnel(Tunnel),
 }
 
 impl Connection {
@@ -69,9 +126,9 @@ impl Connection {
             }
             _ => return Err(start("its first message is invalid".to_owned())),
         }
-        let (frames, mut outgoing) = mpsc::unbounded_channel::<Outgoing>();
-        let room = Arc::new(Semaphore::new(WAITING_FRAMES));
-        let shared = Arc::new(Shared { calls: Mutex::default(), frames, room });
+        let (queue, mut outgoing) = mpsc::unbounded_channel::<Outgoing>();
+        let frames = Frames { queue, room: Arc::new(Semaphore::new(WAITING_FRAMES)) };
+        let shared = Arc::new(Shared { calls: Mutex::default(), frames });
         let for_reader = Arc::clone(&shared);
         let reader = tokio::spawn(async move {
             let reason = for_reader.deliver(&mut reader).await;
@@ -95,6 +152,43 @@ impl Connection {
     /// Sends a request.
     pub(super) fn call(&self, request: &GuestRequest) -> Result<Call, EnvironmentError> {
         let (sender, replies) = mpsc::channel(WAITING_REPLIES);
+        let ticket = self.start(request, |_| Waiting::Caller(sender))?;
+        Ok(Call { ticket, replies })
+    }
+
+    /// Sends the request of a command.
+    pub(super) fn command(&self, request: &GuestRequest) -> Result<(Call, Taken), EnvironmentError> {
+        let (sender, replies) = mpsc::channel(OUTPUT_WINDOW as usize + OTHER_REPLIES);
+        let ticket = self.start(request, |_| Waiting::Command(sender))?;
+        let taken = Taken { frames: self.shared.frames.clone(), id: ticket.id, count: 0 };
+        Ok((Call { ticket, replies }, taken))
+    }
+
+    /// Offers a service of the host; returns its port inside.
+    pub(super) async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        let (answer, port) = oneshot::channel();
+        let frames = self.shared.frames.clone();
+        let mut ticket =
+            self.start(&GuestRequest::Offer, |id| Waiting::Tunnel(Tunnel::new(id, service, frames, answer)))?;
+        match port.await {
+            Ok(Ok(port)) => {
+                ticket.last();
+                ticket.done();
+                Ok(port)
+            }
+            Ok(Err(reason)) => {
+                ticket.done();
+                Err(EnvironmentError::Command(reason))
+            }
+            Err(_) => Err(ticket.lost()),
+        }
+    }
+
+    fn start(
+        &self,
+        request: &GuestRequest,
+        waiting: impl FnOnce(u32) -> Waiting,
+    ) -> Result<Ticket, EnvironmentError> {
         let mut calls = self.shared.lock();
         if let Some(reason) = &calls.broken {
             return Err(lost(reason));
@@ -106,13 +200,11 @@ impl Connection {
             return Err(EnvironmentError::Command(reason));
         }
         calls.last_id = id;
-        calls.waiting.insert(id, sender);
+        calls.waiting.insert(id, waiting(id));
         drop(calls);
         // A closed stream is noticed by the missing reply.
-        let _ = self.shared.frames.send((frame, None));
-        let shared = Arc::clone(&self.shared);
-        let ticket = Ticket { shared, id, open: true.into(), lasting: false };
-        Ok(Call { ticket, replies })
+        let _ = self.shared.frames.queue.send((frame, None));
+        Ok(Ticket { shared: Arc::clone(&self.shared), id, open: true.into(), lasting: false })
     }
 
     /// Waits for the end of the stream, with a timeout.
@@ -147,11 +239,30 @@ impl Shared {
                 Err(reason) => return reason,
             };
             let sender = {
-                let calls = self.lock();
+                let mut calls = self.lock();
                 if id == 0 || id > calls.last_id {
                     return "it sent an unexpected reply".to_owned();
                 }
-                calls.waiting.get(&id).cloned()
+                match calls.waiting.get_mut(&id) {
+                    Some(Waiting::Caller(sender)) => Some(sender.clone()),
+                    Some(Waiting::Command(sender)) => {
+                        match sender.try_send(reply) {
+                            Ok(()) => {}
+                            Err(TrySendError::Full(_)) => {
+                                return "it sent more output than there is room for".to_owned();
+                            }
+                            Err(TrySendError::Closed(_)) => drop(calls.waiting.remove(&id)),
+                        }
+                        continue;
+                    }
+                    Some(Waiting::Tunnel(tunnel)) => {
+                        if tunnel.take(reply).is_err() {
+                            return "it violated the protocol of tunnels".to_owned();
+                        }
+                        continue;
+                    }
+                    None => None,
+                }
             };
             if let Some(sender) = sender
                 && sender.send(reply).await.is_err()
@@ -165,7 +276,10 @@ impl Shared {
     fn shut(&self, reason: String) {
         let mut calls = self.lock();
         calls.broken.get_or_insert(reason);
-        calls.waiting.clear();
+        let ended = std::mem::take(&mut calls.waiting);
+        drop(calls);
+        // Ends the connections of tunnels, too.
+        drop(ended);
     }
 
     fn reason(&self) -> String {
@@ -216,9 +330,7 @@ pub(super) struct Ticket {
 impl Ticket {
     /// Sends more of the request, once there is room for it.
     pub(super) async fn send(&self, request: &GuestRequest) -> Result<(), EnvironmentError> {
-        let frame = encode_request(self.id, request);
-        let room = Arc::clone(&self.shared.room).acquire_owned().await.ok();
-        self.shared.frames.send((frame, room)).map_err(|_| self.lost())
+        if self.shared.frames.send(self.id, request).await { Ok(()) } else { Err(self.lost()) }
     }
 
     /// Keeps delivering replies as long as there is a receiver.
@@ -246,7 +358,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open.load(Ordering::SeqCst) {
-            let _ = self.shared.frames.send((encode_request(self.id, &GuestRequest::Cancel), None));
+            self.shared.frames.send_now(self.id, &GuestRequest::Cancel);
         }
         if !self.lasting {
             self.shared.lock().waiting.remove(&self.id);

@@ -10,6 +10,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+use super::connection::Taken;
 use crate::{
     environment::{Exit, Outcome},
     log::LogWriter,
@@ -35,12 +36,13 @@ impl Pumps {
     pub(super) fn start(
         &self,
         replies: mpsc::Receiver<GuestReply>,
+        taken: Taken,
         stdout: LogWriter,
         stderr: LogWriter,
     ) -> oneshot::Receiver<End> {
         let (tell, end) = oneshot::channel();
         let logs = [Log::new(stdout), Log::new(stderr)];
-        let task = tokio::spawn(pump(replies, logs, tell));
+        let task = tokio::spawn(pump(replies, taken, logs, tell));
         let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.retain(|task| !task.is_finished());
         tasks.push(task);
@@ -86,7 +88,12 @@ impl Log {
     }
 }
 
-async fn pump(mut replies: mpsc::Receiver<GuestReply>, mut logs: [Log; 2], tell: oneshot::Sender<End>) {
+async fn pump(
+    mut replies: mpsc::Receiver<GuestReply>,
+    mut taken: Taken,
+    mut logs: [Log; 2],
+    tell: oneshot::Sender<End>,
+) {
     let mut tell = Some(tell);
     while tell.is_some() || logs.iter().any(|log| log.open) {
         let Some(reply) = replies.recv().await else { break };
@@ -101,6 +108,7 @@ async fn pump(mut replies: mpsc::Receiver<GuestReply>, mut logs: [Log; 2], tell:
                         log.flush().await;
                     }
                 }
+                taken.one();
                 continue;
             }
             GuestReply::Exited { ending, oom_killed } => {

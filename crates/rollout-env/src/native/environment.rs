@@ -1,6 +1,6 @@
 //! A running native environment: the commands and files of its sandbox.
 
-use std::{fs, io, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{fs, io, net::SocketAddr, os::fd::OwnedFd, path::Path, time::Duration};
 
 use async_trait::async_trait;
 use rollout_core::text::chain;
@@ -15,6 +15,7 @@ use tokio::sync::{RwLock, RwLockReadGuard};
 use super::{
     network_name,
     output::{self, Pumps},
+    tunnel::Tunnels,
 };
 use crate::{
     environment::{
@@ -43,6 +44,7 @@ pub(super) struct NativeEnvironment {
     /// A snapshot restarts it with the same name and files.
     sandbox: RwLock<RunningSandbox>,
     pumps: Pumps,
+    tunnels: Tunnels,
 }
 
 impl NativeEnvironment {
@@ -57,6 +59,7 @@ impl NativeEnvironment {
             settings: sandbox.spec().image.config().clone(),
             sandbox: RwLock::new(sandbox),
             pumps: Pumps::default(),
+            tunnels: Tunnels::default(),
         }
     }
 
@@ -202,9 +205,18 @@ impl Environment for NativeEnvironment {
         wait(process, None).await
     }
 
+    async fn offer(&self, service: SocketAddr) -> Result<u16, EnvironmentError> {
+        let sandbox = self.sandbox().await;
+        self.tunnels.offer(&sandbox, service).await.map_err(tunnel_error)
+    }
+
     async fn snapshot(&self, key: &str) -> Result<(), EnvironmentError> {
         let mut sandbox = self.sandbox.write().await;
-        sandbox.snapshot(key).await.map_err(|error| EnvironmentError::Lost(chain(&error)))
+        let restarted = sandbox.snapshot(key).await.map_err(|error| EnvironmentError::Lost(chain(&error)))?;
+        if restarted && sandbox.spec().network == Network::None {
+            self.tunnels.renew(&sandbox).await.map_err(tunnel_error)?;
+        }
+        Ok(())
     }
 
     async fn survivors(&self) -> Result<Vec<String>, EnvironmentError> {
@@ -227,6 +239,7 @@ impl Environment for NativeEnvironment {
             .destroy()
             .await
             .map_err(|error| EnvironmentError::Teardown(chain(&error)));
+        self.tunnels.finish().await;
         self.pumps.finish().await;
         ended
     }
@@ -238,6 +251,7 @@ impl Environment for NativeEnvironment {
             .preserve()
             .await
             .map_err(|error| EnvironmentError::Teardown(chain(&error)))?;
+        self.tunnels.finish().await;
         self.pumps.finish().await;
         Ok(place.display().to_string())
     }
@@ -310,6 +324,12 @@ fn exec_error(error: ExecError) -> EnvironmentError {
         ExecError::Gone(_) => EnvironmentError::Lost(chain(&error)),
         _ => EnvironmentError::Command(chain(&error)),
     }
+}
+
+fn tunnel_error(error: io::Error) -> EnvironmentError {
+    let gone = error.kind() == io::ErrorKind::UnexpectedEof;
+    let reason = format!("cannot listen on the loopback of the environment: {error}");
+    if gone { EnvironmentError::Lost(reason) } else { EnvironmentError::Command(reason) }
 }
 
 fn is_full(error: &io::Error) -> bool {

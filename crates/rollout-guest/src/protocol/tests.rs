@@ -22,6 +22,16 @@ fn item() -> impl Strategy<Value = Item> {
     ]
 }
 
+fn step() -> impl Strategy<Value = TunnelStep> {
+    prop_oneof![
+        Just(TunnelStep::Open),
+        prop::collection::vec(any::<u8>(), 1..40).prop_map(TunnelStep::Data),
+        Just(TunnelStep::End),
+        any::<u32>().prop_map(TunnelStep::Credit),
+        Just(TunnelStep::Close),
+    ]
+}
+
 fn request() -> impl Strategy<Value = GuestRequest> {
     let exec = (
         prop::collection::vec(any::<String>(), 0..4),
@@ -57,6 +67,9 @@ fn request() -> impl Strategy<Value = GuestRequest> {
         (any::<String>(), prop::collection::vec(any::<String>(), 0..4))
             .prop_map(|(tree, files)| GuestRequest::Watch { tree, files }),
         Just(GuestRequest::Changes),
+        Just(GuestRequest::Offer),
+        any::<u32>().prop_map(GuestRequest::Taken),
+        (any::<u32>(), step()).prop_map(|(connection, step)| GuestRequest::Tunnel { connection, step }),
     ]
 }
 
@@ -85,6 +98,8 @@ fn reply() -> impl Strategy<Value = GuestReply> {
             .prop_map(|(path, kind, count)| GuestReply::Changed { path, kind, count }),
         Just(GuestReply::Done),
         any::<String>().prop_map(GuestReply::Failed),
+        any::<u16>().prop_map(|port| GuestReply::Offered { port }),
+        (any::<u32>(), step()).prop_map(|(connection, step)| GuestReply::Tunnel { connection, step }),
     ]
 }
 
@@ -137,4 +152,11 @@ fn a_list_with_a_wrong_count_is_rejected() {
     content.push(1);
     content.extend(u32::MAX.to_le_bytes());
     assert_eq!(decode_request(&content), Err(Malformed));
+}
+
+#[test]
+fn data_of_a_connection_without_bytes_is_rejected() {
+    // Its end is another step, and steps without bytes could be sent without credit.
+    let empty = GuestReply::Tunnel { connection: 1, step: TunnelStep::Data(Vec::new()) };
+    assert_eq!(decode_reply(&encode_reply(7, &empty)[4..]), Err(Malformed));
 }

@@ -10,6 +10,7 @@
 use std::{
     fs::File,
     io,
+    net::{Ipv4Addr, TcpListener},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::Path,
     thread::sleep,
@@ -31,8 +32,8 @@ use crate::{
     shared::SharedProgress,
     sys::{self, Fork, Kept, RawStatus},
     wire::{
-        self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, FileRequest, Request,
-        SetupFailure, WireSurvivor,
+        self, Create, CreateAnswer, Done, ExecAnswer, ExecFailure, ExecRequest, FileRequest, ListenAnswer,
+        Request, SetupFailure, WireSurvivor,
     },
 };
 
@@ -173,6 +174,16 @@ fn nest(
     Ok(Prepared { nested, ..prepared })
 }
 
+/// Listens on the loopback interface, and sends the socket out.
+fn listen(port: u16, answer: &OwnedFd) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let (reply, fds) = match &listener {
+        Ok(listener) => (ListenAnswer::Listening, vec![listener.as_fd()]),
+        Err(error) => (ListenAnswer::Failed(error.raw_os_error().unwrap_or(0)), Vec::new()),
+    };
+    wire::send_with_fds(answer, &wire::encode(&reply)?, &fds).map(drop)
+}
+
 /// Writes to a borrowed descriptor.
 struct FdWriter<'a>(BorrowedFd<'a>);
 
@@ -256,6 +267,7 @@ impl Supervisor<'_> {
                 wire::answer(File::from(answer), &Done)
             }
             Request::OomKills => wire::answer(File::from(answer), &self.membership.oom_kills()),
+            Request::Listen(port) => listen(port, &answer),
             Request::Files(request) => self.files(request, answer, fds),
             Request::Survivors => wire::answer(File::from(answer), &self.survivors()),
             Request::KillTree(id) => {

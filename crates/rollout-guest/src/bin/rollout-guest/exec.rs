@@ -70,9 +70,9 @@ impl Executor {
                 return self.out.answer(running.id, Err(reason));
             }
         };
-        let mut pump = Pump { id: running.id, out: &self.out, streams: streams.map(Some) };
+        let mut pump = Pump { running, out: &self.out, streams: streams.map(Some) };
         let ending = loop {
-            pump.wait(Some(running));
+            pump.wait(true);
             if let Some(ending) = running.ending() {
                 break ending;
             }
@@ -82,7 +82,7 @@ impl Executor {
         let oom_killed = self.oom_kills.count() > oom_kills;
         self.out.send(running.id, &GuestReply::Exited { ending, oom_killed });
         while pump.is_open() {
-            pump.wait(None);
+            pump.wait(false);
         }
     }
 
@@ -174,7 +174,7 @@ fn explain(
 
 /// Sends a command's output to the host.
 struct Pump<'a> {
-    id: u32,
+    running: &'a Running,
     out: &'a Out,
     streams: [Option<OwnedFd>; 2],
 }
@@ -184,11 +184,11 @@ impl Pump<'_> {
         self.streams.iter().any(Option::is_some)
     }
 
-    /// Waits for output or for a change of the command, and sends the available output.
-    fn wait(&mut self, running: Option<&Running>) {
+    /// Waits for output or, if it runs, for a change of the command, and sends the available output.
+    fn wait(&mut self, runs: bool) {
         let flags = PollFlags::IN;
         let open = self.streams.iter().flatten().map(AsFd::as_fd);
-        let changes = running.map(Running::changes);
+        let changes = runs.then(|| self.running.changes());
         let mut fds: Vec<_> = open.chain(changes).map(|fd| PollFd::from_borrowed_fd(fd, flags)).collect();
         // An interrupted wait needs no handling: the caller checks again.
         let _ = poll(&mut fds, None);
@@ -219,14 +219,20 @@ impl Pump<'_> {
             Err(Errno::AGAIN) => 0,
             Ok(count) if count > 0 => {
                 bytes.truncate(count);
-                self.out.send(self.id, &GuestReply::Output { stream, bytes });
+                self.send(stream, bytes);
                 count
             }
             _ => {
                 self.streams[index] = None;
-                self.out.send(self.id, &GuestReply::Output { stream, bytes: Vec::new() });
+                self.send(stream, Vec::new());
                 0
             }
         }
+    }
+
+    /// Sends output once the host has room for it.
+    fn send(&self, stream: Stream, bytes: Vec<u8>) {
+        self.running.wait_for_room();
+        self.out.send(self.running.id, &GuestReply::Output { stream, bytes });
     }
 }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rollout_guest::{Ending, process::ProcessEntry};
+use rollout_guest::{Ending, OUTPUT_WINDOW, process::ProcessEntry};
 use rustix::{
     event::{EventfdFlags, eventfd},
     process::{Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, wait, waitid},
@@ -32,6 +32,8 @@ const FOREVER: Duration = Duration::from_secs(3600);
 pub(crate) struct Running {
     pub(crate) id: u32,
     wake: OwnedFd,
+    /// Counts the outputs that the host has room for.
+    room: OwnedFd,
     state: Mutex<State>,
 }
 
@@ -59,7 +61,19 @@ enum Kill {
 impl Running {
     pub(crate) fn new(id: u32) -> std::io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { id, wake, state: Mutex::default() })
+        let room = eventfd(OUTPUT_WINDOW, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
+        Ok(Self { id, wake, room, state: Mutex::default() })
+    }
+
+    /// Waits until the host has room for an output, and uses it.
+    pub(crate) fn wait_for_room(&self) {
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&self.room, &mut [0; 8]));
+    }
+
+    /// The host has room for more outputs.
+    pub(crate) fn make_room(&self, outputs: u32) {
+        // A counter of 64 bits does not overflow.
+        let _ = rustix::io::write(&self.room, &u64::from(outputs).to_ne_bytes());
     }
 
     /// Becomes readable whenever [`Running::ending`] may have changed.

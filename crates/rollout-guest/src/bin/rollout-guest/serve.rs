@@ -28,6 +28,7 @@ use crate::{
     memory::OomKills,
     out::Out,
     processes::{self, Held},
+    tunnel::Tunnels,
     users,
     watch::Watcher,
 };
@@ -73,6 +74,8 @@ struct ServerState {
 
 struct Server {
     executor: Arc<Executor>,
+    /// `None` after the host has closed the stream.
+    tunnels: Option<Tunnels>,
     jobs: Sender<Job>,
     /// The jobs that can still be cancelled.
     cancels: HashMap<u32, Weak<AtomicBool>>,
@@ -80,6 +83,8 @@ struct Server {
     puts: HashMap<u32, Put>,
     /// The commands that can still be cancelled.
     running: Arc<Mutex<HashMap<u32, Arc<Running>>>>,
+    /// The commands whose output may still arrive.
+    printing: HashMap<u32, Weak<Running>>,
 }
 
 impl Server {
@@ -114,7 +119,16 @@ impl Server {
             let (queue, state) = (Arc::clone(&queue), Arc::clone(&state));
             std::thread::Builder::new().name("files".to_owned()).spawn(move || state.work(&queue))?;
         }
-        Ok(Self { executor, jobs, cancels: HashMap::new(), puts: HashMap::new(), running: Arc::default() })
+        let tunnels = Some(Tunnels::start(executor.out.clone())?);
+        Ok(Self {
+            executor,
+            tunnels,
+            jobs,
+            cancels: HashMap::new(),
+            puts: HashMap::new(),
+            running: Arc::default(),
+            printing: HashMap::new(),
+        })
     }
 
     fn run(&mut self) {
@@ -129,13 +143,18 @@ impl Server {
                 Err(_) => break,
             }
         }
+        self.tunnels = None;
+        // Output that cannot be sent any more is discarded, so that no process waits for it.
+        for running in self.printing.values().filter_map(Weak::upgrade) {
+            running.make_room(u32::MAX);
+        }
         while out.may_be_alone() {
             std::thread::park();
         }
     }
 
     fn handle(&mut self, id: u32, request: GuestRequest) {
-        let out = &self.executor.out;
+        let out = self.executor.out.clone();
         match request {
             GuestRequest::Exec { argv, env, user, deadline } => {
                 let order = CommandSpec { argv, env, user, deadline: deadline.map(Duration::from_millis) };
@@ -146,8 +165,16 @@ impl Server {
                     out.answer(id, Err(reason));
                 }
             }
+            GuestRequest::Taken(count) => {
+                if let Some(running) = self.printing.get(&id).and_then(Weak::upgrade) {
+                    running.make_room(count);
+                }
+            }
             GuestRequest::Cancel => {
                 self.puts.remove(&id);
+                if let Some(tunnels) = &self.tunnels {
+                    tunnels.cancel(id);
+                }
                 if let Some(cancelled) = self.cancels.remove(&id).and_then(|cancelled| cancelled.upgrade()) {
                     cancelled.store(true, Ordering::Relaxed);
                 }
@@ -178,6 +205,16 @@ impl Server {
                 out.stay();
                 out.answer(id, Ok(()));
             }
+            GuestRequest::Offer => {
+                if let Some(tunnels) = &self.tunnels {
+                    tunnels.offer(id);
+                }
+            }
+            GuestRequest::Tunnel { connection, step } => {
+                if let Some(tunnels) = &self.tunnels {
+                    tunnels.step(id, connection, step);
+                }
+            }
             GuestRequest::Get { .. }
             | GuestRequest::Read { .. }
             | GuestRequest::MakeDirs { .. }
@@ -195,8 +232,10 @@ impl Server {
         }
     }
 
-    fn exec(&self, id: u32, order: CommandSpec) -> io::Result<()> {
+    fn exec(&mut self, id: u32, order: CommandSpec) -> io::Result<()> {
         let running = Arc::new(Running::new(id)?);
+        self.printing.retain(|_, running| running.strong_count() > 0);
+        self.printing.insert(id, Arc::downgrade(&running));
         lock(&self.running).insert(id, Arc::clone(&running));
         let table = Arc::clone(&self.running);
         let executor = Arc::clone(&self.executor);
