@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use self::format::{Agent, FinalMetrics, Trajectory};
 use super::{Export, ExportError, Exported, chat};
 use crate::saved::{Conversation, SavedJob, SavedTrial};
-use rollout_core::message::ToolDef;
+use rollout_core::{message::ToolDef, moment};
 
 /// Writes `<agent>/<dataset>/<task>__<n>.json` for each trial with a model conversation.
 pub fn write(export: &Export<'_>) -> Result<Exported, ExportError> {
@@ -75,8 +75,8 @@ fn trajectory(
         "is_truncated": conversation.is_truncated,
         "task_git_commit_id": task.git_commit_id,
         "provenance": provenance,
-        "started_at": result.timestamps.started_at,
-        "ended_at": result.timestamps.ended_at,
+        "started_at": moment::text(result.timestamps.started_at),
+        "ended_at": moment::text(result.timestamps.ended_at),
     });
     Trajectory {
         schema_version: format::VERSION.to_owned(),

@@ -10,6 +10,7 @@ use crate::{
 use rollout_core::{
     lenient_base64,
     message::{Content, Message, Role},
+    moment,
     response::TokenUsage,
 };
 
@@ -41,7 +42,7 @@ pub(super) fn steps(conversation: &Conversation, folder: &str) -> (Vec<Step>, Ve
             (Role::Tool, _) => making.answer(message),
             (Role::Assistant, is_completion) | (Role::Text, is_completion @ true) => {
                 now = now.map(|now| later(now, tools_sec.take()));
-                let at = now.filter(|_| turn.is_some()).map(|now| now.to_string());
+                let at = now.filter(|_| turn.is_some()).map(moment::text);
                 making.agent(message, turn, at, !is_completion);
                 now = now.map(|now| later(now, turn.map(|turn| turn.model_sec)));
                 tools_sec = turn.and_then(|turn| turn.tools_sec);
