@@ -195,7 +195,7 @@ pub enum JournalError {
         /// Its version.
         found: u32,
     },
-    /// Somebody removed or replaced the file while the job ran.
+    /// The file was removed or replaced while the job ran.
     #[error("the journal {} was removed while the job ran; what was recorded since is lost", path.display())]
     Removed {
         /// The journal.
@@ -343,7 +343,7 @@ impl Journal {
         self.is_in_place()
     }
 
-    /// Checks that the path still leads to the file: one that was removed takes entries that nobody can read.
+    /// Checks that the file still exists at its path: entries written to a removed file would be lost.
     fn is_in_place(&self) -> Result<(), JournalError> {
         let id = |found: &fs::Metadata| (found.dev(), found.ino());
         let ours = self.file.metadata().map_err(|source| io_error("examine", &self.path, source))?;

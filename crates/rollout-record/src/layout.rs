@@ -110,6 +110,11 @@ impl TrialDir {
         self.0.join("trajectory.json")
     }
 
+    /// The calls of the agent to its model, one JSON line each.
+    pub fn calls(&self) -> PathBuf {
+        self.0.join("agent/calls.jsonl")
+    }
+
     /// The content of `/logs` in the environment.
     pub fn logs(&self) -> PathBuf {
         self.0.join("logs")

@@ -17,7 +17,7 @@ use rollout_core::redact::Redactor;
 /// What a task said: a line of the file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TaskAbout {
+pub struct TaskRecord {
     /// Its dataset.
     pub dataset: String,
     /// Its name.
@@ -25,7 +25,7 @@ pub struct TaskAbout {
     /// Its id in the file of questions, if it is a question of a benchmark: not every id can be a name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The hash of all that its results depend on; none if it is too large to be told.
+    /// The hash of everything that its results depend on; none if it is too large to hash.
     pub version_hash: Option<String>,
     /// `category` of its metadata.
     pub category: Option<String>,
@@ -40,7 +40,7 @@ pub struct TaskAbout {
     /// All of its metadata, the four above included.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// What the agent is told; cut off if it is very long.
+    /// The instruction; cut off if it is very long.
     pub instruction: String,
     /// tests/test.sh; cut off if it is very long.
     pub test: Option<String>,
@@ -53,7 +53,7 @@ pub struct TaskAbout {
     pub limits: Option<TaskLimits>,
 }
 
-/// The limits of a task's trials as the task and the job ask for them. Which of them hold is told by each trial.
+/// The limits of a task's trials, as set by the task and the job. Each trial records which of them were enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TaskLimits {
     /// Cores.
@@ -75,7 +75,7 @@ pub struct TaskLimits {
 /// Writes the file, without secrets.
 pub fn write<'t>(
     path: &Path,
-    tasks: impl IntoIterator<Item = io::Result<Cow<'t, TaskAbout>>>,
+    tasks: impl IntoIterator<Item = io::Result<Cow<'t, TaskRecord>>>,
     redactor: &Redactor,
 ) -> Result<(), WriteError> {
     atomic::write(path, |mut file| {

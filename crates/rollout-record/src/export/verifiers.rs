@@ -16,7 +16,7 @@ use crate::{
     metadata::{Aggregate, GenerateMetadata, Stats},
     rows,
     saved::{Conversation, SavedError, SavedJob, SavedTrial},
-    tasks::TaskAbout,
+    tasks::TaskRecord,
 };
 use rollout_core::{
     message::Message,
@@ -56,7 +56,7 @@ fn row(
     trial: &SavedTrial,
     example_id: u64,
     said: Option<Conversation>,
-    about: Option<&TaskAbout>,
+    about: Option<&TaskRecord>,
 ) -> RolloutOutput {
     let mut said = said;
     if let Some(mut row) = said.as_mut().and_then(|said| said.row.take()) {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures_util::future::BoxFuture;
 use reqwest::{Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
@@ -143,8 +144,8 @@ impl Push {
 
 impl Hub {
     /// Returns the user of the token.
-    pub async fn whoami(&self) -> Result<String, HubError> {
-        Ok(self.who().await?.name)
+    pub fn whoami(&self) -> BoxFuture<'_, Result<String, HubError>> {
+        Box::pin(async move { Ok(self.who().await?.name) })
     }
 
     async fn who(&self) -> Result<WhoAmI, HubError> {
@@ -159,28 +160,30 @@ impl Hub {
     }
 
     /// Pushes files to a dataset, which is created if it is missing. `progress` is called regularly.
-    pub async fn push(
-        &self,
-        push: &Push,
-        progress: &mut (dyn FnMut(PushProgress) + Send),
-    ) -> Result<Pushed, HubError> {
-        let total: Arc<AtomicU64> = Arc::default();
-        let sent: Arc<AtomicU64> = Arc::default();
-        let mut work = std::pin::pin!(self.push_all(push, &total, &sent));
-        let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        ticks.tick().await;
-        loop {
-            tokio::select! {
-                biased;
-                pushed = &mut work => return pushed,
-                _ = ticks.tick() => {
-                    let total = total.load(Ordering::Relaxed);
-                    // Bytes that are sent twice are counted twice.
-                    progress(PushProgress { sent: sent.load(Ordering::Relaxed).min(total), total });
+    pub fn push<'a>(
+        &'a self,
+        push: &'a Push,
+        progress: &'a mut (dyn FnMut(PushProgress) + Send),
+    ) -> BoxFuture<'a, Result<Pushed, HubError>> {
+        Box::pin(async move {
+            let total: Arc<AtomicU64> = Arc::default();
+            let sent: Arc<AtomicU64> = Arc::default();
+            let mut work = std::pin::pin!(self.push_all(push, &total, &sent));
+            let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            ticks.tick().await;
+            loop {
+                tokio::select! {
+                    biased;
+                    pushed = &mut work => return pushed,
+                    _ = ticks.tick() => {
+                        let total = total.load(Ordering::Relaxed);
+                        // Bytes that are sent twice are counted twice.
+                        progress(PushProgress { sent: sent.load(Ordering::Relaxed).min(total), total });
+                    }
                 }
             }
-        }
+        })
     }
 
     async fn push_all(

@@ -40,7 +40,7 @@ use super::{
     journal::{self, Header, JournalEntry, JournalError, PlannedTask},
     layout::{JobDir, open_below},
     lines::Lines,
-    tasks::TaskAbout,
+    tasks::TaskRecord,
 };
 use rollout_core::provenance::{Provenance, TrialProvenance};
 use rollout_core::{
@@ -138,7 +138,7 @@ pub enum SavedError {
     },
     /// The journal contains a trial that is not in the plan.
     #[error("the journal contains {trial}, which is not in the plan")]
-    Stranger {
+    UnknownTrial {
         /// The trial.
         trial: String,
     },
@@ -265,7 +265,7 @@ impl SavedJob {
 
     /// Returns the record of a task by index, from when the job was planned. None for examples, and if nothing was
     /// recorded.
-    pub fn about(&self, task: usize) -> Result<Option<TaskAbout>, SavedError> {
+    pub fn about(&self, task: usize) -> Result<Option<TaskRecord>, SavedError> {
         #[derive(Deserialize)]
         struct Named {
             dataset: String,
@@ -397,7 +397,7 @@ impl Trials<'_> {
         let known = self.job.header.agents.iter().any(|agent| agent == id.agent.as_str());
         match self.job.tasks.get(&key).filter(|_| known) {
             Some(&task) => Ok(SavedTrial { index: place.index, id, task, run: place.run as usize, result }),
-            None => Err(SavedError::Stranger { trial: id.to_string() }),
+            None => Err(SavedError::UnknownTrial { trial: id.to_string() }),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     export::chat::arguments,
     journal::PlannedTask,
     saved::{Conversation, SavedTrial},
-    tasks::TaskAbout,
+    tasks::TaskRecord,
 };
 use rollout_core::message::{Message, Role, ToolCall};
 
@@ -21,7 +21,7 @@ pub(super) struct Sample<'a> {
     pub(super) model_id: &'a str,
     pub(super) trial: &'a SavedTrial,
     pub(super) task: &'a PlannedTask,
-    pub(super) about: Option<&'a TaskAbout>,
+    pub(super) about: Option<&'a TaskRecord>,
     pub(super) conversation: Option<&'a Conversation>,
     pub(super) score: f64,
 }

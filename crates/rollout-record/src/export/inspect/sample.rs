@@ -10,7 +10,7 @@ use super::{
 use crate::{
     export::ExportError,
     saved::{Conversation, SavedJob, SavedTrial},
-    tasks::TaskAbout,
+    tasks::TaskRecord,
 };
 use rollout_core::{
     result::{AgentUsage, Standing},
@@ -28,7 +28,7 @@ const SUMMARY_CHARS: usize = 1_000;
 pub(super) struct Trial<'a> {
     pub(super) saved: &'a SavedTrial,
     conversation: Option<Conversation>,
-    about: Option<TaskAbout>,
+    about: Option<TaskRecord>,
     commit: Option<&'a str>,
     content_hash: Option<&'a str>,
     model: &'a str,

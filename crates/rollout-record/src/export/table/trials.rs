@@ -3,7 +3,7 @@
 use super::{Cell, Column, Kind};
 use crate::{
     saved::{Conversation, SavedJob, SavedTrial},
-    tasks::TaskAbout,
+    tasks::TaskRecord,
 };
 use rollout_core::{
     message::Role,
@@ -19,7 +19,7 @@ pub struct TrialRow<'a> {
     /// The trial.
     pub trial: &'a SavedTrial,
     /// The record of its task, if there is one.
-    pub about: Option<&'a TaskAbout>,
+    pub about: Option<&'a TaskRecord>,
     /// Its conversation, if it was recorded.
     pub conversation: Option<&'a Conversation>,
     /// The model, if the agent is one.
